@@ -1,7 +1,25 @@
-"""Packed micro-batches and their assembly from decoded columns, without a Python loop over instances.
+"""Packed micro-batches and their assembly from decoded instances, without a Python loop over instances.
 
-The columns are those of shards, or made of sequences that are no pre-training instances: for fine-tuning and for using
-a model.
+Instances come from shards, or are made of any sequences, for fine-tuning and for using a model. For example, three
+instances, the second and third of which have the predictions of 7 and of 9 and 4 (id 1 is [CLS], 2 [SEP], 3 [MASK]):
+
+    input_ids              segment_b_start  masked_lm_positions  masked_lm_ids  next_sentence_label
+    1 5 2 6 2              3                                                    0
+    1 3 8 2 9 2            4                1                    7              1
+    1 5 2 3 3 2            3                3 4                  9 4            0
+
+become one micro-batch without padding:
+
+    input_ids_T            1 5 2 6 2  1 3 8 2 9 2  1 5 2 3 3 2
+    position_ids_T         0 1 2 3 4  0 1 2 3 4 5  0 1 2 3 4 5
+    segment_ids_T          0 0 0 1 1  0 0 0 0 1 1  0 0 0 1 1 1
+    cu_seqlens             0 5 11 17                             # where each sequence starts, and the end
+    masked_positions_M     6 14 15                               # counted in the packed tokens
+    masked_ids_M           7 9 4
+    next_sentence_label_B  0 1 0
+
+Padded to 18 tokens, 4 sequences and 5 predictions, ``input_ids_T`` gets one more 0, ``cu_seqlens`` one more 17,
+``masked_positions_M`` 0 0, ``masked_ids_M`` -100 -100 and ``next_sentence_label_B`` -100.
 """
 
 # T packed tokens, M masked positions, B sequences; padding may follow the real ones of each
@@ -26,9 +44,9 @@ _SEEDS_KEY = string_key("data/instance_seeds")
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """What one rank's model reads in one micro-step: sequences end to end, then perhaps padding.
+    """The input of one rank's model in one micro-step: sequences end to end, then perhaps padding.
 
-    Padding tokens (those from ``cu_seqlens[-1]`` on) belong to no sequence, and padding sequences have length 0. A
+    Padding tokens (from ``cu_seqlens[-1]`` on) belong to no sequence, and padding sequences have length 0. A
     micro-batch without instances has at least one padding token, one padding sequence and one padding position. The
     labels are those of pre-training; fine-tuning keeps its own next to the micro-batch, in a ``TaskBatch``.
 
@@ -39,9 +57,9 @@ class MicroBatch:
         cu_seqlens: Int32 of shape (B + 1,), where each sequence starts; the last is the number of real tokens.
         masked_positions_M: Int64, the index in T of each token to predict; 0 on padding.
         masked_ids_M: Int64, the original ids of these tokens; ``IGNORED`` on padding.
-        next_sentence_label_B: Int64; ``IGNORED`` on padding and where the objective is ``none``.
+        next_sentence_label_B: Int64; ``IGNORED`` on padding and with the objective ``none``.
         instance_seeds_B: Int32 keys of dropout, the same whatever the packing and the ranks.
-        max_seqlen: Length of the longest sequence; the phase's limit where shapes are padded.
+        max_seqlen: Length of the longest sequence; the phase's limit if shapes are padded.
         num_tokens: Number of real tokens.
         num_masked: Number of real positions to predict.
         num_instances: Number of real sequences.
@@ -92,11 +110,11 @@ class PackedArrays(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFormat:
-    """What all micro-batches of a loader have in common.
+    """The properties that all micro-batches of a loader share.
 
     Attributes:
         pad_id: Token id of padding.
-        max_seq_length: Stated as ``max_seqlen`` where shapes are padded, so that it never changes.
+        max_seq_length: Stated as ``max_seqlen`` if shapes are padded, so that it never changes.
         has_labels: Whether the shards' ``next_sentence_label`` means anything.
         pin: Whether tensors are allocated in page-locked memory.
     """
@@ -124,9 +142,9 @@ def assemble(
 
     Args:
         columns: Decoded instances.
-        indices: Those of this micro-batch, in order.
+        indices: The instances of this micro-batch, in order.
         seeds: Their dropout keys.
-        batch_format: What all micro-batches have in common.
+        batch_format: The properties that all micro-batches share.
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
     """
     from megabert.data.batch_loops import gather_rows
@@ -153,8 +171,8 @@ def assemble(
 
 
 def _allocate(real: MicroShape, shape: MicroShape, batch_format: BatchFormat) -> tuple[dict[str, Tensor], PackedArrays]:
-    """Return a micro-batch's tensors with their padding filled, and views of their real part, which is not."""
-    sizes = {  # tensor: size, real size, what is in the padding
+    """Return a micro-batch's tensors with their padding filled, and views of the real part, which the caller fills."""
+    sizes = {  # tensor: size, real size, value of the padding
         "input_ids_T": (shape.tokens, real.tokens, batch_format.pad_id),
         "position_ids_T": (shape.tokens, real.tokens, 0),
         "segment_ids_T": (shape.tokens, real.tokens, 0),
@@ -184,7 +202,7 @@ def columns_of(
 
     Args:
         sequences: Ids of each, special tokens included; one or more, none empty.
-        segment_b_starts: For each the index of segment B's first token; its length (the default) where there is no B.
+        segment_b_starts: For each the index of segment B's first token; its length (the default) if there is no B.
         mask_id: Positions that hold this id are the masked positions; None masks nothing.
     """
     lengths = np.array([len(ids) for ids in sequences], np.int64)

@@ -16,7 +16,7 @@ class DynamicMasker:
     """Masks instances as a function of (seed, epoch, row). There is no generator, so a checkpoint has none to save."""
 
     def __init__(self, shards: ShardSet, seed: int, options: MaskingOptions | None = None) -> None:
-        """Read what masking needs to know of the vocabulary.
+        """Read the properties of the vocabulary on which masking depends.
 
         Args:
             shards: Shards whose masks are left to the loader.
@@ -42,7 +42,7 @@ class DynamicMasker:
 
     def mask(self, columns: FlatInstances, epochs: NDArray[np.int64] | int) -> FlatInstances:
         """Return instances with the masks of an epoch, or of one epoch for each."""
-        # The key is that of the row, so an instance gets the same masks on whatever rank and in whatever batch it is.
+        # The key is made from the row, so an instance gets the same masks on whatever rank and in whatever batch it is.
         keys = mix(_MASKS_KEY, self._seed, epochs, columns.rows)
         masked = mask_instances(
             columns.input_ids, columns.token_starts, keys=keys, pieces=self._pieces, options=self._options

@@ -18,7 +18,7 @@ _FAILED = 2
 
 
 class StepTotals(NamedTuple):
-    """What the ranks compare before each step."""
+    """The counts that ranks compare before each step."""
 
     masked: int = 0
     """Positions to predict; agreeing sums them over ranks."""
@@ -31,7 +31,7 @@ class StepTotals(NamedTuple):
 
 
 Agree = Callable[[StepTotals], StepTotals]
-"""Takes this rank's totals and returns those of all ranks."""
+"""Takes this rank's totals and returns the totals of all ranks."""
 
 
 class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
@@ -57,7 +57,7 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
             position: Where to start; by default the first instance of epoch 0.
             first_number: Number of the first batch.
             num_steps: Batches to yield; None never ends.
-            agree: Agreement over ranks, called on the side thread once a step; None where there is one rank.
+            agree: Agreement over ranks, called on the side thread once per step; None for a single rank.
         """
         self._packer = packer
         self._agree = agree

@@ -1,4 +1,4 @@
-"""Which instances a run reads next: its position in the data, and the order of rows in an epoch.
+"""The next instances of a run: its position in the data, and the order of rows in an epoch.
 
 The position is (epoch, offset, skipped ranges) and saved with every checkpoint. It counts instances, not steps or
 shards, so a run can be resumed with another number of ranks or another batch size.
@@ -59,8 +59,8 @@ class DataPosition:
 
     Attributes:
         epoch: Number of complete passes over the data.
-        offset: Position of the next instance in the epoch's order (``EpochOrder``). Where it equals the number of
-            rows, or is inside a skipped range, reading continues behind it.
+        offset: Position of the next instance in the epoch's order (``EpochOrder``). If it equals the number of
+            rows, or is inside a skipped range, reading continues after that.
         skipped: Ranges that are left out, sorted and not overlapping: instances blamed for spikes or non-finite losses.
     """
 
@@ -82,7 +82,7 @@ class DataPosition:
             raise DataError("the split has no instances. Build shards from more text, or read another split.")
         taken: list[PositionRange] = []
         epoch, offset = self.epoch, self.offset
-        # From one free range to the next: up to a skipped range, behind it, into the next epoch.
+        # From one free range to the next: up to a skipped range, after it, into the next epoch.
         while count > 0:
             free = self._next_free(epoch, offset, num_rows)
             if free is None:
@@ -146,7 +146,7 @@ class FeistelPermutation:
         from megabert.randomness.keyed_loops import permute
 
         # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
-        # ``size`` numbers (64 where there are few), so that fewer than four applications lead back inside on average.
+        # ``size`` numbers (at least 64), so that fewer than four applications lead back inside on average.
         half_bits = max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
         images: NDArray[np.int64] = permute(
             values, np.uint64(self.size), np.uint64(self.key), np.uint64(half_bits), is_inverse
@@ -238,7 +238,7 @@ def _window(order: EpochOrder, index: int) -> Window:
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
     blocks = np.sort(_blocks(order).forward(slots))
     spans = tuple((int(b) * BLOCK_ROWS, min((int(b) + 1) * BLOCK_ROWS, order.num_rows)) for b in blocks)
-    # The order of their rows: that of keyed hashes. Stable, so that equal hashes, should they ever occur, keep one
+    # Their rows are sorted by keyed hashes. The sort is stable, so that equal hashes, should they ever occur, keep one
     # order everywhere.
     size = sum(stop - first for first, stop in spans)
     key = mix_before(_ROWS_KEY, order.seed, order.epoch, index)

@@ -5,7 +5,7 @@ function of the instances' lengths. Every rank computes the whole plan and takes
 are cheap (an index next to the shards holds them) and a plan that is computed everywhere alike needs no communication.
 
 All ranks must run the same number of micro-steps. Forward and backward call collectives under ZeRO (parameters are
-gathered, gradients are reduced), and a rank with one micro-step less would leave the others waiting for ever. Where
+gathered, gradients are reduced), and a rank with one micro-step less would leave the others waiting forever. If
 there are fewer instances than ranks, some ranks run a micro-batch without instances.
 
 How the plan is made: the instances are distributed, longest first, in zigzag over ``micro-steps * world size``
@@ -39,7 +39,7 @@ _EVENING_ROUNDS = 4
 _SIZES = 128
 """Padded sizes are multiples of 1/128 of the greatest size, which costs 0.4% of padding on average."""
 _TILE, _SHORT_TILE = 128, 16
-"""And they are multiples of the first, which fills the tiles of matrix products, or of the second where 1/128 is less.
+"""And they are multiples of the first, which fills the tiles of matrix products, or of the second if 1/128 is less.
 Triton compiles a kernel once for numbers that 16 divides and once for others: it never meets the others."""
 _FEWEST_TOKENS = 3
 """Tokens of the shortest instance: [CLS], one token, [SEP]."""
@@ -112,7 +112,7 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
         lengths: Tokens of each instance, in the order of the global batch.
         masked_counts: Masked positions of each instance.
         shape: Greatest size of a micro-batch.
-        world_size: Number of ranks. Where it exceeds the number of instances, some micro-batches are empty.
+        world_size: Number of ranks. If it exceeds the number of instances, some micro-batches are empty.
 
     Returns:
         The plan with the fewest micro-steps whose bins all fit.
@@ -128,7 +128,7 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
             f"an instance has {longest} tokens and {most_masked} masked positions, a micro-batch holds {shape.tokens} "
             f"and {shape.masked}. The shards contradict their manifest: run `megabert-data verify`."
         )
-    # How many micro-steps the totals need at least, if every micro-batch were full. Usually these are enough. Where the
+    # How many micro-steps the totals need at least, if every micro-batch were full. Usually these are enough. If the
     # bins come out uneven, one more is tried until all bins fit; that ends, because with a bin for each instance
     # everything fits.
     totals = (tokens, shape.tokens), (masked, shape.masked), (lengths.size, shape.sequences)
@@ -164,7 +164,7 @@ def shape_for(
 
     Args:
         statistics: Totals of the split.
-        global_batch_size: Instances a step over all ranks.
+        global_batch_size: Instances per step over all ranks.
         world_size: Number of ranks.
         micro_batch_tokens: Most packed tokens that a rank may take at once.
 
@@ -204,7 +204,7 @@ def _multiple(size: int) -> int:
 
 
 def _tile(size: int) -> int:
-    """Return the rows of a tile that padding up to it costs little of."""
+    """Return the rows of a tile: the large one if padding up to it costs little."""
     return _TILE if size >= _TILE * _SIZES else _SHORT_TILE
 
 
@@ -234,7 +234,7 @@ def _distribute(
 
 
 def _high_mean(mean: float, smallest: float, largest: float, count: int) -> float:
-    """Return what the mean of ``count`` draws rarely exceeds; their variance is bounded by their mean and range."""
+    """Return a bound that the mean of ``count`` draws rarely exceeds: mean and range bound their variance."""
     variance = max(0.0, (largest - mean) * (mean - smallest))
     return mean + _MARGIN_SIGMA * math.sqrt(variance / count)
 

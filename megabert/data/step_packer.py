@@ -43,11 +43,11 @@ class StepBatch:
         number: Number of the global batch in the run, which keys the dropout. Skipped updates count here, so it may be
             ahead of the optimizer step.
         micro_batches: As many on every rank; some may be without instances.
-        num_masked: Positions to predict in the global batch, over all ranks. Where masks are made while loading, a rank
-            knows those of its own share only, until the ranks have agreed.
+        num_masked: Positions to predict in the global batch, over all ranks. If masks are made while loading, a rank
+            counts its own share only, until the ranks have agreed.
         num_instances: Instances of the global batch, over all ranks.
         num_tokens: Tokens of the global batch, over all ranks.
-        position_after: Position in the data behind this batch, for the checkpoint that is written after it.
+        position_after: Data position after this batch; a checkpoint that is written next stores it.
         stop: Whether some rank asked to stop; all ranks see it at the same batch.
     """
 
@@ -77,7 +77,7 @@ class StepPacker:
         Args:
             shards: Instances of one phase.
             seed: Keys the order of data, the masks and the dropout.
-            global_batch_size: Instances a step over all ranks, or a function that says it by the number of the batch.
+            global_batch_size: Instances per step over all ranks, or a function that says it by the number of the batch.
             share: The part that this rank takes.
             masking: How masks are drawn that are left to the loader; None as the shards say.
 
@@ -144,7 +144,7 @@ class StepPacker:
 
 @dataclass(frozen=True, eq=False)
 class _GlobalBatch:
-    """What every rank has of every instance: what the plan is made from, and how to find the row.
+    """A global batch as every rank knows it: how long its instances are, and which rows they are.
 
     Attributes:
         parts: For each stretch of the batch its epoch, its window, and the indices of its instances there.
@@ -221,12 +221,12 @@ def _pack_share(
 
     Args:
         batch: The global batch.
-        plan: Where its instances go.
-        shards: Where its rows are.
+        plan: The micro-batches of its instances.
+        shards: The shards that hold its rows.
         share: The part that this rank takes.
-        masker: Makes the masks where they are not in the shards.
+        masker: Makes the masks if they are not in the shards.
         key: Seed and number of the batch, which key the dropout.
-        first: Number of the batch's first instance, among those that the key counts.
+        first: Number of the batch's first instance under this key.
     """
     lengths, masked_counts = batch.sizes
     bins = plan.micro_batches(share.rank)
