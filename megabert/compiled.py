@@ -228,13 +228,13 @@ def _compiler(parent: int) -> subprocess.Popen[bytes]:
 
 
 def compile_for_parent() -> None:
-    """Compile what the parent asks for, until it ends or asks for nothing more."""
+    """Compile one loop after the other for the parent, until it ends or asks for nothing more."""
     global _is_compiler
     _is_compiler = True
     while True:
         signal.alarm(IDLE_S)  # ends the process
         module, name, sig = pickle.load(sys.stdin.buffer)  # an EOFError here ends it as well
         signal.alarm(0)
-        with suppress(Exception):  # the parent compiles it itself, and shows what is wrong
+        with suppress(Exception):  # the parent compiles it itself, and shows the error
             getattr(importlib.import_module(module), name).compile(sig)
         os.write(sys.stdout.fileno(), b"\n")

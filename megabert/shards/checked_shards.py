@@ -20,13 +20,13 @@ def check_shards(
 
     Args:
         splits: The shards.
-        known: What an earlier start of this run recorded. A file that is still in that state is not read.
+        known: The record of an earlier start of this run. A file that is still in that state is not read.
         rank: Number of the rank.
         world_size: Number of ranks.
         with_content: Whether shards that are read are decoded as well (`ShardSet.verify`).
 
     Returns:
-        What was checked, and was not known.
+        The files that were checked now, with their states.
 
     Raises:
         DataError: As `ShardSet.verify` and `ShardSet.complete_index`.
@@ -50,7 +50,7 @@ def check_shards(
 
 
 def _state(path: Path, sha256: str = "") -> list[int | str]:
-    """Return what tells whether a file was written to since; nothing where there is none."""
+    """Return the state of a file, by which a later change is noticed; nothing if there is no file."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The columns of a shard, and instances as flat arrays: the one place that says what a shard holds, in which order.
+"""The columns of a shard, and instances as flat arrays: the one table of the content of a shard, in its order.
 
 Arrow stores a column as *nodes*: one for a number per row, two for a list per row, which are where each row's values
 start and the values of all rows end to end. ``COLUMNS`` is the table; the schema, the arrays of `FlatInstances` and the
@@ -20,7 +20,7 @@ class Column(NamedTuple):
     name: str
     """Name in the schema."""
     values: str
-    """Field with the values, those of all rows end to end."""
+    """Field with the values of all rows, end to end."""
     starts: str | None
     """Field that says where each row's values start; None if there is one value per row."""
     width: int
@@ -40,7 +40,7 @@ COLUMNS = (
     Column("next_sentence_label", "next_sentence_labels", None, 1),
 )
 
-# What a node holds.
+# Kinds of nodes.
 PER_ROW, STARTS, LIST_VALUES = range(3)
 
 
@@ -92,7 +92,7 @@ class FlatInstances(NamedTuple):
     next_sentence_labels: NDArray[np.integer]
     """Shape (R,): 1 if segment B is random (or, for SOP, swapped), else 0."""
     rows: NDArray[np.int64]
-    """Shape (R,): number of each instance in whatever it was read from; no column of a shard."""
+    """Shape (R,): number of each instance in the set or batch that it was read from; no column of a shard."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Self:

@@ -66,7 +66,7 @@ class ShardMetadata:
     """Version of this schema."""
 
     def __post_init__(self) -> None:
-        # Annotations are checked where JSON is read. Sizes that no shard can have would end in a lack of memory.
+        # Annotations are checked when JSON is read. Sizes that no shard can have would end in a lack of memory.
         bounds = {
             "max_seq_length": (3, MAX_SEQ_LENGTH),
             "max_predictions_per_seq": (0, MAX_SEQ_LENGTH),
@@ -97,7 +97,7 @@ class ShardMetadata:
         )
 
     def piece_table(self, is_subword: NDArray[np.bool_] | None) -> PieceTable:
-        """Return what masking has to know of the vocabulary.
+        """Return the properties of the vocabulary on which masking depends.
 
         Args:
             is_subword: By id, whether a piece continues a word; needed if words are masked.
@@ -125,14 +125,14 @@ class ShardMetadata:
             parse_json(json.dumps(values), cls, where=where, remedy="Build the shards again.")
         except DataError as error:
             raise DataError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
-        return cls(**values)  # not what was parsed: an integer that became a float would change ``data_sha256``
+        return cls(**values)  # not the parsed values: an integer that became a float would change ``data_sha256``
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema, where: str = "shard") -> "ShardMetadata":
         """Read the metadata of an Arrow schema.
 
         Raises:
-            DataError: The schema is not that of an instance shard of this version.
+            DataError: An instance shard of this version has another schema.
         """
         stored = {key.decode(errors="replace"): value for key, value in (schema.metadata or {}).items()}
         remedy = "Copy the shard again, or build the shards again."
@@ -205,7 +205,7 @@ class ShardEntry:
     sha256: str
     """SHA-256 of the file's bytes."""
     bucket: Count
-    """Number of the part of the documents that the first segments came from; the first one, where there are several."""
+    """Number of the part of the documents that the first segments came from; the first of them if there are several."""
     pass_number: Count
     """Number of the pass over the documents, from 0 to ``dupe_factor`` - 1, that wrote the shard."""
     buckets: Count = 1
@@ -225,7 +225,7 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that the build used."""
     statistics: dict[str, Any] = field(default_factory=dict)
-    """Counts of the build: documents, sentences, lengths, labels and masks, and what was dropped for which reason."""
+    """Counts of the build: documents, sentences, lengths, labels, masks, and dropped documents by reason."""
 
     def of_split(self, split: str) -> list[ShardEntry]:
         """Return the shards of one split in order."""
@@ -302,7 +302,7 @@ def read_manifest(folder: Path | str) -> Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class _Content:
-    """What ``manifest.json`` holds, but for its format version."""
+    """The content of ``manifest.json``, but for its format version."""
 
     metadata: dict[str, Any]
     shards: list[ShardEntry]

@@ -1,9 +1,8 @@
 """Record batches of a shard, checked before anyone follows the numbers in them.
 
-A hash in a manifest vouches for bytes, not for sense. Arrow believes what a file says: an offset past the
-values makes a reader access memory that is not its own, and an id beyond the vocabulary ends in an index error far from
-its cause.
-Any program may have written a shard.
+A hash in a manifest vouches for bytes, not for sense. Arrow trusts a file: an offset past the values makes a reader
+access memory that is not its own, and an id beyond the vocabulary ends in an index error far from its cause. Any
+program may have written a shard.
 """
 
 # T tokens, M predictions, R rows
@@ -26,9 +25,9 @@ def read_batches(reader: pa.RecordBatchFileReader, numbers: range, *, is_full: b
     """Return some record batches of a shard as one, in which no offset is outside and no value is missing.
 
     Args:
-        reader: Reads a file whose schema is that of a shard (`ShardMetadata.from_arrow`).
-        numbers: Indices of the batches, one at least. What is asked of a batch in Python takes as long for one of a few
-            hundred rows as for one of thousands, so whoever reads them all takes many at a time.
+        reader: Reads a file with the schema of a shard (`ShardMetadata.from_arrow`).
+        numbers: Indices of the batches, one at least. A call for a batch of some hundred rows takes as long as for one
+            of thousands, so a caller that reads all of them takes many at a time.
         is_full: Whether each offset is checked, or only how much there is of each column: then the caller checks the
             offsets that it uses.
 
@@ -53,17 +52,17 @@ def read_batches(reader: pa.RecordBatchFileReader, numbers: range, *, is_full: b
 
 def _refuse_nulls(batch: pa.RecordBatch, number: int) -> None:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        # A null of a list or in one: what is stored there is anything.
+        # A null of a list or in one: the stored value may be anything.
         inner = column.values if pa.types.is_list(column.type) else column
         if column.null_count or inner.null_count:
             raise DataError(f"record batch {number}: {name} has null values, where every instance needs one")
 
 
 def find_nonsense(batch: FlatInstances, metadata: ShardMetadata) -> tuple[int, str] | None:
-    """Return the first row of a batch that no reader can use, and why; None where all can be used.
+    """Return the first row of a batch that no reader can use, and why; None if all can be used.
 
-    This is what training relies on. Whether instances are as a build makes them (words masked whole, the right number
-    of predictions, special tokens in their places) is for `megabert-data verify` to say.
+    Training relies on no more than this. Whether instances are as a build makes them (words masked whole, the right
+    number of predictions, special tokens in their places) is checked by `megabert-data verify`.
     """
     starts, position_starts = batch.token_starts, batch.masked_starts
     length_R, count_R = np.diff(starts), np.diff(position_starts)

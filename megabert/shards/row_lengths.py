@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.files import atomic_path
+from megabert.files import atomic_path, open_to_read
 
 _LENGTH_TYPE = np.dtype("<u2")
 _INDEX_SUFFIX = ".row_lengths.npy"
@@ -32,7 +32,7 @@ class LengthsSpan(NamedTuple):
     first: int
     """First instance of the part, counted from the shard's first."""
     stop: int
-    """The instance behind its last."""
+    """The instance after its last."""
 
 
 def lengths_path(shard: Path) -> Path:
@@ -45,7 +45,7 @@ def write_lengths(shard: Path, *kinds: NDArray[np.integer]) -> Path:
 
     Args:
         shard: The shard.
-        *kinds: Tokens of each instance and, where masks are in the shards, the positions to predict of each.
+        *kinds: Tokens of each instance and, if masks are in the shards, the positions to predict of each.
     """
     path = lengths_path(shard)
     with atomic_path(path) as temporary, open(temporary, "xb") as stream:
@@ -55,27 +55,24 @@ def write_lengths(shard: Path, *kinds: NDArray[np.integer]) -> Path:
 
 
 def read_lengths(shard: Path, rows: int, kinds: int) -> NDArray[np.uint16] | None:
-    """Return a shard's whole index; None where there is no index, or none of such a shard.
+    """Return a shard's whole index; None if there is no index, or none of such a shard.
 
     Args:
         shard: The shard.
         rows: Its instances.
-        kinds: 1 where the loader draws the masks, 2 where they are in the shard.
+        kinds: 1 if the loader draws the masks, 2 if they are in the shard.
 
     Returns:
         Shape (kinds, instances): tokens, then positions to predict.
     """
-    header, whole = _npy_header(rows, kinds), LengthsSpan(shard, rows, 0, rows)
-    descriptor = _open_index(whole, kinds)
-    if descriptor is None:
+    (values,) = read_length_spans([LengthsSpan(shard, rows, 0, rows)], kinds)
+    if values is None:
         return None
-    try:
-        values = _read_index(descriptor, whole, kinds)
-        return None if values is None or os.pread(descriptor, len(header), 0) != header else values.T
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+    header = _npy_header(rows, kinds)
+    with suppress(OSError), open_to_read(lengths_path(shard)) as stream:
+        if stream.read(len(header)) == header:
+            return values.T
+    return None
 
 
 def read_length_spans(spans: Sequence[LengthsSpan], kinds: int) -> list[NDArray[np.uint16] | None]:
@@ -86,7 +83,7 @@ def read_length_spans(spans: Sequence[LengthsSpan], kinds: int) -> list[NDArray[
 
     Args:
         spans: The parts.
-        kinds: 1 where the loader draws the masks, 2 where they are in the shard.
+        kinds: 1 if the loader draws the masks, 2 if they are in the shard.
 
     Returns:
         For each part, shape (instances, kinds): tokens, then positions to predict.
@@ -104,7 +101,7 @@ def read_length_spans(spans: Sequence[LengthsSpan], kinds: int) -> list[NDArray[
 
 
 def _open_index(span: LengthsSpan, kinds: int) -> int | None:
-    """Open an index and ask the system for a part of it; None where there is no index, or none of such a shard."""
+    """Open an index and ask the system for a part of it; None if there is no index, or none of such a shard."""
     try:
         descriptor = os.open(_index_path(span.shard), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait
     except OSError:
@@ -119,7 +116,7 @@ def _open_index(span: LengthsSpan, kinds: int) -> int | None:
 
 
 def _read_index(descriptor: int, span: LengthsSpan, kinds: int) -> NDArray[np.uint16] | None:
-    """Read a part of an index; None where it cannot be read, or became shorter meanwhile."""
+    """Read a part of an index; None if it cannot be read, or became shorter meanwhile."""
     # Read, and not mapped: of a file that someone truncates a mapping would end the process.
     start, size, _ = _bytes_of(span, kinds)
     try:

@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
     lengths: NDArray[np.uint16]
     """Tokens of each."""
     masked_counts: NDArray[np.uint16]
-    """Positions to predict in each; 0 where the loader makes the masks."""
+    """Positions to predict in each; 0 if the loader makes the masks."""
 
 
 class RowReader:
@@ -47,7 +47,7 @@ class RowReader:
         Args:
             folder: Folder of the shards.
             shards: The shards, in the order that numbers the rows.
-            metadata: What the manifest says of all of them.
+            metadata: The properties that the manifest states for all of them.
         """
         self.starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in shards)])
         """Global row at which each shard starts; the last is the number of rows."""
@@ -79,8 +79,8 @@ class RowReader:
             raise self._open(index).damaged(f"row {inside}: {nonsense[1]}", BUILD_AGAIN)
         return instances
 
-    def sizes(self, index: int, begin: int, end: int) -> Sizes:
-        """Return the lengths of a part of a shard from the shard itself.
+    def sizes(self, index: int, begin: int, end: int) -> NDArray[np.uint16]:
+        """Return tokens and positions to predict, shape (rows, 2), of a part of a shard from the shard itself.
 
         Args:
             index: The shard.
@@ -88,12 +88,11 @@ class RowReader:
             end: One past the last row.
         """
         start = int(self.starts[index])
-        parts = (
-            self.read(np.arange(start + first, start + min(first + MAX_BATCH_ROWS, end)))
-            for first in range(begin, end, MAX_BATCH_ROWS)
-        )
-        lengths = [(part.lengths.astype(np.uint16), np.diff(part.masked_starts).astype(np.uint16)) for part in parts]
-        return Sizes(*(np.concatenate(values) for values in zip(*lengths, strict=True)))
+        sizes = []
+        for first in range(begin, end, MAX_BATCH_ROWS):
+            part = self.read(np.arange(start + first, start + min(first + MAX_BATCH_ROWS, end)))
+            sizes.append(np.stack([part.lengths, np.diff(part.masked_starts)], axis=1).astype(np.uint16))
+        return np.concatenate(sizes)
 
     def _gathered(self, rows: NDArray[np.int64]) -> FlatInstances:
         from megabert.shards.copy_loops import copy_mapped_rows, locate
@@ -120,7 +119,7 @@ class RowReader:
         return index, row - int(self.starts[index])
 
     def by_shard(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (shard, its first row, the one behind its last) for a range of global rows, shard by shard."""
+        """Yield (shard, its first row, the row after its last) for a range of global rows, shard by shard."""
         while first < stop:
             index = int(np.searchsorted(self.starts, first, side="right")) - 1
             start, end = int(self.starts[index]), min(stop, int(self.starts[index + 1]))

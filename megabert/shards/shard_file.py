@@ -2,7 +2,7 @@
 
 A build stores shards uncompressed and in small record batches (`megabert.shards.rows_per_batch`). Instances are copied
 straight out of the file (`copy_loops`), so that its pages are the only copy a node has, and a row costs one read of its
-batch. A file of another layout is refused; pyarrow opens it only to say what is wrong with it.
+batch. A file of another layout is refused; pyarrow opens it only for the error message.
 """
 
 import errno
@@ -36,12 +36,12 @@ class ShardFile:
     """A shard that is open for reading."""
 
     def __init__(self, path: Path, entry: ShardEntry, metadata: ShardMetadata, schema: bytes | None) -> None:
-        """Map the file and check what it says of itself against the manifest.
+        """Map the file and check its metadata against the manifest.
 
         Args:
             path: The file.
-            entry: What the manifest says of it.
-            metadata: What the manifest says of all shards.
+            entry: Its entry in the manifest.
+            metadata: The properties that the manifest states for all shards.
             schema: The ``schema`` of a shard that was found to agree with the manifest; one that equals it agrees, too.
 
         Raises:
@@ -96,7 +96,7 @@ class ShardFile:
         """Ask the system to read parts of the file, so that it reads many at a time; returns at once.
 
         Args:
-            parts: Where they begin, at the beginning of a page, and end.
+            parts: Shape (parts, 2): first byte, at the beginning of a page, and end.
         """
         for begin, end in parts.tolist():
             if 0 <= begin < end <= len(self._map):
@@ -119,7 +119,7 @@ class ShardFile:
 
     @contextmanager
     def _naming_damage(self) -> Iterator[None]:
-        """Turn what opening a damaged file raises into an error that names it."""
+        """Turn an error from opening a damaged file into one that names the file."""
         try:
             yield
         except (pa.ArrowException, OSError, SystemError, ValueError) as error:  # a ValueError: the file is empty
@@ -151,12 +151,12 @@ class ShardFile:
 
 
 def _map(path: Path) -> tuple[mmap.mmap, bytes]:
-    """Map a file into memory, and return its footer as well; b"" where there is none."""
+    """Map a file into memory, and return its footer as well; b"" if there is none."""
     check_regular(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        # The end of the file in one read, where the mapping would ask for it page by page.
+        # The end of the file in one read; the mapping would ask for it page by page.
         tail = os.pread(descriptor, _TAIL_BYTES, max(0, len(content) - _TAIL_BYTES))
         end = len(tail) - 4 - len(_MAGIC)
         if end < 0 or tail[end + 4 :] != _MAGIC:

@@ -1,4 +1,4 @@
-"""The instance shards of one split, read by global rows: their lengths ahead of time, then those that are needed."""
+"""The instance shards of one split, by global rows: all lengths ahead of time, then the instances that are needed."""
 
 import math
 import threading
@@ -65,7 +65,7 @@ class ShardSet:
 
     @property
     def metadata(self) -> ShardMetadata:
-        """What is true of all shards: objective, max_seq_length, vocab_size, special_ids, tokenizer_sha256, ..."""
+        """The properties of all shards: objective, max_seq_length, vocab_size, special_ids, tokenizer_sha256, ..."""
         return self.manifest.metadata
 
     @property
@@ -96,7 +96,7 @@ class ShardSet:
         return self.metadata.masking != "dynamic"
 
     def masking_in(self, phase: PhaseConfig) -> MaskingOptions | None:
-        """Return how the loader masks the instances of a phase; None where the shards hold the masks.
+        """Return how the loader masks the instances of a phase; None if the shards hold the masks.
 
         The shards' mask unit stays. Their cap on predictions is for their own share, so it is scaled with the phase's.
         """
@@ -113,11 +113,11 @@ class ShardSet:
         return options if phase.mask_actions is None else replace(options, actions=phase.mask_actions)
 
     def verify(self, indices: Iterable[int] | None = None, *, with_content: bool = True) -> None:
-        """Hash shards and compare with the manifest, then check what is in them.
+        """Hash shards and compare with the manifest, then check their instances.
 
         Args:
             indices: The shards to check; all by default. Ranks can share the work: ``range(rank, len(shards), size)``.
-            with_content: Whether to decode the shards as well. Where bytes with this hash were found sound before, the
+            with_content: Whether to decode the shards as well. If bytes with this hash were found sound before, the
                 hash suffices.
 
         Raises:
@@ -136,9 +136,9 @@ class ShardSet:
                 self._check_content(index)
 
     def complete_index(self, indices: Iterable[int] | None = None) -> None:
-        """Write the lengths indices that are missing or wrong, from what the shards say.
+        """Write the lengths indices that are missing or wrong, from the shards themselves.
 
-        Where the folder cannot be written to, the shards go without: lengths are then read from them each time.
+        If the folder cannot be written to, the shards go without: lengths are then read from them each time.
 
         Args:
             indices: The shards; all by default. Ranks can share the work as in `verify`.
@@ -171,11 +171,10 @@ class ShardSet:
             totals += [len(columns.input_ids), len(columns.masked_ids)]
         tokens, masked = totals.tolist()
         if (tokens, masked) != (shard.tokens, shard.masked_tokens):
-            what = (
-                f"it has {tokens} tokens, {masked} of them to predict; the manifest says {shard.tokens} and "
-                f"{shard.masked_tokens}"
+            raise DataError(
+                f"{self.folder / shard.file}: it has {tokens} tokens, {masked} of them to predict; the manifest says "
+                f"{shard.tokens} and {shard.masked_tokens}. {COPY_AGAIN}"
             )
-            raise self._damaged(index, what)
 
     @property
     def tokenizer_dir(self) -> Path:
@@ -210,7 +209,7 @@ class ShardSet:
                 copy_tokenizer(self.tokenizer_dir, folder)
 
     def sizes(self, spans: tuple[tuple[int, int], ...]) -> Sizes:
-        """Return how long the instances of ranges of global rows are, without reading them where there is an index.
+        """Return how long the instances of ranges of global rows are, without reading them if there is an index.
 
         Args:
             spans: Ranges (first, stop), which may run over the ends of shards.
@@ -221,7 +220,7 @@ class ShardSet:
         places = [place for span in spans for place in self._reader.by_shard(*span)]
         paths, shards, kinds = self._reader.paths, self.shards, self._kinds
         wanted = [LengthsSpan(paths[index], shards[index].rows, begin, end) for index, begin, end in places]
-        # Those that are read together are open together.
+        # Indices that are read together are open together.
         groups = (wanted[start : start + OPEN_SHARDS] for start in range(0, len(wanted), OPEN_SHARDS))
         stored = [part for group in groups for part in read_length_spans(group, kinds)]
         values, first = np.zeros((sum(end - begin for _, begin, end in places), 2), np.uint16), 0
@@ -234,7 +233,7 @@ class ShardSet:
     def _measured(self, index: int, begin: int, end: int) -> NDArray[np.uint16]:
         """Return the lengths of a part of a shard from the shard itself."""
         with self._lock:
-            return np.stack(self._reader.sizes(index, begin, end), axis=1)
+            return self._reader.sizes(index, begin, end)
 
     def columns(self, spans: tuple[tuple[int, int], ...]) -> FlatInstances:
         """Read ranges of global rows (first, stop), in the given order; they may run over the ends of shards.
@@ -245,11 +244,11 @@ class ShardSet:
         return self.rows(np.concatenate([np.arange(first, stop) for first, stop in spans]))
 
     def rows(self, rows: NDArray[np.int64], sizes: Sizes | None = None) -> FlatInstances:
-        """Read instances; cheapest where the rows ascend, because each record batch is then looked up once.
+        """Read instances; cheapest if the rows ascend, because each record batch is then looked up once.
 
         Args:
             rows: Global rows, in the order in which they are returned.
-            sizes: What `sizes` said of them; by default that is not compared.
+            sizes: The result of `sizes` for them; by default it is not compared.
 
         Raises:
             DataError: If a shard cannot be read, contradicts the manifest or the sizes, or holds instances that nobody
@@ -277,6 +276,3 @@ class ShardSet:
                 f"{lengths_path(self.folder / self.shards[index].file)}: says another length of row {row} than the "
                 "shard. Delete it: the next start writes it again."
             )
-
-    def _damaged(self, index: int, what: str, remedy: str = COPY_AGAIN) -> DataError:
-        return DataError(f"{self.folder / self.shards[index].file}: {what}. {remedy}")

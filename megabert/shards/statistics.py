@@ -24,7 +24,7 @@ class InstanceStatistics:
     max_masked: int
 
     def masked_by(self, options: MaskingOptions) -> "InstanceStatistics":
-        """Return the totals where the loader draws the masks, those of masked positions estimated from above."""
+        """Return the totals if the loader draws the masks; the number of masked positions is an upper estimate."""
         most = options.max_predictions_per_seq
         expected = round(options.masked_lm_prob * self.tokens + 0.5 * self.rows)
         return replace(self, masked_tokens=min(most * self.rows, expected), max_masked=max(1, most))

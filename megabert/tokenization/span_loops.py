@@ -83,7 +83,7 @@ def encoder(encode_stretch: Callable[..., int]) -> Callable[..., Any]:
                         ids[written] = known_ids[place]
                         written += 1
                     num_met += 1
-                else:
+                elif has_words:  # without, only spaces are not looked up
                     written = encode_stretch(text, start, stop, is_ascii, pieces, ids, written)
                 start = stop
             lengths[index] = written - first

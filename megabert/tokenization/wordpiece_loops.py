@@ -31,7 +31,7 @@ INITIAL, INSIDE = 0, 1  # the two roots of the trie: pieces that start a word, a
 _1, _2, _8, _32, _56 = (np.uint64(value) for value in (1, 2, 8, 32, 56))
 _LOW = np.uint64(0xFFFFFFFF)
 # Constants that act on eight bytes at once. Adding _FROM_A to a byte below 128 sets its top bit from "a" on; adding
-# _PAST_Z sets it only behind "z". So the two together tell letters apart, and likewise digits.
+# _PAST_Z sets it only after "z". So the two together tell letters apart, and likewise digits.
 _ONES, _TOPS, _FOLD, _FROM_A, _PAST_Z, _FROM_0, _PAST_9 = (
     np.uint64(byte * 0x0101010101010101)
     for byte in (1, 0x80, 0x20, 0x80 - ord("a"), 0x7F - ord("z"), 0x80 - ord("0"), 0x7F - ord("9"))
