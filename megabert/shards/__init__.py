@@ -21,26 +21,3 @@ from megabert.shards.format import (
 )
 from megabert.shards.instances import find_nonsense, read_batch, read_batches
 from megabert.shards.row_lengths import LengthsSpan, lengths_path, read_length_spans, read_lengths, write_lengths
-
-__all__ = [
-    "MANIFEST_NAME",
-    "MAX_BATCH_ROWS",
-    "FlatInstances",
-    "LengthsSpan",
-    "Manifest",
-    "ShardEntry",
-    "ShardMetadata",
-    "find_nonsense",
-    "flat_list",
-    "instance_schema",
-    "lengths_path",
-    "read_batch",
-    "read_batches",
-    "read_length_spans",
-    "read_lengths",
-    "read_manifest",
-    "rows_per_batch",
-    "token_type",
-    "write_lengths",
-    "write_manifest",
-]

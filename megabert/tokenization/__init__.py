@@ -17,24 +17,3 @@ from megabert.tokenization.training import (
     without_endless_words,
     wordpiece_spans,
 )
-
-__all__ = [
-    "DEFAULT_VOCAB_SIZE",
-    "MAX_TRAINED_WORD",
-    "Notify",
-    "Pieces",
-    "SpecialIds",
-    "Tokenizer",
-    "TooManyWords",
-    "byte_bpe_spans",
-    "compose",
-    "has_hangul",
-    "load_tokenizer",
-    "save_huggingface",
-    "train_byte_bpe",
-    "train_byte_bpe_on",
-    "train_wordpiece",
-    "train_wordpiece_on",
-    "without_endless_words",
-    "wordpiece_spans",
-]

@@ -1,4 +1,4 @@
-"""What a tokenizer of BERT's family is made of: kind, special pieces, text options; and its `tokenizers` object."""
+"""The parts of a tokenizer of BERT's family: kind, special pieces, text options; and its `tokenizers` object."""
 
 import json
 import re
@@ -20,7 +20,7 @@ SPACE_BYTE = "\u0120"
 SPACE_MARK = "\u2581"
 """The character that SentencePiece writes for a space."""
 _LONG_SPAN = 1000
-_SPACE, _CHARACTERS_A_SPLIT = re.compile(r"\s"), 1 << 18
+_SPACE, _CHARACTERS_PER_SPLIT = re.compile(r"\s"), 1 << 18
 # Marks that BERT makes words of their own whatever is around them; long spans are cut at them before they are counted.
 _MARKS = "!-/:-@\\[-`{-~\u00ab\u00bb\u2010-\u2027\u2030-\u2043\u3001-\u3003\u3008-\u3011"
 _AT_MARKS = re.compile(f"[{_MARKS}]|[^{_MARKS}]+")
@@ -178,17 +178,17 @@ def byte_characters() -> list[str]:
 
 
 def words_of(text: str) -> Iterator[str]:
-    """Yield what is between white space, without a list of all words of a long text."""
+    """Yield the words between white space, without a list of all words of a long text."""
     start = 0
     while start < len(text):
-        space = _SPACE.search(text, start + _CHARACTERS_A_SPLIT)
+        space = _SPACE.search(text, start + _CHARACTERS_PER_SPLIT)
         end = space.start() if space else len(text)
         yield from text[start:end].split()
         start = end
 
 
 def split_spans(text: str) -> Iterator[str]:
-    """Yield what is between white space; of very long spans, the parts between marks, which give the same words.
+    """Yield the spans between white space. Very long spans are cut at marks, which gives the same words.
 
     Millions of quotation marks without a space are counted in the time of reading them, instead of being handed to
     `tokenizers` and back one by one.
@@ -201,7 +201,7 @@ def split_spans(text: str) -> Iterator[str]:
 
 
 def build_normalizer(options: TextOptions) -> normalizers.Normalizer:
-    """Build BERT's normaliser, followed by NFC where the options ask for it."""
+    """Build BERT's normaliser, followed by NFC if the options ask for it."""
     bert = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=options.tokenize_chinese_chars,
@@ -235,7 +235,7 @@ def options_of(backend: tokenizers.Tokenizer) -> TextOptions | None:
 def has_plain_byte_bpe(backend: tokenizers.Tokenizer) -> bool:
     """Return whether byte-level BPE cuts text into words by GPT-2's pattern alone, and merges all that it has learned.
 
-    Then the ids of a word depend on that word only, and what is between spaces can be encoded by itself.
+    Then the ids of a word depend on that word only, and text between spaces can be encoded by itself.
     """
     state = json.loads(backend.to_str())
     model = state["model"]
@@ -307,7 +307,7 @@ def build_byte_bpe(
 
 
 def mark_special(backend: tokenizers.Tokenizer, names: SpecialNames) -> None:
-    """Register those of the five special pieces as special that the tokenizer's file did not."""
+    """Register each of the five special pieces as special if the tokenizer's file did not."""
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     missing = [name for name in names if name not in known]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])

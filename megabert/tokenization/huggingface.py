@@ -138,7 +138,7 @@ def _naming_lack_of_space() -> Iterator[None]:
 def check_links(tokenizer_dir: Path) -> None:
     """Refuse a tokenizer some of whose files are links to files elsewhere: copies of these would be published.
 
-    Links within the folder are fine, and so are those of Hugging Face's cache, whose folders are made of them.
+    Links within the folder are fine, and so are links to Hugging Face's cache, whose folders are made of them.
 
     Raises:
         DataError: There is such a link.

@@ -1,10 +1,10 @@
 """Exact fast tokenization: plain text is cut into pieces here, any other span of text is looked up. Imports numba.
 
 WordPiece never crosses a space or a character that is a word of its own, and nothing in BERT's normaliser looks past
-one, so the ids of a text are those of its spans end to end. Of white space only U+0020 separates spans. Libraries treat
-other white space differently, so it stays inside a span, and `tokenizers` itself decides what it means; it is asked
-once for each different span. In printable ASCII the normaliser lower-cases or does nothing, and every character but
-letters, digits and the space is a word; beyond it `megabert.tokenization.characters` says what is sure.
+one. So the ids of a text are the ids of its spans, end to end. Of white space only U+0020 separates spans. Libraries
+treat other white space differently, so it stays inside a span and `tokenizers` itself interprets it; it is asked once
+for each different span. In printable ASCII the normaliser lower-cases or does nothing, and every character but letters,
+digits and the space is a word. `megabert.tokenization.characters` lists the other characters that are as simple.
 
 A word of byte-level BPE never crosses a space either, but begins with one; its spans do likewise (`span_loops`).
 """
@@ -186,7 +186,7 @@ class SpanCache:
         return ids[:count], lengths
 
     def _find(self, text: NDArray[np.uint8], offsets: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
-        """Number the spans that are looked up, and let `tokenizers` encode those that are new."""
+        """Number the spans that are looked up, and let `tokenizers` encode the new ones."""
         if not len(slots):
             return
         # Make room as if all spans were new.

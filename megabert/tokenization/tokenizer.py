@@ -40,7 +40,7 @@ CHARACTERS_PER_CALL = 1 << 18
 
 
 class Tokenizer:
-    """A tokenizer of any kind in `backend`, whose ids are those of Hugging Face's for the same files.
+    """A tokenizer of any kind in `backend`; its ids are the ids that Hugging Face's gives for the same files.
 
     Text is never truncated or padded, ``[CLS]`` and ``[SEP]`` are not added, and special pieces that a text
     spells out, such as a literal ``[MASK]``, are cut into pieces like any other text.
@@ -179,11 +179,11 @@ class Tokenizer:
         return max(1, self._backend.num_special_tokens_to_add(True) - 2)
 
     def encode_words(self, words: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Tokenize each word by itself as inside a text: where pieces keep the space before a word, it gets one."""
+        """Tokenize each word by itself as inside a text: if pieces keep the space before a word, it gets one."""
         return self.encode_batch([f" {word}" for word in words] if self.kind.keeps_spaces else words)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-        """Tokenize texts and tell which characters each piece came from.
+        """Tokenize texts, with the characters that each piece came from.
 
         Returns:
             For each text its ids, and offsets of shape (ids, 2): piece i came from ``text[start:end]``, counted in
@@ -269,7 +269,7 @@ def _refuse_surrogates(texts: Iterable[str]) -> None:
 
 
 def _characters(texts: Sequence[str] | pa.StringArray) -> int:
-    """Return the length of texts; of an Arrow array that of its UTF-8."""
+    """Return the characters of texts; the bytes of UTF-8 if they are in an Arrow array."""
     return int(pc.sum(pc.binary_length(texts)).as_py() or 0) if isinstance(texts, pa.Array) else sum(map(len, texts))
 
 

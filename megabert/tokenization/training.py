@@ -40,7 +40,7 @@ the square of a word's length; WordPiece has no pieces for words of more than a 
 # What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
 _RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 _LONG_SPANS = re.compile(rf"(?<!\S)\S{{{MAX_TRAINED_WORD + 1},}}")
-_WORDS_A_BATCH = 1 << 16
+_WORDS_PER_BATCH = 1 << 16
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 _FEED_CHARACTERS = 1 << 16  # characters of such a line, about
 MIN_COVERAGE = 0.9995
@@ -52,7 +52,7 @@ _POLICY = ((1.0, 0.5), (0.9999, 0.75), (MIN_COVERAGE, 1.0))
 
 
 Notify = Callable[[str], None]
-"""Is told what begins, where the parts of a training take long."""
+"""Called with the name of each part of a training that takes long, when it begins."""
 
 
 class TooManyWords(Exception):
@@ -94,7 +94,7 @@ def _count_spans(texts: Iterable[Iterable[str]], max_words: float) -> Counter[st
 
 
 def wordpiece_spans(text: str) -> Iterator[str]:
-    """Yield the parts of a text that WordPiece is trained on: what is between white space, composed."""
+    """Yield the parts of a text that WordPiece is trained on: spans between white space, composed."""
     return split_spans(compose(text))
 
 
@@ -123,7 +123,7 @@ def train_wordpiece_on(
         raise ConfigError(f"vocab_size={vocab_size} must be above {len(special)}, the number of special pieces.")
     composes = not cased and any(has_hangul(span) for span, _ in spans)
     options = TextOptions(do_lower_case=not cased, strip_accents=not cased, compose=composes)
-    # From here on the text is a table of words. Its order is that of code points, so the order of documents and the
+    # From here on the text is a table of words. It is in the order of code points, so the order of documents and the
     # number of threads that read them cannot change an id.
     notify("words are normalised and split at punctuation")
     words = _split_words(spans, options)
@@ -195,7 +195,7 @@ def train_byte_bpe_on(
     trained = tokenizers.Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     notify("words are read by the trainer, then pieces are learned")
-    trained.train_from_iterator(_repeat_spans(spans), trainer)
+    trained.train_from_iterator(_repeat(spans), trainer)
     model = json.loads(trained.to_str())["model"]
     if not model["merges"]:
         raise DataError("vocabulary: the text has no words that repeat. Give documents that hold more text.")
@@ -203,8 +203,11 @@ def train_byte_bpe_on(
     return Tokenizer(backend, where="trained vocabulary")
 
 
-def _repeat_spans(spans: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Yield each span as often as it occurs, in lines of bounded length."""
+def _repeat(spans: Iterable[tuple[str, int]]) -> Iterator[str]:
+    """Yield each span as often as it occurs, in lines of bounded length.
+
+    The trainers take text, not counts; a frequent word in one line would be a string of gigabytes.
+    """
     for span, occurrences in spans:
         # One after the other they are running text, but for the first word of a text, which has no space before it.
         most = max(1, min(_FEED_WORDS, _FEED_CHARACTERS // len(span))) if span[0] == " " else 1
@@ -240,7 +243,7 @@ class _Words:
         return self._table.num_rows
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        for batch in self._table.to_batches(max_chunksize=_WORDS_A_BATCH):
+        for batch in self._table.to_batches(max_chunksize=_WORDS_PER_BATCH):
             yield from zip(batch["word"].to_pylist(), batch["count"].to_pylist(), strict=True)
 
 
@@ -260,7 +263,7 @@ def _split_words(spans: Iterable[tuple[str, int]], options: TextOptions) -> _Wor
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(span)):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += occurrences
-        if len(words) >= _WORDS_A_BATCH:  # as Python's strings a million words would take 150 MB
+        if len(words) >= _WORDS_PER_BATCH:  # as Python's strings a million words would take 150 MB
             table = added_up()
             words.clear()
     return _Words(added_up())
@@ -289,20 +292,10 @@ def _train_pieces(words: _Words, initial: list[str], fixed: list[str], vocab_siz
     )
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=WORDPIECE.names.unk))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(_repeat(words), trainer)
+    backend.train_from_iterator(_repeat((f" {word}", occurrences) for word, occurrences in words), trainer)
     vocabulary = backend.get_vocab(with_added_tokens=False)
     known = {*fixed, *initial}
     return [piece for piece in sorted(vocabulary, key=vocabulary.__getitem__) if piece not in known]
-
-
-def _repeat(words: Iterable[tuple[str, int]]) -> Iterator[str]:
-    """Yield each word as often as it occurs, in lines of bounded length."""
-    # The trainer takes text, not counts; a frequent word in one line would be a string of gigabytes.
-    for word, occurrences in words:
-        full, rest = divmod(occurrences, _FEED_WORDS)
-        for _ in range(full):
-            yield f"{word} " * _FEED_WORDS
-        yield f"{word} " * rest
 
 
 def choose_alphabet(words: Iterable[tuple[str, int]], capacity: int) -> tuple[list[str], list[str]]:
@@ -316,8 +309,8 @@ def choose_alphabet(words: Iterable[tuple[str, int]], capacity: int) -> tuple[li
         capacity: Number of pieces in the vocabulary, special ones not counted.
 
     Returns:
-        The kept characters as first pieces of a word; and those of them that occur in words of two characters or more,
-        with the continuation prefix. Each in the order of code points.
+        The kept characters as first pieces of a word; and with the continuation prefix the ones among them that occur
+        in words of two characters or more. Each in the order of code points.
 
     Raises:
         DataError: Even the characters of 99.95% of the text do not fit.

@@ -1,4 +1,4 @@
-"""What the pieces of a vocabulary stand for, in one form for every kind of tokenizer: to compare and to read them."""
+"""The texts that pieces of a vocabulary stand for, in one form for every kind of tokenizer: to compare and to read."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class WrittenPiece(NamedTuple):
     begins_word: bool
 
     def decode(self) -> str | None:
-        """Return the text, or None where it is not whole characters."""
+        """Return the text, or None if it is not whole characters."""
         try:
             return self.text.decode()
         except UnicodeDecodeError:
@@ -23,7 +23,7 @@ class WrittenPiece(NamedTuple):
 
 
 def written_pieces(tokenizer: Tokenizer) -> list[WrittenPiece]:
-    """Return what each piece stands for, in the order of the ids."""
+    """Return the text of each piece, in the order of the ids."""
     if tokenizer.kind is WORDPIECE:
         return [
             WrittenPiece(piece.removeprefix(CONTINUATION).encode(), not piece.startswith(CONTINUATION))
