@@ -3,7 +3,15 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from megabert.tokenization.backend import BYTE_BPE, CONTINUATION, SPACE_BYTE, SPACE_MARK, WORDPIECE, byte_characters
+from megabert.tokenization.backend import (
+    BYTE_BPE,
+    CONTINUATION,
+    SPACE_BYTE,
+    SPACE_MARK,
+    WORDPIECE,
+    Kind,
+    byte_characters,
+)
 from megabert.tokenization.tokenizer import Tokenizer
 
 
@@ -22,22 +30,22 @@ class WrittenPiece(NamedTuple):
             return None
 
 
+_BYTES = {character: byte for byte, character in enumerate(byte_characters())}
+
+
+def _written(kind: Kind, piece: str) -> WrittenPiece:
+    if kind is WORDPIECE:
+        text = piece.removeprefix(CONTINUATION)
+        return WrittenPiece(text.encode(), begins_word=text == piece)
+    text = piece.removeprefix(SPACE_BYTE if kind is BYTE_BPE else SPACE_MARK)
+    is_bytes = kind is BYTE_BPE and all(character in _BYTES for character in text)
+    encoded = bytes(_BYTES[character] for character in text) if is_bytes else text.encode()
+    return WrittenPiece(encoded, begins_word=text != piece)
+
+
 def written_pieces(tokenizer: Tokenizer) -> list[WrittenPiece]:
     """Return the text of each piece, in the order of the ids."""
-    if tokenizer.kind is WORDPIECE:
-        return [
-            WrittenPiece(piece.removeprefix(CONTINUATION).encode(), not piece.startswith(CONTINUATION))
-            for piece in tokenizer.pieces
-        ]
-    mark = SPACE_BYTE if tokenizer.kind is BYTE_BPE else SPACE_MARK
-    to_bytes = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
-    result = []
-    for piece in tokenizer.pieces:
-        text = piece.removeprefix(mark)
-        is_bytes = tokenizer.kind is BYTE_BPE and all(character in to_bytes for character in text)
-        encoded = b"".join(to_bytes[character] for character in text) if is_bytes else text.encode()
-        result.append(WrittenPiece(encoded, piece.startswith(mark)))
-    return result
+    return [_written(tokenizer.kind, piece) for piece in tokenizer.pieces]
 
 
 def readable_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
@@ -51,15 +59,15 @@ def readable_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     pieces = [tokenizer.pieces[index] for index in ids]
     if tokenizer.kind is not BYTE_BPE:
         return pieces
-    to_bytes = {character: byte for byte, character in enumerate(byte_characters())}
     readable = []
     for piece in pieces:
-        text = piece.removeprefix(SPACE_BYTE)
-        if piece in tokenizer.names or any(character not in to_bytes for character in text):
+        if piece in tokenizer.names or any(character not in _BYTES for character in piece):
             readable.append(piece)
             continue
-        encoded = bytes(to_bytes[character] for character in text)
-        decoded = WrittenPiece(encoded, piece != text).decode() or ""
-        is_text = not encoded or (decoded.strip() and decoded.isprintable())
-        readable.append((SPACE_MARK if piece != text else "") + (decoded if is_text else f"<{encoded.hex(' ')}>"))
+        written = _written(BYTE_BPE, piece)
+        text = written.decode() or ""
+        is_text = not written.text or (text.strip() and text.isprintable())
+        readable.append(
+            (SPACE_MARK if written.begins_word else "") + (text if is_text else f"<{written.text.hex(' ')}>")
+        )
     return readable
