@@ -121,7 +121,7 @@ def test_processes_that_compile_for_several_types_at_once_leave_a_file_for_each(
     compiled = [process.communicate()[0] for process in processes]
     assert len(list(tmp_path.rglob("*.nbc"))) == len(commands)
     taken = [subprocess.run(command, env=environment, capture_output=True, text=True).stdout for command in commands]
-    assert taken == compiled == ["[2] int64\n", "[2.] float64\n", "[2.] float64\n", "[2.] float64\n"]
+    assert taken == compiled == ["[2] int64\n", "[2.] float64\n", "[2.] float32\n", "[2.] float64\n"]
 
 
 def test_only_files_of_loops_hold_compiled_functions():
