@@ -6,7 +6,8 @@ through which the ranks met, unless another one has written there before. The ot
 with the same exit code:
 
 - a rank whose collective broke raises ``RankFailed`` in place of its own error (``FirstFailure.report``);
-- a rank whose collective hangs is ended by a thread that looks at the store every second (``FirstFailure.watching``);
+- a rank whose collective hangs is ended by a thread that looks at the store every second (``FirstFailure.watching``),
+  after the checkpoint that it may be writing;
 - where a rank died without a word (killed by the kernel, node lost), the first rank that notices says that.
 """
 
@@ -17,7 +18,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
@@ -70,6 +71,9 @@ class FirstFailure:
         self._has_noticed = threading.Event()
         self.has_store = True
         """Whether the store still answered when it was last asked; it is gone with the rank that hosts it."""
+        self.finish_writing: Callable[[], object] = lambda: None
+        """The thread calls this before it ends the process. The ranks write a checkpoint together: the failing rank
+        waits for one that has begun, and a launcher ends that rank as soon as another one ends."""
 
     def report(self, error: BaseException) -> BaseException:
         """Return the error that this rank has to end with: its own if it failed first, else an echo of the first.
@@ -100,6 +104,20 @@ class FirstFailure:
         return cause_of(error)  # of an echo whose cause was never reported, somebody has to speak
 
     @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Report an error of the block before anything outside of the block is closed, and raise what `report` returns.
+
+        Closing may take minutes. Without news the other ranks would take this one for hanging, and record that.
+        """
+        try:
+            yield
+        except BaseException as error:
+            first = self.report(error)
+            if first is error:
+                raise
+            raise first from error
+
+    @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """End this process if another rank has failed and the main thread, waiting in a collective, does not notice."""
         thread = threading.Thread(target=self._watch, name="megabert-first-failure", daemon=True)
@@ -116,7 +134,10 @@ class FirstFailure:
         try:
             while not self._has_noticed.wait(_POLL_S):
                 first = self._find()
-                if first is not None and not self._has_noticed.wait(_GRACE_S):
+                if first is None or self._has_noticed.wait(_GRACE_S):
+                    continue
+                self.finish_writing()
+                if not self._has_noticed.is_set():
                     logger.info("leaving: rank %d has failed", first.rank)
                     self._arrive()
                     os._exit(first.exit_code)  # only this ends a process whose main thread sits in a collective

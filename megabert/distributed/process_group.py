@@ -155,14 +155,11 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
             failures=FirstFailure(store, rank, size),
         )
         try:
-            with world.failures.watching():
+            with world.failures.watching(), world.failures.reporting():
                 yield world
-        except BaseException as error:
-            first = world.failures.report(error)
+        except BaseException:
             _leave(world, FAILURE_BARRIER_S)
-            if first is error:
-                raise
-            raise first from error
+            raise
         _leave(world, EXIT_BARRIER_S)
 
 

@@ -56,7 +56,7 @@ def pretrain(
         config: Configuration, resolved from recipe, files and flags.
         run_dir: Run folder; a run that it holds is resumed at its last good checkpoint.
         initial: Weights to start from; read for a new run only.
-        device: Device to train on; ``auto`` takes a GPU where there is one.
+        device: Device to train on; ``auto`` takes a GPU if there is one.
         stop: Signals that end the run early, between two steps and with a checkpoint, on all ranks if on one.
 
     Returns:
@@ -70,14 +70,12 @@ def pretrain(
         with RunLock(run_dir, world):
             status = RunStatus(run_dir, world, fork=config.fork)
             try:
-                return _run(config, run_dir, initial, world, status, stop or StopSignals())
+                with world.failures.reporting():
+                    return _run(config, run_dir, initial, world, status, stop or StopSignals())
             except BaseException as error:
                 # Of several ranks that fail, the first one's error is recorded, by the rank itself if it still can.
-                first = world.failures.report(error)
-                status.failed(first)
-                if first is error:
-                    raise
-                raise first from error
+                status.failed(error)
+                raise
 
 
 def _run(
@@ -120,7 +118,8 @@ def _run(
                 stop=stop,
                 watchdog=watchdog,
             )
-            with closing(trainer):
+            # An error is published before the trainer is closed, which waits for a checkpoint that is being written.
+            with closing(trainer), world.failures.reporting():
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
@@ -152,7 +151,7 @@ def _build_engine(
 
 
 def _log_expected_time(inputs: RunInputs, state: TrainerState, world: World) -> None:
-    """Say what is left of the run on this CPU before the first step, which may itself take hours."""
+    """Log the expected time on this CPU before the first step, which may itself take hours."""
     config = inputs.config
     step_s = cpu_seconds(config, inputs.statistics, world.size)
     made = [phase.num_steps if index < state.phase else 0 for index, phase in enumerate(config.phases)]
@@ -165,10 +164,10 @@ def _log_expected_time(inputs: RunInputs, state: TrainerState, world: World) -> 
 def _check_shards(
     shards: tuple[tuple[ShardSet, ShardSet], ...], run_dir: Path, world: World, *, with_content: bool
 ) -> Checked:
-    """Check all shards against the manifest, each rank its share, but those that this run has checked before.
+    """Check all shards against the manifest, each rank its share, except the ones that this run has checked before.
 
     Returns:
-        What is known of them now.
+        The record of all checked shards, for the next start.
     """
     known = run_on_main_rank(world, lambda: _read_checked(run_dir / CHECKED_NAME))
     splits = [split for pair in shards for split in pair]
@@ -180,7 +179,7 @@ def _check_shards(
 
 
 def _read_checked(path: Path) -> Checked:
-    """Return what an earlier start recorded; nothing where the record is missing or damaged."""
+    """Return the record of an earlier start; an empty one if it is missing or damaged."""
     if not path.exists():
         return {}
     try:
@@ -191,11 +190,12 @@ def _read_checked(path: Path) -> Checked:
 
 
 def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: World) -> None:
-    """Write what runs into the run folder, and log how it begins."""
+    """Write the configuration of this start into the run folder, and log how it begins."""
     config, manifest = inputs.config, start.manifest
     record_run(run_dir, config, inputs.deepspeed)
     inputs.shards[0][0].copy_tokenizer(tokenizer_dir(run_dir))
     logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
+    # Machine and sizes: the backend of each op, ranks, precision, token budgets.
     has_lamb, attention = config.optimizer.name == "lamb", config.model.attention_kind
     logger.info(describe_choices(vars(config.ops), world.device.type, has_lamb=has_lamb, attention=attention))
     logger.info(
@@ -206,6 +206,7 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
         inputs.zero_stage,
         ", ".join(map(str, state.budgets.tokens)),
     )
+    # Later phases over the same shards.
     for index in range(state.phase + 1, len(config.phases)):
         if state.data_sha256[index] in state.data_sha256[:index]:
             continues = config.phases[index].data_start == "continue"
@@ -214,6 +215,7 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     if manifest is None:
         logger.info("new run in %s", run_dir)
         return
+    # A resumed run or a fork: differences to the start that wrote the checkpoint, and where it continues.
     origin = "the last start" if start.has_own_checkpoint else f"{config.fork}, of which this is a fork"
     sizes = (("ranks", manifest.world_size, world.size), ("ZeRO stage", manifest.zero_stage, inputs.zero_stage))
     for change in (*start.changes, *(f"{name}: {old} -> {new}" for name, old, new in sizes if old != new)):

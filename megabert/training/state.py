@@ -1,10 +1,10 @@
-"""What a run has done so far, and what is due: everything besides the tensors that a checkpoint must bring back."""
+"""The progress of a run, and the work that is due: everything besides the tensors that a checkpoint must bring back."""
 
 import json
 import math
 import statistics
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -52,25 +52,12 @@ class BlamedData:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchTokens:
-    """How many tokens a micro-step of each phase may hold, and which machine and model the numbers are for."""
+    """The most tokens of a micro-step in each phase, and which machine and model the numbers are for."""
 
     tokens: tuple[int, ...] = ()
     """Packed tokens of a rank's micro-batch, one number for each phase."""
     found_for: str = ""
-    """Everything that the numbers depend on; empty where the configuration sets them."""
-
-
-class StepOutcome(NamedTuple):
-    """What became of one global batch, alike on every rank."""
-
-    loss: float | None
-    """Loss of the batch; None where loss or gradients were not finite, so that the update was skipped."""
-    taken: Ranges
-    """Which instances the batch consisted of."""
-    samples: int
-    """Number of these instances."""
-    position: DataPosition
-    """Where the data continue after the batch."""
+    """Everything that the numbers depend on; empty if the configuration sets them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +87,7 @@ class TrainerState:
     skipped_in_a_row: Counter = 0
     """Skipped batches since the last update."""
     recent_losses: tuple[float, ...] = ()
-    """Losses for the running median that tells spikes. Spikes are not among them; empty where none are looked for."""
+    """Losses for the running median that tells spikes. Spikes are not among them; empty if none are looked for."""
     spikes_in_a_row: Counter = 0
     """Latest updates in a row whose loss was a spike."""
     bad_data: BlamedData = field(default_factory=BlamedData)
@@ -127,24 +114,28 @@ class TrainerState:
     metrics_step: Counter | None = None
     """Step of that validation."""
 
-    def after_step(self, outcome: StepOutcome, rule: RollbackConfig) -> "TrainerState":
+    def after_batch(
+        self, loss: float | None, *, taken: Ranges, position: DataPosition, rule: RollbackConfig
+    ) -> "TrainerState":
         """Return the state after one global batch, which was either skipped or led to an update.
 
         Args:
-            outcome: The batch and its loss.
-            rule: What counts as a spike.
+            loss: Loss of the batch, alike on every rank; None if the update was skipped, since the loss or a gradient
+                was not finite.
+            taken: Which instances the batch consisted of.
+            position: Where the data continue after the batch.
+            rule: Tells which losses are spikes.
         """
-        consumed = replace(
-            self, batches=self.batches + 1, samples=self.samples + outcome.samples, position=outcome.position
-        )
+        samples = self.samples + sum(stop - start for _, start, stop in taken)
+        consumed = replace(self, batches=self.batches + 1, samples=samples, position=position)
         # Without an update the schedule holds: the learning rate counts updates, the data position counts batches.
-        if outcome.loss is None:
+        if loss is None:
             return replace(
                 consumed,
                 phase_skipped=self.phase_skipped + 1,
                 skipped_steps=self.skipped_steps + 1,
                 skipped_in_a_row=self.skipped_in_a_row + 1,
-                bad_data=self.bad_data.after_skip(outcome.taken),
+                bad_data=self.bad_data.after_skip(taken),
             )
         updated = replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
         if rule.spike_ratio is None:
@@ -152,14 +143,14 @@ class TrainerState:
         # A spike is far above the median of the losses before it. Half a window of them has to be known first, and a
         # spike never joins them: else a loss that stays high would soon count as normal.
         known = self.recent_losses
-        if 2 * len(known) >= rule.spike_window and outcome.loss > rule.spike_ratio * statistics.median(known):
-            bad_data = self.bad_data.after_spike(outcome.taken)
+        if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
+            bad_data = self.bad_data.after_spike(taken)
             return replace(updated, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=bad_data)
         return replace(
             updated,
-            recent_losses=(*known, outcome.loss)[-rule.spike_window :],
+            recent_losses=(*known, loss)[-rule.spike_window :],
             spikes_in_a_row=0,
-            bad_data=self.bad_data.after_good(outcome.taken),
+            bad_data=self.bad_data.after_good(taken),
         )
 
     def has_spiked(self, rule: RollbackConfig) -> bool:
@@ -204,18 +195,18 @@ class TrainerState:
         Args:
             data_start: Where it begins in shards that an earlier phase has read.
 
-        What restarts with a phase: the schedule (``phase_step``, and with it the learning rate and LAMB's bias
+        Restarted with a phase: the schedule (``phase_step``, and with it the learning rate and LAMB's bias
         correction), the data (shards of another length, from their first instance), the losses that spikes are compared
-        with, what is blamed, and the held-out metrics, which belong to the phase's own held-out split. Outside of this
+        with, the blamed data, and the held-out metrics, which belong to the phase's own held-out split. Outside of this
         state also the loader, the pace that the watchdog has learned, and the throughput meter.
 
-        What continues: weights, moments, AdamW's bias correction, the loss scale, ``batches`` (no dropout mask comes
+        Continued: weights, moments, AdamW's bias correction, the loss scale, ``batches`` (no dropout mask comes
         twice), the counts of samples, skips and rollbacks, and the data where an earlier phase read the same shards.
         """
         old, new = self.data_sha256[self.phase : self.phase + 2]
         left_at = {**self.left_at, old: self.position}
         position = left_at.get(new, BEGINNING)
-        if data_start == "beginning":  # what was blamed for trouble is left out again
+        if data_start == "beginning":  # data blamed for trouble is left out again
             position = replace(BEGINNING, skipped=position.skipped)
         return replace(
             self,
@@ -266,7 +257,7 @@ class TrainerState:
         """Whether to save: at its interval, after the best validation so far, and at the end of a phase.
 
         A state whose loss was a spike may be worthless, and a rollback wants a good one to return to. It is saved only
-        where the phase ends with it and no rollback is about to happen.
+        if the phase ends with it and no rollback is about to happen.
         """
         if self.is_phase_done(config):
             return not self.has_spiked(config.rollback)

@@ -1,11 +1,12 @@
 """The training loop: phases of steps, with logging, validation and checkpoints at their cadence.
 
 ``Trainer.fit`` and ``Trainer._run_phase`` are the loop, from top to bottom. One step's arithmetic is in ``step.py``,
-what is counted and what is due when in ``state.py``, and what happens when numbers go wrong in
-``recovery/rollback.py``.
+the counters and the dates of logging, validation and checkpoints in ``state.py``, and the answer to numbers that go
+wrong in ``recovery/rollback.py``.
 """
 
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -36,7 +37,7 @@ from megabert.training.run.checkpoint_writer import CheckpointWriter
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs
 from megabert.training.run.status import RunStatus
-from megabert.training.state import StepOutcome, TrainerState
+from megabert.training.state import TrainerState
 from megabert.training.step import StepResult, describe_scores, train_step, validate
 
 SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
@@ -44,7 +45,7 @@ SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
 
 
 class Trainer:
-    """Runs the phases that a state has left to do. Close it on every way out."""
+    """Runs the phases that a state has left to do. Close it on every way out, after an error has been reported."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class Trainer:
         self._checkpoints = CheckpointWriter(
             config, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog, state=state
         )
+        world.failures.finish_writing = self._checkpoints.close
         self._has_consumed = False
         self._writer = self._open_writer()
         self._meter = Meter(config, world)
@@ -90,7 +92,7 @@ class Trainer:
         return self.state
 
     def close(self) -> None:
-        """Finish what is being written, after an error too: it is what the next start, and the user, has."""
+        """Finish the files that are being written, also after an error: the next start and the user depend on them."""
         self._profiler.close(self.state.step)
         self._checkpoints.close()
         if self._writer is not None:
@@ -100,7 +102,11 @@ class Trainer:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
         phase, is_stopped = self.config.phases[self.state.phase], False
         cast(PretrainingModel, self.engine.module).begin_phase(phase)
-        with closing(self._open_loader(phase)) as loader, closing(self._open_progress(phase)) as progress:
+        with (
+            closing(self._open_loader(phase)) as loader,
+            self._open_progress(phase) as progress,
+            self._reporting(),
+        ):
             self._meter.restart()
             self._watchdog.start_phase()
             while not self.state.is_phase_done(self.config) and not self._needs_rollback():
@@ -122,7 +128,7 @@ class Trainer:
 
                 # Forward, backward, update. If anything was not finite, the batch is skipped on all ranks.
                 result = self._step(batch, phase)
-                self._count(batch, result)
+                self._advance(batch, result)
 
                 # A skipped batch is no step: no weight has changed, so there is nothing to log, score or save.
                 if not result.is_skipped:
@@ -138,6 +144,16 @@ class Trainer:
             loader.close(timeout_s=None)
         self._watchdog.expect("ending a phase")
         return is_stopped
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Tell the other ranks of an error before the loader is closed, which may wait for them."""
+        try:
+            with self.world.failures.reporting():
+                yield
+        except BaseException:
+            self._watchdog.expect("ending after an error")
+            raise
 
     def save(self) -> None:
         """Begin to write a checkpoint of the current step; it is on the disk once ``settle`` returns."""
@@ -230,19 +246,14 @@ class Trainer:
         self._has_consumed = True
         return result
 
-    def _count(self, batch: StepBatch, result: StepResult) -> None:
-        """Take a batch into the state, and say so where its loss was a spike."""
-        outcome = StepOutcome(
-            loss=None if result.is_skipped else result.losses["loss"],
-            taken=self.state.position.take(batch.num_instances, self._shards[self.state.phase][0].num_rows)[0],
-            samples=batch.num_instances,
-            position=batch.position_after,
-        )
-        self.state = self.state.after_step(outcome, self.config.rollback)
-        if outcome.loss is not None and self.state.spikes_in_a_row and self.world.is_main:
-            logger.warning(
-                "spike: loss %.4f at step %d, %d in a row", outcome.loss, self.state.step, self.state.spikes_in_a_row
-            )
+    def _advance(self, batch: StepBatch, result: StepResult) -> None:
+        """Advance the run's state past a batch, and warn if its loss was a spike."""
+        loss = None if result.is_skipped else result.losses["loss"]
+        taken, _ = self.state.position.take(batch.num_instances, self._shards[self.state.phase][0].num_rows)
+        self.state = self.state.after_batch(loss, taken=taken, position=batch.position_after, rule=self.config.rollback)
+        spikes = self.state.spikes_in_a_row
+        if loss is not None and spikes and self.world.is_main:
+            logger.warning("spike: loss %.4f at step %d, %d in a row", loss, self.state.step, spikes)
 
     def _validate(self) -> None:
         """Score the held-out split."""

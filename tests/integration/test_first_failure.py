@@ -5,6 +5,8 @@ import json
 import pytest
 from support.runs import Run
 
+from megabert.checkpoints.format import steps_in
+
 LABELS = {0: "megabert: DataError: a torn shard", 1: "[rank 1] megabert: DataError: a torn shard"}
 
 
@@ -24,6 +26,17 @@ def test_only_the_failing_ranks_error_is_shown(shards, tmp_path, monkeypatch):
     check_failure(
         Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", module="integration.programs.failing"), 0
     )
+
+
+def test_failure_is_told_before_a_slow_checkpoint_is_waited_for(shards, tmp_path, monkeypatch):
+    # One step takes 20 s at most, and the writer 40 s: a rank that was not told would be recorded as hanging.
+    monkeypatch.setenv("FAILING_RANK", "0")
+    flags = {"watchdog.min_step_s": 20, "watchdog.other_s": 600}
+    module = "integration.programs.failing_while_saving"
+    run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module=module)
+    check_failure(run, 0)
+    # The checkpoint that was being written is complete: every rank waited for its own writer.
+    assert steps_in(run.run_dir / "checkpoints") == [3, 0]
 
 
 @pytest.mark.soak

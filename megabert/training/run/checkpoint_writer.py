@@ -67,8 +67,8 @@ class CheckpointWriter:
             world: All ranks.
             run_dir: Run folder, on a file system that all ranks share.
             status: Is told of each complete checkpoint, by the thread.
-            watchdog: Is told of whatever may take long.
-            state: What this start begins with; its best checkpoint is on the disk.
+            watchdog: Is told of everything that may take long.
+            state: State at the beginning of this start; its best checkpoint is on the disk.
         """
         self.counts = WriterCounts()
         self._config, self._engine, self._folder = config, engine, checkpoints_dir(run_dir)
@@ -86,7 +86,7 @@ class CheckpointWriter:
         If the previous checkpoint is still being written, this waits for it first: there is one buffer.
 
         Returns:
-            The state that is written: where the best checkpoint could not be, it names the best one that could.
+            The state that is written: if the best checkpoint could not be, it names the best one that could.
         """
         started = time.monotonic()
         if self._thread is not None and self._thread.is_alive():
@@ -103,8 +103,9 @@ class CheckpointWriter:
             state = replace(state, best_step=self._written.best_step, best_loss=self._written.best_loss)
         snapshot = self._copied(snapshot_of(self._engine, state.step, state.to_dict(), self._world))
         self._begun, self._failure = state, None
-        arguments = (snapshot, state)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="megabert-checkpoint", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write, args=(snapshot, state), name="megabert-checkpoint", daemon=True
+        )
         stall_s = time.monotonic() - started
         self.counts.stall_s += stall_s
         logger.debug("checkpoint of step %d: training paused for %.3f s", state.step, stall_s)
@@ -138,7 +139,10 @@ class CheckpointWriter:
         return state
 
     def close(self) -> None:
-        """On the way out with an error: wait a while for a write that has begun, since it may still be completed."""
+        """On the way out with an error: wait a while for a write that has begun, since it may still be completed.
+
+        If another rank has failed, the thread of `FirstFailure.watching` calls this while the main thread is stuck.
+        """
         self._watchdog.expect("writing a checkpoint")
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
@@ -146,15 +150,12 @@ class CheckpointWriter:
     def _copied(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot whose tensors are copies in this writer's buffer, which training does not touch."""
         on_gpu = self._world.device.type == "cuda"
+        sizes = [tensor.numel() for _, tensor in snapshot.tensors]
         if self._buffer is None:  # page-locked, so that a GPU copies into it at full speed and without waiting
-            numel = sum(tensor.numel() for _, tensor in snapshot.tensors)
-            self._buffer = torch.empty(numel, dtype=torch.float32, pin_memory=on_gpu)
+            self._buffer = torch.empty(sum(sizes), dtype=torch.float32, pin_memory=on_gpu)
         # A GPU queues the copies; one synchronisation at the end waits for all of them.
-        copies, position = [], 0
-        for key, tensor in snapshot.tensors:
-            copy = self._buffer[position : position + tensor.numel()]
-            copies.append((key, copy.copy_(tensor.detach(), non_blocking=True)))
-            position += tensor.numel()
+        parts = zip(snapshot.tensors, self._buffer.split(sizes), strict=True)
+        copies = [(key, part.copy_(tensor.detach(), non_blocking=True)) for (key, tensor), part in parts]
         if on_gpu:
             torch.cuda.synchronize(self._world.device)
         return replace(snapshot, tensors=copies)

@@ -1,5 +1,6 @@
 """Which error each rank ends with: the first failing rank its own, every other rank an echo of it."""
 
+import contextlib
 import threading
 
 import pytest
@@ -79,6 +80,28 @@ def test_rank_that_waits_for_ever_is_ended_with_the_first_ones_code(ranks, monke
         ranks[1].report(DataError("torn shard"))
         assert ended.wait(20)
     assert codes[0] == 3
+
+
+def test_rank_that_is_ended_finishes_its_writing_first(ranks, monkeypatch):
+    monkeypatch.setattr(first_failure, "_POLL_S", 0.02)
+    monkeypatch.setattr(first_failure, "_GRACE_S", 0.02)
+    ended, order, may_finish = threading.Event(), [], threading.Event()
+    monkeypatch.setattr(first_failure.os, "_exit", lambda code: (order.append(code), ended.set()))
+    ranks[2].finish_writing = lambda: (may_finish.wait(20), order.append("written"))
+    with ranks[2].watching():
+        ranks[1].report(DataError("torn shard"))
+        may_finish.set()
+        assert ended.wait(20)
+    assert order[:2] == ["written", 3]
+
+
+def test_error_is_known_to_the_others_before_anything_is_closed(ranks):
+    class Closing:
+        def close(self):
+            assert str(ranks[0].report(LOST)) == "DataError: torn shard"
+
+    with pytest.raises(DataError, match="torn shard"), contextlib.closing(Closing()), ranks[1].reporting():
+        raise DataError("torn shard")
 
 
 def test_interrupt_and_a_world_of_one_stay_as_they_are():

@@ -7,7 +7,7 @@ from megabert.config.loading import load_run_config
 from megabert.config.run import RollbackConfig
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
 from megabert.errors import CheckpointError
-from megabert.training.state import BlamedData, MicroBatchTokens, StepOutcome, TrainerState
+from megabert.training.state import BlamedData, MicroBatchTokens, TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
 NO_SPIKES = RollbackConfig()
@@ -24,13 +24,12 @@ SCHEDULE = load_run_config("debug", flags=FLAGS)
 
 def after(state: TrainerState, updates: int) -> TrainerState:
     for _ in range(updates):
-        outcome = StepOutcome(loss=1.0, taken=TAKEN, samples=4, position=state.position.take(4, 100)[1])
-        state = state.after_step(outcome, NO_SPIKES)
+        state = state.after_batch(1.0, taken=TAKEN, position=state.position.take(4, 100)[1], rule=NO_SPIKES)
     return state
 
 
 def after_loss(state: TrainerState, loss: float | None, rule: RollbackConfig) -> TrainerState:
-    return state.after_step(StepOutcome(loss=loss, taken=TAKEN, samples=4, position=DataPosition(0, 8)), rule)
+    return state.after_batch(loss, taken=TAKEN, position=DataPosition(0, 8), rule=rule)
 
 
 def state_at(step: int, **fields) -> TrainerState:
@@ -99,8 +98,7 @@ def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
             read[shards] += [(epoch, int(row)) for row in EpochOrder(rows[shards], 3, epoch).rows(start, stop)]
         # Every eleventh batch is skipped: its instances are gone, and the step is made with the next ones.
         loss = None if state.batches % 11 == 5 else 1.0
-        outcome = StepOutcome(loss=loss, taken=taken, samples=size, position=position)
-        state = state.after_step(outcome, NO_SPIKES)
+        state = state.after_batch(loss, taken=taken, position=position, rule=NO_SPIKES)
     for shards, pairs in read.items():
         assert len(set(pairs)) == len(pairs), "no instance twice in an epoch"
         whole, part = divmod(len(pairs), rows[shards])
