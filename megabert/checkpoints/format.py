@@ -84,7 +84,7 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointManifest:
-    """What a checkpoint holds, and where."""
+    """The content of a checkpoint: which file holds which elements, and the states of engine and trainer."""
 
     step: int
     world_size: int
@@ -164,7 +164,7 @@ def write_tensors(path: Path, vectors: "list[tuple[str, Tensor]]") -> StoredFile
     for its SHA-256. The format is simple enough to be written directly, hashed on the way.
 
     Raises:
-        OSError: For instance ENOSPC on a full disk. What was written so far is left for the caller to remove.
+        OSError: For instance ENOSPC on a full disk. The caller has to remove the unfinished file.
     """
     digest, size = hashlib.sha256(), 0
     with open(path, "xb", buffering=0) as file:
@@ -238,7 +238,7 @@ def _check_fragments(manifest: CheckpointManifest, path: Path) -> None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Read a checkpoint completely and return what is wrong with it, naming the file, or None if nothing is."""
+    """Read a checkpoint completely and return the first damage, naming the file, or None if it is whole."""
     try:
         manifest = read_checkpoint_manifest(folder)
     except CheckpointError as error:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class SliceReader:
-    """Reads slices of a checkpoint's tensors, so that a rank reads what its own fragments need and no more."""
+    """Reads slices of a checkpoint's tensors, so that a rank reads its own fragments and no more."""
 
     def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
         """Open nothing yet: each file is opened when the first slice of it is needed."""
@@ -48,9 +48,10 @@ class SliceReader:
     def fill(self, kind: str, parameter: str, start: int, target: Tensor) -> None:
         """Copy ``target.numel()`` elements of a parameter, from ``start`` on, into ``target``.
 
-        The slices that were written and the one that is wanted are cut differently where the world size or the ZeRO
-        stage has changed, so it is put together from every stored slice that overlaps it.
+        The stored slices are cut differently from this one if the world size or the ZeRO stage has changed, so it is
+        put together from every stored slice that overlaps it.
         """
+        # Copy the overlap of each stored slice, and count the elements: none may be missing.
         end, filled = start + target.numel(), 0
         for name, stored_start, numel in self.parameters[parameter].fragments:
             first, stop = max(start, stored_start), min(end, stored_start + numel)
@@ -91,7 +92,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
         for fragment in engine.fragments:
             for kind, flat in stored_tensors(engine, fragment.flat):
                 # A fork may begin to average where the other run did not: with the weights that it begins with.
-                stored = "master" if kind == AVERAGE and not manifest.has_average else kind
+                stored = MASTER if kind == AVERAGE and not manifest.has_average else kind
                 reader.fill(stored, fragment.parameter, fragment.start, fragment.view(flat))
         return manifest
 
@@ -128,23 +129,24 @@ def find_checkpoint(
     steps = steps_in(checkpoints_dir)
     if not steps:
         raise CheckpointError(f"{checkpoints_dir}: no checkpoint. Start a run with a new --run-dir.")
+    step = which
+    # The newest good checkpoint is the last one, and it knows which one is the best.
     if which in ("last", "best"):
         _warn_of_lost_checkpoint(checkpoints_dir, steps[0])
-    if which == "last":
-        steps = [step for step in steps if at_most is None or step <= at_most] or steps
-        return _newest_good(checkpoints_dir, steps, falls_back=falls_back)
-    if which == "best":
-        newest = _newest_good(checkpoints_dir, steps, falls_back=falls_back)
-        step = read_checkpoint_manifest(newest).run.best_step
-        if step is None:
+        early = [step for step in steps if at_most is None or step <= at_most]
+        newest = _newest_good(checkpoints_dir, early or steps, falls_back=falls_back)
+        if which == "last":
+            return newest
+        best = read_checkpoint_manifest(newest).run.best_step
+        if best is None:
             raise CheckpointError(
                 f"{newest}: no validation of the last phase is recorded yet, so none is the best. "
                 "Use --checkpoint last or a step."
             )
-    else:
-        if not re.fullmatch("0|[1-9][0-9]{0,14}", str(which)):
-            raise CheckpointError(f"checkpoint {which!r}: allowed are last, best and a step: {steps}.")
-        step = int(which)
+        step = best
+    # A step has to be there, and whole.
+    if not re.fullmatch("0|[1-9][0-9]{0,14}", str(step)):
+        raise CheckpointError(f"checkpoint {which!r}: allowed are last, best and a step: {steps}.")
     folder = checkpoints_dir / folder_name(int(step))
     if int(step) not in steps:
         raise CheckpointError(f"{folder}: no such checkpoint. There are checkpoints of steps {steps}.")
@@ -172,6 +174,7 @@ def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
             f"{folder}: holds no average of the weights, since average.decay was not set in that run. Take the trained "
             "weights."
         )
+    # Each parameter is one slice, from its first element to its last.
     masters = {}
     try:
         reader = SliceReader(folder, manifest)

@@ -67,7 +67,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What one rank writes. The tensors are the engine's own until `CheckpointWriter` has copied them."""
+    """One rank's part of a checkpoint. The tensors are the engine's own until `CheckpointWriter` has copied them."""
 
     manifest: CheckpointManifest
     """What rank 0 will write; files and fragments are added when every rank's file is on the disk."""
@@ -77,11 +77,12 @@ class Snapshot:
 
 
 def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world: World) -> Snapshot:
-    """Return what this rank has to write, as views: nothing is copied.
+    """Return this rank's part of a checkpoint, as views: nothing is copied.
 
     Under ZeRO the fragments of all ranks already are a partition of the model, so each rank writes its own. At stage 0
     every rank holds everything; each writes an equal share of every parameter, so that all disks and hosts take part.
     """
+    # The slice of each fragment that this rank writes, and all tensors of that slice.
     slices, tensors = [], []
     for fragment in engine.fragments:
         first, stop = 0, fragment.numel
@@ -93,6 +94,7 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
         slices.append(Slice(fragment.parameter, start, stop - first))
         for kind, flat in stored_tensors(engine, fragment.flat):
             tensors.append((key_of(kind, fragment.parameter, start), fragment.view(flat)[first:stop]))
+    # The manifest, but for the files, which are not written yet.
     manifest = CheckpointManifest(
         step=step,
         world_size=world.size,
@@ -201,7 +203,7 @@ def _complete(
     The pointer is written before the renames, under a temporary name: it is the last write that a full disk can refuse,
     and until then everything can be undone. From there on there are only renames.
     """
-    # The order of ranks and slices is that of the files, so that equal checkpoints have equal manifests.
+    # Ranks and slices come in the order of the files, so that equal checkpoints have equal manifests.
     manifest = snapshot.manifest
     for name, stored, slices in written:
         manifest.files[name] = stored
@@ -226,7 +228,7 @@ def recover(checkpoints_dir: Path) -> None:
 
 
 def remove_temporaries(checkpoints_dir: Path) -> None:
-    """Remove what a failed or killed write left, after `recover` has given back what is worth keeping."""
+    """Remove the remains of a failed or killed write, after `recover` has given back a whole checkpoint among them."""
     recover(checkpoints_dir)
     for path in checkpoints_dir.glob(f"{TEMPORARY}*"):
         if not _OURS.fullmatch(path.name):  # somebody else's

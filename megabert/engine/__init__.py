@@ -1,1 +1,1 @@
-"""DeepSpeed behind one interface: ZeRO stages, master weights, and the table of which rank holds which fragment."""
+"""DeepSpeed under one interface: ZeRO stages, master weights, and the table of which rank holds which fragment."""

@@ -24,7 +24,7 @@ class WeightAverage:
         """Begin with the present masters.
 
         Args:
-            fragments: What this rank holds.
+            fragments: This rank's fragments.
             decay: Share of the average that an update keeps, once there have been many updates.
             refresh: Copies the masters into the model's weights, on every rank (`Engine.refresh`).
         """

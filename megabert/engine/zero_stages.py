@@ -1,4 +1,4 @@
-"""The ZeRO stages: what the engine asks of each of them, and stage 0; see `zero1_zero2` and `zero3` for the others.
+"""The ZeRO stages: the interface that the engine calls, and stage 0; see `zero1_zero2` and `zero3` for the others.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) shards what data parallelism would keep on every rank. A *master* is
 the float32 weight that the optimizer updates; *whole* means all elements of every parameter, *local* not yet reduced:
@@ -89,7 +89,7 @@ class ZeroStage(ABC):
 
     @abstractmethod
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each parameter's name and its gradient as accumulated on this rank, to name those that are not finite.
+        """Yield each parameter's name and this rank's gradient of it, to name the ones that are not finite.
 
         It is called between ``backward`` and ``discard``, also after an update that did nothing.
         """
@@ -99,7 +99,7 @@ class ZeroStage(ABC):
         """Drop the accumulated gradients, in place of ``finish_update``."""
 
     def settle(self) -> None:  # noqa: B027
-        """Wait until all weights are those of the last update."""
+        """Wait until all weights have the values of the last update."""
 
     def refresh(self) -> None:  # noqa: B027
         """Copy masters that were changed into the model's weights. At stage 0 the weights are the masters."""

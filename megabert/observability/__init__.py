@@ -1,1 +1,1 @@
-"""What a run shows: metric names, TensorBoard and JSON Lines writers, logs, progress, FLOPs and memory."""
+"""The output of a run: metric names, TensorBoard and JSON Lines writers, logs, progress, FLOPs and memory."""

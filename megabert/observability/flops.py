@@ -15,8 +15,8 @@ def training_flops(
     the forward, 4 in the backward pass) for the ``12*h^2`` weights of a layer and for the head, which sees masked
     positions only, and ``12*h*s`` per layer for the two products of attention. Recomputation, biases, normalisation and
     softmax do not count, so that MFU compares between settings and with other codes. For the same reason all tokens of
-    the last layer count, though pre-training computes it behind attention only where it is read: of BERT-Large's 24
-    layers that is half a layer, about 2%.
+    the last layer count, though pre-training computes it after attention only at the positions that are read: of
+    BERT-Large's 24 layers that is half a layer, about 2%.
 
     The other families differ so:
 
@@ -47,7 +47,7 @@ def training_flops(
 
 
 def local_pairs(model: ModelConfig, lengths: Iterable[float]) -> int:
-    """Return how many pairs of a query and a key a layer with local attention computes.
+    """Return the number of query-key pairs that a layer with local attention computes.
 
     Args:
         model: Gives the window.
@@ -71,7 +71,7 @@ def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int, local:
 
 
 def peak_flops(device_name: str, precision: str) -> float | None:
-    """Return the device's peak of dense products in FLOP/s, or None where it is not known (CPUs, fp32)."""
+    """Return the device's peak of dense products in FLOP/s, or None if it is not known (CPUs, fp32)."""
     gpu = gpu_of_device(device_name)
     peak = gpu.peak_tflops.get(precision) if gpu is not None else None
     return None if peak is None else peak * 1e12

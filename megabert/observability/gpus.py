@@ -1,15 +1,13 @@
 """The table of GPUs, from their datasheets: peaks for MFU, sizes and speeds for ``megabert estimate``."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from megabert.config.names import did_you_mean
 from megabert.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Gpu:
     """A GPU and the server that it is usually built into."""
 
@@ -17,8 +15,10 @@ class Gpu:
     """Its name in the table."""
     words: str
     """Words that all occur in the name by which the device calls itself."""
-    peak_tflops: Mapping[str, float]
-    """Peak of dense matrix products (without sparsity) by precision."""
+    precisions: tuple[Literal["bf16", "fp16"], ...]
+    """16-bit precisions that it computes in, the one to train in first."""
+    tflops: float
+    """Peak of dense matrix products (without sparsity) in each of them."""
     memory_gib: float
     """Memory as CUDA reports it, for instance when torch runs out of it. Datasheets round it up."""
     memory_gb_s: float
@@ -30,41 +30,37 @@ class Gpu:
     gpus_per_node: int
 
     @property
+    def peak_tflops(self) -> dict[str, float]:
+        """Peak of dense matrix products by precision."""
+        return dict.fromkeys(self.precisions, self.tflops)
+
+    @property
     def best_precision(self) -> Literal["bf16", "fp16"]:
-        """The precision to train in: bf16 where the GPU has it, otherwise fp16."""
-        return "bf16" if "bf16" in self.peak_tflops else "fp16"
+        """The precision to train in: bf16 if the GPU has it, otherwise fp16."""
+        return self.precisions[0]
 
 
-_BOTH = ("bf16", "fp16")
+_BOTH: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
 
 GPUS: dict[str, Gpu] = {
-    name: Gpu(
-        name=name,
-        words=words,
-        peak_tflops=MappingProxyType(dict.fromkeys(precisions, tflops)),
-        memory_gib=gib,
-        memory_gb_s=memory,
-        link_gb_s=link,
-        network_gb_s=network,
-        gpus_per_node=per_node,
-    )
-    for name, words, precisions, tflops, gib, memory, link, network, per_node in [
-        # From NVIDIA's datasheets: that of the GPU, and for its share of the network that of the DGX server.
+    gpu.name: gpu
+    for gpu in (
+        # From NVIDIA's datasheets of the GPUs, and of the DGX servers for the share of the network.
         # H200 SXM; DGX H200: 8 x 400 Gb/s
-        ("h200", "H200", _BOTH, 989.0, 139.8, 4800.0, 450.0, 50.0, 8),
+        Gpu("h200", "H200", _BOTH, 989.0, 139.8, 4800.0, 450.0, 50.0, 8),
         # H100 SXM; DGX H100: 8 x 400 Gb/s
-        ("h100", "H100", _BOTH, 989.0, 79.1, 3350.0, 450.0, 50.0, 8),
-        # H100 PCIe: PCIe 5.0 x16; network: 200 Gb/s a GPU assumed
-        ("h100-pcie", "H100 PCIe", _BOTH, 756.0, 79.1, 2000.0, 64.0, 25.0, 8),
+        Gpu("h100", "H100", _BOTH, 989.0, 79.1, 3350.0, 450.0, 50.0, 8),
+        # H100 PCIe: PCIe 5.0 x16; network: 200 Gb/s per GPU assumed
+        Gpu("h100-pcie", "H100 PCIe", _BOTH, 756.0, 79.1, 2000.0, 64.0, 25.0, 8),
         # A100 80GB SXM; DGX A100: 8 x 200 Gb/s
-        ("a100", "A100", _BOTH, 312.0, 79.1, 2039.0, 300.0, 25.0, 8),
+        Gpu("a100", "A100", _BOTH, 312.0, 79.1, 2039.0, 300.0, 25.0, 8),
         # A100 40GB SXM; DGX A100: 8 x 200 Gb/s
-        ("a100-40gb", "A100 40GB", _BOTH, 312.0, 39.4, 1555.0, 300.0, 25.0, 8),
-        # L40S: PCIe 4.0 x16; network: 100 Gb/s a GPU assumed
-        ("l40s", "L40S", _BOTH, 362.0, 44.4, 864.0, 32.0, 12.5, 8),
+        Gpu("a100-40gb", "A100 40GB", _BOTH, 312.0, 39.4, 1555.0, 300.0, 25.0, 8),
+        # L40S: PCIe 4.0 x16; network: 100 Gb/s per GPU assumed
+        Gpu("l40s", "L40S", _BOTH, 362.0, 44.4, 864.0, 32.0, 12.5, 8),
         # V100 SXM 32 GB; DGX-2: 16 GPUs, 8 x 100 Gb/s
-        ("v100", "V100", ("fp16",), 125.0, 31.7, 900.0, 150.0, 6.25, 16),
-    ]
+        Gpu("v100", "V100", ("fp16",), 125.0, 31.7, 900.0, 150.0, 6.25, 16),
+    )
 }
 """GPUs by the name that ``megabert estimate --gpu`` takes."""
 

@@ -1,7 +1,7 @@
-"""Logging of one rank: everything to ``logs/rank_NNN.log``, and what a user has to read to stderr.
+"""Logging of one rank: everything to ``logs/rank_NNN.log``, and messages for the user to stderr.
 
-stderr carries our own messages: all of rank 0, warnings and worse of the others. What the libraries say in between
-(DeepSpeed's set-up, Python's warnings) is in the file, where it helps when something goes wrong; their errors are on
+stderr carries our own messages: all of rank 0, warnings and worse of the others. The libraries' messages
+(DeepSpeed's set-up, Python's warnings) are in the file, which helps when something goes wrong; their errors are on
 stderr, too.
 """
 
@@ -79,7 +79,7 @@ def _libraries_to(file: logging.Handler) -> Iterator[None]:
 
 
 class _Terminal(logging.Handler):
-    """Writes lines to stderr, above a progress bar where there is one."""
+    """Writes lines to stderr, above a progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -90,7 +90,7 @@ class _Terminal(logging.Handler):
 
 
 class _LogFile(logging.StreamHandler[IO[str]]):
-    """A log that keeps what a full disk does not take, in place of a traceback a message."""
+    """A log that waits for space on a full disk, and shows no traceback for each message."""
 
     def close(self) -> None:
         super().close()

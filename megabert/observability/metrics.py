@@ -23,7 +23,7 @@ MAX_BYTES = 2 << 30
 """Most bytes of a file of metrics: two million rows."""
 COUNTERS = ("step", "phase", "phase_step")
 HISTOGRAMS = "train/trust_ratio/"
-"""Beginning of the tags whose values are lists, of which a row has a summary; None where the list is empty."""
+"""Beginning of the tags whose values are lists, of which a row has a summary; None if the list is empty."""
 
 
 class MetricWriter:
@@ -81,7 +81,7 @@ class MetricWriter:
             logger.warning("%s: the last %d rows were not written", self._path, self._waiting.count(b"\n"))
 
     def _try(self, work: Callable[[], object]) -> bool:
-        """Try what a full disk may prevent, and warn the first time; return whether it was done."""
+        """Do some work that a full disk may prevent, and warn the first time; return whether it was done."""
         try:
             work()
         except OSError as error:
@@ -164,7 +164,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def _read_rows(path: Path) -> list[tuple[bytes, Row]]:
-    """Return each line of a file of metrics that is whole, with what it says."""
+    """Return each whole line of a file of metrics, with its values."""
     *lines, last = read_small(path, most=MAX_BYTES).split(b"\n")
     rows, damaged = [], []
     for number, line in enumerate([*lines, last] if last else lines, 1):
@@ -189,7 +189,7 @@ def _read_rows(path: Path) -> list[tuple[bytes, Row]]:
 
 
 def _is_sound(row: Row) -> bool:
-    """Whether a row has a step, and numbers under all tags but those of histograms."""
+    """Whether a row has a step, and numbers under all tags except histograms."""
     return "step" in row and all(
         isinstance(value, int) if tag in COUNTERS else isinstance(value, int | float) or tag.startswith(HISTOGRAMS)
         for tag, value in row.items()
@@ -200,7 +200,7 @@ def _drop_rows_after(path: Path, step: int) -> None:
     """Cut the file back to the whole rows up to a step: the steps after it are made, and written, again."""
     if not path.exists():
         return
-    # A kill may have cut off the last row; the next one would be glued to what is left.
+    # A kill may have cut off the last row; the next one would be glued to its beginning.
     kept = b"".join(line + b"\n" for line, row in _read_rows(path) if row["step"] <= step)  # type: ignore[operator]
     if kept != read_small(path, most=MAX_BYTES):
         atomic_write(path, kept)

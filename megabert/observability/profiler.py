@@ -40,7 +40,7 @@ class StepProfiler:
             self.close(step)
 
     def close(self, step: int) -> None:
-        """Stop, and write what has been recorded so far, if anything; a run may end before the last chosen step."""
+        """Stop, and write the recorded steps, if there are any; a run may end before the last chosen step."""
         if self._profile is None:
             return
         profile, self._profile = self._profile, None

@@ -16,7 +16,7 @@ QUIET_S = 20.0
 
 
 class Progress:
-    """Counts what is done, such as steps of a phase or examples of a file, at rank 0; silent on the other ranks."""
+    """Counts finished units, such as steps of a phase or examples of a file, at rank 0; silent on the other ranks."""
 
     def __init__(self, *, title: str, total: int, done: int = 0, unit: str = "step", is_main: bool = True) -> None:
         """Start at ``done`` of ``total`` units."""
@@ -39,7 +39,7 @@ class Progress:
         self.close()
 
     def advance(self, count: int = 1, *, is_reported: bool = True) -> None:
-        """Count what has been done.
+        """Count finished units.
 
         Args:
             count: How many units.

@@ -45,7 +45,7 @@ def cpu_seconds(config: RunConfig, statistics: Sequence[InstanceStatistics], ran
 
     Args:
         config: The run.
-        statistics: Those of each phase's data.
+        statistics: Statistics of each phase's data.
         ranks: Ranks with as many threads each as this process has.
     """
     rate = CPU_SHARE * _products_per_s(config.model) * ranks
@@ -57,7 +57,7 @@ def describe_cpu_time(config: RunConfig, seconds: Sequence[float], steps_left: S
 
     Args:
         config: The run.
-        seconds: What `cpu_seconds` says.
+        seconds: Result of `cpu_seconds`.
         steps_left: Steps of each phase that are not made yet.
     """
     total = sum(step_s * steps for step_s, steps in zip(seconds, steps_left, strict=True))

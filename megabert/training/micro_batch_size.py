@@ -1,4 +1,4 @@
-"""How many tokens a micro-step takes: ``micro_batch_tokens: auto`` finds the largest number that fits, once.
+"""The tokens of a micro-step: ``micro_batch_tokens: auto`` finds the largest number that fits, once.
 
 Large micro-batches keep a GPU busy. How a global batch is divided into them changes neither loss nor gradients, only
 speed, so that the number can be found by trying: forward and backward with powers of two, from a large one downwards,
@@ -7,6 +7,7 @@ changes.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -42,17 +43,10 @@ def choose_micro_batch_tokens(
         return stored
     budgets = []
     for (train, _), phase in zip(inputs.shards, config.phases, strict=True):
-        statistics = train.statistics
-        longest = statistics.max_seq_length
-        tokens = find_micro_batch_tokens(
-            lambda tokens, longest=longest, share=phase.masked_lm_prob: _try_micro_step(  # type: ignore[misc]
-                model, inputs, tokens, longest, world, masked_share=share
-            ),
-            share=phase.global_batch_size * statistics.tokens // (statistics.rows * world.size),
-            floor=longest,
-            world=world,
-        )
-        budgets.append(tokens)
+        data = train.statistics
+        attempt = partial(_try_micro_step, model, inputs, world, data.max_seq_length, phase.masked_lm_prob)
+        share = phase.global_batch_size * data.tokens // (data.rows * world.size)
+        budgets.append(find_micro_batch_tokens(attempt, share=share, floor=data.max_seq_length, world=world))
     return MicroBatchTokens(tokens=tuple(budgets), found_for=found_for)
 
 
@@ -124,24 +118,18 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
         fits = True
     except torch.OutOfMemoryError:
         fits = False
-    # What the failed try has cached in fragments would make the next, smaller one fail as well.
+    # The fragments that the failed try has left in the cache would make the next, smaller one fail as well.
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
     return all(world.gather(fits))
 
 
 def _try_micro_step(
-    model: PretrainingModel,
-    inputs: RunInputs,
-    tokens: int,
-    longest: int,
-    world: World,
-    *,
-    masked_share: float | None = None,
+    model: PretrainingModel, inputs: RunInputs, world: World, longest: int, masked_share: float | None, tokens: int
 ) -> None:
     """Run forward and backward as a training step would; raises ``torch.OutOfMemoryError`` on a GPU that is too small.
 
-    Optimizer and engine do not exist yet. What they will need is set aside as one block while the trial runs.
+    Optimizer and engine do not exist yet. Their memory is set aside as one block while the trial runs.
     """
     if world.device.type == "cpu":
         return

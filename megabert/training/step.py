@@ -24,19 +24,19 @@ from megabert.optim import StepSettings
 from megabert.shards.shard_set import ShardSet
 
 Counts = Mapping[Count, int]
-"""What the terms are means over: counts of a global batch, or of the held-out instances."""
+"""The denominators of the terms: counts of a global batch, or of the held-out instances."""
 Means = Mapping[str, float]
 """Means over these counts: ``loss`` (the objective, in nats), and each term's loss and its accuracy from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """What one step computed."""
+    """Losses and gradient norm of one step, alike on every rank."""
 
     losses: Means
     """Means over the global batch."""
     grad_norm: float | None
-    """Gradient norm before clipping; None where the update was skipped."""
+    """Gradient norm before clipping; None if the update was skipped."""
 
     @property
     def is_skipped(self) -> bool:
@@ -111,7 +111,7 @@ def validate(
 
 
 def counts_of(batch: StepBatch | MicroBatch) -> Counts:
-    """Return what the terms are means over, for a micro-batch or a global batch."""
+    """Return the denominators of the terms, for a micro-batch or a global batch."""
     return {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
 
 
@@ -130,7 +130,7 @@ def sums_of(output: PretrainingOutput, terms: Sequence[Term]) -> Tensor:
 
 def weighted_loss(output: PretrainingOutput, terms: Sequence[Term], *, counts: Counts, world_size: int) -> Tensor:
     """Return the loss of a micro-batch, whose gradients the engine averages over ``world_size`` ranks."""
-    # A batch may have none of what a term counts (no masked position on any rank): then its sum is 0, not 0 / 0.
+    # A term may have nothing to count (no masked position on any rank): then its mean is 0, not 0 / 0.
     loss = torch.zeros((), device=output.mlm_loss_sum.device)
     for term in terms:
         scale = term.weight * world_size / max(counts[term.per], 1)

@@ -1,1 +1,1 @@
-"""What a run does when something goes wrong: hangs, stop signals, divergence, data to blame."""
+"""When something goes wrong in a run: hangs, stop signals, divergence, data to blame."""

@@ -1,7 +1,7 @@
 """A sign of life from each rank, in a small file that it rewrites in place.
 
 Where a run hangs, every rank waits, and the stacks of most ranks only show a collective. The heartbeats tell which rank
-has not done its part: the one that is a step behind, still computes, or has stopped writing.
+has not done its part: the one that is a step late, still computes, or has stopped writing.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from megabert.errors import DataError
@@ -28,14 +28,14 @@ _BYTES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What a rank was doing when it last wrote its heartbeat."""
+    """The activity of a rank when it last wrote its heartbeat."""
 
     rank: int
     host: str
     step: int
     """The step that the rank was making, or made last."""
     doing: str
-    """What it was doing, as the watchdog's messages say it."""
+    """Its activity, in the words of the watchdog's messages."""
     is_waiting: bool
     """Whether it had done its own part and waited for the other ranks."""
     since: float
@@ -45,13 +45,15 @@ class Beat:
 
 
 class Heartbeat:
-    """Context manager with a thread that writes what this rank is doing every ``PERIOD_S`` seconds."""
+    """Context manager with a thread that writes this rank's activity every ``PERIOD_S`` seconds."""
 
     def __init__(self, run_dir: Path, rank: int) -> None:
         """Name the file; it is opened on entering."""
-        self._path, self._rank = run_dir / FOLDER / f"rank_{rank:03d}.json", rank
-        # One tuple, replaced by one assignment: the thread never sees half of a change.
-        self._activity = (0, "starting", False, time.time())
+        self._path, now = run_dir / FOLDER / f"rank_{rank:03d}.json", time.time()
+        # A frozen record, replaced by one assignment: the thread never sees half of a change.
+        self._last = Beat(
+            rank=rank, host=socket.gethostname(), step=0, doing="starting", is_waiting=False, since=now, time=now
+        )
         self._file: int | None = None
         self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="megabert-heartbeat", daemon=True)
@@ -70,19 +72,15 @@ class Heartbeat:
             os.close(self._file)
 
     def note(self, step: int, doing: str, *, is_waiting: bool = False) -> None:
-        """Note what this rank does; costs nothing, since the thread writes it."""
-        self._activity = (step, doing, is_waiting, time.time())
+        """Note this rank's activity; costs nothing, since the thread writes it."""
+        self._last = replace(self._last, step=step, doing=doing, is_waiting=is_waiting, since=time.time())
 
     def beat(self) -> None:
         """Write now."""
-        step, doing, is_waiting, since = self._activity
-        host = socket.gethostname()
-        beat = Beat(
-            rank=self._rank, host=host, step=step, doing=doing, is_waiting=is_waiting, since=since, time=time.time()
-        )
+        beat = asdict(replace(self._last, time=time.time()))
         if self._file is not None:
             with contextlib.suppress(OSError):
-                os.pwrite(self._file, json.dumps(asdict(beat)).ljust(_BYTES - 1).encode() + b"\n", 0)
+                os.pwrite(self._file, json.dumps(beat).ljust(_BYTES - 1).encode() + b"\n", 0)
 
     def _beat_on(self) -> None:
         while not self._is_closed.wait(PERIOD_S):
@@ -91,7 +89,7 @@ class Heartbeat:
 
 
 def read_beats(run_dir: Path) -> list[Beat]:
-    """Return the last sign of life of each rank, in order; those that cannot be read are left out."""
+    """Return the last sign of life of each rank, in order; unreadable files are left out."""
     beats = []
     for path in sorted((run_dir / FOLDER).glob("rank_*.json")):
         with contextlib.suppress(DataError):
@@ -100,19 +98,19 @@ def read_beats(run_dir: Path) -> list[Beat]:
 
 
 def slowest_ranks(beats: list[Beat], *, now: float) -> str:
-    """Return which ranks hold the others up, as far as the last heartbeats tell; empty where they do not."""
+    """Return which ranks hold the others up, as far as the last heartbeats tell; empty if they do not."""
     # A rank without a sign of life comes first: its node may be gone, and the others wait for it whatever they report.
     silent = [beat for beat in beats if now - beat.time > SILENT_S]
     alive = [beat for beat in beats if beat not in silent]
-    # Of the living, those hold the others up that are a step behind or have not done their own part of the step.
+    # A living rank holds the others up if it is a step late or has not done its own part of the step.
     newest = max((beat.step for beat in alive), default=0)
-    behind = [beat for beat in alive if beat.step < newest or not beat.is_waiting]
-    if len(behind) == len(alive):  # all ranks are alike, so none of them is to blame
-        behind = []
+    late = [beat for beat in alive if beat.step < newest or not beat.is_waiting]
+    if len(late) == len(alive):  # all ranks are alike, so none of them is to blame
+        late = []
     reports = [f"no sign of life from rank {beat.rank} ({beat.host}) for {now - beat.time:.0f} s" for beat in silent]
     reports += [
         f"the others wait for rank {beat.rank} ({beat.host}), {beat.doing} at step {beat.step} for "
         f"{now - beat.since:.0f} s"
-        for beat in behind
+        for beat in late
     ]
     return "; ".join(reports[:5]) + (f"; and {len(reports) - 5} more" if len(reports) > 5 else "")

@@ -27,7 +27,7 @@ def is_due(state: TrainerState, rule: RollbackConfig, *, has_dynamic_loss_scale:
 
 
 def describe(state: TrainerState, rule: RollbackConfig) -> str:
-    """Say what went wrong."""
+    """Return the trouble in words."""
     if state.has_spiked(rule):
         return f"{state.spikes_in_a_row} losses in a row were above {rule.spike_ratio:g} times their running median"
     return f"{state.skipped_in_a_row} batches in a row were not finite"
@@ -52,8 +52,8 @@ def divergence(run_dir: Path, failed: TrainerState, *, reason: str, tried: str, 
     Args:
         run_dir: Run folder.
         failed: State that the run has come to.
-        reason: What went wrong there.
-        tried: What was done against it.
+        reason: The trouble there.
+        tried: The remedies that did not help.
         step: Step of a checkpoint that is whole.
     """
     return ConfigError(

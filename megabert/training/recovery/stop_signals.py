@@ -19,7 +19,7 @@ class StopSignals:
     """
 
     def __init__(self, waits_for: str = "the start-up, a first step and a checkpoint") -> None:
-        """Prepare; ``waits_for`` is what a signal's sender is told that this waits for."""
+        """Prepare; ``waits_for`` is shown to the sender of a signal: the work that is finished first."""
         self._waits_for = waits_for
         self.received: str | None = None
         """Name of the first signal, or None."""

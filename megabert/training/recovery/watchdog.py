@@ -1,14 +1,13 @@
-"""Ends a rank that hangs: a time limit for whatever it is doing, and the stacks of its threads when that has passed.
+"""Ends a rank that hangs: a time limit for each activity, and the stacks of its threads when that has passed.
 
 A hang (a broken network link, a file system that does not answer, a deadlock) shows no error, and a job would hold its
-nodes until its time limit. The main thread says what it begins, which sets a deadline: a step has ten times what 99 of
-100 steps of its phase took, and everything else a fixed limit. Where a deadline passes, a thread writes the stacks of
-all threads to the rank's log, records the verdict, and ends the process.
+nodes until its time limit. The main thread names each activity that it begins, which sets a deadline: a step has ten
+times the time that 99 of 100 steps of its phase took, and everything else a fixed limit. If a deadline passes, a thread
+writes the stacks of all threads to the rank's log, records the verdict, and ends the process.
 """
 
 import faulthandler
 import os
-import queue
 import threading
 import time
 from collections import deque
@@ -81,7 +80,7 @@ class Watchdog:
             self._thread.join()
 
     def describe(self) -> str:
-        """Return what this rank does, for how long it has done so, and how long a step takes."""
+        """Return this rank's activity, since when it has lasted, and how long a step takes."""
         so_far = f"{time.monotonic() - self._begun:.0f} s so far"
         if not self._activity.startswith("making"):
             return f"{self._activity} ({so_far}), a step and a checkpoint"
@@ -149,14 +148,12 @@ class Watchdog:
             faulthandler.dump_traceback(all_threads=True)
         os.write(2, f"megabert: {message}; its stacks are in {self._log}\n".encode())
         # The record is written by another thread, since the file system may be what hangs.
-        codes: queue.SimpleQueue[int] = queue.SimpleQueue()
-        threading.Thread(target=lambda: codes.put(self._diagnose(message)), daemon=True).start()
+        codes = [EXIT_HUNG]
+        recording = threading.Thread(target=lambda: codes.append(self._diagnose(message)), daemon=True)
+        recording.start()
         time.sleep(GRACE_S)
-        try:
-            code = codes.get(timeout=GRACE_S)
-        except queue.Empty:
-            code = EXIT_HUNG
-        self._end(code)
+        recording.join(GRACE_S)
+        self._end(codes[-1])
 
     def _diagnose(self, message: str) -> int:
         """Record the message, and which rank the others wait for; return the exit code."""

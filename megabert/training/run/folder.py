@@ -1,4 +1,4 @@
-"""The run folder: what a run is, and what may change when it is resumed.
+"""The run folder: the configuration of a run, and its changes when it is resumed.
 
 ``config.yaml`` holds the complete configuration. A field that the result depends on (a ``science`` field, see
 ``config.run``) cannot change any more, since a run folder holds one experiment. An ``engine`` field, such as the ZeRO
@@ -89,6 +89,7 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
     Raises:
         CheckpointError: A science field differs, or the folder holds something else.
     """
+    # A new folder, an empty one, or one that a start left before it wrote its configuration.
     if not run_dir.exists() or not any(path.name != ".lock" for path in run_dir.iterdir()):
         return []
     if not (run_dir / CONFIG_NAME).is_file():
@@ -97,6 +98,7 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         raise CheckpointError(
             f"{run_dir}: is not empty and has no {CONFIG_NAME}, so it is no run folder. Choose another --run-dir."
         )
+    # A run folder: only fields that the result does not depend on may differ.
     changes = changes_since(run_dir, config)
     science = [change for change in changes if is_science(change.partition(":")[0])]
     if science:
@@ -126,5 +128,5 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
 
 
 def _has_only_own_beginnings(run_dir: Path) -> bool:
-    """Whether the folder is that of a start that was killed before it wrote its configuration."""
+    """Whether the folder comes from a start that was killed before it wrote its configuration."""
     return all(path.name in (".lock", "logs", "heartbeats") or is_temporary(path) for path in run_dir.iterdir())

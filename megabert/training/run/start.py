@@ -1,17 +1,17 @@
-"""How a run begins: what it reads, checked as a whole, and whether it is new, resumed, or a fork of another one.
+"""How a run begins: its inputs, checked as a whole, and whether it is new, resumed, or a fork of another one.
 
 Resuming refuses every change of a ``science`` field, because the result would be an experiment that no single
 configuration describes. A fork is the way to make such a change in the open: a new run that begins with everything
 another run had at a checkpoint, in a folder of its own, whose configuration names where it comes from.
 
-What a fork may change, and why:
+A fork may change:
 
-- Every field of the configuration, but for what decides the shapes of the stored tensors: the model's sizes and family.
-  Loading the checkpoint refuses those. Learning rate, schedule, batch size, seed, masking and even the optimizer may
-  differ, since weights and moments have the same form for all of them.
+- Every field of the configuration except the model's sizes and family, which decide the shapes of the stored tensors:
+  loading the checkpoint refuses a change there. Learning rate, schedule, batch size, seed, masking and even the
+  optimizer may differ, since weights and moments have the same form for all of them.
 - The lengths of phases and their number, as long as the phase of the checkpoint has steps left, or another follows.
-- The shards. A phase whose shards are the same continues behind what was read; other shards are read from their
-  beginning, because a position in one data set means nothing in another.
+- The shards. A phase with the same shards continues after the instances that were read; other shards are read from
+  their beginning, because a position in one data set means nothing in another.
 """
 
 from dataclasses import dataclass, replace
@@ -50,7 +50,7 @@ class RunInputs:
 
     @property
     def objective(self) -> Objective:
-        """What the shards' next-sentence labels mean: nsp, sop or none."""
+        """Meaning of the shards' next-sentence labels: nsp, sop or none."""
         return self.shards[0][0].metadata.objective
 
     @property
@@ -132,8 +132,8 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     run that it is a fork of.
 
     Raises:
-        CheckpointError, ConfigError: The folder holds something else, every checkpoint is damaged, the shards are not
-            those that the run began with, or nothing is left to do at the checkpoint that ``fork`` names.
+        CheckpointError, ConfigError: The folder holds something else, every checkpoint is damaged, the shards have
+            changed since the run began, or nothing is left to do at the checkpoint that ``fork`` names.
     """
     config = inputs.config
     changes = claim_run_folder(run_dir, config)
@@ -175,7 +175,7 @@ def find_fork(fork: str) -> Path:
 def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tuple[str, ...]) -> TrainerState:
     """Return the state with which the new run begins: step, schedule and data position of the checkpoint.
 
-    What the other run's folder holds (its best checkpoint) and its troubles (skips, spikes, rollbacks) stay behind.
+    The other run's best checkpoint and its troubles (skips, spikes, rollbacks) are not taken over.
 
     Args:
         stored: State of the checkpoint.
@@ -185,6 +185,7 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
     Raises:
         ConfigError: The new configuration has nothing left to do there.
     """
+    # Steps have to be left in the phase of the checkpoint, or another phase has to follow.
     if stored.phase >= len(config.phases) or stored.is_done(config):
         steps = config.phases[min(stored.phase, len(config.phases) - 1)].num_steps
         raise ConfigError(
@@ -192,6 +193,7 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
             f"and this configuration ends before ({len(config.phases)} phases, the last of {steps} steps). Fork an "
             f"earlier step, or raise phases.{stored.phase}.steps."
         )
+    # Everything else of the other run's state is left at its beginning.
     has_same_data = stored.data_sha256[stored.phase : stored.phase + 1] == data_sha256[stored.phase : stored.phase + 1]
     return TrainerState(
         step=stored.step,
@@ -208,7 +210,7 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
 
 
 def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
-    """Check the shards of every phase against the model and against each other."""
+    """Check the shards of every phase against the model and against each other: tokenizer, length, masks, objective."""
     first = shards[0][0]
     _check_objective(config, first)
     for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):

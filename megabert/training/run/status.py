@@ -1,4 +1,4 @@
-"""``status.json``: how a run is doing, for those who cannot see its exit code, which launchers hide."""
+"""``status.json``: how a run is doing, since launchers hide its exit code."""
 
 import datetime
 import json
@@ -63,7 +63,7 @@ class StatusRecord:
 
 
 def read_status(run_dir: Path) -> StatusRecord:
-    """Return what a run recorded; a file that is missing or damaged counts as "not started"."""
+    """Return the record of a run; a file that is missing or damaged counts as "not started"."""
     try:
         return check_status(run_dir)
     except CheckpointError:
@@ -71,7 +71,7 @@ def read_status(run_dir: Path) -> StatusRecord:
 
 
 def check_status(run_dir: Path) -> StatusRecord:
-    """Return what a run recorded, for those who look at it; "not started" where there is nothing.
+    """Return the record of a run, to be shown; "not started" if there is none.
 
     Raises:
         CheckpointError: The file is damaged.
