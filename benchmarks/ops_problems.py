@@ -26,8 +26,8 @@ from megabert.ops.cross_entropy.reference import cross_entropy_reference
 from megabert.ops.dropout import ATTENTION_OUTPUT, DropoutStream
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
-from megabert.ops.layer_norm.api import add_layer_norm, layer_norm_twice
-from megabert.ops.layer_norm.reference import add_layer_norm_reference, layer_norm_reference
+from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.layer_norm.reference import layer_norm_reference
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 Op = Callable[..., Tensor]
@@ -124,11 +124,11 @@ def layer_norm_problem(
     first, twin = (0.75, 0.25) if "twice" in extras else (1.0, 0.0)
 
     def weighted(*, bias_D: Tensor | None = None, **rest: Any) -> Tensor:
-        y_TD, twin_TD = layer_norm_twice(bias_D=bias_D, **options, **rest)
+        y_TD, twin_TD = layer_norm(bias_D=bias_D, **options, **rest)
         return y_TD if not twin else first * y_TD + twin * twin_TD
 
     def reference(*, bias_D: Tensor | None = None, **rest: Any) -> Tensor:
-        return layer_norm_reference(bias_D=bias_D, **options, **rest)
+        return layer_norm_reference(bias_D=bias_D, **options, **rest)[0]
 
     return Problem(weighted, reference, tensors)
 
@@ -150,10 +150,10 @@ def add_layer_norm_problem(
         site = dropout_stream([tokens], tokens, device).site(3, ATTENTION_OUTPUT, 0.1)
 
     def weighted(op: Op, *, bias_D: Tensor | None = None, **arguments: Any) -> Tensor:
-        y_TD, z_TD = op(bias_D=bias_D, eps=1e-5, dropout=site, **arguments)
+        y_TD, z_TD = op(bias_D=bias_D, eps=1e-5, dropout=site, returns_sum=True, **arguments)
         return 0.75 * y_TD + 0.25 * z_TD if "sum" in extras else y_TD
 
-    run, reference = (functools.partial(weighted, op) for op in (add_layer_norm, add_layer_norm_reference))
+    run, reference = (functools.partial(weighted, op) for op in (layer_norm, layer_norm_reference))
     return Problem(run, reference, tensors)
 
 

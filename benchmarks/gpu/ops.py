@@ -113,7 +113,7 @@ class Ops:
 
         def ours(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, input_bias: Tensor) -> Tensor:
             options: dict[str, Any] = {"eps": 1e-12, "dropout": site, "backend": self.ours}
-            return layer_norm(x, weight, bias, input_bias_D=input_bias, residual_TD=residual, **options)
+            return layer_norm(x, weight, bias, input_bias_D=input_bias, residual_TD=residual, **options)[0]
 
         def eager(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, input_bias: Tensor) -> Tensor:
             z = residual + functional.dropout(x + input_bias, 0.1)

@@ -87,7 +87,10 @@ def layer_norm_call(sizes: Sizes, device: torch.device, *, is_backward: bool) ->
         for shape in ((tokens, width), (tokens, width), (width,), (width,), (width,))
     ]
     options: dict[str, Any] = {"input_bias_D": input_bias, "residual_TD": residual, "dropout": site}
-    op = functools.partial(layer_norm, x, weight, bias, eps=1e-12, **options)
+
+    def op() -> Tensor:
+        return layer_norm(x, weight, bias, eps=1e-12, **options)[0]
+
     return backward_of(op(), leaves) if is_backward else op
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.layers import Dense, LayerNorm
+from megabert.models.layers import Dense, LayerContext, LayerNorm
 from megabert.ops.attention.disentangled import Groups, RelativePositions, disentangled_attention
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
@@ -195,7 +195,7 @@ class Convolution(nn.Module):
         # All taps in one matrix product: (T, K * D) with (K * D, D).
         weight_DC = self.weight.permute(0, 2, 1).flatten(1)
         out_TD = functional.linear(self._neighbours(x_TD, cu_seqlens), weight_DC, self.bias)
-        out_TD = dropout(out_TD, None if stream is None else stream.site(0, EMBEDDINGS, self.dropout_prob))
+        out_TD = dropout(out_TD, LayerContext(stream, 0).site(EMBEDDINGS, self.dropout_prob))
         return self.LayerNorm(self.activation(out_TD), residual_TD)
 
     def _neighbours(self, x_TD: Tensor, cu_seqlens: Tensor) -> Tensor:

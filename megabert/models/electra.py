@@ -10,13 +10,13 @@ goes through the drawn tokens, so this is not adversarial training.
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining, BertModel, PretrainingModel, PretrainingOutput, Term
-from megabert.models.layers import BiasGelu, Dense, PackedBatch
+from megabert.models.layers import Dense, DenseGelu, PackedBatch
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
 
@@ -30,18 +30,16 @@ BINS, LOGIT_LIMIT = 1024, 16.0
 """Bins of the histogram of logits, and its range to both sides of 0; logits beyond are counted in the last bin."""
 
 
-class DiscriminatorPredictions(nn.Module):
-    """The discriminator's head: dense layer, activation, one logit a token."""
+class DiscriminatorPredictions(DenseGelu):
+    """The discriminator's head: dense layer, activation, one logit per token."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
-        super().__init__()
-        self.dense = Dense(config.hidden_size, config.hidden_size, bias=False)
-        self.activation = BiasGelu(config.hidden_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
+        super().__init__(config.hidden_size, config.hidden_size, config, ops)
         self.dense_prediction = Dense(config.hidden_size, 1)
 
     def forward(self, hidden_TD: Tensor) -> Tensor:
         """Return logits of shape (T,): above 0 where a token is taken for replaced."""
-        return self.dense_prediction(self.activation(self.dense(hidden_TD))).squeeze(-1)
+        return self.dense_prediction(super().forward(hidden_TD)).squeeze(-1)
 
 
 class ElectraForPreTraining(PretrainingModel):

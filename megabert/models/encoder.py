@@ -6,7 +6,9 @@ boundaries; what attention needs to know of them is worked out once a micro-batc
 
 # T packed tokens, R tokens that are read, N heads, D hidden, F intermediate, C = 3 * D
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
-from megabert.models.layers import BiasGelu, Dense, LayerNorm, PackedBatch, SubLayerNorm, Twice
+from megabert.models.layers import Dense, DenseGelu, LayerContext, LayerNorm, PackedBatch, SubLayerNorm, Twice
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import AttentionBlocks
 from megabert.ops.attention.disentangled import plan_groups
-from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
+from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dense import dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
 
@@ -95,21 +97,7 @@ class SubLayerOutput(nn.Module):
             residual_TD: Input of the sub-layer.
             site: Dropout of the dense layer's output; None drops nothing.
         """
-        twice: Twice = self.LayerNorm(self.dense(x), residual_TD, site)
-        return twice
-
-
-class Intermediate(nn.Module):
-    """The feed-forward layer's first half, from D to F; its second half is a ``SubLayerOutput``."""
-
-    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
-        super().__init__()
-        self.dense = Dense(config.hidden_size, config.intermediate_size, bias=False)
-        self.activation = BiasGelu(config.intermediate_size, hidden_act=config.hidden_act, backend=ops.bias_gelu)
-
-    def forward(self, x_TD: Tensor) -> Tensor:
-        """Return GELU(dense(x)), of shape (T, F)."""
-        return self.activation(self.dense(x_TD))
+        return self.LayerNorm(self.dense(x), residual_TD, site)
 
 
 class Attention(nn.Module):
@@ -117,30 +105,22 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
+        self.config = config
         self.self = (DisentangledSelfAttention if config.pos_att_type else SelfAttention)(config, ops)
         self.output = SubLayerOutput(config.hidden_size, config, ops)
 
-    def forward(
-        self,
-        hidden: Twice,
-        packing: Packing,
-        sites: tuple[AttentionDropout | None, Dropout | None],
-        read_R: Tensor | None = None,
-    ) -> Twice:
+    def forward(self, hidden: Twice, packing: Packing, context: LayerContext) -> Twice:
         """Return the sub-layer's hidden states, of shape (T, D) or (R, D), twice.
 
         Args:
             hidden: Hidden states of the previous layer.
-            packing: Of the kind that this model's attention takes.
-            sites: Dropouts of the attention probabilities and of the output; None drops nothing.
-            read_R: Index of the tokens that are returned, all of them where it is None. They attend to all.
+            packing: Where the sequences are, of the kind that this model's attention takes.
+            context: Depth, dropout, and the tokens that are read.
         """
-        (x_TD, residual_TD), (probabilities_site, output_site) = hidden, sites
-        context_TD = self.self(x_TD, packing, probabilities_site)
-        if read_R is not None:
-            context_TD, residual_TD = context_TD.index_select(0, read_R), residual_TD.index_select(0, read_R)
-        twice: Twice = self.output(context_TD, residual_TD, output_site)
-        return twice
+        x_TD, residual_TD = hidden
+        context_RD = context.select(self.self(x_TD, packing, context.probabilities(self.config)))
+        site = context.site(ATTENTION_OUTPUT, self.config.hidden_dropout_prob)
+        return self.output(context_RD, context.select(residual_TD), site)
 
 
 class EncoderLayer(nn.Module):
@@ -150,39 +130,22 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.config = config
         self.attention = Attention(config, ops)
-        self.intermediate = Intermediate(config, ops)
+        self.intermediate = DenseGelu(config.hidden_size, config.intermediate_size, config, ops)
         self.output = SubLayerOutput(config.intermediate_size, config, ops)
 
-    def forward(
-        self,
-        hidden: Twice,
-        packing: Packing,
-        stream: DropoutStream | None,
-        depth: int,
-        read_R: Tensor | None = None,
-    ) -> Twice:
+    def forward(self, hidden: Twice, packing: Packing, context: LayerContext) -> Twice:
         """Return the next hidden states, of shape (T, D) or (R, D), twice.
 
         Args:
             hidden: Hidden states of the previous layer.
             packing: Where the sequences are.
-            stream: Dropout of the micro-batch; None drops nothing.
-            depth: Number of the layer, from 0. It keys dropout, so that layers that share weights do not share masks.
-            read_R: Index of the tokens whose hidden states are read; None: all. Behind attention each token is by
-                itself, and the others are left out.
+            context: Depth, dropout, and the tokens that are read.
         """
-        config = self.config
-        of_read = stream if stream is None or read_R is None else stream.at(read_R)
-
-        def site(name: int) -> Dropout | None:
-            return None if of_read is None else of_read.site(depth, name, config.hidden_dropout_prob)
-
-        probabilities = attention_dropout(
-            stream, layer=depth, probability=config.attention_probs_dropout_prob, num_heads=config.num_attention_heads
-        )
-        x_RD, residual_RD = self.attention(hidden, packing, (probabilities, site(ATTENTION_OUTPUT)), read_R)
-        twice: Twice = self.output(self.intermediate(x_RD), residual_RD, site(FEED_FORWARD_OUTPUT))
-        return twice
+        # x = norm(x + dropout(attention(x)))
+        # x = norm(x + dropout(dense(gelu(dense(x)))))
+        x_RD, residual_RD = self.attention(hidden, packing, context)
+        site = context.site(FEED_FORWARD_OUTPUT, self.config.hidden_dropout_prob)
+        return self.output(self.intermediate(x_RD), residual_RD, site)
 
 
 class BertEncoder(nn.Module):
@@ -224,18 +187,15 @@ class BertEncoder(nn.Module):
         for depth in range(layers):
             read = read_R if depth == layers - 1 else None
             # With fewer sets of weights than layers, neighbours take the same one: 0 0 0 1 1 1 for two in six layers.
-            layer = self.layer[depth * len(self.layer) // layers]
+            layer: Callable[..., Twice] = self.layer[depth * len(self.layer) // layers]
             if self.activation_checkpointing and torch.is_grad_enabled():
                 # Dropout is keyed, so the recomputed layer is the same one without saving a generator's state.
-                hidden = checkpoint(
-                    layer, hidden, packing, stream, depth, read, use_reentrant=False, preserve_rng_state=False
-                )
-            else:
-                hidden = layer(hidden, packing, stream, depth, read)
+                layer = partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False)
+            hidden = layer(hidden, packing, LayerContext(stream, depth, read))
             if depth == 0 and self.convolution is not None:
                 convolved_TD = self.convolution(x_TD, hidden[0], batch.cu_seqlens, stream)
                 hidden = (convolved_TD, convolved_TD)
-        return hidden[0] if self.LayerNorm is None else self.LayerNorm.add(*hidden, None)[0]
+        return hidden[0] if self.LayerNorm is None else self.LayerNorm.add(*hidden)[0]
 
     def _pack(self, batch: PackedBatch) -> Packing:
         """Work out once what attention needs in every layer."""

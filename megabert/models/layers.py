@@ -11,7 +11,9 @@ nowhere else.
 # T packed tokens, B sequences, M masked positions, D hidden, F intermediate, V vocabulary,
 # I inputs, O outputs, E embedding width (the hidden width, but for ALBERT and ELECTRA)
 
-from typing import Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +21,44 @@ from torch.nn import functional
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
+from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.dense import dense
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
-from megabert.ops.layer_norm.api import add_layer_norm, layer_norm, layer_norm_twice
+from megabert.ops.layer_norm.api import layer_norm
 
 Twice = tuple[Tensor, Tensor]
 """Hidden states for the next dense layer, and the same as the next residual: LayerNorm adds up their two gradients."""
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """What a layer needs besides hidden states and packing: its place in the stack, dropout, and which tokens count."""
+
+    stream: DropoutStream | None
+    """Dropout of the micro-batch; None drops nothing."""
+    depth: int
+    """Number of the layer, from 0; -1 for the embeddings. It keys dropout: layers share weights, but no masks."""
+    read_R: Tensor | None = None
+    """Index of the tokens whose hidden states are read; None reads all. They attend to all tokens; after attention each
+    token is by itself, and the others are left out."""
+
+    def select(self, x_TD: Tensor) -> Tensor:
+        """Return the rows of the tokens that are read."""
+        return x_TD if self.read_R is None else x_TD.index_select(0, self.read_R)
+
+    def site(self, name: int, probability: float) -> Dropout | None:
+        """Return the dropout of the tokens that are read, at one of the sites of ``ops.dropout``."""
+        return None if self._read_stream is None else self._read_stream.site(self.depth, name, probability)
+
+    def probabilities(self, config: ModelConfig) -> AttentionDropout | None:
+        """Return the dropout of attention probabilities."""
+        rate, heads = config.attention_probs_dropout_prob, config.num_attention_heads
+        return attention_dropout(self.stream, layer=self.depth, probability=rate, num_heads=heads)
+
+    @cached_property
+    def _read_stream(self) -> DropoutStream | None:
+        return self.stream if self.stream is None or self.read_R is None else self.stream.at(self.read_R)
 
 
 class PackedBatch(Protocol):
@@ -81,22 +114,17 @@ class LayerNorm(nn.Module):
 
     def forward(self, x_TD: Tensor, other_TD: Tensor | None = None) -> Tensor:
         """Return LayerNorm(x + other), of shape (T, D); without another tensor, of x alone."""
-        return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, residual_TD=other_TD, backend=self.backend)
+        return self._op(x_TD, residual_TD=other_TD)[0]
 
-    def add(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:
+    def add(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None = None) -> Twice:
         """Return LayerNorm(z) and z = residual + dropout(x), both of shape (T, D)."""
-        return add_layer_norm(
-            x_TD,
-            self.weight,
-            self.bias,
-            eps=self.eps,
-            residual_TD=residual_TD,
-            dropout=site,
-            backend=self.backend,
-        )
+        return self._op(x_TD, residual_TD=residual_TD, dropout=site, returns_sum=True)
+
+    def _op(self, x_TD: Tensor, **inputs: Any) -> Twice:
+        return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, backend=self.backend, **inputs)
 
 
-class SubLayerNorm(nn.Module):
+class SubLayerNorm(LayerNorm):
     """The end of a post-LayerNorm sub-layer: the dense layer's bias, dropout, residual and LayerNorm.
 
     Args:
@@ -105,14 +133,10 @@ class SubLayerNorm(nn.Module):
     """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(config.hidden_size))
-        self.bias = nn.Parameter(torch.zeros(config.hidden_size))
+        super().__init__(config.hidden_size, config, ops)
         self.dense_bias = nn.Parameter(torch.zeros(config.hidden_size))
-        self.eps = config.layer_norm_eps
-        self.backend = ops.layer_norm
 
-    def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:
+    def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:  # type: ignore[override]
         """Return LayerNorm(residual + dropout(x + dense bias)), of shape (T, D), twice.
 
         Args:
@@ -120,16 +144,7 @@ class SubLayerNorm(nn.Module):
             residual_TD: Input of the sub-layer.
             site: Dropout of the sub-layer's output; None drops nothing.
         """
-        return layer_norm_twice(
-            x_TD,
-            self.weight,
-            self.bias,
-            eps=self.eps,
-            input_bias_D=self.dense_bias,
-            residual_TD=residual_TD,
-            dropout=site,
-            backend=self.backend,
-        )
+        return self._op(x_TD, input_bias_D=self.dense_bias, residual_TD=residual_TD, dropout=site)
 
 
 class BiasGelu(nn.Module):
@@ -142,7 +157,7 @@ class BiasGelu(nn.Module):
         has_bias: Whether the dense layer has a bias.
     """
 
-    def __init__(self, width: int, *, hidden_act: str, backend: str, has_bias: bool = True) -> None:
+    def __init__(self, width: int, *, hidden_act: str, backend: str, has_bias: bool) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
         self.approximate = hidden_act == "gelu_new"
@@ -152,6 +167,31 @@ class BiasGelu(nn.Module):
         """Return GELU(x + bias), of the shape of ``x_TF``."""
         bias_F = x_TF.new_zeros(x_TF.shape[-1]) if self.bias is None else self.bias
         return bias_gelu(x_TF, bias_F, approximate=self.approximate, backend=self.backend)
+
+
+class DenseGelu(nn.Module):
+    """Dense layer and GELU, which adds the dense layer's bias.
+
+    Args:
+        width: Width of the input.
+        outputs: Width of the output.
+        config: Says which form of GELU it is, and whether there are biases.
+        ops: Backend of the op ``bias_gelu``.
+        act: Form of GELU if it is not the configuration's ``hidden_act``.
+    """
+
+    def __init__(
+        self, width: int, outputs: int, config: ModelConfig, ops: OpsConfig, *, act: str | None = None
+    ) -> None:
+        super().__init__()
+        self.dense = Dense(width, outputs, bias=False)
+        self.activation = BiasGelu(
+            outputs, hidden_act=act or config.hidden_act, backend=ops.bias_gelu, has_bias=config.traits.has_biases
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return GELU(dense(x))."""
+        return self.activation(self.dense(x))
 
 
 class BertEmbeddings(nn.Module):
@@ -181,14 +221,14 @@ class BertEmbeddings(nn.Module):
         """
         word_TE = self.word_embeddings(batch.input_ids_T if input_ids_T is None else input_ids_T)
         x_TE = self.LayerNorm(word_TE, self._positions_and_segments(batch))
-        return dropout(x_TE, None if stream is None else stream.site(-1, EMBEDDINGS, self.dropout_prob))
+        return dropout(x_TE, LayerContext(stream, -1).site(EMBEDDINGS, self.dropout_prob))
 
     def _positions_and_segments(self, batch: PackedBatch) -> Tensor | None:
         """Return what is added to the words, of shape (T, E), or None where nothing is."""
         position_TE = None if self.position_embeddings is None else self.position_embeddings(batch.position_ids_T)
         if self.token_type_embeddings is None:
             return position_TE
-        segment_TE: Tensor = self.token_type_embeddings(batch.segment_ids_T)
+        segment_TE = self.token_type_embeddings(batch.segment_ids_T)
         return segment_TE if position_TE is None else position_TE + segment_TE
 
 
@@ -214,19 +254,16 @@ def first_tokens(batch: PackedBatch) -> Tensor:
     return batch.cu_seqlens[:-1].long().clamp(max=len(batch.input_ids_T) - 1)
 
 
-class MaskedLmTransform(nn.Module):
+class MaskedLmTransform(DenseGelu):
     """Dense layer, activation and LayerNorm before the decoder, from the hidden to the embedding width."""
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
-        super().__init__()
-        width, act = config.embedding_width, config.traits.head_act or config.hidden_act
-        self.dense = Dense(config.hidden_size, width, bias=False)
-        self.activation = BiasGelu(width, hidden_act=act, backend=ops.bias_gelu, has_bias=config.traits.has_biases)
-        self.LayerNorm = LayerNorm(width, config, ops)
+        super().__init__(config.hidden_size, config.embedding_width, config, ops, act=config.traits.head_act)
+        self.LayerNorm = LayerNorm(config.embedding_width, config, ops)
 
     def forward(self, x_MD: Tensor) -> Tensor:
         """Return shape (M, E)."""
-        return self.LayerNorm(self.activation(self.dense(x_MD)))
+        return self.LayerNorm(super().forward(x_MD))
 
 
 class TiedDecoder(nn.Module):

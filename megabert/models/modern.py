@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.layers import Dense, LayerNorm, PackedBatch, Twice
-from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
+from megabert.models.layers import Dense, LayerContext, LayerNorm, PackedBatch, Twice
+from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.cpu import RotarySequences
-from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream, dropout
+from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, dropout
 from megabert.ops.gated_gelu.api import gated_gelu
 
 
@@ -79,27 +79,23 @@ class PreNormAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, depth: int) -> None:
         super().__init__()
+        self.config = config
         self.LayerNorm = LayerNorm(config.hidden_size, config, ops) if depth else None
         self.self = RotarySelfAttention(config, ops, is_global=config.is_global(depth))
         self.output = Dense(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(
-        self, hidden: Twice, packing: RotaryPacking, site: AttentionDropout | None, read_R: Tensor | None = None
-    ) -> Twice:
+    def forward(self, hidden: Twice, packing: RotaryPacking, context: LayerContext) -> Twice:
         """Return the sub-layer's output and the sum that it is to be added to, of shape (T, D) or (R, D).
 
         Args:
             hidden: The output of the previous layer and the sum that it is to be added to; before the first layer the
                 embeddings, twice.
             packing: Where the sequences are, and positions as angles.
-            site: Dropout of the probabilities; None drops nothing.
-            read_R: Index of the tokens whose hidden states are read; None: all.
+            context: Depth, dropout, and the tokens that are read.
         """
-        normed_TD, sum_TD = hidden if self.LayerNorm is None else self.LayerNorm.add(*hidden, None)
-        context_TD = self.self(normed_TD, packing, site)
-        if read_R is not None:
-            context_TD, sum_TD = (x_TD.index_select(0, read_R) for x_TD in (context_TD, sum_TD))
-        return self.output(context_TD), sum_TD
+        normed_TD, sum_TD = hidden if self.LayerNorm is None else self.LayerNorm.add(*hidden)
+        context_TD = self.self(normed_TD, packing, context.probabilities(self.config))
+        return self.output(context.select(context_TD)), context.select(sum_TD)
 
 
 class GatedFeedForward(nn.Module):
@@ -110,24 +106,24 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
+        self.config = config
         self.LayerNorm = LayerNorm(config.hidden_size, config, ops)
         self.input_and_gate = Dense(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.output = Dense(config.intermediate_size, config.hidden_size, bias=False)
-        self.approximate = config.hidden_act == "gelu_new"
         self.backend = ops.bias_gelu
 
-    def forward(self, hidden: Twice, attention_site: Dropout | None, site: Dropout | None) -> Twice:
+    def forward(self, hidden: Twice, context: LayerContext) -> Twice:
         """Return the sub-layer's output and the sum that it is to be added to, both of shape (T, D).
 
         Args:
             hidden: Attention's output and the sum that it is to be added to.
-            attention_site: Dropout of attention's output; None drops nothing.
-            site: Dropout before the projection back; None drops nothing.
+            context: Depth and dropout: of attention's output, and before the projection back.
         """
-        normed_TD, sum_TD = self.LayerNorm.add(*hidden, attention_site)
-        x_TC = self.input_and_gate(normed_TD)
-        inner_TF = gated_gelu(x_TC, approximate=self.approximate, backend=self.backend)
-        return self.output(dropout(inner_TF, site)), sum_TD
+        config = self.config
+        normed_TD, sum_TD = self.LayerNorm.add(*hidden, context.site(ATTENTION_OUTPUT, config.hidden_dropout_prob))
+        is_approximate = config.hidden_act == "gelu_new"
+        inner_TF = gated_gelu(self.input_and_gate(normed_TD), approximate=is_approximate, backend=self.backend)
+        return self.output(dropout(inner_TF, context.site(FEED_FORWARD_OUTPUT, config.mlp_dropout))), sum_TD
 
 
 class PreNormLayer(nn.Module):
@@ -144,42 +140,16 @@ class PreNormLayer(nn.Module):
         super().__init__()
         self.attention = PreNormAttention(config, ops, depth=depth)
         self.feed_forward = GatedFeedForward(config, ops)
-        self.config = config
 
-    def forward(
-        self,
-        hidden: Twice,
-        packing: RotaryPacking,
-        stream: DropoutStream | None,
-        depth: int,
-        read_R: Tensor | None = None,
-    ) -> Twice:
+    def forward(self, hidden: Twice, packing: RotaryPacking, context: LayerContext) -> Twice:
         """Return the layer's output and the sum that it is to be added to, of shape (T, D) or (R, D).
 
-        The addition is left to the LayerNorm that follows, which reads both in one pass:
-
-            sum = sum + output;    output = attention(norm(sum))
-            sum = sum + output;    output = feed_forward(norm(sum))
-
         Args:
-            hidden: What the previous layer returned; before the first layer the embeddings, twice.
+            hidden: The previous layer's result; before the first layer the embeddings, twice.
             packing: Where the sequences are, and positions as angles.
-            stream: Dropout of the micro-batch; None drops nothing.
-            depth: Number of the layer, from 0, which keys dropout.
-            read_R: Index of the tokens whose hidden states are read; None: all.
+            context: Depth, dropout, and the tokens that are read.
         """
-        config = self.config
-
-        def site(name: int, probability: float, of: DropoutStream | None) -> Dropout | None:
-            return None if of is None else of.site(depth, name, probability)
-
-        probabilities = attention_dropout(
-            stream, layer=depth, probability=config.attention_probs_dropout_prob, num_heads=config.num_attention_heads
-        )
-        of_read = stream if read_R is None or stream is None else stream.at(read_R)
-        attended: Twice = self.attention(hidden, packing, probabilities, read_R)
-        attention_site = site(ATTENTION_OUTPUT, config.hidden_dropout_prob, of_read)
-        output: Twice = self.feed_forward(
-            attended, attention_site, site(FEED_FORWARD_OUTPUT, config.mlp_dropout, of_read)
-        )
-        return output
+        # sum = sum + output;           output = attention(norm(sum))
+        # sum = sum + dropout(output);  output = feed_forward(norm(sum))
+        # Each addition is left to the LayerNorm that follows, which reads both in one pass.
+        return self.feed_forward(self.attention(hidden, packing, context), context)

@@ -18,11 +18,16 @@ MULTIPROCESSORS = 132
 
 @contextlib.contextmanager
 def recording() -> Iterator[set[tuple]]:
-    """Yield the set that each launch puts its variant into: kernel, dtypes of its tensors, constants."""
+    """Yield the set that each launch puts its variant into: kernel, dtypes of its tensors (None if absent), constants."""
     variants = set()
 
     def run(kernel, *arguments, grid, warmup, **options):
-        dtypes = tuple(argument.dtype for argument in arguments if isinstance(argument, torch.Tensor))
+        # Without a tensor (None) a kernel is another variant, whose code for it is left out.
+        dtypes = tuple(
+            argument.dtype if isinstance(argument, torch.Tensor) else None
+            for argument in arguments
+            if argument is None or isinstance(argument, torch.Tensor)
+        )
         variants.add((kernel.fn.__name__, dtypes, tuple(sorted(options.items()))))
 
     def forget() -> None:

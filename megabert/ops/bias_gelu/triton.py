@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops.triton_support.column_sums import column_sums
+from megabert.ops.triton_support.device_functions import row_tile
 from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import BIAS_GELU_PROGRAMS, bias_gelu_tiles, multiprocessors_of, split_rows
@@ -27,11 +28,7 @@ def bias_gelu_forward(
     COLUMNS: tl.constexpr,  # columns of a tile
 ):
     """Activate one tile; tiles are numbered row by row."""
-    tiles = tl.cdiv(width, COLUMNS)
-    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
-    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    mask = (row < tokens)[:, None] & (cols < width)[None, :]
-    offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
+    _, cols, mask, offsets = row_tile(tokens, width, ROWS, COLUMNS)
     b = tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)
     h = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + b[None, :]
     gate, _ = gelu_gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
@@ -83,22 +80,9 @@ class _BiasGelu(torch.autograd.Function):
         x_TF = x_TF.contiguous()
         ctx.save_for_backward(x_TF, bias_F)
         ctx.approximate = approximate
-        tokens, width = x_TF.shape
-        tiles = bias_gelu_tiles(width)
         y_TF = torch.empty_like(x_TF)
-        if tokens:
-            # One dimension of programs: the others end at 65,535.
-            bias_gelu_forward[(triton.cdiv(width, tiles.columns) * triton.cdiv(tokens, tiles.rows),)](
-                x_TF,
-                bias_F,
-                y_TF,
-                tokens,
-                width,
-                APPROXIMATE=approximate,
-                ROWS=tiles.rows,
-                COLUMNS=tiles.columns,
-                num_warps=tiles.warps,
-            )
+        tensors = (x_TF, bias_F, y_TF)
+        bias_gelu_tiles(x_TF.shape[1]).launch_over(bias_gelu_forward, tensors, APPROXIMATE=approximate)
         return y_TF
 
     @staticmethod
@@ -112,18 +96,7 @@ class _BiasGelu(torch.autograd.Function):
         programs, rows_each = split_rows(tokens, tiles.rows, most)
         partials_1PF = torch.empty(1, programs, width, dtype=torch.float32, device=x_TF.device)
         if programs:
-            bias_gelu_backward[(columns, programs)](
-                grad_TF.contiguous(),
-                x_TF,
-                bias_F,
-                dx_TF,
-                partials_1PF,
-                tokens,
-                width,
-                rows_each,
-                APPROXIMATE=ctx.approximate,
-                ROWS=tiles.rows,
-                COLUMNS=tiles.columns,
-                num_warps=tiles.warps,
-            )
+            tensors = (grad_TF.contiguous(), x_TF, bias_F, dx_TF, partials_1PF)
+            constants = {"APPROXIMATE": ctx.approximate, **tiles.options}
+            bias_gelu_backward[(columns, programs)](*tensors, tokens, width, rows_each, **constants)
         return dx_TF, column_sums(partials_1PF, bias_F.dtype)[0], None

@@ -91,16 +91,8 @@ class _CrossEntropy(torch.autograd.Function):
         correct_M = torch.empty(rows, dtype=torch.int64, device=logits_MV.device)
         if rows:
             tiles = cross_entropy_tiles(classes)
-            cross_entropy_forward[(rows,)](
-                logits_MV,
-                labels_M,
-                log_sums_M,
-                losses_M,
-                correct_M,
-                classes,
-                COLUMNS=tiles.columns,
-                num_warps=tiles.warps,
-            )
+            tensors = (logits_MV, labels_M, log_sums_M, losses_M, correct_M)
+            cross_entropy_forward[(rows,)](*tensors, classes, COLUMNS=tiles.columns, num_warps=tiles.warps)
         ctx.save_for_backward(logits_MV, labels_M, log_sums_M)
         correct = correct_M.sum()
         ctx.mark_non_differentiable(correct)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from megabert.ops.triton_support.device_functions import row_tile
 from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles
@@ -29,23 +30,19 @@ def gated_gelu_forward(
     COLUMNS: tl.constexpr,  # columns of a tile
 ):
     """Compute one tile of the result; tiles are numbered row by row."""
-    tiles = tl.cdiv(width, COLUMNS)
-    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
-    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    row, cols, mask, outputs = row_tile(tokens, width, ROWS, COLUMNS)
     inputs = 2 * row.to(tl.int64)[:, None] * width + cols[None, :]
     a = tl.load(x_ptr + inputs, mask=mask, other=0.0).to(tl.float32)
     b = tl.load(x_ptr + inputs + width, mask=mask, other=0.0).to(tl.float32)
     gate, _ = gelu_gate_and_density(a, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
-    outputs = row.to(tl.int64)[:, None] * width + cols[None, :]
     tl.store(y_ptr + outputs, (a * gate * b).to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def gated_gelu_backward(
-    dy_ptr,  # gradient of the result, (tokens, width)
     x_ptr,  # both projections, (tokens, 2 * width)
     dx_ptr,  # their gradients, (tokens, 2 * width)
+    dy_ptr,  # gradient of the result, (tokens, width)
     tokens,  # rows
     width,  # columns of a row of the result
     APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
@@ -53,14 +50,10 @@ def gated_gelu_backward(
     COLUMNS: tl.constexpr,  # columns of a tile
 ):
     """Differentiate one tile of the result."""
-    tiles = tl.cdiv(width, COLUMNS)
-    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
-    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    row, cols, mask, outputs = row_tile(tokens, width, ROWS, COLUMNS)
     inputs = 2 * row.to(tl.int64)[:, None] * width + cols[None, :]
     a = tl.load(x_ptr + inputs, mask=mask, other=0.0).to(tl.float32)
     b = tl.load(x_ptr + inputs + width, mask=mask, other=0.0).to(tl.float32)
-    outputs = row.to(tl.int64)[:, None] * width + cols[None, :]
     grad = tl.load(dy_ptr + outputs, mask=mask, other=0.0).to(tl.float32)
     gate, density = gelu_gate_and_density(a, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
     da = grad * b * gelu_derivative(a, gate, density, APPROXIMATE)
@@ -81,30 +74,14 @@ class _GatedGelu(torch.autograd.Function):
         ctx.save_for_backward(x_TC)
         ctx.approximate = approximate
         y_TF = x_TC.new_empty(x_TC.shape[0], x_TC.shape[1] // 2)
-        _launch(gated_gelu_forward, y_TF.shape, (x_TC, y_TF), approximate=approximate)
+        tiles = bias_gelu_tiles(y_TF.shape[1])
+        tiles.launch_over(gated_gelu_forward, (x_TC, y_TF), APPROXIMATE=approximate)
         return y_TF
 
     @staticmethod
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, None]:
         (x_TC,) = ctx.saved_tensors
         dx_TC = torch.empty_like(x_TC)
-        tensors = (grad_TF.contiguous(), x_TC, dx_TC)
-        _launch(gated_gelu_backward, grad_TF.shape, tensors, approximate=ctx.approximate)
+        tensors = (x_TC, dx_TC, grad_TF.contiguous())
+        bias_gelu_tiles(grad_TF.shape[1]).launch_over(gated_gelu_backward, tensors, APPROXIMATE=ctx.approximate)
         return dx_TC, None
-
-
-def _launch(kernel: Any, shape: torch.Size, tensors: tuple[Tensor, ...], *, approximate: bool) -> None:
-    """Launch a program for each tile of a result of this shape."""
-    tokens, width = shape
-    tiles = bias_gelu_tiles(width)
-    if tokens:
-        # One dimension of programs: the others end at 65,535.
-        kernel[(triton.cdiv(width, tiles.columns) * triton.cdiv(tokens, tiles.rows),)](
-            *tensors,
-            tokens,
-            width,
-            APPROXIMATE=approximate,
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            num_warps=tiles.warps,
-        )

@@ -109,7 +109,6 @@ def lamb_apply(
     chunk_slots_ptr,  # parameter of each chunk, int32, (chunks,)
     scales_ptr,  # -learning rate * trust ratio of each parameter, 0: no update, float64, (parameters,)
     rounded_ptr,  # the model's weights, which take the result in 16 bits, (elements,), or None
-    HAS_ROUNDED: tl.constexpr,  # whether there are such weights
     CHUNK: tl.constexpr,  # most elements of a chunk
     BLOCK: tl.constexpr,  # elements worked on at once
 ):
@@ -125,7 +124,7 @@ def lamb_apply(
         u = tl.load(update_ptr + base + element, mask=mask, other=0.0)
         w += scale * u
         tl.store(weights_ptr + base + element, w, mask=mask)
-        if HAS_ROUNDED:
+        if rounded_ptr is not None:
             tl.store(rounded_ptr + base + element, w.to(rounded_ptr.dtype.element_ty), mask=mask)
 
 
@@ -189,23 +188,9 @@ def compute_update(
         scale = torch.full((), scale, dtype=torch.float64, device=weights.device)
     sums_2G = torch.empty(2, number, dtype=torch.float64, device=weights.device)
     lamb_update[(number,)](
-        weights,
-        gradient,
-        exp_avg,
-        exp_avg_sq,
-        chunks.first_elements,
-        chunks.counts,
-        sums_2G,
-        number,
-        c.beta1,
-        c.beta2,
-        1.0 - c.beta1,
-        1.0 - c.beta2,
-        c.eps,
-        c.weight_decay,
-        scale,
-        c.exp_avg_scale,
-        c.exp_avg_sq_scale,
+        *(weights, gradient, exp_avg, exp_avg_sq, chunks.first_elements, chunks.counts, sums_2G, number),
+        *(c.beta1, c.beta2, 1.0 - c.beta1, 1.0 - c.beta2, c.eps, c.weight_decay),
+        *(scale, c.exp_avg_scale, c.exp_avg_sq_scale),
         CHUNK=LAMB_CHUNK,
         BLOCK=LAMB_BLOCK,
         num_warps=LAMB_WARPS,
@@ -223,14 +208,8 @@ def apply_update(
     chunks = cut(tuple(segments), weights.device)
     if chunks.counts.numel():
         lamb_apply[(chunks.counts.numel(),)](
-            weights,
-            update,
-            chunks.first_elements,
-            chunks.counts,
-            chunks.chunk_slots,
-            scales.to(weights.device),
-            rounded,
-            HAS_ROUNDED=rounded is not None,
+            *(weights, update, chunks.first_elements, chunks.counts, chunks.chunk_slots),
+            *(scales.to(weights.device), rounded),
             CHUNK=LAMB_CHUNK,
             BLOCK=LAMB_BLOCK,
             num_warps=LAMB_WARPS,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_obstacle
 from megabert.ops.dropout import Dropout
-from megabert.ops.layer_norm.cpu import add_layer_norm_torch, layer_norm_torch
+from megabert.ops.layer_norm.cpu import layer_norm_torch
 
 
 def layer_norm(
@@ -18,11 +18,15 @@ def layer_norm(
     input_bias_D: Tensor | None = None,
     residual_TD: Tensor | None = None,
     dropout: Dropout | None = None,
+    returns_sum: bool = False,
     backend: str = "auto",
-) -> Tensor:
-    """Return LayerNorm(residual + dropout(x + input bias)), the end of each post-LayerNorm sub-layer.
+) -> tuple[Tensor, Tensor]:
+    """Return LayerNorm(z) of z = residual + dropout(x + input bias), for the next dense layer, and the next residual.
 
-    LayerNorm is Ba et al. 2016; dropout and residual are in the order of Vaswani et al. 2017, section 5.4.
+    LayerNorm is Ba et al. 2016; dropout and residual are in the order of Vaswani et al. 2017, section 5.4. A layer that
+    ends with LayerNorm takes LayerNorm(z) as the next residual, one that begins with it takes z (Xiong et al. 2020).
+    Both results have a gradient of their own, and the backward pass adds the two while it reads them. If autograd added
+    the gradients of one tensor that is used twice, it would read two tensors and write one, only to read it again.
 
     Args:
         x_TD: Output of a matrix product without its bias; float16, bfloat16, float32 or float64.
@@ -32,68 +36,18 @@ def layer_norm(
         input_bias_D: Bias of that matrix product; None adds none.
         residual_TD: Added after dropout; None adds none.
         dropout: Dropout of x + input bias, with row keys of shape (T,); None drops nothing.
+        returns_sum: Whether the second result is z. It needs a residual, and takes no input bias.
         backend: ``auto``, ``triton``, ``apex`` or ``torch``.
 
     Returns:
-        Shape (T, D) in the dtype of ``x_TD``; sums and statistics are taken in float32 (float64 for float64).
+        LayerNorm(z) in the dtype of ``x_TD``; and the same tensor again, or z in the dtype of ``residual_TD``. Both are
+        of shape (T, D). Sums and statistics are taken in float32 (float64 for float64).
 
     Raises:
         KernelError: The backend cannot run here.
     """
-    return layer_norm_twice(
-        x_TD,
-        weight_D,
-        bias_D,
-        eps=eps,
-        input_bias_D=input_bias_D,
-        residual_TD=residual_TD,
-        dropout=dropout,
-        backend=backend,
-    )[0]
-
-
-def layer_norm_twice(
-    x_TD: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor | None,
-    *,
-    eps: float,
-    input_bias_D: Tensor | None = None,
-    residual_TD: Tensor | None = None,
-    dropout: Dropout | None = None,
-    backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """Return what ``layer_norm`` does, as two tensors in the same memory: for a dense layer, and for the residual.
-
-    Each has a gradient of its own, and the backward pass adds the two while it reads them. Of one tensor that is used
-    twice autograd would add them beforehand: read two tensors, write one, only to read it again.
-    """
     run = choose("layer_norm", backend, BACKENDS, x_TD.device.type)
-    twice: tuple[Tensor, Tensor] = run(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout)
-    return twice
-
-
-def add_layer_norm(
-    x_TD: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor | None,
-    *,
-    eps: float,
-    residual_TD: Tensor,
-    dropout: Dropout | None = None,
-    backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """Return LayerNorm(z) and z = residual + dropout(x), the start of a pre-LayerNorm sub-layer (Xiong et al. 2020).
-
-    In one pass: the sum of the previous sub-layer is stored as it is normalised, and its two gradients are added as
-    they are read. The arguments are those of ``layer_norm``.
-
-    Returns:
-        LayerNorm(z) in the dtype of ``x_TD``, and z in the dtype of ``residual_TD``, both of shape (T, D).
-    """
-    run = choose("layer_norm", backend, ADDING_BACKENDS, x_TD.device.type)
-    twice: tuple[Tensor, Tensor] = run(x_TD, weight_D, bias_D, residual_TD, eps, dropout)
-    return twice
+    return run(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout, returns_sum)
 
 
 BACKENDS = (
@@ -101,9 +55,3 @@ BACKENDS = (
     Backend("apex", "megabert.ops.layer_norm.apex:layer_norm_apex", apex_obstacle),
     Backend("torch", layer_norm_torch, no_obstacle),
 )
-ADDING_BACKENDS = (
-    Backend("triton", "megabert.ops.layer_norm.triton:add_layer_norm_triton", triton_obstacle),
-    Backend("apex", "megabert.ops.layer_norm.apex:add_layer_norm_apex", apex_obstacle),
-    Backend("torch", add_layer_norm_torch, no_obstacle),
-)
-"""Those of ``add_layer_norm``."""

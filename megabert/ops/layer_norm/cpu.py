@@ -89,19 +89,18 @@ def _sum(x_TD: Tensor, input_bias_D: Tensor | None, residual_TD: Tensor | None, 
     return z_TD if residual_TD is None else z_TD + residual_TD.to(dtype)
 
 
-layer_norm_torch = _LayerNorm.apply
-"""Takes the arguments of ``forward`` above."""
-
-
-def add_layer_norm_torch(
+def layer_norm_torch(
     x_TD: Tensor,
     weight_D: Tensor,
     bias_D: Tensor | None,
-    residual_TD: Tensor,
+    input_bias_D: Tensor | None,
+    residual_TD: Tensor | None,
     eps: float,
     dropout: Dropout | None,
+    returns_sum: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run ``api.add_layer_norm`` in two steps; autograd adds the two gradients of the sum."""
+    """Run ``api.layer_norm``; a sum that is returned is a step of its own, and autograd adds its two gradients."""
+    if not returns_sum or residual_TD is None:
+        return _LayerNorm.apply(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout)
     z_TD = residual_TD + keyed.dropout(x_TD, dropout)
-    y_TD, _ = layer_norm_torch(z_TD, weight_D, bias_D, None, None, eps, None)
-    return y_TD.to(x_TD.dtype), z_TD
+    return _LayerNorm.apply(z_TD, weight_D, bias_D, None, None, eps, None)[0].to(x_TD.dtype), z_TD

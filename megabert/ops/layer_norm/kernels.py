@@ -24,25 +24,23 @@ from megabert.ops.triton_support.device_functions import is_kept
 @triton.jit
 def _sum_of_inputs(
     x_ptr,  # output of the dense layer, (tokens, width)
-    input_bias_ptr,  # bias of the dense layer, (width,)
-    residual_ptr,  # input of the sub-layer, (tokens, width)
+    input_bias_ptr,  # bias of the dense layer, (width,), or None
+    residual_ptr,  # input of the sub-layer, (tokens, width), or None
+    row_keys_ptr,  # keys of dropout, or None
     offsets,  # where the tile's elements are, (ROWS, COLUMNS)
     keep,  # which elements survive dropout, (ROWS, COLUMNS)
     cols,  # column numbers, (COLUMNS,)
     mask,  # which elements exist, (ROWS, COLUMNS)
     width,  # columns of a row
     scale,  # what a survivor of dropout is multiplied by
-    HAS_BIAS: tl.constexpr,
-    HAS_DROPOUT: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
 ):
     """Return z = residual + dropout(x + input bias) of one tile, in float32."""
     z = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    if HAS_BIAS:
+    if input_bias_ptr is not None:
         z += tl.load(input_bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]
-    if HAS_DROPOUT:
+    if row_keys_ptr is not None:
         z = tl.where(keep, z * scale, 0.0)
-    if HAS_RESIDUAL:
+    if residual_ptr is not None:
         z += tl.load(residual_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     return z
 
@@ -64,11 +62,6 @@ def layer_norm_forward(
     eps,  # added to the variance
     threshold,  # smallest hash that survives dropout, int32
     scale,  # what a survivor of dropout is multiplied by
-    HAS_BIAS: tl.constexpr,  # whether there is a bias of the dense layer
-    HAS_DROPOUT: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    HAS_SHIFT: tl.constexpr,
-    HAS_SUM: tl.constexpr,  # whether z is stored
     IS_EXACT: tl.constexpr,  # whether COLUMNS is the width: no column needs to be masked
     ROWS: tl.constexpr,  # tokens of a program
     COLUMNS: tl.constexpr,  # the width, rounded up to a power of two
@@ -82,25 +75,12 @@ def layer_norm_forward(
 
     # What is normalised: residual + dropout(x + input bias).
     keep = mask
-    if HAS_DROPOUT:
+    if row_keys_ptr is not None:
         key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
         keep = is_kept(key[:, None], cols[None, :], threshold)
-    z = _sum_of_inputs(
-        x_ptr,
-        input_bias_ptr,
-        residual_ptr,
-        offsets,
-        keep,
-        cols,
-        mask,
-        width,
-        scale,
-        HAS_BIAS,
-        HAS_DROPOUT,
-        HAS_RESIDUAL,
-    )
+    z = _sum_of_inputs(x_ptr, input_bias_ptr, residual_ptr, row_keys_ptr, offsets, keep, cols, mask, width, scale)
 
-    if HAS_SUM:
+    if z_ptr is not None:
         # Rounded first, so that the backward pass normalises the same numbers.
         rounded = z.to(z_ptr.dtype.element_ty)
         tl.store(z_ptr + offsets, rounded, mask=mask)
@@ -119,7 +99,7 @@ def layer_norm_forward(
     # Gain and shift; the statistics are kept for the backward pass.
     w = tl.load(weight_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)
     out = centred * rstd[:, None] * w[None, :]
-    if HAS_SHIFT:
+    if bias_ptr is not None:
         out += tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]
     tl.store(y_ptr + offsets, out.to(y_ptr.dtype.element_ty), mask=mask)
     tl.store(mean_ptr + row, mean, mask=row < tokens)
@@ -138,20 +118,15 @@ def layer_norm_backward(
     mean_ptr,  # mean of each row, float32, (tokens,)
     rstd_ptr,  # 1 / standard deviation of each row, float32, (tokens,)
     dx_ptr,  # gradient of x, (tokens, width)
-    dresidual_ptr,  # gradient of the residual, (tokens, width), or None
+    dresidual_ptr,  # gradient of the residual, (tokens, width), or None if dx is the same numbers
     partials_ptr,  # each program's dweight, perhaps dbias and dinput_bias, float32, (1 to 3, programs, width)
     tokens,  # rows
     width,  # columns of a row
     rows_each,  # rows of a program, a multiple of ROWS
     threshold,  # smallest hash that survives dropout, int32
     scale,  # what a survivor of dropout is multiplied by
-    HAS_BIAS: tl.constexpr,  # whether there is a bias of the dense layer
-    HAS_DROPOUT: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    HAS_SHIFT: tl.constexpr,
+    HAS_SHIFT: tl.constexpr,  # whether gains come with shifts, which have a gradient
     HAS_SUM: tl.constexpr,  # whether z was stored
-    HAS_TWIN: tl.constexpr,  # whether there are two gradients
-    HAS_DRESIDUAL: tl.constexpr,  # whether the residual's gradient is written; else dx is the same numbers
     IS_EXACT: tl.constexpr,  # whether COLUMNS is the width: no column needs to be masked
     STAGES: tl.constexpr,  # depth of software pipelining of the loop over rows
     ROWS: tl.constexpr,  # tokens worked on at once
@@ -171,25 +146,14 @@ def layer_norm_backward(
 
         # Rebuild what was normalised, with the same dropout mask as forward, and normalise it again.
         keep = mask
-        if HAS_DROPOUT:
+        if row_keys_ptr is not None:
             key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
             keep = is_kept(key[:, None], cols[None, :], threshold)
         if HAS_SUM:
             z = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         else:
             z = _sum_of_inputs(
-                x_ptr,
-                input_bias_ptr,
-                residual_ptr,
-                offsets,
-                keep,
-                cols,
-                mask,
-                width,
-                scale,
-                HAS_BIAS,
-                HAS_DROPOUT,
-                HAS_RESIDUAL,
+                x_ptr, input_bias_ptr, residual_ptr, row_keys_ptr, offsets, keep, cols, mask, width, scale
             )
         mean = tl.load(mean_ptr + row, mask=row < tokens, other=0.0)[:, None]
         rstd = tl.load(rstd_ptr + row, mask=row < tokens, other=0.0)[:, None]
@@ -200,9 +164,9 @@ def layer_norm_backward(
         # Gain and shift, then the normalisation itself: dz = rstd * (g - mean(g) - n * mean(g * n)).
         grad = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         twin = grad
-        if HAS_TWIN:
+        if twin_dy_ptr is not None:
             twin = tl.load(twin_dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-        if HAS_TWIN and not HAS_SUM:
+        if twin_dy_ptr is not None and not HAS_SUM:
             grad += twin
         dweight += grad * n
         if HAS_SHIFT:
@@ -210,15 +174,15 @@ def layer_norm_backward(
         g = grad * w
         dz = rstd * (g - (tl.sum(g, axis=1) / width)[:, None] - n * (tl.sum(g * n, axis=1) / width)[:, None])
 
-        if HAS_TWIN and HAS_SUM:
+        if twin_dy_ptr is not None and HAS_SUM:
             dz += twin
 
         # The residual gets dz as it is, x and the dense bias what dropout lets through.
-        if HAS_DRESIDUAL:
+        if dresidual_ptr is not None:
             tl.store(dresidual_ptr + offsets, dz.to(dresidual_ptr.dtype.element_ty), mask=mask)
-        if HAS_DROPOUT:
+        if row_keys_ptr is not None:
             dz = tl.where(keep, dz * scale, 0.0)
-        if HAS_BIAS:
+        if input_bias_ptr is not None:
             dinput_bias += dz if IS_EXACT else tl.where(mask, dz, 0.0)
         tl.store(dx_ptr + offsets, dz.to(dx_ptr.dtype.element_ty), mask=mask)
 
@@ -229,6 +193,6 @@ def layer_norm_backward(
     if HAS_SHIFT:
         target += programs * width
         tl.store(partials_ptr + target, tl.sum(dbias, axis=0), mask=cols < width)
-    if HAS_BIAS:
+    if input_bias_ptr is not None:
         target += programs * width
         tl.store(partials_ptr + target, tl.sum(dinput_bias, axis=0), mask=cols < width)

@@ -17,8 +17,9 @@ def layer_norm_reference(
     input_bias_D: Tensor | None = None,
     residual_TD: Tensor | None = None,
     dropout: Dropout | None = None,
-) -> Tensor:
-    """Return LayerNorm(residual + dropout(x + input bias)); see ``api.layer_norm``."""
+    returns_sum: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return LayerNorm(z) of z = residual + dropout(x + input bias) twice, or it and z; see ``api.layer_norm``."""
     compute = torch.float64 if x_TD.dtype == torch.float64 else torch.float32
     z_TD = x_TD.to(compute)
     if input_bias_D is not None:
@@ -26,27 +27,11 @@ def layer_norm_reference(
     if dropout is not None:
         z_TD = z_TD * keep_mask(dropout, dropout.row_keys, z_TD.shape[1]) * dropout.scale
     if residual_TD is not None:
-        z_TD = z_TD + residual_TD.to(compute)
-    centred_TD = z_TD - z_TD.mean(-1, keepdim=True)
+        z_TD = residual_TD.to(compute) + z_TD
+    if returns_sum and residual_TD is not None:  # rounded as the next layer reads it
+        z_TD = z_TD.to(residual_TD.dtype)
+    centred_TD = z_TD.to(compute) - z_TD.to(compute).mean(-1, keepdim=True)
     variance_T1 = centred_TD.square().mean(-1, keepdim=True)
-    normal_TD = centred_TD * torch.rsqrt(variance_T1 + eps)
-    y_TD = normal_TD * weight_D.to(compute)
-    return (y_TD if bias_D is None else y_TD + bias_D.to(compute)).to(x_TD.dtype)
-
-
-def add_layer_norm_reference(
-    x_TD: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor | None,
-    *,
-    eps: float,
-    residual_TD: Tensor,
-    dropout: Dropout | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return LayerNorm(z) and z = residual + dropout(x); see ``api.add_layer_norm``."""
-    compute = torch.float64 if x_TD.dtype == torch.float64 else torch.float32
-    z_TD = x_TD.to(compute)
-    if dropout is not None:
-        z_TD = z_TD * keep_mask(dropout, dropout.row_keys, z_TD.shape[1]) * dropout.scale
-    z_TD = (residual_TD.to(compute) + z_TD).to(residual_TD.dtype)
-    return layer_norm_reference(z_TD, weight_D, bias_D, eps=eps).to(x_TD.dtype), z_TD
+    y_TD = centred_TD * torch.rsqrt(variance_T1 + eps) * weight_D.to(compute)
+    y_TD = (y_TD if bias_D is None else y_TD + bias_D.to(compute)).to(x_TD.dtype)
+    return y_TD, z_TD if returns_sum else y_TD

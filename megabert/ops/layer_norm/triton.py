@@ -40,27 +40,10 @@ class _LayerNorm(torch.autograd.Function):
         # Two tensors and not rows of one, which would begin at an aligned address only for some numbers of tokens.
         mean_T, rstd_T = (torch.empty(tokens, dtype=torch.float32, device=x_TD.device) for _ in range(2))
         if tokens:
+            inputs = (x_TD, weight_D, bias_D, input_bias_D, residual_TD, None if dropout is None else dropout.row_keys)
+            numbers = (tokens, width, eps, *threshold_and_scale(dropout))
             layer_norm_forward[(triton.cdiv(tokens, tiles.rows),)](
-                x_TD,
-                weight_D,
-                bias_D,
-                input_bias_D,
-                residual_TD,
-                None if dropout is None else dropout.row_keys,
-                y_TD,
-                z_TD,
-                mean_T,
-                rstd_T,
-                tokens,
-                width,
-                eps,
-                *threshold_and_scale(dropout),
-                **_switches(bias_D, input_bias_D, dropout, residual_TD),
-                HAS_SUM=has_sum,
-                IS_EXACT=tiles.columns == width,
-                ROWS=tiles.rows,
-                COLUMNS=tiles.columns,
-                num_warps=tiles.warps,
+                *inputs, y_TD, z_TD, mean_T, rstd_T, *numbers, IS_EXACT=tiles.columns == width, **tiles.options
             )
         # A stored sum stands for the inputs that it was made from; of these only the dtypes are needed.
         ctx.residual_dtype = None if residual_TD is None else residual_TD.dtype
@@ -92,32 +75,17 @@ class _LayerNorm(torch.autograd.Function):
         quantities = 1 + (bias_D is not None) + (input_bias_D is not None)
         partials_QPD = torch.empty(quantities, programs, width, dtype=torch.float32, device=x_TD.device)
         if programs:
+            row_keys_T = None if dropout is None else dropout.row_keys
+            inputs = (grad_TD, twin_TD, x_TD, weight_D, input_bias_D, residual_TD, row_keys_T, mean_T, rstd_T)
             layer_norm_backward[(programs,)](
-                grad_TD,
-                twin_TD,
-                x_TD,
-                weight_D,
-                input_bias_D,
-                residual_TD,
-                None if dropout is None else dropout.row_keys,
-                mean_T,
-                rstd_T,
-                dx_TD,
-                dresidual_TD,
-                partials_QPD,
-                tokens,
-                width,
-                rows_each,
-                *threshold_and_scale(dropout),
-                **_switches(bias_D, input_bias_D, dropout, residual_TD),
-                IS_EXACT=tiles.columns == width,
+                *inputs,
+                *(dx_TD, dresidual_TD, partials_QPD),
+                *(tokens, width, rows_each, *threshold_and_scale(dropout)),
+                HAS_SHIFT=bias_D is not None,
                 HAS_SUM=ctx.has_sum,
-                HAS_TWIN=twin_TD is not None,
-                HAS_DRESIDUAL=dresidual_TD is not None,
+                IS_EXACT=tiles.columns == width,
                 STAGES=tiles.stages,
-                ROWS=tiles.rows,
-                COLUMNS=tiles.columns,
-                num_warps=tiles.warps,
+                **tiles.options,
             )
         # Gain and biases have one dtype in a model; if they do not, the sums are cast once more.
         parameters = [parameter for parameter in (weight_D, bias_D, input_bias_D) if parameter is not None]
@@ -139,30 +107,7 @@ def layer_norm_triton(
     residual_TD: Tensor | None,
     eps: float,
     dropout: Dropout | None,
+    returns_sum: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run ``api.layer_norm_twice``."""
-    return _LayerNorm.apply(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout, False)
-
-
-def add_layer_norm_triton(
-    x_TD: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor | None,
-    residual_TD: Tensor,
-    eps: float,
-    dropout: Dropout | None,
-) -> tuple[Tensor, Tensor]:
-    """Run ``api.add_layer_norm``."""
-    return _LayerNorm.apply(x_TD, weight_D, bias_D, None, residual_TD, eps, dropout, True)
-
-
-def _switches(
-    bias_D: Tensor | None, input_bias_D: Tensor | None, dropout: Dropout | None, residual_TD: Tensor | None
-) -> dict[str, bool]:
-    """Return which optional inputs there are, as the kernels' constants."""
-    return {
-        "HAS_SHIFT": bias_D is not None,
-        "HAS_BIAS": input_bias_D is not None,
-        "HAS_DROPOUT": dropout is not None,
-        "HAS_RESIDUAL": residual_TD is not None,
-    }
+    """Run ``api.layer_norm`` on a CUDA device; everything between loads and stores is float32."""
+    return _LayerNorm.apply(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout, returns_sum)

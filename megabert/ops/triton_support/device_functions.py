@@ -49,7 +49,7 @@ def is_kept(row_keys, columns, threshold):
 
 
 @triton.jit
-def drop_pairs(p, key, second_key, first_row, rows, first_column, columns, threshold):
+def drop_pairs(p, keys, first_row, rows, first_column, columns, threshold):
     """Return attention probabilities with 0 for those that are dropped: ``megabert.ops.attention.dropout``.
 
     Where four elements of one hash belong to one thread the compiler sees that: bit 3 of their row and column are the
@@ -57,8 +57,7 @@ def drop_pairs(p, key, second_key, first_row, rows, first_column, columns, thres
 
     Args:
         p: Probabilities, float32.
-        key: Key of the sequence and head, uint32.
-        second_key: lowbias32(key + GOLDEN).
+        keys: Key of the sequence and head, uint32, and lowbias32(key + GOLDEN).
         first_row: Query at which the tile begins, a multiple of 16.
         rows: Queries of the tile, counted from there, a range with a dimension more.
         first_column: Key at which the tile begins, a multiple of 16.
@@ -67,9 +66,9 @@ def drop_pairs(p, key, second_key, first_row, rows, first_column, columns, thres
     """
     row = (first_row >> 1) + ((rows >> 4 << 3) | (rows & 7))
     column = (first_column >> 1) + ((columns >> 4 << 3) | (columns & 7))
-    x = key + row.to(tl.uint32, bitcast=True) * GOLDEN + column.to(tl.uint32, bitcast=True) * KEY_STEP
+    x = keys[0] + row.to(tl.uint32, bitcast=True) * GOLDEN + column.to(tl.uint32, bitcast=True) * KEY_STEP
     x ^= x >> 16
-    x = x * FIRST + second_key
+    x = x * FIRST + keys[1]
     x ^= x >> 15
     is_odd_row, is_odd_column = (rows & 8) != 0, (columns & 8) != 0
     factor = tl.where(
@@ -83,6 +82,24 @@ def drop_pairs(p, key, second_key, first_row, rows, first_column, columns, thres
     # As tl.where the compiler would first round p to 16 bits, then select and shuffle halves: three instructions.
     asm: tl.constexpr = "{ .reg .pred kept; setp.ge.s32 kept, $2, $3; selp.f32 $0, $1, 0f00000000, kept; }"
     return tl.inline_asm_elementwise(asm, "=f,f,r,r", [p, word, threshold], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def row_tile(
+    tokens,  # rows of a matrix
+    width,  # its columns
+    ROWS: tl.constexpr,  # rows of a tile
+    COLUMNS: tl.constexpr,  # columns of a tile
+):
+    """Return rows and columns of this program's tile, which of its elements exist, and their offsets as (T, width).
+
+    Tiles are numbered row by row.
+    """
+    tiles = tl.cdiv(width, COLUMNS)
+    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
+    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    mask = (row < tokens)[:, None] & (cols < width)[None, :]
+    return row, cols, mask, row.to(tl.int64)[:, None] * width + cols[None, :]
 
 
 @triton.jit

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from megabert.ops.dropout import Dropout
-from megabert.ops.triton_support.device_functions import is_kept, lowbias32
+from megabert.ops.triton_support.device_functions import is_kept, lowbias32, row_tile
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles
 
@@ -41,11 +41,7 @@ def dropout_tile(
     COLUMNS: tl.constexpr,  # columns of a tile
 ):
     """Drop and scale one tile; forward and backward are the same. Tiles are numbered row by row."""
-    tiles = tl.cdiv(width, COLUMNS)
-    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
-    cols = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    mask = (row < tokens)[:, None] & (cols < width)[None, :]
-    offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
+    row, cols, mask, offsets = row_tile(tokens, width, ROWS, COLUMNS)
     key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
     scaled = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) * scale
     out = tl.where(is_kept(key[:, None], cols[None, :], threshold), scaled, 0.0)
@@ -64,20 +60,7 @@ def row_keys_triton(seeds_T: Tensor, constant: int) -> Tensor:
 def dropped_triton(x_TD: Tensor, dropout: Dropout) -> Tensor:
     """Return ``x_TD`` with elements dropped and the others scaled, or the same for a gradient."""
     require("dropout", x_TD)
-    tokens, width = x_TD.shape
-    tiles = bias_gelu_tiles(width)
     y_TD = torch.empty_like(x_TD)
-    if tokens:
-        dropout_tile[(triton.cdiv(width, tiles.columns) * triton.cdiv(tokens, tiles.rows),)](
-            x_TD,
-            dropout.row_keys,
-            y_TD,
-            tokens,
-            width,
-            dropout.threshold,
-            dropout.scale,
-            ROWS=tiles.rows,
-            COLUMNS=tiles.columns,
-            num_warps=tiles.warps,
-        )
+    tensors, numbers = (x_TD, dropout.row_keys, y_TD), (dropout.threshold, dropout.scale)
+    bias_gelu_tiles(x_TD.shape[1]).launch_over(dropout_tile, tensors, *numbers)
     return y_TD

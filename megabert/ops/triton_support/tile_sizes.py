@@ -8,8 +8,10 @@ compiled for each card and keeps its limits of registers and shared memory: test
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 ASSUMED = (9, 0)
 """Compute capability that is assumed in the interpreter, which has no device."""
@@ -29,6 +31,19 @@ class Tiles:
     """Warps of 32 threads in a program: Triton's ``num_warps``."""
     stages: int = 1
     """Depth of software pipelining: Triton's ``num_stages``. Loads of so many loop iterations are under way at once."""
+
+    @property
+    def options(self) -> dict[str, int]:
+        """A launch's arguments, but for the stages, which only kernels with matrix products take from there."""
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps}
+
+    def launch_over(self, kernel: Any, tensors: tuple[Tensor, ...], *numbers: float, **constants: bool) -> None:
+        """Launch a kernel that works on the tiles of its last tensor row by row (``device_functions.row_tile``)."""
+        tokens, width = tensors[-1].shape
+        if tokens:
+            # One dimension of programs: the others end at 65,535.
+            grid = (-(-width // self.columns) * -(-tokens // self.rows),)
+            kernel[grid](*tensors, tokens, width, *numbers, **constants, **self.options)
 
 
 @functools.lru_cache(maxsize=16)

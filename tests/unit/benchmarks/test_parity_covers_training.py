@@ -1,6 +1,6 @@
 """Every kernel that training on a card launches is one that the card's parity part compares with float64.
 
-A kernel is compiled for each set of dtypes and constants (``HAS_DROPOUT``, ``IS_RUNNING``, tile sizes), and each of
+A kernel is compiled for each set of dtypes, absent tensors and constants (``IS_RUNNING``, tile sizes), and each of
 these variants is a program of its own. Launches are recorded on meta tensors: nothing runs, and no GPU is needed.
 """
 

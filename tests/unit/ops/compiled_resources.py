@@ -96,11 +96,11 @@ def layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
 
 def add_layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
     from megabert.ops.dropout import Dropout
-    from megabert.ops.layer_norm.triton import add_layer_norm_triton
+    from megabert.ops.layer_norm.triton import layer_norm_triton
 
     site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
     x, residual = meta(TOKENS, width, dtype=dtype), meta(TOKENS, width, dtype=dtype)
-    twice = add_layer_norm_triton(x, meta(width, dtype=dtype), None, residual, 1e-5, site)
+    twice = layer_norm_triton(x, meta(width, dtype=dtype), None, None, residual, 1e-5, site, True)
     torch.autograd.backward(twice, [torch.empty_like(y) for y in twice])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from megabert.ops.backend import apex_obstacle, apex_status
-from megabert.ops.layer_norm.api import layer_norm_twice
+from megabert.ops.layer_norm.api import layer_norm
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_apex_layer_norm_equals_torchs(apex_stand_in, dtype, generator, make_sit
     rows = {name: torch.randn(9, 32, generator=generator).to(dtype) for name in ("x_TD", "residual_TD")}
     columns = {n: torch.randn(32, generator=generator).to(dtype) for n in ("weight_D", "bias_D", "input_bias_D")}
     results = []
-    for op in (layer_norm_apex, layer_norm_twice):
+    for op in (layer_norm_apex, layer_norm):
         leaves = {name: tensor.clone().requires_grad_() for name, tensor in (rows | columns).items()}
         out, twin = op(**leaves, eps=1e-12, dropout=make_site(9))
         (out + 2 * twin).backward(torch.ones_like(out).cumsum(1) / 32)

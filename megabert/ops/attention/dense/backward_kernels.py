@@ -27,7 +27,7 @@ Without IS_WHOLE, delta = rowsum(dO * O) / c comes from ``attention_delta``.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, load_rows, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 
@@ -83,25 +83,13 @@ def _store_bias_sums(
 
 @triton.jit
 def _differentiate_tile(
-    qkv_ptr,  # queries, keys and values of one sequence and head
-    dout_ptr,  # gradient of its contexts
-    lse_ptr,  # log2 of its softmax's denominators
-    delta_ptr,  # its rowsum(A * dP); not read if IS_WHOLE
-    dqkv_ptr,  # gradients of its queries, keys and values
-    sums_ptr,  # its dQ so far (IS_RUNNING), or its part from this tile, float32, a row of D a query
-    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, width), or None
-    sequences,  # B
+    pointers,  # those of ``attention_backward``, moved to one sequence and head
     first_col,  # first key of the tile
     length,  # tokens of the sequence
     width,  # D
-    key,  # key of dropout
-    second_key,  # the one that follows from it
-    score_scale,  # log2(e) / sqrt(H)
-    gradient_scale,  # dropout scale / sqrt(H)
-    threshold,  # smallest hash that survives dropout, int32
-    dropout_scale,  # what a survivor of dropout is multiplied by
-    HAS_DROPOUT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,  # whether dK and dV are summed over tokens
+    sequences,  # B
+    keys,  # keys of dropout, or None
+    scales,  # those of ``attention_backward``, threshold included
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether the same program takes the tiles before and after
     HEAD: tl.constexpr,  # H
@@ -110,34 +98,36 @@ def _differentiate_tile(
     COLUMNS: tl.constexpr,  # keys of the tile
 ):
     """Differentiate by COLUMNS keys and values, and add their part of the gradient of the queries."""
-    h = tl.arange(0, BLOCK_H)
+    qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr = pointers
+    score_scale, gradient_scale, threshold, dropout_scale = scales
+    h, stride = tl.arange(0, BLOCK_H), 3 * width
     rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     cols = first_col + columns
 
     # Keys and values are loaded once, and their gradients are summed up in registers. Past the end, scores are taken
     # of the last key again: with a key of zeros, 2^(0 - lse) could be infinite. Its value is zero there, and in dQ the
     # key is, so dS does not matter.
-    offsets = tl.minimum(cols, length - 1)[:, None] * 3 * width + h[None, :]
+    offsets = tl.minimum(cols, length - 1)[:, None] * stride + h[None, :]
     any_k = tl.load(qkv_ptr + width + offsets, mask=(h < HEAD)[None, :], other=0.0)
-    col_offsets = cols[:, None] * 3 * width + h[None, :]
+    col_offsets = cols[:, None] * stride + h[None, :]
     col_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
-    k = tl.load(qkv_ptr + width + col_offsets, mask=col_mask, other=0.0)
-    v = tl.load(qkv_ptr + 2 * width + col_offsets, mask=col_mask, other=0.0)
+    k = load_rows(qkv_ptr + width, cols, length, stride, HEAD, BLOCK_H)
+    v = load_rows(qkv_ptr + 2 * width, cols, length, stride, HEAD, BLOCK_H)
     dk = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     dv = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     for first in range(0, length, ROWS):
         row = first + rows
         row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
-        q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
-        do = tl.load(dout_ptr + row[:, None] * width + h[None, :], mask=row_mask, other=0.0)
+        q = load_rows(qkv_ptr, row, length, stride, HEAD, BLOCK_H)
+        do = load_rows(dout_ptr, row, length, width, HEAD, BLOCK_H)
 
         # P again, as (keys, queries); zero for queries past the end, whose lse is +inf. A is what forward multiplied
         # the values by, but for the scale.
         log_total = tl.load(lse_ptr + row)
         p = exp2(tl.dot(any_k, tl.trans(q), input_precision="ieee") * score_scale - log_total[None, :])
         a = p
-        if HAS_DROPOUT:
-            a = drop_pairs(p, key, second_key, first, rows[None, :], first_col, columns[:, None], threshold)
+        if keys is not None:
+            a = drop_pairs(p, keys, first, rows[None, :], first_col, columns[:, None], threshold)
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         dv = tl.dot(a.to(do.dtype), do, dv, input_precision="ieee")
 
@@ -147,7 +137,7 @@ def _differentiate_tile(
         dk = tl.dot(ds, q, dk, input_precision="ieee")
         dq = tl.dot(tl.trans(ds), k, input_precision="ieee")
 
-        dq_ptr = dqkv_ptr + row[:, None] * 3 * width + h[None, :]
+        dq_ptr = dqkv_ptr + row[:, None] * stride + h[None, :]
         sum_ptr = sums_ptr + row[:, None] * width + h[None, :]
         if IS_WHOLE:
             tl.store(dq_ptr, (dq * gradient_scale).to(dqkv_ptr.dtype.element_ty), mask=row_mask)
@@ -162,7 +152,7 @@ def _differentiate_tile(
     dv = (dv * dropout_scale).to(dqkv_ptr.dtype.element_ty)
     tl.store(dqkv_ptr + width + col_offsets, dk, mask=col_mask)
     tl.store(dqkv_ptr + 2 * width + col_offsets, dv, mask=col_mask)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         dk_sum = tl.sum(tl.where(col_mask, dk, 0.0).to(tl.float32), axis=0)
         dv_sum = tl.sum(tl.where(col_mask, dv, 0.0).to(tl.float32), axis=0)
         _store_bias_sums(bias_ptr, sequences, width, dk_sum, dv_sum, HEAD, BLOCK_H)
@@ -179,7 +169,7 @@ def attention_backward(
     delta_ptr,  # rowsum(A * dP), float32, (heads, queries); not read if IS_WHOLE
     dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD)
     sums_ptr,  # scratch for dQ, float32, (tiles, tokens, heads, HEAD); not read if IS_WHOLE
-    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, heads, HEAD), or None
+    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, heads, HEAD); else None
     tokens,  # T, padding included
     sequences,  # B
     heads,  # N
@@ -189,8 +179,6 @@ def attention_backward(
     gradient_scale,  # dropout scale / sqrt(H)
     threshold,  # smallest hash that survives dropout, int32
     dropout_scale,  # what a survivor of dropout is multiplied by
-    HAS_DROPOUT: tl.constexpr,
-    HAS_BIAS: tl.constexpr,  # whether dK and dV are summed over tokens; with IS_WHOLE only
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether a program takes all tiles of its sequence
     HEAD: tl.constexpr,  # H
@@ -213,7 +201,7 @@ def attention_backward(
         write_zeros(dqkv_ptr + 2 * width, start, length, tile * ROWS, tiles * ROWS, 3 * width, HEAD, BLOCK_H, ROWS)
         return
     if tile * COLUMNS >= length:
-        if HAS_BIAS:
+        if bias_ptr is not None:
             none = tl.zeros((BLOCK_H,), dtype=tl.float32)
             _store_bias_sums(bias_ptr, sequences, width, none, none, HEAD, BLOCK_H)
         return
@@ -226,26 +214,24 @@ def attention_backward(
     first = head.to(tl.int64) * queries + first_query(start, sequence, PADDING)
     lse_ptr += first
     delta_ptr += first
-    key, second_key = 0, 0
-    if HAS_DROPOUT:
-        key, second_key = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
+    keys = None
+    if seeds_ptr is not None:
+        keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
+    pointers = (qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr)
+    scales = (score_scale, gradient_scale, threshold, dropout_scale)
     if IS_RUNNING:
         for first_col in range(0, length, COLUMNS):
             # A tile may begin only when all threads have written the sums that it reads.
             tl.debug_barrier()
             _differentiate_tile(
-                qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr, sequences,
-                first_col, length, width, key, second_key,
-                score_scale, gradient_scale, threshold, dropout_scale,
-                HAS_DROPOUT, HAS_BIAS, IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
+                pointers, first_col, length, width, sequences, keys, scales,
+                IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
             )  # fmt: skip
     else:
         _differentiate_tile(
-            qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr, sequences,
-            tile * COLUMNS, length, width, key, second_key,
-            score_scale, gradient_scale, threshold, dropout_scale,
-            HAS_DROPOUT, HAS_BIAS, IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
+            pointers, tile * COLUMNS, length, width, sequences, keys, scales,
+            IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
         )  # fmt: skip
 
 

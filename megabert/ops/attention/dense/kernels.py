@@ -53,6 +53,21 @@ def dropout_keys(
 
 
 @triton.jit
+def load_rows(
+    ptr,  # one head of a tensor of rows, moved to a sequence
+    row,  # which rows
+    length,  # rows of the sequence; those past its end are zeros
+    stride,  # elements from one row to the next
+    HEAD: tl.constexpr,  # H
+    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
+):
+    """Return rows of one head, (rows, BLOCK_H)."""
+    h = tl.arange(0, BLOCK_H)
+    mask = (row < length)[:, None] & (h < HEAD)[None, :]
+    return tl.load(ptr + row[:, None] * stride + h[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
 def write_zeros(
     out_ptr,  # one head of a tensor of rows
     start,  # first row of the padding
@@ -88,7 +103,7 @@ def _scores_and_values(
     """Return Q K^T, -inf for keys past the end, and the values of a tile."""
     h = tl.arange(0, BLOCK_H)
     cols = first + tl.arange(0, COLUMNS)
-    offsets = cols[:, None] * 3 * width + h[None, :]
+    offsets = cols[:, None] * (3 * width) + h[None, :]
     mask = (h < HEAD)[None, :]
     if IS_TAIL:
         mask &= (cols < length)[:, None]
@@ -129,7 +144,6 @@ def attention_forward(
     score_scale,  # log2(e) / sqrt(H)
     threshold,  # smallest hash that survives dropout, int32
     dropout_scale,  # what a survivor of dropout is multiplied by
-    HAS_DROPOUT: tl.constexpr,
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries of a program
@@ -155,10 +169,9 @@ def attention_forward(
     row = block * ROWS + rows
     cols = tl.arange(0, COLUMNS)
     qkv_ptr += start.to(tl.int64) * 3 * width + head * HEAD
-    row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
-    q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
-    if HAS_DROPOUT:
-        key, second_key = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
+    q = load_rows(qkv_ptr, row, length, 3 * width, HEAD, BLOCK_H)
+    if seeds_ptr is not None:
+        keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
     # Walk over the keys: tiles that the sequence fills, then the rest, where keys past the end need a mask.
     highest = tl.full((ROWS,), float("-inf"), dtype=tl.float32)
@@ -168,19 +181,20 @@ def attention_forward(
     for first in range(0, filled, COLUMNS):
         scores, v = _scores_and_values(q, qkv_ptr, first, length, width, False, HEAD, BLOCK_H, COLUMNS)
         p, shrink, total, highest = weigh(scores, total, highest, score_scale)
-        if HAS_DROPOUT:  # after the sum: a dropped probability stays in the denominator
-            p = drop_pairs(p, key, second_key, block * ROWS, rows[:, None], first, cols[None, :], threshold)
+        if seeds_ptr is not None:  # after the sum: a dropped probability stays in the denominator
+            p = drop_pairs(p, keys, block * ROWS, rows[:, None], first, cols[None, :], threshold)
         context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
     if filled < length:
         scores, v = _scores_and_values(q, qkv_ptr, filled, length, width, True, HEAD, BLOCK_H, COLUMNS)
         p, shrink, total, highest = weigh(scores, total, highest, score_scale)
-        if HAS_DROPOUT:
-            p = drop_pairs(p, key, second_key, block * ROWS, rows[:, None], filled, cols[None, :], threshold)
+        if seeds_ptr is not None:
+            p = drop_pairs(p, keys, block * ROWS, rows[:, None], filled, cols[None, :], threshold)
         context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
 
     # Divide by the denominator, and keep its logarithm.
     context *= (dropout_scale / total)[:, None]
     offsets = (start + row).to(tl.int64)[:, None] * width + h[None, :]
+    row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
     tl.store(out_ptr + offsets, context.to(out_ptr.dtype.element_ty), mask=row_mask)
     lse = tl.where(row < length, highest + tl.log2(total), float("inf"))
     tl.store(lse_ptr + head.to(tl.int64) * queries + first_query(start, sequence, ROWS) + row, lse)

@@ -17,7 +17,7 @@ from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.input_checks import require_heads
-from megabert.ops.triton_support.tile_sizes import attention_tiles, capability_of, fills_card, power_of_two
+from megabert.ops.triton_support.tile_sizes import Tiles, attention_tiles, capability_of, fills_card, power_of_two
 
 LOG2_E = 1.4426950408889634
 
@@ -62,25 +62,10 @@ class _Attention(torch.autograd.Function):
         queries = tokens // 16 * 16 + sequences * (tiles.forward.rows + 16)
         lse_NR = out_TD.new_empty(num_heads, queries, dtype=torch.float32)
         attention_forward[((sequences + 1) * blocks, num_heads)](
-            qkv_TC,
-            cu_seqlens,
-            *seeds_and_constants(dropout),
-            out_TD,
-            lse_NR,
-            tokens,
-            queries,
-            sequences,
-            num_heads,
-            blocks,
-            LOG2_E / math.sqrt(head_width),
-            *threshold_and_scale(dropout),
-            HAS_DROPOUT=dropout is not None,
-            HEAD=head_width,
-            BLOCK_H=max(16, power_of_two(head_width)),
-            ROWS=tiles.forward.rows,
-            COLUMNS=tiles.forward.columns,
-            num_warps=tiles.forward.warps,
-            num_stages=tiles.forward.stages,
+            *(qkv_TC, cu_seqlens, *seeds_and_constants(dropout), out_TD, lse_NR),
+            *(tokens, queries, sequences, num_heads, blocks),
+            *(LOG2_E / math.sqrt(head_width), *threshold_and_scale(dropout)),
+            **options_of(tiles.forward, head_width),
         )
         # Where a program holds all keys of a head, delta needs no output.
         ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NR, None if tiles.is_whole else out_TD)
@@ -110,35 +95,14 @@ class _Attention(torch.autograd.Function):
             _write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, (max_seqlen, tiles.forward.rows, 1.0 / scale))
             sums_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
         attention_backward[((sequences + 1) * key_tiles, num_heads)](
-            qkv_TC,
-            grad_TD,
-            cu_seqlens,
-            *seeds_and_constants(dropout),
-            lse_NR,
-            delta_NR,
-            dqkv_TC,
-            sums_KTD,
-            biases_2BD,
-            tokens,
-            sequences,
-            num_heads,
-            lse_NR.shape[1],
-            key_tiles,
-            LOG2_E / math.sqrt(head_width),
-            scale / math.sqrt(head_width),
-            threshold,
-            scale,
-            HAS_DROPOUT=dropout is not None,
-            HAS_BIAS=biases_2BD is not None,
+            *(qkv_TC, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
+            *(lse_NR, delta_NR, dqkv_TC, sums_KTD, biases_2BD),
+            *(tokens, sequences, num_heads, lse_NR.shape[1], key_tiles),
+            *(LOG2_E / math.sqrt(head_width), scale / math.sqrt(head_width), threshold, scale),
             IS_WHOLE=tiles.is_whole,
             IS_RUNNING=is_running,
-            HEAD=head_width,
-            BLOCK_H=max(16, power_of_two(head_width)),
-            ROWS=tiles.backward.rows,
-            COLUMNS=tiles.backward.columns,
             PADDING=tiles.forward.rows,
-            num_warps=tiles.backward.warps,
-            num_stages=tiles.backward.stages,
+            **options_of(tiles.backward, head_width),
         )
         if not tiles.is_whole and not is_running:
             _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, (max_seqlen, tiles.backward.columns, scale, head_width))
@@ -155,6 +119,12 @@ def _bias_gradient(dqkv_TC: Tensor, biases_2BD: Tensor | None, dtype: torch.dtyp
     torch.sum(dqkv_TC[:, :width], 0, dtype=dtype, out=dbias_3D[0])
     column_sums(biases_2BD, dtype, out=dbias_3D[1:])
     return dbias_3D.view(-1)
+
+
+def options_of(tiles: Tiles, head_width: int) -> dict[str, int]:
+    """Return what a configuration and the width of a head say about a launch."""
+    heads = {"HEAD": head_width, "BLOCK_H": max(16, power_of_two(head_width))}
+    return {**heads, **tiles.options, "num_stages": tiles.stages}
 
 
 def seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None, Tensor | None]:
@@ -174,16 +144,8 @@ def _write_delta(
     sequences, (tokens, width) = cu_seqlens.numel() - 1, out_TD.shape
     blocks = max(1, triton.cdiv(max_seqlen, rows))
     attention_delta[(sequences * blocks, heads)](
-        out_TD,
-        grad_TD,
-        cu_seqlens,
-        delta_NR,
-        tokens,
-        sequences,
-        heads,
-        blocks,
-        queries,
-        inverse_scale,
+        *(out_TD, grad_TD, cu_seqlens, delta_NR),
+        *(tokens, sequences, heads, blocks, queries, inverse_scale),
         HEAD=width // heads,
         BLOCK_H=power_of_two(width // heads),
         ROWS=rows,
@@ -203,13 +165,8 @@ def _add_up_tiles(
     rows, columns = 16, min(128, power_of_two(width))
     blocks = triton.cdiv(max_seqlen, rows)
     attention_sum_tiles[((cu_seqlens.numel() - 1) * blocks, triton.cdiv(width, columns))](
-        parts_KTD,
-        cu_seqlens,
-        dqkv_TC,
-        tokens,
-        width,
-        blocks,
-        scale / math.sqrt(head_width),
+        *(parts_KTD, cu_seqlens, dqkv_TC),
+        *(tokens, width, blocks, scale / math.sqrt(head_width)),
         TILE=tile,
         ROWS=rows,
         COLUMNS=columns,

@@ -16,7 +16,7 @@ scratch. No kernel has atomics, so results repeat. Gradients of turned queries a
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import dropout_keys, write_zeros
+from megabert.ops.attention.dense.kernels import dropout_keys, load_rows, write_zeros
 from megabert.ops.attention.rotary.kernels import (
     first_key,
     is_seen,
@@ -27,54 +27,6 @@ from megabert.ops.attention.rotary.kernels import (
     tile_of,
 )
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
-
-
-@triton.jit
-def _differentiate_queries(
-    dq_first,  # gradient of the first halves of turned queries so far, (ROWS, BLOCK_E)
-    dq_second,  # of the second halves
-    q_first,  # first halves of turned queries
-    q_second,  # second halves
-    do,  # gradient of their contexts, (ROWS, BLOCK_H)
-    lse,  # log2 of the softmax's denominators
-    delta,  # rowsum(A * dP)
-    qkv_ptr,  # queries, keys and values of one sequence and head
-    turns_ptr,  # cosines and sines, float32, (positions, 2, E)
-    first_row,  # first query of the program
-    first_col,  # first key of the tile
-    length,  # tokens of the sequence
-    width,  # D
-    key,  # key of dropout
-    second_key,  # the one that follows from it
-    score_scale,  # log2(e) / sqrt(H)
-    threshold,  # smallest hash that survives dropout, int32
-    IS_MASKED: tl.constexpr,  # whether some query of the program may not see some key of the tile
-    REACH: tl.constexpr,  # tokens to each side that a query sees; 0: all
-    IS_TURNED: tl.constexpr,  # whether queries and keys are turned in memory
-    HAS_DROPOUT: tl.constexpr,
-    HEAD: tl.constexpr,  # H
-    BLOCK_E: tl.constexpr,  # E, rounded up to a power of two, at least 16
-    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
-    ROWS: tl.constexpr,  # queries of a program
-    COLUMNS: tl.constexpr,  # keys of the tile
-):
-    """Return the gradient of queries with the part of one more tile of keys, without its scale."""
-    h = tl.arange(0, BLOCK_H)
-    rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    cols = first_col + columns
-    k_first, k_second = load_turned(qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E)
-    v_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
-    v = tl.load(qkv_ptr + 2 * width + cols[:, None] * 3 * width + h[None, :], mask=v_mask, other=0.0)
-    p = exp2(products_of_halves(q_first, q_second, k_first, k_second) * score_scale - lse[:, None])
-    if IS_MASKED:
-        seen = is_seen((first_row + rows)[:, None], first_col, columns[None, :], length, REACH)
-        p = tl.where(seen, p, 0.0)
-    a = p
-    if HAS_DROPOUT:
-        a = drop_pairs(p, key, second_key, first_row, rows[:, None], first_col, columns[None, :], threshold)
-    ds = (a * tl.dot(do, tl.trans(v), input_precision="ieee") - p * delta[:, None]).to(do.dtype)
-    dq_first = tl.dot(ds, k_first, dq_first, input_precision="ieee")
-    return dq_first, tl.dot(ds, k_second, dq_second, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["tokens", "sequences"])
@@ -99,7 +51,6 @@ def rotary_attention_backward_queries(
     inverse_scale,  # 1 / dropout scale
     REACH: tl.constexpr,  # tokens to each side that a query sees; 0: all
     IS_TURNED: tl.constexpr,  # whether queries and keys are turned in memory
-    HAS_DROPOUT: tl.constexpr,
     HEAD: tl.constexpr,  # H
     BLOCK_E: tl.constexpr,  # E, rounded up to a power of two, at least 16
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
@@ -131,26 +82,32 @@ def rotary_attention_backward_queries(
     numbers = head.to(tl.int64) * queries + tile * ROWS + rows
     tl.store(delta_ptr + numbers, delta)
     lse = tl.load(lse_ptr + numbers)
-    key, second_key = 0, 0
-    if HAS_DROPOUT:
-        key, second_key = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
+    if seeds_ptr is not None:
+        keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
     dq_first = tl.zeros((ROWS, BLOCK_E), dtype=tl.float32)
     dq_second = tl.zeros((ROWS, BLOCK_E), dtype=tl.float32)
+    columns = tl.arange(0, COLUMNS)
     begin = first_key(first_row, length, REACH, COLUMNS)
-    if REACH == 0:  # tiles that the sequence fills
-        for first_col in range(0, begin, COLUMNS):
-            dq_first, dq_second = _differentiate_queries(
-                dq_first, dq_second, q_first, q_second, do, lse, delta, qkv_ptr, turns_ptr, first_row, first_col,
-                length, width, key, second_key, score_scale, threshold,
-                False, REACH, IS_TURNED, HAS_DROPOUT, HEAD, BLOCK_E, BLOCK_H, ROWS, COLUMNS,
-            )  # fmt: skip
-    for first_col in range(begin, last_key(first_row, length, REACH, ROWS), COLUMNS):
-        dq_first, dq_second = _differentiate_queries(
-            dq_first, dq_second, q_first, q_second, do, lse, delta, qkv_ptr, turns_ptr, first_row, first_col,
-            length, width, key, second_key, score_scale, threshold,
-            True, REACH, IS_TURNED, HAS_DROPOUT, HEAD, BLOCK_E, BLOCK_H, ROWS, COLUMNS,
-        )  # fmt: skip
+    end = last_key(first_row, length, REACH, ROWS)
+    # Without a window, first the tiles that the sequence fills; then those of which a query may not see some key.
+    for is_masked in tl.static_range(1 if REACH else 0, 2):
+        for first_col in range(begin if is_masked else 0, end if is_masked else begin, COLUMNS):
+            cols = first_col + columns
+            k_first, k_second = load_turned(
+                qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E
+            )
+            v = load_rows(qkv_ptr + 2 * width, cols, length, 3 * width, HEAD, BLOCK_H)
+            p = exp2(products_of_halves(q_first, q_second, k_first, k_second) * score_scale - lse[:, None])
+            if is_masked:
+                seen = is_seen(row[:, None], first_col, columns[None, :], length, REACH)
+                p = tl.where(seen, p, 0.0)
+            a = p
+            if seeds_ptr is not None:
+                a = drop_pairs(p, keys, first_row, rows[:, None], first_col, columns[None, :], threshold)
+            ds = (a * tl.dot(do, tl.trans(v), input_precision="ieee") - p * delta[:, None]).to(do.dtype)
+            dq_first = tl.dot(ds, k_first, dq_first, input_precision="ieee")
+            dq_second = tl.dot(ds, k_second, dq_second, input_precision="ieee")
     store_turned_back(
         dqkv_ptr, turns_ptr, dq_first * gradient_scale, dq_second * gradient_scale, row, length, 3 * width, HEAD,
         BLOCK_E,
@@ -178,7 +135,6 @@ def rotary_attention_backward_keys(
     dropout_scale,  # what a survivor of dropout is multiplied by
     REACH: tl.constexpr,  # tokens to each side that a query sees; 0: all
     IS_TURNED: tl.constexpr,  # whether queries and keys are turned in memory
-    HAS_DROPOUT: tl.constexpr,
     HEAD: tl.constexpr,  # H
     BLOCK_E: tl.constexpr,  # E, rounded up to a power of two, at least 16
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
@@ -211,11 +167,10 @@ def rotary_attention_backward_keys(
     numbers = head.to(tl.int64) * queries + (start // PADDING + sequence) * PADDING
     k_first, k_second = load_turned(qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E)
     v_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
-    v_offsets = cols[:, None] * 3 * width + h[None, :]
-    v = tl.load(qkv_ptr + 2 * width + v_offsets, mask=v_mask, other=0.0)
-    key, second_key = 0, 0
-    if HAS_DROPOUT:
-        key, second_key = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
+    v_offsets = cols[:, None] * (3 * width) + h[None, :]
+    v = load_rows(qkv_ptr + 2 * width, cols, length, 3 * width, HEAD, BLOCK_H)
+    if seeds_ptr is not None:
+        keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
     dk_first = tl.zeros((COLUMNS, BLOCK_E), dtype=tl.float32)
     dk_second = tl.zeros((COLUMNS, BLOCK_E), dtype=tl.float32)
@@ -226,16 +181,15 @@ def rotary_attention_backward_keys(
     for first_row in range(begin, last_key(first_col, length, REACH, COLUMNS), ROWS):
         row = first_row + rows
         q_first, q_second = load_turned(qkv_ptr, turns_ptr, row, length, 3 * width, IS_TURNED, HEAD, BLOCK_E)
-        mask = (row < length)[:, None] & (h < HEAD)[None, :]
-        do = tl.load(dout_ptr + row[:, None] * width + h[None, :], mask=mask, other=0.0)
+        do = load_rows(dout_ptr, row, length, width, HEAD, BLOCK_H)
         lse = tl.load(lse_ptr + numbers + row)
         p = exp2(products_of_halves(k_first, k_second, q_first, q_second) * score_scale - lse[None, :])
         if REACH:
             offset = (first_row + REACH - cols)[:, None] + rows[None, :]
             p = tl.where(offset.to(tl.uint32, bitcast=True) <= 2 * REACH, p, 0.0)
         a = p
-        if HAS_DROPOUT:
-            a = drop_pairs(p, key, second_key, first_row, rows[None, :], first_col, columns[:, None], threshold)
+        if seeds_ptr is not None:
+            a = drop_pairs(p, keys, first_row, rows[None, :], first_col, columns[:, None], threshold)
         dv = tl.dot(a.to(do.dtype), do, dv, input_precision="ieee")
         delta = tl.load(delta_ptr + numbers + row)
         ds = (a * tl.dot(v, tl.trans(do), input_precision="ieee") - p * delta[None, :]).to(do.dtype)

@@ -19,7 +19,7 @@ Numbers a query (lse, delta) have buffers in the layout of those tiles: whole ti
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, weigh, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, load_rows, weigh, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs
 
 
@@ -149,50 +149,6 @@ def last_key(first_row, length, REACH: tl.constexpr, ROWS: tl.constexpr):
     return length
 
 
-@triton.jit
-def _attend_to_tile(
-    q_first,  # first halves of turned queries, (ROWS, BLOCK_E)
-    q_second,  # second halves
-    context,  # sum of weighed values so far, (ROWS, BLOCK_H)
-    total,  # softmax's denominator so far
-    highest,  # largest score so far
-    qkv_ptr,  # queries, keys and values of one sequence and head
-    turns_ptr,  # cosines and sines, float32, (positions, 2, E)
-    first_row,  # first query of the program
-    first_col,  # first key of the tile
-    length,  # tokens of the sequence
-    width,  # D
-    key,  # key of dropout
-    second_key,  # the one that follows from it
-    score_scale,  # log2(e) / sqrt(H)
-    threshold,  # smallest hash that survives dropout, int32
-    IS_MASKED: tl.constexpr,  # whether some query of the program may not see some key of the tile
-    REACH: tl.constexpr,  # tokens to each side that a query sees; 0: all
-    IS_TURNED: tl.constexpr,  # whether queries and keys are turned in memory
-    HAS_DROPOUT: tl.constexpr,
-    HEAD: tl.constexpr,  # H
-    BLOCK_E: tl.constexpr,  # E, rounded up to a power of two, at least 16
-    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
-    ROWS: tl.constexpr,  # queries of a program
-    COLUMNS: tl.constexpr,  # keys of the tile
-):
-    """Return context, total and highest with the keys of one more tile."""
-    h = tl.arange(0, BLOCK_H)
-    rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    cols = first_col + columns
-    k_first, k_second = load_turned(qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E)
-    v_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
-    v = tl.load(qkv_ptr + 2 * width + cols[:, None] * 3 * width + h[None, :], mask=v_mask, other=0.0)
-    scores = products_of_halves(q_first, q_second, k_first, k_second)
-    if IS_MASKED:
-        seen = is_seen((first_row + rows)[:, None], first_col, columns[None, :], length, REACH)
-        scores = tl.where(seen, scores, float("-inf"))
-    p, shrink, total, highest = weigh(scores, total, highest, score_scale)
-    if HAS_DROPOUT:  # after the sum: a dropped probability stays in the denominator
-        p = drop_pairs(p, key, second_key, first_row, rows[:, None], first_col, columns[None, :], threshold)
-    return tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee"), total, highest
-
-
 @triton.jit(do_not_specialize=["tokens", "sequences"])
 def rotary_turn(
     qkv_ptr,  # queries, keys and values, (tokens, 3, heads, HEAD)
@@ -241,7 +197,6 @@ def rotary_attention_forward(
     dropout_scale,  # what a survivor of dropout is multiplied by
     REACH: tl.constexpr,  # tokens to each side that a query sees; 0: all
     IS_TURNED: tl.constexpr,  # whether queries and keys are turned in memory
-    HAS_DROPOUT: tl.constexpr,
     HEAD: tl.constexpr,  # H
     BLOCK_E: tl.constexpr,  # E, rounded up to a power of two, at least 16
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
@@ -263,28 +218,32 @@ def rotary_attention_forward(
     row = first_row + rows
     qkv_ptr += start.to(tl.int64) * 3 * width + head * HEAD
     q_first, q_second = load_turned(qkv_ptr, turns_ptr, row, length, 3 * width, IS_TURNED, HEAD, BLOCK_E)
-    key, second_key = 0, 0
-    if HAS_DROPOUT:
-        key, second_key = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
+    if seeds_ptr is not None:
+        keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
     # The largest score begins at a finite number: a query may see no key of the first tile, and -inf - -inf is NaN.
     highest = tl.full((ROWS,), -1e30, dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
     context = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
+    columns = tl.arange(0, COLUMNS)
     begin = first_key(first_row, length, REACH, COLUMNS)
-    if REACH == 0:  # tiles that the sequence fills
-        for first_col in range(0, begin, COLUMNS):
-            context, total, highest = _attend_to_tile(
-                q_first, q_second, context, total, highest, qkv_ptr, turns_ptr, first_row, first_col, length, width,
-                key, second_key, score_scale, threshold,
-                False, REACH, IS_TURNED, HAS_DROPOUT, HEAD, BLOCK_E, BLOCK_H, ROWS, COLUMNS,
-            )  # fmt: skip
-    for first_col in range(begin, last_key(first_row, length, REACH, ROWS), COLUMNS):
-        context, total, highest = _attend_to_tile(
-            q_first, q_second, context, total, highest, qkv_ptr, turns_ptr, first_row, first_col, length, width,
-            key, second_key, score_scale, threshold,
-            True, REACH, IS_TURNED, HAS_DROPOUT, HEAD, BLOCK_E, BLOCK_H, ROWS, COLUMNS,
-        )  # fmt: skip
+    end = last_key(first_row, length, REACH, ROWS)
+    # Without a window, first the tiles that the sequence fills; then those of which a query may not see some key.
+    for is_masked in tl.static_range(1 if REACH else 0, 2):
+        for first_col in range(begin if is_masked else 0, end if is_masked else begin, COLUMNS):
+            cols = first_col + columns
+            k_first, k_second = load_turned(
+                qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E
+            )
+            v = load_rows(qkv_ptr + 2 * width, cols, length, 3 * width, HEAD, BLOCK_H)
+            scores = products_of_halves(q_first, q_second, k_first, k_second)
+            if is_masked:
+                seen = is_seen(row[:, None], first_col, columns[None, :], length, REACH)
+                scores = tl.where(seen, scores, float("-inf"))
+            p, shrink, total, highest = weigh(scores, total, highest, score_scale)
+            if seeds_ptr is not None:  # after the sum: a dropped probability stays in the denominator
+                p = drop_pairs(p, keys, first_row, rows[:, None], first_col, columns[None, :], threshold)
+            context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
 
     # Divide by the denominator, and keep its logarithm; +inf behind the end makes exp2(S - lse) zero there.
     context *= (dropout_scale / total)[:, None]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dense.triton import LOG2_E, seeds_and_constants
+from megabert.ops.attention.dense.triton import LOG2_E, options_of, seeds_and_constants
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.backward_kernels import (
     rotary_attention_backward_keys,
@@ -19,7 +19,7 @@ from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.kernels import rotary_attention_forward, rotary_turn
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.input_checks import require_heads
-from megabert.ops.triton_support.tile_sizes import Tiles, capability_of, power_of_two, rotary_tiles
+from megabert.ops.triton_support.tile_sizes import capability_of, power_of_two, rotary_tiles
 
 
 def rotary_attention_triton(
@@ -54,33 +54,27 @@ class _RotaryAttention(torch.autograd.Function):
         )
         count = _tiles_of(tokens, cu_seqlens, tiles.forward.rows)
         is_turned = not (reach and tiles.may_turn)
+        pairs = max(16, power_of_two(head_width // 2))
+        constants = {"REACH": reach, "IS_TURNED": is_turned, "BLOCK_E": pairs}
         if is_turned:
             qkv_TC = _turned(qkv_TC, turns_S2E, cu_seqlens, num_heads)
         out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
         lse_NR = out_TD.new_empty(num_heads, count * tiles.forward.rows, dtype=torch.float32)
         rotary_attention_forward[(count, num_heads)](
-            qkv_TC,
-            turns_S2E,
-            cu_seqlens,
-            *seeds_and_constants(dropout),
-            out_TD,
-            lse_NR,
-            tokens,
-            lse_NR.shape[1],
-            cu_seqlens.numel() - 1,
-            num_heads,
-            LOG2_E / math.sqrt(head_width),
-            *threshold_and_scale(dropout),
-            **_constants(reach, is_turned, dropout, head_width, tiles.forward),
+            *(qkv_TC, turns_S2E, cu_seqlens, *seeds_and_constants(dropout), out_TD, lse_NR),
+            *(tokens, lse_NR.shape[1], cu_seqlens.numel() - 1, num_heads),
+            *(LOG2_E / math.sqrt(head_width), *threshold_and_scale(dropout)),
+            **constants,
+            **options_of(tiles.forward, head_width),
         )
         ctx.save_for_backward(qkv_TC, turns_S2E, cu_seqlens, out_TD, lse_NR)
-        ctx.constants = (reach, is_turned, num_heads, dropout, tiles)
+        ctx.constants = (num_heads, dropout, tiles, constants)
         return out_TD
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
         qkv_TC, turns_S2E, cu_seqlens, out_TD, lse_NR = ctx.saved_tensors
-        reach, is_turned, num_heads, dropout, tiles = ctx.constants
+        num_heads, dropout, tiles, constants = ctx.constants
         grad_TD = grad_TD.contiguous()
         tokens, head_width = len(qkv_TC), qkv_TC.shape[1] // (3 * num_heads)
         threshold, scale = threshold_and_scale(dropout)
@@ -89,34 +83,17 @@ class _RotaryAttention(torch.autograd.Function):
         scales = (LOG2_E / math.sqrt(head_width), scale / math.sqrt(head_width), threshold)
         # The pass by queries writes delta, which the pass by keys reads.
         rotary_attention_backward_queries[(_tiles_of(tokens, cu_seqlens, tiles.queries.rows), num_heads)](
-            qkv_TC,
-            turns_S2E,
-            out_TD,
-            grad_TD,
-            cu_seqlens,
-            *seeds_and_constants(dropout),
-            lse_NR,
-            delta_NR,
-            dqkv_TC,
-            *numbers,
-            *scales,
-            1.0 / scale,
-            **_constants(reach, is_turned, dropout, head_width, tiles.queries),
+            *(qkv_TC, turns_S2E, out_TD, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
+            *(lse_NR, delta_NR, dqkv_TC, *numbers, *scales, 1.0 / scale),
+            **constants,
+            **options_of(tiles.queries, head_width),
         )
         rotary_attention_backward_keys[(_tiles_of(tokens, cu_seqlens, tiles.keys.columns), num_heads)](
-            qkv_TC,
-            turns_S2E,
-            grad_TD,
-            cu_seqlens,
-            *seeds_and_constants(dropout),
-            lse_NR,
-            delta_NR,
-            dqkv_TC,
-            *numbers,
-            *scales,
-            scale,
-            **_constants(reach, is_turned, dropout, head_width, tiles.keys),
+            *(qkv_TC, turns_S2E, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
+            *(lse_NR, delta_NR, dqkv_TC, *numbers, *scales, scale),
             PADDING=tiles.forward.rows,
+            **constants,
+            **options_of(tiles.keys, head_width),
         )
         return dqkv_TC, None, None, None, None, None
 
@@ -126,13 +103,8 @@ def _turned(qkv_TC: Tensor, turns_S2E: Tensor, cu_seqlens: Tensor, num_heads: in
     rows, head_width = 64, qkv_TC.shape[1] // (3 * num_heads)
     turned_TC = torch.empty_like(qkv_TC)
     rotary_turn[(_tiles_of(len(qkv_TC), cu_seqlens, rows), 3 * num_heads)](
-        qkv_TC,
-        turns_S2E,
-        cu_seqlens,
-        turned_TC,
-        len(qkv_TC),
-        cu_seqlens.numel() - 1,
-        num_heads,
+        *(qkv_TC, turns_S2E, cu_seqlens, turned_TC),
+        *(len(qkv_TC), cu_seqlens.numel() - 1, num_heads),
         HEAD=head_width,
         BLOCK_E=power_of_two(head_width // 2),
         ROWS=rows,
@@ -144,21 +116,3 @@ def _turned(qkv_TC: Tensor, turns_S2E: Tensor, cu_seqlens: Tensor, num_heads: in
 def _tiles_of(tokens: int, cu_seqlens: Tensor, tile: int) -> int:
     """Return how many tiles a packed row has, one more for each sequence and for the padding (``kernels.tile_of``)."""
     return tokens // tile + cu_seqlens.numel()
-
-
-def _constants(
-    reach: int, is_turned: bool, dropout: AttentionDropout | None, head_width: int, tiles: Tiles
-) -> dict[str, int]:
-    """Return what is compiled into each of the three kernels."""
-    return {
-        "REACH": reach,
-        "IS_TURNED": is_turned,
-        "HAS_DROPOUT": dropout is not None,
-        "HEAD": head_width,
-        "BLOCK_E": max(16, power_of_two(head_width // 2)),
-        "BLOCK_H": max(16, power_of_two(head_width)),
-        "ROWS": tiles.rows,
-        "COLUMNS": tiles.columns,
-        "num_warps": tiles.warps,
-        "num_stages": tiles.stages,
-    }
