@@ -18,8 +18,9 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.layers import Dense, LayerContext, LayerNorm
-from megabert.ops.attention.disentangled import Groups, RelativePositions, disentangled_attention
+from megabert.ops.attention.disentangled import RelativePositions, disentangled_attention
 from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.layouts import Groups
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -18,7 +18,7 @@ MULTIPROCESSORS = 132
 
 @contextlib.contextmanager
 def recording() -> Iterator[set[tuple]]:
-    """Yield the set that each launch puts its variant into: kernel, dtypes of its tensors (None if absent), constants."""
+    """Yield the set of variants that are launched: kernel, dtypes of its tensors (None if absent), constants."""
     variants = set()
 
     def run(kernel, *arguments, grid, warmup, **options):

@@ -27,7 +27,7 @@ Without IS_WHOLE, delta = rowsum(dO * O) / c comes from ``attention_delta``.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, load_rows, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 
@@ -100,26 +100,26 @@ def _differentiate_tile(
     """Differentiate by COLUMNS keys and values, and add their part of the gradient of the queries."""
     qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr = pointers
     score_scale, gradient_scale, threshold, dropout_scale = scales
-    h, stride = tl.arange(0, BLOCK_H), 3 * width
+    h = tl.arange(0, BLOCK_H)
     rows, columns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     cols = first_col + columns
 
     # Keys and values are loaded once, and their gradients are summed up in registers. Past the end, scores are taken
     # of the last key again: with a key of zeros, 2^(0 - lse) could be infinite. Its value is zero there, and in dQ the
     # key is, so dS does not matter.
-    offsets = tl.minimum(cols, length - 1)[:, None] * stride + h[None, :]
+    offsets = tl.minimum(cols, length - 1)[:, None] * 3 * width + h[None, :]
     any_k = tl.load(qkv_ptr + width + offsets, mask=(h < HEAD)[None, :], other=0.0)
-    col_offsets = cols[:, None] * stride + h[None, :]
+    col_offsets = cols[:, None] * 3 * width + h[None, :]
     col_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
-    k = load_rows(qkv_ptr + width, cols, length, stride, HEAD, BLOCK_H)
-    v = load_rows(qkv_ptr + 2 * width, cols, length, stride, HEAD, BLOCK_H)
+    k = tl.load(qkv_ptr + width + col_offsets, mask=col_mask, other=0.0)
+    v = tl.load(qkv_ptr + 2 * width + col_offsets, mask=col_mask, other=0.0)
     dk = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     dv = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     for first in range(0, length, ROWS):
         row = first + rows
         row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
-        q = load_rows(qkv_ptr, row, length, stride, HEAD, BLOCK_H)
-        do = load_rows(dout_ptr, row, length, width, HEAD, BLOCK_H)
+        q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
+        do = tl.load(dout_ptr + row[:, None] * width + h[None, :], mask=row_mask, other=0.0)
 
         # P again, as (keys, queries); zero for queries past the end, whose lse is +inf. A is what forward multiplied
         # the values by, but for the scale.
@@ -137,7 +137,7 @@ def _differentiate_tile(
         dk = tl.dot(ds, q, dk, input_precision="ieee")
         dq = tl.dot(tl.trans(ds), k, input_precision="ieee")
 
-        dq_ptr = dqkv_ptr + row[:, None] * stride + h[None, :]
+        dq_ptr = dqkv_ptr + row[:, None] * 3 * width + h[None, :]
         sum_ptr = sums_ptr + row[:, None] * width + h[None, :]
         if IS_WHOLE:
             tl.store(dq_ptr, (dq * gradient_scale).to(dqkv_ptr.dtype.element_ty), mask=row_mask)

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import AttentionDropout, keep_bits, keep_mask
+from megabert.ops.attention.dropout import AttentionDropout, keep_bits
+from megabert.ops.attention.layouts import grouped_attention, groups_of_equal_length, padded_groups
 from megabert.ops.dropout import select_
 
 BLOCK = 1 << 17
@@ -78,35 +78,23 @@ def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> Attention
         tokens: T, padding included.
         num_heads: N.
     """
-    bounds = cu_seqlens.numpy().astype(np.int64)
-    lengths_B = np.diff(bounds)
-    head_N1 = np.arange(num_heads)[:, None]
-    # Slots are numbered block by block, sequence by sequence, head by head. A block takes as many sequences of one
-    # length as have BLOCK probabilities together, and at least one.
-    shapes, rows, order, slots = [], [], [], 0
-    for length in np.unique(lengths_B[lengths_B > 0]).tolist():
-        numbers = np.flatnonzero(lengths_B == length)
-        order.append((numbers * num_heads + head_N1).T.ravel())
-        step = max(1, BLOCK // (num_heads * length * length))
-        for first in range(0, len(numbers), step):
-            token_BS = bounds[numbers[first : first + step], None] + np.arange(length)
-            row_BNS = token_BS[:, None, :] * num_heads + head_N1
-            shapes.append((slots, row_BNS.shape[0] * num_heads, length))
-            rows.append(row_BNS.ravel())
-            slots += row_BNS.size
-    # rows is the way from slots to tokens; its inverse sends tokens of no sequence to the row behind the last slot.
-    gather_out = np.concatenate(rows) if rows else np.empty(0, np.int64)
-    scatter_out = np.full(tokens * num_heads, slots)
-    scatter_out[gather_out] = np.arange(slots)
-    # QKV holds three rows a head where the output holds one.
-    token_R, head_R = np.divmod(gather_out, num_heads)
-    part = np.arange(3)[:, None]
-    gather_qkv = ((token_R * 3 + part) * num_heads + head_R).ravel()
-    scatter_qkv = np.full(tokens * 3 * num_heads, 3 * slots)
-    scatter_qkv[gather_qkv] = np.arange(3 * slots)
-    order_Z = np.concatenate(order) if order else np.empty(0, np.int64)
-    tensors = (torch.from_numpy(array) for array in (gather_qkv, scatter_qkv, gather_out, scatter_out, order_Z))
-    return AttentionBlocks(tuple(shapes), slots, *tensors)
+    groups = groups_of_equal_length(cu_seqlens, tokens=tokens, num_heads=num_heads, probabilities=BLOCK)
+    head_N = torch.arange(num_heads)
+    # Slots are numbered block by block, sequence by sequence, head by head.
+    shapes, rows, slots = [], [torch.empty(0, dtype=torch.int64)], 0
+    for (count, length), token_R in zip(groups.shapes, groups.token_R.split(groups.sizes), strict=True):
+        shapes.append((slots, count * num_heads, length))
+        rows.append((token_R.view(count, 1, length) * num_heads + head_N[:, None]).flatten())
+        slots += len(rows[-1])
+    # From slots to tokens; the inverse sends tokens of no sequence to the row after the last slot.
+    gather_out = torch.cat(rows)
+    scatter_out = torch.full((tokens * num_heads,), slots).index_put((gather_out,), torch.arange(slots))
+    # QKV holds three rows per head, the output one.
+    part_31 = torch.arange(3)[:, None]
+    gather_qkv = ((gather_out // num_heads * 3 + part_31) * num_heads + gather_out % num_heads).flatten()
+    scatter_qkv = torch.full((tokens * 3 * num_heads,), 3 * slots).index_put((gather_qkv,), torch.arange(3 * slots))
+    order_Z = (groups.order_B[:, None] * num_heads + head_N).flatten()
+    return AttentionBlocks(tuple(shapes), slots, gather_qkv, scatter_qkv, gather_out, scatter_out, order_Z)
 
 
 class _SumForBias(torch.autograd.Function):
@@ -211,10 +199,7 @@ def padded_attention(
     dropout: AttentionDropout | None,
     reach: int | None = None,
 ) -> Tensor:
-    """Attend in the dtype of the input over one batch padded to ``max_seqlen``.
-
-    The host does not read the lengths, so a GPU need not be waited for. Two index arrays do the packing: ``source_BS``
-    says which token a slot of the padded batch reads, ``target_BS`` which row of the result it writes.
+    """Attend over groups of sequences padded to ``max_seqlen``; a GPU need not be waited for.
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D).
@@ -222,32 +207,19 @@ def padded_attention(
         max_seqlen: At least the longest length.
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
-        reach: How many tokens to each side a token sees; None: all of its sequence.
+        reach: How many tokens to each side a token sees; None sees all of its sequence.
 
     Returns:
         Shape (T, D); zero at tokens of no sequence.
     """
-    tokens, width = qkv_TC.shape[0], qkv_TC.shape[1] // 3
-    # Slots behind the end of a sequence read token 0; masks below keep them out of every sum.
-    starts_B, ends_B = cu_seqlens[:-1].long(), cu_seqlens[1:].long()
-    offset_S = torch.arange(max_seqlen, device=qkv_TC.device)
-    index_BS = starts_B[:, None] + offset_S
-    real_BS = index_BS < ends_B[:, None]
-    source_BS = torch.where(real_BS, index_BS, 0)
-    q_BNSH, k_BNSH, v_BNSH = qkv_TC[source_BS].unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    scores_BNSS = q_BNSH @ k_BNSH.transpose(-1, -2) / math.sqrt(q_BNSH.shape[-1])
-    # The softmax of 16-bit scores is taken in float32. The mask is a finite number: a padded sequence of length 0 has
-    # no real key, and -inf would make its softmax NaN.
-    scores_BNSS = scores_BNSS.float() if scores_BNSS.dtype.itemsize == 2 else scores_BNSS
-    scores_BNSS = scores_BNSS.masked_fill(~real_BS[:, None, None, :], -1e30)
-    if reach is not None:
-        scores_BNSS = scores_BNSS.masked_fill((offset_S[:, None] - offset_S).abs() > reach, -torch.inf)
-    probabilities_BNSS = scores_BNSS.softmax(-1)
-    if dropout is not None:
-        keep_ZSS = keep_mask(dropout, dropout.keys_BN().flatten(), max_seqlen)
-        probabilities_BNSS = probabilities_BNSS * keep_ZSS.view_as(probabilities_BNSS) * dropout.scale
-    context_BSNH = (probabilities_BNSS.to(v_BNSH.dtype) @ v_BNSH).transpose(1, 2)
-    # Slots without a token write to a row past the end, which is cut off.
-    target_BS = torch.where(real_BS, index_BS, tokens)
-    out_TD = qkv_TC.new_zeros(tokens + 1, width)
-    return out_TD.index_put((target_BS,), context_BSNH.flatten(2))[:tokens]
+
+    def scores(q_NGSH: Tensor, k_NGSH: Tensor) -> Tensor:
+        scores_NGSS = q_NGSH @ k_NGSH.mT / math.sqrt(q_NGSH.shape[-1])
+        scores_NGSS = scores_NGSS.to(torch.promote_types(qkv_TC.dtype, torch.float32))
+        if reach is None:
+            return scores_NGSS
+        offset_S = torch.arange(max_seqlen, device=qkv_TC.device)
+        return scores_NGSS.masked_fill((offset_S[:, None] - offset_S).abs() > reach, -torch.inf)
+
+    groups = padded_groups(cu_seqlens, tokens=len(qkv_TC), max_seqlen=max_seqlen, num_heads=num_heads)
+    return grouped_attention(qkv_TC, groups, scores, num_heads=num_heads, dropout=dropout)

@@ -53,21 +53,6 @@ def dropout_keys(
 
 
 @triton.jit
-def load_rows(
-    ptr,  # one head of a tensor of rows, moved to a sequence
-    row,  # which rows
-    length,  # rows of the sequence; those past its end are zeros
-    stride,  # elements from one row to the next
-    HEAD: tl.constexpr,  # H
-    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
-):
-    """Return rows of one head, (rows, BLOCK_H)."""
-    h = tl.arange(0, BLOCK_H)
-    mask = (row < length)[:, None] & (h < HEAD)[None, :]
-    return tl.load(ptr + row[:, None] * stride + h[None, :], mask=mask, other=0.0)
-
-
-@triton.jit
 def write_zeros(
     out_ptr,  # one head of a tensor of rows
     start,  # first row of the padding
@@ -103,7 +88,7 @@ def _scores_and_values(
     """Return Q K^T, -inf for keys past the end, and the values of a tile."""
     h = tl.arange(0, BLOCK_H)
     cols = first + tl.arange(0, COLUMNS)
-    offsets = cols[:, None] * (3 * width) + h[None, :]
+    offsets = cols[:, None] * 3 * width + h[None, :]
     mask = (h < HEAD)[None, :]
     if IS_TAIL:
         mask &= (cols < length)[:, None]
@@ -169,7 +154,8 @@ def attention_forward(
     row = block * ROWS + rows
     cols = tl.arange(0, COLUMNS)
     qkv_ptr += start.to(tl.int64) * 3 * width + head * HEAD
-    q = load_rows(qkv_ptr, row, length, 3 * width, HEAD, BLOCK_H)
+    row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
+    q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
     if seeds_ptr is not None:
         keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
@@ -194,7 +180,6 @@ def attention_forward(
     # Divide by the denominator, and keep its logarithm.
     context *= (dropout_scale / total)[:, None]
     offsets = (start + row).to(tl.int64)[:, None] * width + h[None, :]
-    row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
     tl.store(out_ptr + offsets, context.to(out_ptr.dtype.element_ty), mask=row_mask)
     lse = tl.where(row < length, highest + tl.log2(total), float("inf"))
     tl.store(lse_ptr + head.to(tl.int64) * queries + first_query(start, sequence, ROWS) + row, lse)

@@ -16,11 +16,12 @@ scratch. No kernel has atomics, so results repeat. Gradients of turned queries a
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import dropout_keys, load_rows, write_zeros
+from megabert.ops.attention.dense.kernels import dropout_keys, write_zeros
 from megabert.ops.attention.rotary.kernels import (
     first_key,
     is_seen,
     last_key,
+    load_rows,
     load_turned,
     products_of_halves,
     store_turned_back,

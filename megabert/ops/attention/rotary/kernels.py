@@ -19,7 +19,7 @@ Numbers a query (lse, delta) have buffers in the layout of those tiles: whole ti
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, load_rows, weigh, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, weigh, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs
 
 
@@ -88,6 +88,21 @@ def load_turned(
         cos, sin = load_turns(turns_ptr, row, mask, HEAD, BLOCK_E)
         first, second = _turn(first, second, cos, sin)
     return first, second
+
+
+@triton.jit
+def load_rows(
+    ptr,  # one head of a tensor of rows, moved to a sequence
+    row,  # which rows
+    length,  # rows of the sequence; those past its end are zeros
+    stride,  # elements from one row to the next
+    HEAD: tl.constexpr,  # H
+    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
+):
+    """Return rows of one head, (rows, BLOCK_H)."""
+    h = tl.arange(0, BLOCK_H)
+    mask = (row < length)[:, None] & (h < HEAD)[None, :]
+    return tl.load(ptr + row[:, None] * stride + h[None, :], mask=mask, other=0.0)
 
 
 @triton.jit

@@ -11,11 +11,10 @@ from megabert.errors import KernelError
 from megabert.ops.attention.disentangled import (
     RelativePositions,
     disentangled_attention,
-    groups_of_equal_length,
-    padded_groups,
     plan_groups,
 )
 from megabert.ops.attention.dropout import keep_mask
+from megabert.ops.attention.layouts import padded_groups
 
 HEADS, WIDTH, SPAN = 2, 6, 9
 
@@ -62,7 +61,7 @@ def run(op, tensors, grad, kinds):
 
 def groups_of(layout, cu_seqlens, tokens):
     if layout == "by length":
-        return groups_of_equal_length(cu_seqlens, tokens=tokens, num_heads=HEADS)
+        return plan_groups(cu_seqlens, tokens=tokens, max_seqlen=0, num_heads=HEADS)
     return padded_groups(cu_seqlens, tokens=tokens, max_seqlen=int(cu_seqlens.diff().max()), num_heads=HEADS)
 
 
@@ -97,7 +96,7 @@ def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, la
 def test_without_sequences_results_and_gradients_are_zero(layout, generator, boundaries):
     cu_seqlens = boundaries([0, 0])
     tensors, position_E = inputs([1], 4, generator, torch.float32)
-    groups = groups_of_equal_length(cu_seqlens, tokens=5, num_heads=HEADS)
+    groups = plan_groups(cu_seqlens, tokens=5, max_seqlen=0, num_heads=HEADS)
     if layout == "padded":
         groups = padded_groups(cu_seqlens, tokens=5, max_seqlen=1, num_heads=HEADS)
 
@@ -115,8 +114,8 @@ def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator,
     tensors, position_E = inputs([6] * 9, 0, generator, torch.float32)
     contexts = []
     for block in (1 << 19, 200):
-        monkeypatch.setattr("megabert.ops.attention.disentangled.BLOCK", block)
-        monkeypatch.setattr("megabert.ops.attention.disentangled.PADDED_BLOCK", block)
+        monkeypatch.setattr("megabert.ops.attention.disentangled.PROBABILITIES", block)
+        monkeypatch.setattr("megabert.ops.attention.layouts.PADDED_GROUP", block)
         groups = groups_of(layout, cu_seqlens, 54)
         positions = RelativePositions(tensors[1], tensors[2], position_E)
         contexts.append(disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS))
