@@ -15,7 +15,6 @@ from pathlib import Path
 PACKAGES = ("megabert", "data_prep")
 LAMB = "the op, its reference and its kernel take the same arguments; the tests compare them"
 NUMPY_AND_LOOPS = "one draw for numpy arrays and one for compiled loops, which give the same numbers"
-DROPOUT = "the same question for a matrix of scores and for a matrix of hidden states; to be told apart by name"
 RENAME = "two different things; one of them is to be renamed"
 TWINS: dict[str, tuple[str, ...]] = {
     "add_arguments": ("every command describes itself by one", "*/commands/*.py"),
@@ -33,10 +32,7 @@ TWINS: dict[str, tuple[str, ...]] = {
         "megabert/ops/triton_support/device_functions.py",
     ),
     "encode": ("the loop of each tokenizer, called alike", "megabert/tokenization/*_loops.py"),
-    "keep_bits": (DROPOUT, "megabert/ops/*dropout.py"),
-    "keep_mask": (DROPOUT, "megabert/ops/*dropout.py"),
     "assemble": (RENAME, "data_prep/instances/assemble.py", "megabert/data/batch.py"),
-    "count_parameters": (RENAME, "megabert/models/convert.py", "megabert/planning/parameters.py"),
     "describe": (RENAME, "data_prep/commands/peek.py", "megabert/finetuning/*", "megabert/training/recovery/*"),
     "excess_of": (RENAME, "data_prep/clean/bounds.py", "data_prep/extract/markup_cost.py"),
     "find_files": (RENAME, "data_prep/extract/inputs.py", "megabert/finetuning/setup.py"),

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import pytest
 import torch
 
-from megabert.ops.attention.dropout import attention_dropout, keep_elements
+from megabert.ops.attention.dropout import attention_dropout, probability_elements
 from megabert.ops.dropout import ATTENTION_OUTPUT, EMBEDDINGS, FEED_FORWARD_OUTPUT, DropoutStream, keep_mask
 
 FALSE_ALARM = 1e-6
@@ -111,7 +111,7 @@ def test_local_attention(probability):
         site = attention_dropout(stream_of(seed, 1), layer=5, probability=probability, num_heads=HEADS)
         p, before = site.level / 2**16, None
         for key in site.keys_BN()[0]:
-            drop = centred(keep_elements(site, key[None, None], query_S1, key_SX), p)
+            drop = centred(probability_elements(site, key[None, None], query_S1, key_SX), p)
             scores.add_instance(drop, p, before, rows="queries", columns="distances", another="head")
             for number, part in enumerate(parts):
                 scores.add(f"rate of position {number}", drop[part])

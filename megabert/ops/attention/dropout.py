@@ -73,7 +73,7 @@ def attention_dropout(
     return AttentionDropout(probability, stream.seeds_B, constants_N)
 
 
-def keep_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
+def probability_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
     """Return which probabilities survive, int32 of shape (Z, S, S) by query and key: -1 (all bits set), else 0.
 
     Args:
@@ -97,12 +97,12 @@ def keep_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
     return bits.view(len(keys_Z), 2 * groups, 2 * groups)[:, :length, :length]
 
 
-def keep_mask(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
-    """Return ``keep_bits`` as bool: True where a probability survives."""
-    return keep_bits(dropout, keys_Z, length) != 0
+def probability_mask(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
+    """Return ``probability_bits`` as bool: True where a probability survives."""
+    return probability_bits(dropout, keys_Z, length) != 0
 
 
-def keep_elements(dropout: AttentionDropout, keys: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
+def probability_elements(dropout: AttentionDropout, keys: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
     """Return which probabilities survive, bool, one hash an element: for pairs that lie in no matrix of a sequence.
 
     Args:

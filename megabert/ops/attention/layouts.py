@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.attention.dropout import AttentionDropout, keep_mask
+from megabert.ops.attention.dropout import AttentionDropout, probability_mask
 
 PADDED_GROUP = 1 << 26
 """Attention probabilities in a padded group: 256 MiB in float32, so that temporary products do not grow with the
@@ -129,7 +129,7 @@ def grouped_attention(
             scores_NGSS = scores_NGSS.masked_fill(~is_real.view(*shape)[:, None, :], -1e30)
         weights_NGSS = scores_NGSS.softmax(-1)
         if dropout is not None and keys_GN is not None:
-            weights_NGSS = weights_NGSS * keep_mask(dropout, keys_GN.T.flatten(), shape[1]).view_as(weights_NGSS)
+            weights_NGSS = weights_NGSS * probability_mask(dropout, keys_GN.T.flatten(), shape[1]).view_as(weights_NGSS)
             v = v * dropout.scale
         context_NGSH = weights_NGSS.to(compute) @ v
         contexts.append(context_NGSH.permute(1, 2, 0, 3).reshape(shape[0] * shape[1], -1))

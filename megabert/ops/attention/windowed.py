@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.attention.dropout import AttentionDropout, keep_elements
+from megabert.ops.attention.dropout import AttentionDropout, probability_elements
 
 SMALLEST_BLOCK = 16
 """Queries of a block where the reach is shorter: matrix products of a few rows are slow."""
@@ -111,4 +111,4 @@ def _keep_mask(dropout: AttentionDropout, band: Band) -> Tensor:
     keys_BN = functional.pad(dropout.keys_BN(), (0, 0, 0, 1))
     keys_KNQ1 = keys_BN[band.sequence_KQ].transpose(1, 2)[..., None]
     query_K1Q1 = band.position_KX[:, None, size : 2 * size, None]
-    return keep_elements(dropout, keys_KNQ1, query_K1Q1, band.position_KX[:, None, None, :])
+    return probability_elements(dropout, keys_KNQ1, query_K1Q1, band.position_KX[:, None, None, :])

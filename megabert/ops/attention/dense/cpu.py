@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import AttentionDropout, keep_bits
+from megabert.ops.attention.dropout import AttentionDropout, probability_bits
 from megabert.ops.attention.layouts import grouped_attention, groups_of_equal_length, padded_groups
 from megabert.ops.dropout import select_
 
@@ -130,7 +130,7 @@ class _Attention(torch.autograd.Function):
             if keys_Z is None or dropout is None:
                 torch.bmm(p_ZSS, v_ZSH, out=o_ZSH)
             else:
-                dropped_ZSS = select_(p_ZSS.clone(), keep_bits(dropout, keys_Z[heads], p_ZSS.shape[-1]))
+                dropped_ZSS = select_(p_ZSS.clone(), probability_bits(dropout, keys_Z[heads], p_ZSS.shape[-1]))
                 _product(dropped_ZSS, v_ZSH, scale=dropout.scale, out=o_ZSH)
         ctx.save_for_backward(qkv_3RH, keys_Z, *probabilities)
         ctx.constants = (num_heads, dropout, layout)
@@ -158,7 +158,7 @@ class _Attention(torch.autograd.Function):
             if dropout is None:
                 torch.bmm(p_ZSS.mT, do_ZSH, out=dv_ZSH)
             else:
-                bits_ZSS = keep_bits(dropout, keys_Z[heads], p_ZSS.shape[-1])
+                bits_ZSS = probability_bits(dropout, keys_Z[heads], p_ZSS.shape[-1])
                 dropped_ZSS = select_(p_ZSS.clone(), bits_ZSS)
                 _product(dropped_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
                 select_(dp_ZSS, bits_ZSS)

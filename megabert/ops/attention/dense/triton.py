@@ -65,7 +65,7 @@ class _Attention(torch.autograd.Function):
             *(qkv_TC, cu_seqlens, *seeds_and_constants(dropout), out_TD, lse_NR),
             *(tokens, queries, sequences, num_heads, blocks),
             *(LOG2_E / math.sqrt(head_width), *threshold_and_scale(dropout)),
-            **options_of(tiles.forward, head_width),
+            **launch_options(tiles.forward, head_width),
         )
         # Where a program holds all keys of a head, delta needs no output.
         ctx.save_for_backward(qkv_TC, cu_seqlens, lse_NR, None if tiles.is_whole else out_TD)
@@ -102,7 +102,7 @@ class _Attention(torch.autograd.Function):
             IS_WHOLE=tiles.is_whole,
             IS_RUNNING=is_running,
             PADDING=tiles.forward.rows,
-            **options_of(tiles.backward, head_width),
+            **launch_options(tiles.backward, head_width),
         )
         if not tiles.is_whole and not is_running:
             _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, (max_seqlen, tiles.backward.columns, scale, head_width))
@@ -121,7 +121,7 @@ def _bias_gradient(dqkv_TC: Tensor, biases_2BD: Tensor | None, dtype: torch.dtyp
     return dbias_3D.view(-1)
 
 
-def options_of(tiles: Tiles, head_width: int) -> dict[str, int]:
+def launch_options(tiles: Tiles, head_width: int) -> dict[str, int]:
     """Return what a configuration and the width of a head say about a launch."""
     heads = {"HEAD": head_width, "BLOCK_H": max(16, power_of_two(head_width))}
     return {**heads, **tiles.options, "num_stages": tiles.stages}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dense.triton import LOG2_E, options_of, seeds_and_constants
+from megabert.ops.attention.dense.triton import LOG2_E, launch_options, seeds_and_constants
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.backward_kernels import (
     rotary_attention_backward_keys,
@@ -65,7 +65,7 @@ class _RotaryAttention(torch.autograd.Function):
             *(tokens, lse_NR.shape[1], cu_seqlens.numel() - 1, num_heads),
             *(LOG2_E / math.sqrt(head_width), *threshold_and_scale(dropout)),
             **constants,
-            **options_of(tiles.forward, head_width),
+            **launch_options(tiles.forward, head_width),
         )
         ctx.save_for_backward(qkv_TC, turns_S2E, cu_seqlens, out_TD, lse_NR)
         ctx.constants = (num_heads, dropout, tiles, constants)
@@ -86,14 +86,14 @@ class _RotaryAttention(torch.autograd.Function):
             *(qkv_TC, turns_S2E, out_TD, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
             *(lse_NR, delta_NR, dqkv_TC, *numbers, *scales, 1.0 / scale),
             **constants,
-            **options_of(tiles.queries, head_width),
+            **launch_options(tiles.queries, head_width),
         )
         rotary_attention_backward_keys[(_tiles_of(tokens, cu_seqlens, tiles.keys.columns), num_heads)](
             *(qkv_TC, turns_S2E, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
             *(lse_NR, delta_NR, dqkv_TC, *numbers, *scales, scale),
             PADDING=tiles.forward.rows,
             **constants,
-            **options_of(tiles.keys, head_width),
+            **launch_options(tiles.keys, head_width),
         )
         return dqkv_TC, None, None, None, None, None
 

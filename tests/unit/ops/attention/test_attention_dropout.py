@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from megabert.ops.attention.dropout import FACTORS, KEY_STEP, attention_dropout, keep_bits, keep_mask
+from megabert.ops.attention.dropout import FACTORS, KEY_STEP, attention_dropout, probability_bits, probability_mask
 from megabert.ops.dropout import GOLDEN, MULTIPLIERS, DropoutStream
 from megabert.randomness.lowbias32 import lowbias32
 
@@ -33,14 +33,14 @@ def test_mask_equals_the_definition_in_plain_integers():
             x = (x ^ (x & 0xFFFFFFFF) >> 16) * MULTIPLIERS[0] + lowbias32(key + GOLDEN) & 0xFFFFFFFF
             word = (x ^ x >> 15) * FACTORS[2 * (q // 8 % 2) + k // 8 % 2] & 0xFFFFFFFF
             expected[head, q, k] = (word ^ 2**31) >= round(0.1 * 2**16) * 2**16  # signed, as unsigned numbers
-    assert torch.equal(keep_mask(dropout, keys, length), torch.from_numpy(expected))
-    assert torch.equal(keep_bits(dropout, keys, length), -torch.from_numpy(expected).int())
+    assert torch.equal(probability_mask(dropout, keys, length), torch.from_numpy(expected))
+    assert torch.equal(probability_bits(dropout, keys, length), -torch.from_numpy(expected).int())
 
 
 def test_longer_sequence_begins_with_the_mask_of_a_shorter_one():
     dropout = dropout_of([3], heads=3)
-    long = keep_mask(dropout, dropout.keys_BN()[0], 50)
-    assert torch.equal(long[:, :21, :21], keep_mask(dropout, dropout.keys_BN()[0], 21))
+    long = probability_mask(dropout, dropout.keys_BN()[0], 50)
+    assert torch.equal(long[:, :21, :21], probability_mask(dropout, dropout.keys_BN()[0], 21))
 
 
 def test_words_of_a_head_are_distinct_up_to_the_longest_sequence():
@@ -73,7 +73,7 @@ def statistics(dropout, keys):
         numbers[name] = numbers.get(name, 0) + products.numel()
 
     for some in keys.split(8):
-        drop = ((~keep_mask(dropout, some, LENGTH)).float() - p) / deviation
+        drop = ((~probability_mask(dropout, some, LENGTH)).float() - p) / deviation
         group = drop.view(-1, LENGTH // 16, 2, 8, LENGTH // 16, 2, 8)
         four = [group[:, :, q, :, :, k, :] for q, k in itertools.product(range(2), repeat=2)]
         for size in (1, 2, 3, 4):

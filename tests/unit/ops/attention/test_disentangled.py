@@ -13,7 +13,7 @@ from megabert.ops.attention.disentangled import (
     disentangled_attention,
     plan_groups,
 )
-from megabert.ops.attention.dropout import keep_mask
+from megabert.ops.attention.dropout import probability_mask
 from megabert.ops.attention.layouts import padded_groups
 
 HEADS, WIDTH, SPAN = 2, 6, 9
@@ -38,7 +38,7 @@ def definition(qkv_TC, key_PD, query_PD, position_E, *, cu_seqlens, dropout):
             weights = (scores / math.sqrt(WIDTH * kinds)).softmax(-1)
             if dropout is not None:
                 key = dropout.keys_BN()[number, head : head + 1]
-                weights = weights * keep_mask(dropout, key, end - start)[0] * dropout.scale
+                weights = weights * probability_mask(dropout, key, end - start)[0] * dropout.scale
             out[start:end, part] = weights @ v
     return out
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from megabert.ops.attention.dropout import attention_dropout, keep_mask
+from megabert.ops.attention.dropout import attention_dropout, probability_mask
 from megabert.ops.attention.windowed import plan_band, windowed_attention
 from megabert.ops.dropout import DropoutStream
 
@@ -61,6 +61,6 @@ def test_dropped_are_the_probabilities_that_attention_drops():
         index = torch.arange(stop - start)
         is_far = (index[:, None] - index).abs() > reach
         weights = (q @ k.mT / math.sqrt(WIDTH)).masked_fill(is_far, -torch.inf).softmax(-1)
-        kept = keep_mask(site, site.keys_BN()[number], stop - start)
+        kept = probability_mask(site, site.keys_BN()[number], stop - start)
         expected[start:stop] = (weights * kept * site.scale @ v).transpose(0, 1).flatten(1)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)

@@ -6,7 +6,7 @@ import torch
 from benchmarks.ops_problems import attention_problem, boundaries, dropout_stream
 from megabert.errors import KernelError
 from megabert.ops.attention.dense.triton import attention_triton
-from megabert.ops.attention.dropout import attention_dropout, keep_mask
+from megabert.ops.attention.dropout import attention_dropout, probability_mask
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 
 LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}
@@ -75,7 +75,7 @@ def test_dropout_mask_equals_the_torch_backends():
         qkv.flatten(1), boundaries(lengths, torch.device("cpu")), max_seqlen=90, num_heads=2, dropout=site
     ).view(120, 2, 128)
     for number, rows in enumerate((slice(0, 30), slice(30, 120))):
-        keep = keep_mask(site, site.keys_BN()[number], rows.stop - rows.start)
+        keep = probability_mask(site, site.keys_BN()[number], rows.stop - rows.start)
         assert torch.equal(out[rows, :, rows].transpose(0, 1) > 0, keep)
 
 

@@ -12,7 +12,7 @@ from benchmarks.ops_problems import (
     rotary_attention_problem,
 )
 from megabert.errors import KernelError
-from megabert.ops.attention.dropout import attention_dropout, keep_mask
+from megabert.ops.attention.dropout import attention_dropout, probability_mask
 from megabert.ops.attention.rotary.api import plan_rotary_attention, turns_of
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.triton_support import tile_sizes
@@ -107,7 +107,7 @@ def test_dropout_mask_is_attentions_wherever_a_key_is_seen(reach):
     for number, rows in enumerate((slice(0, 20), slice(20, 64))):
         length = rows.stop - rows.start
         distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
-        expected = keep_mask(site, site.keys_BN()[number], length)[0] & (distance <= (reach or length))
+        expected = probability_mask(site, site.keys_BN()[number], length)[0] & (distance <= (reach or length))
         assert torch.equal(out[rows, rows] > 0, expected)
 
 
