@@ -32,6 +32,7 @@ from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.encoder import DensePacking, EncoderLayer
+from megabert.models.layers import LayerContext
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.shards.shard_set import ShardSet
 
@@ -190,7 +191,7 @@ def measure_lengths() -> None:
             started = time.process_time()
             attention(qkv_TC, cu_seqlens, max_seqlen=length, num_heads=heads, blocks=packing.blocks)
             between = time.process_time()
-            layer(x_TD, packing, None, 0)
+            layer((x_TD, x_TD), packing, LayerContext(None, 0))
             alone[length] = min(alone[length], between - started)
             whole[length] = min(whole[length], time.process_time() - between)
     print(f"\n{TOKENS:,} tokens in one layer of BERT-Base, forward, one thread, CPU ms, least of {REPETITIONS}")

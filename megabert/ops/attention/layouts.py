@@ -112,6 +112,7 @@ def grouped_attention(
         Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence. On a CPU 16 bits work in float32.
     """
     compute = torch.promote_types(qkv_TC.dtype, torch.float32) if qkv_TC.device.type == "cpu" else qkv_TC.dtype
+    width = qkv_TC.shape[1] // 3
     # From tokens to slots. One gather and one split: the gradient of each is one pass, whatever the number of groups.
     parts = qkv_TC.to(compute).index_select(0, groups.token_R).split(groups.sizes)
     keys: Sequence[Tensor | None] = [None] * len(parts)
@@ -123,7 +124,7 @@ def grouped_attention(
         real = groups.is_real_R.split(groups.sizes)
     contexts = []
     for shape, part, keys_GN, is_real in zip(groups.shapes, parts, keys, real, strict=True):
-        q, k, v = part.view(*shape, 3, num_heads, -1).permute(2, 3, 0, 1, 4).contiguous().unbind(0)
+        q, k, v = part.view(*shape, 3, num_heads, width // num_heads).permute(2, 3, 0, 1, 4).contiguous().unbind(0)
         scores_NGSS = scores(q, k)
         if is_real is not None:  # a finite number, because a sequence of length 0 has no real key
             scores_NGSS = scores_NGSS.masked_fill(~is_real.view(*shape)[:, None, :], -1e30)
@@ -132,7 +133,7 @@ def grouped_attention(
             weights_NGSS = weights_NGSS * probability_mask(dropout, keys_GN.T.flatten(), shape[1]).view_as(weights_NGSS)
             v = v * dropout.scale
         context_NGSH = weights_NGSS.to(compute) @ v
-        contexts.append(context_NGSH.permute(1, 2, 0, 3).reshape(shape[0] * shape[1], -1))
+        contexts.append(context_NGSH.permute(1, 2, 0, 3).reshape(shape[0] * shape[1], width))
     # Back from slots to tokens; those of no sequence read the row of zeros after the last slot.
-    zeros_1D = qkv_TC.new_zeros(1, qkv_TC.shape[1] // 3, dtype=compute)
+    zeros_1D = qkv_TC.new_zeros(1, width, dtype=compute)
     return torch.cat([*contexts, zeros_1D]).index_select(0, groups.slot_T).to(qkv_TC.dtype)

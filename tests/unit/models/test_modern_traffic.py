@@ -12,6 +12,7 @@ from triton.runtime.jit import JITFunction
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
+from megabert.models.layers import LayerContext
 from megabert.models.modern import PreNormLayer
 from megabert.ops import backend
 
@@ -69,7 +70,7 @@ def test_layer_moves_sixteen_hidden_and_eight_intermediate_widths_per_token(laun
         packing = SimpleNamespace(turns={True: None, False: None}, sequences=None)
         layer.to(torch.bfloat16)
         with TensorOps() as torch_ops:
-            output, total = layer(tuple(hidden), packing, None, 1)
+            output, total = layer(tuple(hidden), packing, LayerContext(None, 1))
             torch.autograd.backward((output, total), (torch.empty_like(output), torch.empty_like(total)))
     kernels = {"layer_norm_forward", "layer_norm_backward", "gated_gelu_forward", "gated_gelu_backward"}
     assert {name for name, _ in launches} == kernels | {"column_sums_of_partials"}
