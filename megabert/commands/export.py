@@ -41,10 +41,11 @@ def run(options: Namespace) -> int:
     read_config(options.run_dir)  # says what is no run before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.model_card import check_facts
-        from megabert.export.run_folder import CardFacts, export_run
+        from megabert.export.run_folder import export_run
 
     check_facts(options.language, options.license)
-    facts = CardFacts(languages=tuple(options.language), license=options.license, base_model=options.base_model)
+    facts = {"languages": tuple(options.language), "license": options.license}
+    facts |= {"base_model": options.base_model} if options.base_model else {}
     export_run(options.run_dir, options.to, checkpoint=options.checkpoint, weights=options.weights, facts=facts)
     missing = [
         f"--{name}" for name, value in (("language", options.language), ("license", options.license)) if not value

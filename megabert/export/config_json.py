@@ -3,8 +3,8 @@
 `megabert.export.config_fields` has a table of all fields for each family.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,8 +16,7 @@ from megabert.config.loading import merge_layers
 from megabert.config.model import ModelConfig
 from megabert.config.names import closest
 from megabert.errors import ConfigError
-from megabert.export import config_fields
-from megabert.export.config_fields import CONFIG_FIELDS, Fixed, Taken
+from megabert.export.config_fields import CONFIG_FIELDS, DERIVED, Fixed, Taken
 from megabert.export.model_folder import GOOGLE_CONFIG, config_path
 from megabert.json_files import read_json
 from megabert.models.convert import unused_positions
@@ -28,19 +27,15 @@ OURS = "megabert_version"
 """Key in config.json that marks a folder as an export of this package."""
 
 GENERATOR_FOLDER = "generator"
-"""Folder within that of an ELECTRA's discriminator, which holds the generator in the same form."""
+"""Folder of an ELECTRA's generator, inside the discriminator's and in the same form."""
 
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
-}
+HIDDEN_ACTS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
 """Our ``hidden_act`` by theirs; the last two are the same function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Typed:
-    """Fields of a foreign config.json that are read here; ``ModelConfig`` checks the types of those that it has."""
+    """Types of fields that are read here; ``ModelConfig`` checks the types of its own fields."""
 
     model_type: str | None = None
     hidden_act: str | None = None
@@ -54,45 +49,28 @@ class _Typed:
     megabert_task: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """How ``transformers`` describes a family."""
-
-    architectures: Mapping[Objective | Literal["rtd"], str]
-    """Class that has all weights of a model, by objective; ``rtd`` is ELECTRA's discriminator."""
-    special_ids: Mapping[str, str] = field(
-        default_factory=lambda: {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"}
-    )
-    """Names in its config.json of ids of special pieces, and their roles."""
-
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 """How transformers calls a ModernBERT's layers with global and with local attention."""
 ROPE_PARAMETERS = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
-"""What the parameters of rotary positions may say besides their base."""
+"""Parameters that rotary positions may have besides their base, and the only value of each."""
 
 
-EXCHANGES: dict[str, Exchange] = {
-    "bert": Exchange(
-        architectures={"nsp": "BertForPreTraining", "sop": "BertForPreTraining", "none": "BertForMaskedLM"}
-    ),
-    "roberta": Exchange(architectures={"none": "RobertaForMaskedLM"}),
-    "albert": Exchange(architectures={"sop": "AlbertForPreTraining", "none": "AlbertForMaskedLM"}),
-    "electra": Exchange(architectures={"rtd": "ElectraForPreTraining", "none": "ElectraForMaskedLM"}),
-    "deberta": Exchange(architectures={"none": "DebertaForMaskedLM"}),
-    "deberta-v2": Exchange(architectures={"none": "DebertaV2ForMaskedLM"}),
-    "modernbert": Exchange(
-        architectures={"none": "ModernBertForMaskedLM"},
-        special_ids={
-            "pad_token_id": "pad",
-            "bos_token_id": "cls",
-            "eos_token_id": "sep",
-            "cls_token_id": "cls",
-            "sep_token_id": "sep",
-        },
-    ),
+ARCHITECTURES: dict[str, Mapping[Objective | Literal["rtd"], str]] = {
+    "bert": {"nsp": "BertForPreTraining", "sop": "BertForPreTraining", "none": "BertForMaskedLM"},
+    "roberta": {"none": "RobertaForMaskedLM"},
+    "albert": {"sop": "AlbertForPreTraining", "none": "AlbertForMaskedLM"},
+    "electra": {"rtd": "ElectraForPreTraining", "none": "ElectraForMaskedLM"},
+    "deberta": {"none": "DebertaForMaskedLM"},
+    "deberta-v2": {"none": "DebertaV2ForMaskedLM"},
+    "modernbert": {"none": "ModernBertForMaskedLM"},
 }
-"""Exchange by family, which is the ``model_type`` in config.json."""
+"""The class of ``transformers`` that has all weights of a model, by family (the ``model_type`` in config.json) and
+objective; ``rtd`` is ELECTRA's discriminator."""
+
+SPECIAL_IDS = {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"}
+"""Names in config.json of ids of special pieces, and their roles."""
+MODERNBERT_IDS = {"cls_token_id": "cls", "sep_token_id": "sep"}
+"""Further names that a ModernBERT has."""
 
 
 def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialIds) -> dict[str, Any]:
@@ -103,7 +81,9 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
         architecture: Class of ``transformers`` that has all exported weights.
         special_ids: Special tokens of the tokenizer.
     """
-    exchange, table = EXCHANGES[config.family], CONFIG_FIELDS[config.family]
+    table, roles = CONFIG_FIELDS[config.family], SPECIAL_IDS
+    if config.family == "modernbert":
+        roles = {**SPECIAL_IDS, **MODERNBERT_IDS}
     theirs = {entry.ours or name: (name, entry) for name, entry in table.items() if isinstance(entry, Taken)}
     shape = {f.name: getattr(config, f.name) for f in fields(config) if f.name in theirs}
     if "embedding_size" in shape:
@@ -119,7 +99,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
         "model_type": config.family,
         **{name: entry.value for name, entry in table.items() if isinstance(entry, Fixed) and entry.is_written},
         **{theirs[name][0]: value for name, value in shape.items()},
-        **{name: getattr(special_ids, role) for name, role in exchange.special_ids.items()},
+        **{name: getattr(special_ids, role) for name, role in roles.items()},
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
         OURS: megabert.__version__,
@@ -128,7 +108,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
 
 @takes_paths
 def read_config_json(folder: Path) -> ModelConfig:
-    """Read family and sizes of a model; those of an ELECTRA's generator from its own folder within.
+    """Read family and sizes of a model; an ELECTRA's generator has a folder of its own within.
 
     Args:
         folder: A folder with ``config.json``.
@@ -139,8 +119,9 @@ def read_config_json(folder: Path) -> ModelConfig:
     path = config_path(folder)
     content = read_object(path)
     family = content.get("model_type", "bert" if path.name == GOOGLE_CONFIG else None)
-    if family not in EXCHANGES:
-        raise ConfigError(f"{path}: model_type={family!r}; supported are {', '.join(EXCHANGES)}. Give such an encoder.")
+    if family not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ConfigError(f"{path}: model_type={family!r}; supported are {known}. Give such an encoder.")
     try:
         config = _model_config(_taken(content, family), family, content.get("architectures"))
         generator = folder / GENERATOR_FOLDER
@@ -163,7 +144,12 @@ def _taken(content: dict[str, Any], family: str) -> dict[str, Any]:
         _Misfit: Naming every field that is unknown, or has a value that no model of ours has.
     """
     table, taken = CONFIG_FIELDS[family], dict[str, Any]()
-    problems = [_unknown(name, [*table]) for name in content if name not in table]
+    problems = []
+    for name in content:
+        if name not in table:
+            meant = closest(name, [*table])
+            hint = f" (did you mean {meant}?)" if meant else "; if it changes nothing, remove it"
+            problems.append(f"{name} is no field of this family{hint}")
     for name, entry in table.items():
         if isinstance(entry, Taken):
             value = content.get(name, entry.default)
@@ -177,33 +163,19 @@ def _taken(content: dict[str, Any], family: str) -> dict[str, Any]:
                 problems.append(f"{name}={value!r}; only {wanted!r} is supported")
     if taken["vocab_size"] in (None, "auto"):  # our own default, which only shards resolve
         problems.append("states no vocab_size")
-    if taken["hidden_act"] not in ACTIVATIONS:
-        problems.append(f"hidden_act={taken['hidden_act']!r}; supported are {', '.join(ACTIVATIONS)}")
+    if taken["hidden_act"] not in HIDDEN_ACTS:
+        problems.append(f"hidden_act={taken['hidden_act']!r}; supported are {', '.join(HIDDEN_ACTS)}")
     if problems:
         raise _Misfit("; ".join(problems))
-    return {**taken, "hidden_act": ACTIVATIONS[taken["hidden_act"]]}
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    meant = closest(name, known)
-    return f"{name} is no field of this family" + (
-        f" (did you mean {meant}?)" if meant else "; if it changes nothing, remove it"
-    )
+    return {**taken, "hidden_act": HIDDEN_ACTS[taken["hidden_act"]]}
 
 
 def _derived(value: Any, sizes: Mapping[str, Any]) -> Any:
-    """Return the value that a field must have, where it follows from others."""
+    """Return the value that a field must have, computed if it follows from others."""
     try:
-        match value:
-            case config_fields.HIDDEN_SIZE:
-                return sizes["hidden_size"]
-            case config_fields.HEAD_WIDTH:
-                return sizes["hidden_size"] // sizes["num_attention_heads"]
-            case config_fields.HALF_WINDOW:
-                return sizes["local_attention"] // 2
-    except (TypeError, ZeroDivisionError):  # the model's own checks say what is wrong with these
+        return DERIVED[value](sizes) if isinstance(value, str) and value in DERIVED else value
+    except (TypeError, ZeroDivisionError):  # the model's own checks name the wrong size
         return None
-    return value
 
 
 def _is_same(value: Any, wanted: Any) -> bool:
@@ -220,7 +192,7 @@ def _model_config(taken: dict[str, Any], family: str, architectures: Any) -> Mod
     pad_id = taken.pop("pad_token_id", 0)
     if family == "modernbert":
         _translate_modernbert(taken)
-    if family == "electra" and architectures == [EXCHANGES[family].architectures["none"]]:
+    if family == "electra" and architectures == [ARCHITECTURES[family]["none"]]:
         taken["generator_size"] = None  # ELECTRA's generator alone
     if "pos_att_type" in taken:
         kinds = taken["pos_att_type"] or []

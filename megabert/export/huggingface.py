@@ -4,7 +4,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +16,7 @@ from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.export.config_json import (
-    EXCHANGES,
+    ARCHITECTURES,
     GENERATOR_FOLDER,
     config_json,
     is_ours,
@@ -40,7 +39,7 @@ from megabert.models.convert import (
 )
 from megabert.models.key_maps import to_ours, to_theirs
 from megabert.path_arguments import takes_paths
-from megabert.tokenization import SpecialIds, Tokenizer, load_tokenizer
+from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 from megabert.whole_folders import publish_folder
 
@@ -67,14 +66,14 @@ class HuggingFaceModel(NamedTuple):
 
 @dataclass(frozen=True)
 class _Index:
-    """What an index of weights in several files holds."""
+    """An index of weights in several files."""
 
     weight_map: dict[str, str]
     """File of each weight."""
 
 
 class TaskHead(NamedTuple):
-    """What a fine-tuned model has besides its encoder."""
+    """The part of a fine-tuned model that is not its encoder."""
 
     architecture: str
     """Class of ``transformers`` that loads it."""
@@ -122,18 +121,15 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
         missing = [name for name in missing if name not in state]
     check_signal(state, str(folder))
     if UNREAD_POSITIONS in state:
-        _check_positions(folder, config.max_position_embeddings + len(state[UNREAD_POSITIONS]))
+        # In a table of positions that is longer than config.json says, nobody knows which rows count.
+        rows = config.max_position_embeddings + len(state[UNREAD_POSITIONS])
+        stated = read_object(config_path(folder)).get("max_position_embeddings", rows)
+        if rows != stated:
+            raise CheckpointError(
+                f"{folder}: config.json says max_position_embeddings={stated}, the weights have {rows} positions. Give "
+                "a folder whose weights fit its config.json."
+            )
     return HuggingFaceModel(config, state, missing, {name: weights[name] for name in unexpected})
-
-
-def _check_positions(folder: Path, rows: int) -> None:
-    """Refuse a table of positions that is longer than config.json says: which of its rows count is not known then."""
-    stated = read_object(config_path(folder)).get("max_position_embeddings", rows)
-    if rows != stated:
-        raise CheckpointError(
-            f"{folder}: config.json says max_position_embeddings={stated}, the weights have {rows} positions. Give a "
-            "folder whose weights fit its config.json."
-        )
 
 
 @takes_paths
@@ -164,9 +160,30 @@ def write_huggingface(
     """
     _check_replaceable(folder)
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
-    own, generator = split_generator(state, config)
-    write = partial(_write_model, tokenizer_dir=tokenizer_dir, special_ids=special_ids, card=card, task=task)
+
+    def write(folder: Path, state: Mapping[str, Tensor], config: ModelConfig) -> None:
+        """Write one model, with its tokenizer and card, into an empty folder."""
+        # The heads of a pre-trained model tell its objective, and thereby its class.
+        objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
+        if "cls.seq_relationship.weight" in state:
+            objective = config.traits.objectives[0]
+        head = task or TaskHead(ARCHITECTURES[config.family][objective], {}, {})
+        weights = to_huggingface(_plain_floats(state), config, pad_id=special_ids.pad) | _plain_floats(head.weights)
+        try:
+            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise library_error(error) or error from error
+        content = config_json(config, architecture=head.architecture, special_ids=special_ids) | head.fields
+        atomic_write(folder / "config.json", json.dumps(content, indent=2) + "\n")
+        # safetensors makes its file private: give it the permissions of config.json.
+        shutil.copymode(folder / "config.json", folder / "model.safetensors")
+        copy_tokenizer(tokenizer_dir, folder)
+        parameters = sum(value.numel() for value in weights.values())
+        text = render_card(card, config, architecture=head.architecture, parameters=parameters)
+        atomic_write(folder / "README.md", text)
+
     # A reader of an earlier export sees it until the new one is complete.
+    own, generator = split_generator(state, config)
     with publish_folder(folder) as new:
         write(new, own, config)
         if generator is not None:
@@ -174,41 +191,8 @@ def write_huggingface(
             write(new / GENERATOR_FOLDER, *generator)
 
 
-def _write_model(
-    folder: Path,
-    state: Mapping[str, Tensor],
-    config: ModelConfig,
-    *,
-    tokenizer_dir: Path,
-    special_ids: SpecialIds,
-    card: ModelCard,
-    task: TaskHead | None,
-) -> None:
-    """Write one model, with its tokenizer and card, into an empty folder."""
-    floats = {name: value.detach().cpu().float() for name, value in state.items()}
-    weights = to_huggingface(floats, config, pad_id=special_ids.pad)
-    if task is None:
-        task = TaskHead(EXCHANGES[config.family].architectures[_objective_of(state, config)], {}, {})
-    weights |= {name: value.detach().cpu().float().contiguous() for name, value in task.weights.items()}
-    try:
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise library_error(error) or error from error
-    content = config_json(config, architecture=task.architecture, special_ids=special_ids) | task.fields
-    atomic_write(folder / "config.json", json.dumps(content, indent=2) + "\n")
-    # safetensors makes its file private; others may read it where they may read config.json.
-    shutil.copymode(folder / "config.json", folder / "model.safetensors")
-    copy_tokenizer(tokenizer_dir, folder)
-    parameters = sum(value.numel() for value in weights.values())
-    text = render_card(card, config, architecture=task.architecture, parameters=parameters)
-    atomic_write(folder / "README.md", text)
-
-
-def _objective_of(state: Mapping[str, Tensor], config: ModelConfig) -> Objective | Literal["rtd"]:
-    """Return what a model was trained for, which its heads tell."""
-    if "cls.seq_relationship.weight" in state:
-        return config.traits.objectives[0]
-    return "none" if config.generator_size is None else "rtd"
+def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().float().contiguous() for name, value in state.items()}
 
 
 def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
@@ -239,7 +223,7 @@ def _check_replaceable(folder: Path) -> None:
 
 
 def _foreign_names(folder: Path) -> Iterator[str]:
-    """Yield what an export does not write: other names, folders under its names, and what is within these."""
+    """Yield the names that an export does not write, and folders under the names of its files."""
     for path in folder.iterdir():
         if path.name == GENERATOR_FOLDER and path.is_dir() and not path.is_symlink():
             yield from (f"{path.name}/{name}" for name in _foreign_names(path))
@@ -253,7 +237,12 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             return _read_file(folder / name)
         index = folder / f"{name}.index.json"
         if index.is_file():
-            return {key: value for part in _parts(index) for key, value in _read_file(folder / part).items()}
+            remedy = "Fetch the file again."
+            parts = set(read_json(index, _Index, remedy=remedy, error=CheckpointError).weight_map.values())
+            outside = sorted(part for part in parts if Path(part).name != part)
+            if outside:
+                raise CheckpointError(f"{index}: names {outside[0]!r}, which is not a file next to it. {remedy}")
+            return {key: value for part in sorted(parts) for key, value in _read_file(folder / part).items()}
     tensorflow = sorted(path.name for pattern in TENSORFLOW_FILES for path in folder.glob(pattern))
     if tensorflow:
         raise CheckpointError(
@@ -261,18 +250,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
             "model.safetensors from Hugging Face, which hosts google's checkpoints in that form, or convert the "
             "folder: from_pretrained(..., from_tf=True) and save_pretrained of transformers 4."
         )
-    raise CheckpointError(
-        f"{folder}: no weights; looked for {' and '.join(WEIGHTS_FILES)}. Fetch the folder with its weights."
-    )
-
-
-def _parts(index: Path) -> list[str]:
-    remedy = "Fetch the file again."
-    parts = set(read_json(index, _Index, remedy=remedy, error=CheckpointError).weight_map.values())
-    outside = sorted(part for part in parts if Path(part).name != part)
-    if outside:
-        raise CheckpointError(f"{index}: names {outside[0]!r}, which is not a file next to it. {remedy}")
-    return sorted(parts)
+    raise CheckpointError(f"{folder}: no weights; looked for {' and '.join(WEIGHTS_FILES)}. Fetch one of these.")
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:

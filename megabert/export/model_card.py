@@ -14,7 +14,7 @@ from megabert.errors import ConfigError, MegabertError
 from megabert.files import read_small
 
 DISCRIMINATOR = "ElectraForPreTraining"
-"""The only architecture that does not fill masks."""
+"""The only pre-trained architecture that does not fill masks."""
 FAMILY_TITLES: dict[FamilyName, str] = {
     "bert": "BERT",
     "roberta": "RoBERTa",
@@ -26,20 +26,18 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 }
 """The families as their papers write them."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-TASK_NAMES = {"fill-mask": "Masked language modelling"}
-"""Words for a pipeline whose name on the hub says too little."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """What a card says besides the model's sizes. Each mapping becomes a table, in its order."""
+    """The content of a card besides the model's sizes. Each mapping becomes a table, in its order."""
 
     name: str
     """Title of the card."""
     description: str = ""
     """A paragraph under the title, in Markdown."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """What it was trained on: corpus, documents, instances, tokens, tokenizer."""
+    """The training data: corpus, documents, instances, tokens, tokenizer."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """How it was trained: optimizer, phases, batch, precision, seed."""
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +53,7 @@ class ModelCard:
     software: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages it was trained with."""
     pipeline: str = "fill-mask"
-    """The hub's name for what the model does."""
+    """The hub's name for the model's task."""
     usage: str | None = None
     """Python lines under the heading "Use"; None shows how to fill a mask."""
     metrics_of: tuple[str, str] = ("held-out", "held-out split of the training corpus")
@@ -66,7 +64,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
     """Return the text of README.md.
 
     Args:
-        card: What the card says.
+        card: The content besides the model's sizes.
         config: The model's sizes and family.
         architecture: Class of ``transformers`` that has all exported weights.
         parameters: Number of exported parameters, tied ones counted once.
@@ -82,6 +80,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         "vocabulary": f"{config.vocab_size:,}",
         "longest sequence": config.max_position_embeddings,
     }
+    # One table per section; empty ones are left out.
     sections = [
         ("Model", shape),
         ("Training data", card.data),
@@ -90,13 +89,10 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         ("Held-out metrics", card.metrics),
         ("Software", card.software),
     ]
+    # The header for model hubs, the title, a word on the model, and how to use it.
     task = "replaced-token detection" if architecture == DISCRIMINATOR else card.pipeline
-    blocks = [
-        f"---\n{_header(card, config.family, task)}---",
-        f"# {_plain(card.name)}",
-        card.description,
-        _usage(card, architecture),
-    ]
+    header = f"---\n{_header(card, config.family, task)}---"
+    blocks = [header, f"# {_plain(card.name)}", card.description, _usage(card, architecture)]
     blocks += [f"## {title}\n\n{_table(rows)}" for title, rows in sections if rows]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -108,24 +104,24 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         "tags": [family, task, "megabert"],
     }
     if card.base_model:
-        header["base_model"] = _hub_name(card.base_model)
+        # Hubs take ``owner/model`` or ``model``: of a longer path the last part.
+        is_name = _HUB_NAME.fullmatch(card.base_model)
+        header["base_model"] = card.base_model if is_name else PurePath(card.base_model).name
     if card.languages:
         header["language"] = list(card.languages)
     if card.license:
         header["license"] = card.license
     if card.metrics:
         results = {
-            "task": {"type": card.pipeline, "name": TASK_NAMES.get(card.pipeline, card.pipeline)},
+            "task": {
+                "type": card.pipeline,
+                "name": "Masked language modelling" if card.pipeline == "fill-mask" else card.pipeline,
+            },
             "dataset": dict(zip(("type", "name"), card.metrics_of, strict=True)),
             "metrics": [{"type": name, "value": float(value)} for name, value in card.metrics.items()],
         }
         header["model-index"] = [{"name": card.name, "results": [results]}]
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
-
-
-def _hub_name(name: str) -> str:
-    """Return a name as hubs take it, ``owner/model`` or ``model``: of a longer path its last part."""
-    return name if _HUB_NAME.fullmatch(name) else PurePath(name).name
 
 
 def check_facts(languages: Sequence[str], license: str | None) -> None:
@@ -159,22 +155,19 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 
 def _usage(card: ModelCard, architecture: str) -> str:
-    if card.usage is not None:
-        return f"## Use\n\n```python\n{card.usage}\n```"
-    example = (
-        'is_replaced = model(**tokenizer("The ship sailed over the cat.", return_tensors="pt")).logits > 0\n'
-        if architecture == DISCRIMINATOR
-        else 'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")\n'
-    )
-    names = ["AutoTokenizer", architecture, *(["pipeline"] if architecture != DISCRIMINATOR else [])]
-    return (
-        "## Use\n\n```python\n"
-        f"from transformers import {', '.join(names)}\n\n"
-        'folder = "."  # where this file lies\n'
-        f"model = {architecture}.from_pretrained(folder)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
-        f"{example}```"
-    )
+    lines = [
+        f"from transformers import AutoTokenizer, {architecture}, pipeline",
+        "",
+        'folder = "."  # where this file lies',
+        f"model = {architecture}.from_pretrained(folder)",
+        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")',
+    ]
+    if architecture == DISCRIMINATOR:
+        lines[0] = lines[0].removesuffix(", pipeline")
+        lines[-1] = 'is_replaced = model(**tokenizer("The ship sailed over the cat.", return_tensors="pt")).logits > 0'
+    usage = card.usage or "\n".join(lines)
+    return f"## Use\n\n```python\n{usage}\n```"
 
 
 def _table(rows: Mapping[str, Any]) -> str:

@@ -1,13 +1,13 @@
 """From a run's checkpoint to a Hugging Face folder with its model card."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import phase_name, to_dict
-from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig, Weights
 from megabert.errors import MegabertError
 from megabert.export.huggingface import write_huggingface
@@ -18,18 +18,6 @@ from megabert.shards.shard_set import ShardSet
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
 
-@dataclass(frozen=True, kw_only=True)
-class CardFacts:
-    """What a card says that no run records."""
-
-    languages: tuple[str, ...] = ()
-    """ISO 639 codes of the languages of the text."""
-    license: str | None = None
-    """License of the weights, as an identifier."""
-    base_model: str | None = None
-    """Name of the model that the weights started from; by default what ``init_from`` says."""
-
-
 @takes_paths
 def export_run(
     run_dir: Path,
@@ -37,7 +25,7 @@ def export_run(
     *,
     checkpoint: str = "last",
     weights: Weights | None = None,
-    facts: CardFacts = CardFacts(),
+    facts: Mapping[str, Any] | None = None,
 ) -> int:
     """Write a run's checkpoint in Hugging Face form.
 
@@ -45,9 +33,10 @@ def export_run(
         run_dir: The run folder.
         folder: Where to write: a new or empty folder, or an earlier export.
         checkpoint: ``last``, ``best`` (the lowest held-out loss of the last phase) or a step.
-        weights: Whether to write the weights as they were trained, or their moving average. By default those whose
-            held-out loss made the checkpoint the best, if that is asked for, else those that were trained.
-        facts: What the card says besides.
+        weights: Whether to write the weights as they were trained, or their moving average. None writes them as they
+            were trained, but for ``best`` as the validation scored them.
+        facts: Fields of the card that no run records, such as ``languages`` and ``license``. By default,
+            ``base_model`` is ``init_from``.
 
     Returns:
         The step of the checkpoint.
@@ -63,12 +52,7 @@ def export_run(
         state=read_masters(path, average=average),
         config=config.model_in_phase(run.phase),
         tokenizer_dir=tokenizer_dir(run_dir),
-        card=replace(
-            _card(run_dir, config, run, checkpoint, average=average),
-            languages=facts.languages,
-            license=facts.license,
-            base_model=facts.base_model or config.init_from,
-        ),
+        card=replace(_card(run_dir, config, run, checkpoint, average=average), **(facts or {})),
     )
     return run.step
 
@@ -77,7 +61,8 @@ def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *,
     phases = {
         phase_name(config, index): f"{phase.num_steps:,} steps of {phase.global_batch_size:,} instances of up to "
         f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}, "
-        f"decay {phase.decay}{_masks_of(phase)}"
+        f"decay {phase.decay}"
+        + ("" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:.1%} of the tokens masked")
         for index, phase in enumerate(config.phases)
     }
     is_scored = config.validation.weights == "average"
@@ -99,18 +84,15 @@ def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *,
             "step": f"{run.step:,} (phase {run.phase + 1}, step {run.phase_step:,} of it)",
             "instances seen": f"{run.samples:,}",
         },
+        base_model=config.init_from,
         # The latest validation may have been at an earlier step, or of the other weights: no metrics of these then.
         metrics=run.metrics if run.metrics_step == run.step and average == is_scored else {},
         software=describe_environment()["packages"],
     )
 
 
-def _masks_of(phase: PhaseConfig) -> str:
-    return "" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:.1%} of the tokens masked"
-
-
 def _data(run_dir: Path, config: RunConfig, run: RunSummary) -> dict[str, Any]:
-    """Describe the shards; where they are gone or have been replaced, only what the checkpoint itself knows."""
+    """Describe the shards; of shards that are gone or replaced, only the hashes in the checkpoint are known."""
     rows: dict[str, Any] = {}
     for index, phase in enumerate(config.phases):
         name = phase_name(config, index)
