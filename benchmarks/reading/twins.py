@@ -33,13 +33,10 @@ TWINS: dict[str, tuple[str, ...]] = {
     ),
     "encode": ("the loop of each tokenizer, called alike", "megabert/tokenization/*_loops.py"),
     "assemble": (RENAME, "data_prep/instances/assemble.py", "megabert/data/batch.py"),
-    "describe": (RENAME, "data_prep/commands/peek.py", "megabert/finetuning/*", "megabert/training/recovery/*"),
+    "describe": (RENAME, "data_prep/commands/peek.py", "megabert/training/recovery/*"),
     "excess_of": (RENAME, "data_prep/clean/bounds.py", "data_prep/extract/markup_cost.py"),
-    "find_files": (RENAME, "data_prep/extract/inputs.py", "megabert/finetuning/setup.py"),
-    "kind_of": (RENAME, "megabert/export/model_folder.py", "megabert/tokenization/backend.py"),
     "remember": (RENAME, "data_prep/execution/build_state.py", "megabert/tokenization/span_loops.py"),
     "remove_temporaries": (RENAME, "megabert/checkpoints/saving.py", "megabert/files.py"),
-    "render_page": (RENAME, "megabert/inspection/*", "megabert/reports/curves.py"),
 }
 """Names that may be defined more than once: the reason, then patterns of the files that may define them."""
 

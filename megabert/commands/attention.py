@@ -24,20 +24,20 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
-    from megabert.export.model_folder import kind_of
+    from megabert.export.model_folder import kind_of_folder
 
-    kind_of(options.model)  # says what is no model before the seconds that torch takes
+    kind_of_folder(options.model)  # says what is no model before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.sources import open_source
         from megabert.files import atomic_write, refuse_input
         from megabert.inspection.attention import record_attention
-        from megabert.inspection.attention_page import render_page
+        from megabert.inspection.attention_page import render_attention
 
     refuse_input(options.output, Path(options.model))
     source = open_source(options.model, options.checkpoint)
     tokenizer = source.load_tokenizer()
     record = record_attention(source.build_model(), tokenizer, options.text, options.second)
-    page = render_page(record, model=options.model, layers=options.layers)
+    page = render_attention(record, model=options.model, layers=options.layers)
     atomic_write(options.output, page)
     print(f"{options.output}: {len(record.pieces)} tokens, {len(page) / 2**20:.1f} MiB; open it in a browser")
     return 0

@@ -34,10 +34,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, stream the file through it, say what was done."""
-    from megabert.export.model_folder import kind_of
+    from megabert.export.model_folder import kind_of_folder
 
     # Both are refused before the seconds that torch takes.
-    kind_of(options.model)
+    kind_of_folder(options.model)
     check_regular(options.file)
     output = options.output or options.file.with_suffix(".parquet")
     with loading("PyTorch"):

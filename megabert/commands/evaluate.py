@@ -67,7 +67,7 @@ def run(options: Namespace) -> int:
     _refuse(options, OF_TEXT, "with mlm alone")
     with loading("PyTorch"):
         from megabert.files import refuse_input
-        from megabert.finetuning.evaluate import rescore
+        from megabert.finetuning.saved_model import rescore
         from megabert.observability.logs import log_to_stderr
 
     if options.predictions is not None:
@@ -102,9 +102,9 @@ def _score_text(options: Namespace) -> int:
     if without:
         flag, what = without[0].replace("_", "-"), "shards" if is_folder else "a text file"
         raise ConfigError(f"--{flag}: changes nothing in the score of {what}. Leave it out.")
-    from megabert.export.model_folder import kind_of
+    from megabert.export.model_folder import kind_of_folder
 
-    kind_of(options.model)  # says what is no model before the seconds that torch takes
+    kind_of_folder(options.model)  # says what is no model before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.sources import find_device, open_source
         from megabert.files import atomic_write, refuse_input

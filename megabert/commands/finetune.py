@@ -73,9 +73,9 @@ def run(options: Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     with before_ranks_meet():
-        from megabert.export.model_folder import kind_of
+        from megabert.export.model_folder import kind_of_folder
 
-        kind_of(config.model)  # says what is no model before the seconds that torch takes
+        kind_of_folder(config.model)  # says what is no model before the seconds that torch takes
     if task is None:
         return _run_glue(options, Path(config.data))
     output_dir = Path(f"runs/{options.task}" if options.output_dir is None else options.output_dir)

@@ -51,7 +51,7 @@ def run(options: Namespace) -> int:
     with loading("PyTorch"):
         from megabert.files import atomic_write, refuse_input
         from megabert.inspection.fill_mask import compare_guesses
-        from megabert.reports.curves import draw_losses, draw_page, render_page
+        from megabert.reports.curves import draw_losses, draw_page, render_run_page
         from megabert.reports.report import render_positions, render_reports, report_run, score_positions
 
     own = [path for path in run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
         atomic_write(options.png, curves)
         print(f"curves: {options.png}")
     if options.html:
-        atomic_write(options.html, render_page(run_dir, curves, tables))
+        atomic_write(options.html, render_run_page(run_dir, curves, tables))
         print(f"page: {options.html}")
     margin = positions[0].margin  # at [MASK]
     if options.min_margin is not None and not margin >= options.min_margin:

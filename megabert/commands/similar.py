@@ -21,9 +21,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the embeddings, search, print."""
-    from megabert.export.model_folder import kind_of
+    from megabert.export.model_folder import kind_of_folder
 
-    kind_of(options.model)  # says what is no model before the seconds that torch takes
+    kind_of_folder(options.model)  # says what is no model before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.sources import open_source
         from megabert.inspection.similar import nearest, parse_queries, render_neighbours

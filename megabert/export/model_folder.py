@@ -16,7 +16,7 @@ def config_path(folder: Path) -> Path:
     return google if google.is_file() and not own.is_file() else own
 
 
-def kind_of(name: str) -> Literal["run", "hugging face"]:
+def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
     """Return which of the two kinds a folder is.
 
     Raises:

@@ -14,7 +14,7 @@ from megabert.config.run import RunConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_config_json
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
-from megabert.export.model_folder import kind_of
+from megabert.export.model_folder import kind_of_folder
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
 from megabert.tokenization import Tokenizer, load_tokenizer
@@ -83,15 +83,13 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
         ConfigError: The folder is neither of the two.
     """
     folder = Path(name)
-    is_run = kind_of(name) == "run"
+    is_run = kind_of_folder(name) == "run"
     if is_run:
         run = read_config(folder)
         model, seed, pieces = _model_of_run(folder, run, checkpoint), run.seed, tokenizer_dir(folder)
     else:
         if checkpoint != "last":
-            raise ConfigError(
-                f"{folder}: is a Hugging Face folder, which has no checkpoint {checkpoint}. Name a run folder."
-            )
+            raise ConfigError(f"{folder}: a Hugging Face folder has no checkpoint {checkpoint}. Name a run folder.")
         model, seed, pieces = read_config_json(folder), 0, folder
 
     def read() -> dict[str, Tensor]:

@@ -2,14 +2,13 @@
 
 In the order in which a fine-tuning runs:
 
-1. ``setup`` reads model, tokenizer and files and checks them before anything is written. What to read is a row of the
+1. ``setup`` reads model, tokenizer and files and checks them before anything is written. The task is a row of the
    table in ``tasks``; how examples become sequences, labels and scores is one of the five ``task_kinds``, with the
    official ``metrics``. ``tables`` reads files with named columns.
 2. ``trainer`` trains the encoder with its head (``model``) on micro-batches (``batches``) and keeps the best weights.
-3. ``evaluate`` scores a set with the present weights, or with those of a model folder.
-4. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder back.
+3. ``evaluate`` scores a set with the present weights.
+4. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder to score it.
 
-``finetune`` does these for one seed after the other and keeps what has finished (``results``; ``scores`` says how
-numbers are shown). ``glue`` runs a fine-tuning for each task of GLUE. ``predictions`` and ``comparison`` look at what
-finished ones left.
+``finetune`` does these for one seed after the other and keeps the finished ones (``results``). ``glue`` runs a
+fine-tuning for each task of GLUE. ``predictions`` and ``comparison`` look at finished ones.
 """

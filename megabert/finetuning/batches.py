@@ -3,7 +3,7 @@
 # M labelled positions
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -43,8 +43,8 @@ class Sequences:
             a: Ids of the first text.
             b: Ids of the second text.
         """
-        # Of a pair that is too long, ``b`` keeps what it has if that is less than half of the room, else half of it or
-        # whatever ``a`` leaves. So both are cut to the same length, or only the longer one is cut.
+        # Of a pair that is too long, a ``b`` shorter than half of the room stays whole, and a longer one keeps half of
+        # it or all that ``a`` leaves. So both are cut to the same length, or only the longer one is cut.
         room = self.max_length - (2 if b is None else 2 + self.separators)
         total = len(a) + (0 if b is None else len(b))
         if total > room:
@@ -65,17 +65,18 @@ class Sequences:
         return columns_of(self.ids, self.segment_b_starts)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Features:
     """The items that are packed and scored. An item is one sequence, or several that stay together."""
 
     columns: FlatInstances
     labels: NDArray
-    """What the loss compares the logits with.
+    """The targets of the loss.
 
-    One row an item: the id of its class, its score (float32), the number of its ending, or its answer's first and last
-    token (shape (items, 2), counted from the start of the sequence). Tagging has one row a tagged word instead.
+    One row per item: the id of its class, its score (float32), the number of its ending, or its answer's first and last
+    token (shape (items, 2), counted from the start of the sequence). Tagging has one row per tagged word instead.
     """
+    _: KW_ONLY
     label_positions: NDArray[np.int64] | None = None
     """Tagging: the token, counted from the start of its sequence, that each label belongs to."""
     group: int = 1
@@ -92,14 +93,14 @@ class Features:
         return self.columns.lengths.reshape(-1, self.group).sum(1)
 
     @cached_property
-    def _label_starts(self) -> NDArray[np.int64]:
+    def label_starts(self) -> NDArray[np.int64]:
         """Tagging: index of each item's first label."""
         return np.cumsum(self.rows) - self.rows
 
     def select_labels(
         self, items: NDArray[np.int64], starts: NDArray[np.int64]
     ) -> tuple[NDArray, NDArray[np.int64] | None]:
-        """Return the labels of some items, and for tagging where they are in a packed micro-batch.
+        """Return the labels of some items, and for tagging their positions in a packed micro-batch.
 
         Args:
             items: The items of the micro-batch, in its order.
@@ -108,8 +109,8 @@ class Features:
         if self.label_positions is None:
             return self.labels[items], None
         counts = self.rows[items]
-        # Labels of all items are stored end to end: shift each item's range of indices to where it is stored.
-        shifts = self._label_starts[items] - (np.cumsum(counts) - counts)
+        # Labels of all items are stored end to end: shift each item's range of indices to its place there.
+        shifts = self.label_starts[items] - (np.cumsum(counts) - counts)
         indices = np.arange(counts.sum()) + np.repeat(shifts, counts)
         return self.labels[indices], self.label_positions[indices] + np.repeat(starts, counts)
 
@@ -124,7 +125,7 @@ class TaskBatch:
     inputs: MicroBatch
     """The packed sequences; the fields of pre-training's labels are empty."""
     labels: Tensor
-    """One row an item, or for tagging one a labelled position; the meaning is that of ``Features.labels``."""
+    """One row per item, or for tagging per labelled position, as in ``Features.labels``."""
     label_positions_M: Tensor | None
     """Tagging: int64 index into the packed tokens of each label. Other tasks have None."""
     items: NDArray[np.int64]
@@ -132,16 +133,11 @@ class TaskBatch:
 
     def to(self, device: torch.device) -> "TaskBatch":
         """Return a copy on a device, for which the host does not wait."""
-        positions_M = self.label_positions_M
-        return replace(
-            self,
-            inputs=self.inputs.to(device),
-            labels=sent_to(device, self.labels),
-            label_positions_M=None if positions_M is None else sent_to(device, positions_M),
-        )
+        positions_M = None if self.label_positions_M is None else sent_to(device, self.label_positions_M)
+        return TaskBatch(self.inputs.to(device), sent_to(device, self.labels), positions_M, self.items)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Batcher:
     """Distributes items over ranks and micro-steps. Every rank plans the same and takes its own share."""
 
@@ -151,7 +147,7 @@ class Batcher:
     rank: int = 0
     world_size: int = 1
 
-    def steps_an_epoch(self, global_batch_size: int) -> int:
+    def steps_per_epoch(self, global_batch_size: int) -> int:
         """Return the number of steps in an epoch; the last one may be smaller."""
         return -(-len(self.features) // global_batch_size)
 
@@ -161,9 +157,9 @@ class Batcher:
         Args:
             step: Number of the step, from 1. Epochs follow each other, each in an order of its own.
             seed: Keys the order of data and the dropout.
-            global_batch_size: Items a step over all ranks.
+            global_batch_size: Items per step over all ranks.
         """
-        epoch, index = divmod(step - 1, self.steps_an_epoch(global_batch_size))
+        epoch, index = divmod(step - 1, self.steps_per_epoch(global_batch_size))
         start = index * global_batch_size
         order = EpochOrder(len(self.features), seed, epoch)
         items = order.rows(start, min(start + global_batch_size, len(self.features)))

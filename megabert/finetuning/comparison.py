@@ -8,14 +8,13 @@ from typing import Any
 
 from megabert.config.loading import differences
 from megabert.errors import ConfigError
-from megabert.finetuning.predictions import Rows, describe, goodness, read_predictions, said
-from megabert.finetuning.results import Summary, read_settings, read_summaries
-from megabert.finetuning.scores import UNIT, in_points
+from megabert.finetuning.predictions import Rows, describe_example, goodness, read_predictions, said
+from megabert.finetuning.results import UNIT, Summary, in_points, read_settings, read_summaries
 from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SetComparison:
     """The predictions of two models for one evaluation set."""
 
@@ -23,10 +22,10 @@ class SetComparison:
     name: str
     a: Rows
     b: Rows
-    fixed: tuple[int, ...]
+    fixed: list[int]
     """Lines of the examples that B has right or nearer and A has not, the largest gain first."""
-    broken: tuple[int, ...]
-    """Lines of those that A has right or nearer."""
+    broken: list[int]
+    """Lines of the examples that A has right or nearer."""
 
     @property
     def p_value(self) -> float:
@@ -43,7 +42,7 @@ class FinetuningComparison:
     settings: dict[str, dict[str, tuple[Any, Any]]]
     """Both values of each setting that differs, by task."""
     summaries: dict[str, tuple[Summary, Summary]]
-    sets: tuple[SetComparison, ...]
+    sets: list[SetComparison]
     tolerance: float
 
     @property
@@ -84,25 +83,20 @@ def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) ->
             f"{first} is of {', '.join(a)}, {second} of {', '.join(b)}: there is nothing to compare. Name two folders "
             "of one task."
         )
-    own = {task: (a[task][0], b[task][0]) for task in tasks}
-    settings = {task: _settings(folder) for task, folder in own.items()}
+    settings, sets = {}, []
+    for task in tasks:
+        folders, summaries = (a[task][0], b[task][0]), (a[task][1], b[task][1])
+        old, new = ({**own.settings, "model": own.model} for own in map(read_settings, folders))
+        settings[task] = differences(old, new)
+        names = [name for name in summaries[0].mean if name in summaries[1].mean]
+        sets += [_compare_set(task, name, folders, summaries) for name in names]
     return FinetuningComparison(
         folders=(first, second),
         settings={task: changed for task, changed in settings.items() if changed},
         summaries={task: (a[task][1], b[task][1]) for task in tasks},
-        sets=tuple(
-            _compare_set(task, name, own[task], (a[task][1], b[task][1]))
-            for task in tasks
-            for name in a[task][1].mean
-            if name in b[task][1].mean
-        ),
+        sets=sets,
         tolerance=tolerance,
     )
-
-
-def _settings(folders: tuple[Path, Path]) -> dict[str, tuple[Any, Any]]:
-    old, new = (read_settings(folder) for folder in folders)
-    return differences({**old.settings, "model": old.model}, {**new.settings, "model": new.model})
 
 
 def _compare_set(task: str, name: str, folders: tuple[Path, Path], summaries: tuple[Summary, Summary]) -> SetComparison:
@@ -113,18 +107,13 @@ def _compare_set(task: str, name: str, folders: tuple[Path, Path], summaries: tu
             "Score one model on the other's file: megabert evaluate --model ... --data ..."
         )
     gains = {line: goodness(b[line]) - goodness(row) for line, row in a.items()}
-    return SetComparison(
-        task=task,
-        name=name,
-        a=a,
-        b=b,
-        fixed=tuple(sorted((line for line in gains if gains[line] > 0), key=lambda line: -gains[line])),
-        broken=tuple(sorted((line for line in gains if gains[line] < 0), key=lambda line: gains[line])),
-    )
+    changed = sorted((line for line in gains if gains[line]), key=lambda line: -abs(gains[line]))
+    fixed = [line for line in changed if gains[line] > 0]
+    return SetComparison(task, name, a, b, fixed=fixed, broken=[line for line in changed if gains[line] < 0])
 
 
 def _example(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row says of the example alone."""
+    """Return the fields of a row that describe_example the example alone."""
     return {name: row.get(name) for name in ("line", "id", "text", "pair", "context", "question", "tokens", "label")}
 
 
@@ -168,7 +157,9 @@ def _heading(one: SetComparison) -> str:
     )
 
 
-def _listed(what: str, chosen: tuple[int, ...], one: SetComparison, examples: int) -> list[str]:
+def _listed(what: str, chosen: list[int], one: SetComparison, examples: int) -> list[str]:
     shown = chosen[:examples]
-    lines = [f"  {describe(one.a[line])}, A said {said(one.a[line])}, B said {said(one.b[line])}" for line in shown]
+    lines = [
+        f"  {describe_example(one.a[line])}, A said {said(one.a[line])}, B said {said(one.b[line])}" for line in shown
+    ]
     return [f"{what}, {len(shown)} of {len(chosen):,}:", *lines] if shown else []

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +20,6 @@ from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.errors import CheckpointError
 from megabert.files import atomic_write
-from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.results import (
     RESULT_NAME,
@@ -56,7 +54,7 @@ def finetune(
     Args:
         task: The task, with the columns in use.
         config: The settings.
-        output_dir: A new folder, or that of an earlier run with the same settings, data and weights.
+        output_dir: A new folder, or the folder of an earlier run with the same settings, data and weights.
         device: The device to train on; ``auto`` takes a GPU if there is one.
 
     Raises:
@@ -110,7 +108,7 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
 
 
 def has_finished(output_dir: Path, seed: int) -> bool:
-    """Tell whether a seed has its result and its model; where the model is gone, the seed is trained again."""
+    """Tell whether a seed has its result and its model; a seed without its model is trained again."""
     folder = seed_folder(output_dir, seed)
     if not (folder / RESULT_NAME).exists():
         return False
@@ -129,24 +127,21 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
     first_state = engine.state()
+    # The log names the sizes and the ops in use.
     sizes = f"{len(prepared.train)} training items, {len(kind.labels)} labels, {world.size} rank(s)"
     logger.info("%s: %s on %s, ZeRO-%d", kind.task.name, sizes, world.device.type, engine.zero_stage)
     attention = prepared.model.attention_kind
-    backends = describe_choices(vars(config.ops), world.device.type, has_lamb=False, attention=attention)
-    logger.info(backends)
-    batcher = partial(kind.batcher, rank=world.rank, world_size=world.size)
-    trainer = TaskTrainer(
-        engine=engine,
-        kind=kind,
-        train=batcher(prepared.train),
-        evaluation=[
-            EvaluationSet(name=name, examples=examples, batcher=batcher(features))
-            for name, examples, features in prepared.evaluation
-        ],
-        world=world,
-    )
+    logger.info(describe_choices(vars(config.ops), world.device.type, has_lamb=False, attention=attention))
+    batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
+    trainer = TaskTrainer(engine, kind, batcher, prepared.evaluation, world)
     for seed in seeds:
-        start_over(engine, _weights_of_seed(start, given, seed, prepared))
+        # Weights that the model was given are the same for all seeds, the others are drawn.
+        drawn = {
+            name: initial_value(name, value.shape, seed=seed, config=prepared.model)
+            for name, value in start.items()
+            if name not in given
+        }
+        start_over(engine, start | drawn)
         engine.load_state(first_state)
         _train_seed(trainer, prepared, seed, seed_folder(output_dir, seed), kept)
 
@@ -161,12 +156,11 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
     baseline: Metrics = {}
     files: list[str] = []
     for number, data in enumerate(trainer.evaluation):
-        evaluation = trainer.evaluate(data) if number else best
-        metrics[data.name] = evaluation.metrics
+        predictions, metrics[data.name] = trainer.evaluate(data) if number else best
         if world.is_main:
             baseline[data.name] = prepared.kind.baseline(data.examples)
-            stem = folder / f"predictions_{data.name}"
-            files += [path.name for path in prepared.kind.write(evaluation.predictions, evaluation.metrics, stem)]
+            written = prepared.kind.write(predictions, metrics[data.name], folder / f"predictions_{data.name}")
+            files += [path.name for path in written]
     state = {**whole_masters(trainer.engine, world), **kept}
 
     def write() -> None:
@@ -182,12 +176,9 @@ def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str],
     that no text reaches, which are written as they were.
     """
     kind, config = prepared.kind, prepared.kind.config
+    checkpointing = config.activation_checkpointing
     model = TaskModel(
-        prepared.model,
-        head=kind.head,
-        num_outputs=kind.num_outputs,
-        ops=config.ops,
-        activation_checkpointing=config.activation_checkpointing,
+        prepared.model, kind.head, kind.num_outputs, ops=config.ops, activation_checkpointing=checkpointing
     )
     initialize(model, config.seed)
     if config.random_weights:
@@ -198,7 +189,7 @@ def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str],
 
 
 def _load_weights(model: TaskModel, source: InitialWeights) -> dict[str, Tensor]:
-    """Load the encoder and return the source's weights; what it lacks is drawn by seed."""
+    """Load the encoder and return the source's weights; parameters that it lacks are drawn by seed."""
     state = source.read()
     load_initial_weights(model, replace(source, read=lambda: state))
     lacking = [name for name, _ in model.named_parameters() if name not in state]
@@ -209,13 +200,6 @@ def _load_weights(model: TaskModel, source: InitialWeights) -> dict[str, Tensor]
             "a complete model."
         )
     return state
-
-
-def _weights_of_seed(start: Mapping[str, Tensor], given: set[str], seed: int, prepared: Prepared) -> dict[str, Tensor]:
-    return {
-        name: value if name in given else initial_value(name, value.shape, seed=seed, config=prepared.model)
-        for name, value in start.items()
-    }
 
 
 def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Engine:

@@ -12,8 +12,7 @@ from megabert.command_line.signals import run_child
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
 from megabert.files import atomic_write
-from megabert.finetuning.results import GLUE_NAME, Summary, read_summary
-from megabert.finetuning.scores import UNIT, in_points
+from megabert.finetuning.results import GLUE_NAME, UNIT, Summary, in_points, read_summary
 from megabert.finetuning.tasks import GLUE, TASKS, Task
 from megabert.observability.logs import logger
 from megabert.path_arguments import takes_paths
@@ -27,7 +26,7 @@ def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: st
     Each task is a process of its own, because a model and an engine belong to one head.
 
     Args:
-        data: Folder with GLUE's folders (CoLA, SST-2, ...). Those that are missing are left out, and the log says so.
+        data: Folder with GLUE's folders (CoLA, SST-2, ...). Missing ones are left out, and the log says so.
         output_dir: The folder in which each task gets a folder.
         flags: Flags of ``megabert finetune`` for every task.
         launcher: Words before ``megabert finetune``, such as ``torchrun --nproc_per_node 2 -m``.
@@ -59,9 +58,7 @@ def run_glue(data: Path, output_dir: Path, flags: Sequence[str], *, launcher: st
     summaries = {task.name: read_summary(output_dir / task.name) for task in present}
     for name, summary in summaries.items():
         if any(metric not in means for means in summary.mean.values() for metric in TASKS[name].metrics):
-            raise CheckpointError(
-                f"{output_dir / name}: its results lack a metric of {name}. Run the same command again."
-            )
+            raise CheckpointError(f"{output_dir / name}: lacks a metric of {name}. Run the same command again.")
     return summaries
 
 

@@ -50,16 +50,11 @@ Language = Literal["en", "ko"]
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # KorQuAD's script turns each of these into a space before it drops ASCII punctuation.
-_KOREAN_MARKS = str.maketrans(
-    dict.fromkeys([*map(ord, "'\"<>()"), 0x300A, 0x300B, 0x3008, 0x3009, 0x2018, 0x2019], " ")
-)
+_KOREAN_MARKS = str.maketrans(dict.fromkeys("'\"<>()\u300a\u300b\u3008\u3009\u2018\u2019", " "))
 
 
-class Gold(NamedTuple):
-    """The right answers of a question; there are none where it cannot be answered."""
-
-    identity: str
-    answers: tuple[str, ...]
+Gold = Mapping[str, Sequence[str]]
+"""The right answers of each question; one that cannot be answered has none."""
 
 
 def units(answer: str, language: Language) -> list[str]:
@@ -94,7 +89,7 @@ def f1(predicted: str, gold: str, language: Language = "en", *, allows_none: boo
 
 
 def score_answers(
-    predicted: Mapping[str, str], gold: Sequence[Gold], language: Language = "en", *, allows_none: bool = False
+    predicted: Mapping[str, str], gold: Gold, language: Language = "en", *, allows_none: bool = False
 ) -> dict[str, float]:
     """Return exact match and F1, means over questions from 0 to 1; the right answer that fits best counts.
 
@@ -102,27 +97,27 @@ def score_answers(
         predicted: The answer to each question; "" says that there is none.
         gold: The questions that count.
         language: Language of the answers, which decides how they are compared.
-        allows_none: Whether the rules of SQuAD 2.0 hold: "" is right where there is no answer, and ``answerable_*`` and
-            ``unanswerable_*`` score the two kinds of questions alone.
+        allows_none: Whether the rules of SQuAD 2.0 hold: "" is right if a question has no answer, and ``answerable_*``
+            and ``unanswerable_*`` score the two kinds of questions alone.
     """
     exact, overlap = _best_scores(predicted, gold, language, allows_none)
     scores = {"exact": _mean(exact), "f1": _mean(overlap)}
     if allows_none:
         for name, has_answer in (("answerable", True), ("unanswerable", False)):
-            part = [i for i, question in enumerate(gold) if bool(question.answers) is has_answer]
+            part = [i for i, answers in enumerate(gold.values()) if bool(answers) is has_answer]
             scores[f"{name}_exact"] = _mean([exact[i] for i in part])
             scores[f"{name}_f1"] = _mean([overlap[i] for i in part])
     return scores
 
 
 def best_null_threshold(
-    predicted: Mapping[str, str], null_odds: Mapping[str, float], gold: Sequence[Gold], language: Language = "en"
+    predicted: Mapping[str, str], null_odds: Mapping[str, float], gold: Gold, language: Language = "en"
 ) -> float:
     """Return the threshold of "no answer" with the best F1; a question whose odds are above it gets no answer.
 
     Args:
         predicted: The best answer of each question.
-        null_odds: For each question the score of "no answer" minus that of the best answer.
+        null_odds: For each question, by how much the score of "no answer" is above the best answer's.
         gold: The questions that count.
         language: Language of the answers, which decides how they are compared.
     """
@@ -130,8 +125,8 @@ def best_null_threshold(
     # in the order of the odds: the best threshold is where the running sum of the gains is greatest.
     _, answered = _best_scores(predicted, gold, language, True)
     _, silent = _best_scores(dict.fromkeys(predicted, ""), gold, language, True)
-    gain = {question.identity: a - b for question, a, b in zip(gold, answered, silent, strict=True)}
-    order = sorted(gain, key=lambda identity: null_odds[identity])
+    gain = {identity: a - b for identity, a, b in zip(gold, answered, silent, strict=True)}
+    order = sorted(gain, key=null_odds.__getitem__)
     threshold, best, total = null_odds[order[0]] - 1.0, 0.0, 0.0  # below all: nothing is answered
     for index, identity in enumerate(order):
         total += gain[identity]
@@ -142,11 +137,11 @@ def best_null_threshold(
 
 
 def _best_scores(
-    predicted: Mapping[str, str], gold: Sequence[Gold], language: Language, allows_none: bool
+    predicted: Mapping[str, str], gold: Gold, language: Language, allows_none: bool
 ) -> tuple[list[float], list[float]]:
     exact, overlap = [], []
-    for identity, answers in gold:
-        counted: Sequence[str] = answers
+    for identity, answers in gold.items():
+        counted = answers
         if allows_none:  # answers that normalise to nothing do not count, unless there is no other
             counted = [answer for answer in answers if normalize(answer, language)] or [""]
         guess = predicted[identity]
@@ -160,6 +155,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 OUTSIDE = "O"
+"""Tag of a word that belongs to no entity."""
 
 
 class Entity(NamedTuple):

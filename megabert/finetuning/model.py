@@ -21,12 +21,12 @@ from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 class TaskModel(nn.Module):
     """Encoder, dropout, one linear layer; parameters are named as in ``transformers``' model with the same head.
 
-    ModernBERT has no pooler: what the linear layer reads goes through the dense layer, GELU and LayerNorm that the
-    masked-LM head begins with, whose names and pre-trained weights they keep.
+    ModernBERT has no pooler: the input of the linear layer goes through the dense layer, GELU and LayerNorm of the
+    masked-LM head, whose names and pre-trained weights they keep.
 
     Args:
         config: Shape of the encoder; ``vocab_size`` is a number.
-        head: Name of the linear layer, and what it reads.
+        head: Name of the linear layer, and its input.
         num_outputs: Outputs of the linear layer.
         ops: Backends of the fused ops.
         activation_checkpointing: Whether each layer is recomputed in the backward pass, which saves memory.
@@ -35,29 +35,26 @@ class TaskModel(nn.Module):
     def __init__(
         self,
         config: ModelConfig,
-        *,
         head: Head,
         num_outputs: int,
+        *,
         ops: OpsConfig | None = None,
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
+        ops = ops or OpsConfig()
+        has_pooler = head.reads == "pooled" and not config.traits.is_pre_norm
         self.config = config
         self.head = head
-        self.bert = BertModel(
-            config,
-            ops=ops or OpsConfig(),
-            has_pooler=head.reads == "pooled" and not config.traits.is_pre_norm,
-            activation_checkpointing=activation_checkpointing,
-        )
+        self.bert = BertModel(config, ops=ops, has_pooler=has_pooler, activation_checkpointing=activation_checkpointing)
         self.cls = None
         if config.traits.is_pre_norm:
-            transform = MaskedLmTransform(config, ops or OpsConfig())
+            transform = MaskedLmTransform(config, ops)
             self.cls = nn.ModuleDict({"predictions": nn.ModuleDict({"transform": transform})})
         self.add_module(head.module, nn.Linear(config.hidden_size, num_outputs))
 
     def forward(self, batch: MicroBatch, label_positions_M: Tensor | None = None) -> Tensor:
-        """Return logits of shape (B, C), (M, C) or (T, C), depending on what the head reads.
+        """Return logits of shape (B, C), (M, C) or (T, C), depending on the head's input.
 
         Args:
             batch: Packed sequences.
@@ -108,10 +105,7 @@ _DENSE_AND_OUT = (("bert.pooler.dense.", "classifier.dense."), ("classifier.", "
 HEAD_NAMES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("roberta", "SequenceClassification"): _DENSE_AND_OUT,
     ("electra", "SequenceClassification"): _DENSE_AND_OUT,
-    ("electra", "MultipleChoice"): (
-        ("bert.pooler.dense.", "sequence_summary.summary."),
-        ("classifier.", "classifier."),
-    ),
+    ("electra", "MultipleChoice"): (("bert.pooler.dense.", "sequence_summary.summary."), ("classifier.",) * 2),
     ("modernbert", "QuestionAnswering"): (("qa_outputs.", "classifier."),),
 }
 """Beginnings of names, ours and theirs, for a family and a head. In other families the pooler is the encoder's own."""
@@ -129,15 +123,10 @@ def take_head(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Split a fine-tuned model into its encoder, by our names, and its head, by their names."""
     pairs = HEAD_NAMES.get((family, architecture), ())
-    encoder: dict[str, Tensor] = {}
-    head: dict[str, Tensor] = {}
-    for name, value in state.items():
-        theirs = _renamed(name, pairs)
-        if theirs is None and name.startswith(("bert.", "cls.")):
-            encoder[name] = value
-        else:
-            head[theirs or name] = value
-    return encoder, head
+    theirs = {name: _renamed(name, pairs) for name in state}
+    encoder = {name for name in state if theirs[name] is None and name.startswith(("bert.", "cls."))}
+    head = {theirs[name] or name: value for name, value in state.items() if name not in encoder}
+    return {name: value for name, value in state.items() if name in encoder}, head
 
 
 def head_by_our_names(head: Mapping[str, Tensor], family: str, architecture: str) -> dict[str, Tensor]:
@@ -149,7 +138,7 @@ def head_by_our_names(head: Mapping[str, Tensor], family: str, architecture: str
 
 
 def _renamed(name: str, pairs: Sequence[tuple[str, str]]) -> str | None:
-    """Replace the beginning of a name by the first of the pairs that has it; None where none has."""
+    """Replace the beginning of a name by the first pair that has it; None if no pair has."""
     return next((new + name.removeprefix(old) for old, new in pairs if name.startswith(old)), None)
 
 

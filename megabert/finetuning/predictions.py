@@ -45,14 +45,19 @@ def read_predictions(output_dir: Path, summary: Summary, name: str) -> Rows:
 
 
 def _is_sound(row: Mapping[str, Any]) -> bool:
-    """Tell whether a row has what is read of it, in the types that were written."""
-    probabilities = row.get("probabilities", [1.0])
-    values = list(probabilities.values()) if isinstance(probabilities, dict) else probabilities
+    """Tell whether a row has all the fields that are needed here, in the types that were written."""
+    values = _probabilities(row) if "probabilities" in row else [1.0]
     has_values = isinstance(values, list) and values and all(isinstance(value, float | int) for value in values)
     has_judgement = isinstance(row.get("correct"), bool) or isinstance(row.get("error"), float | int)
-    labels = (row.get("label"), row.get("prediction")) if isinstance(probabilities, dict) else ()
+    labels = (row.get("label"), row.get("prediction")) if isinstance(row.get("probabilities"), dict) else ()
     has_labels = "prediction" in row and all(isinstance(label, str) for label in labels)
     return isinstance(row.get("line"), int) and bool(has_values) and has_judgement and has_labels
+
+
+def _probabilities(row: Mapping[str, Any]) -> list[float]:
+    """Return the probabilities of all answers; none for a kind of task that gives none."""
+    probabilities = row.get("probabilities", [])
+    return list(probabilities.values()) if isinstance(probabilities, dict) else probabilities
 
 
 def goodness(row: Mapping[str, Any]) -> float:
@@ -60,8 +65,8 @@ def goodness(row: Mapping[str, Any]) -> float:
     return float(row["correct"]) if "correct" in row else -abs(float(row["error"]))
 
 
-def describe(row: Mapping[str, Any]) -> str:
-    """Return an example in two lines: where it is, what it says, and its label."""
+def describe_example(row: Mapping[str, Any]) -> str:
+    """Return an example in two lines: its place and its texts, then its label."""
     own = {"line", "id", "prediction", "correct", "error", "probabilities", "f1", "answer", "null_odds", "n_best"}
     texts = [_shown(value) for name, value in row.items() if name not in own and name not in _LABELS]
     label = next((_shown(row[name]) for name in _LABELS if name in row), "")
@@ -71,12 +76,8 @@ def describe(row: Mapping[str, Any]) -> str:
 
 def said(row: Mapping[str, Any]) -> str:
     """Return a prediction, with its probability if it has one."""
-    probabilities = row.get("probabilities")
-    shown = _shown(row["prediction"])
-    if isinstance(probabilities, dict | list):
-        values = probabilities.values() if isinstance(probabilities, dict) else probabilities
-        shown += f" ({max(values):.2f})"
-    return shown
+    probabilities = _probabilities(row)
+    return _shown(row["prediction"]) + (f" ({max(probabilities):.2f})" if probabilities else "")
 
 
 def _shown(value: Any) -> str:
@@ -100,10 +101,8 @@ def render_report(output_dir: Path, summary: Summary, *, examples: int) -> str:
 
 def _confusions(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table of right and predicted labels; nothing for tasks without labels."""
-    if not rows or not isinstance(rows[0].get("probabilities"), dict):
-        return ""
-    labels = list(rows[0]["probabilities"])
-    if len(labels) > MOST_LABELS:
+    labels = rows[0].get("probabilities") if rows else None
+    if not isinstance(labels, dict) or len(labels) > MOST_LABELS:
         return ""
     counts = Counter((row["label"], row["prediction"]) for row in rows)
     table = [(label, *(counts[label, other] for other in labels)) for label in labels]
@@ -115,11 +114,9 @@ def _errors(name: str, rows: Sequence[Mapping[str, Any]], examples: int) -> str:
     """Return the errors of which the model was surest, or the largest ones."""
 
     def sureness(row: Mapping[str, Any]) -> float:
-        probabilities = row.get("probabilities", {})
-        values = probabilities.values() if isinstance(probabilities, dict) else probabilities
-        return max(values, default=0.0) if "correct" in row else abs(row["error"])
+        return max(_probabilities(row), default=0.0) if "correct" in row else abs(row["error"])
 
     wrong = sorted((row for row in rows if goodness(row) < ("correct" in row)), key=sureness, reverse=True)
     chosen = wrong[:examples]
     heading = f"{name}: {len(wrong):,} of {len(rows):,} are not exact; the first {len(chosen)}, surest or largest first"
-    return "\n".join([heading, *(f"  {describe(row)}, said {said(row)}" for row in chosen)]) if chosen else ""
+    return "\n".join([heading, *(f"  {describe_example(row)}, said {said(row)}" for row in chosen)]) if chosen else ""

@@ -1,20 +1,19 @@
-"""What a fine-tuning leaves in its output folder, and its summary over the seeds.
+"""The output folder of a fine-tuning, and its summary over the seeds.
 
 ``finetune.json`` says which fine-tuning it is. A folder for each seed holds ``result.json``, which is written last and
-says that the seed has finished. ``results.json`` and ``results.md`` are the summary. All metrics are fractions; tables
-show points (``scores``).
+says that the seed has finished. ``results.json`` and ``results.md`` are the summary. Metrics are fractions in files;
+people read points, 100 times that.
 """
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from megabert.errors import CheckpointError
 from megabert.files import atomic_write
-from megabert.finetuning.scores import UNIT, in_points, with_spread
 from megabert.json_files import read_json
 from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
@@ -25,6 +24,10 @@ SUMMARY_NAME = "results.json"
 TABLE_NAME = "results.md"
 GLUE_NAME = "glue.json"
 """In the output folder of all of GLUE's tasks: their scores."""
+THRESHOLD = "null_threshold"
+"""The one number among the metrics that is no score."""
+UNIT = "scores in points (100 = perfect)"
+"""Heading of a table of scores."""
 
 Metrics = dict[str, dict[str, float]]
 """Metrics of each evaluation set, by its name."""
@@ -32,7 +35,7 @@ Metrics = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneSettings:
-    """What ``finetune.json`` records: the fine-tuning that an output folder belongs to."""
+    """The content of ``finetune.json``: the fine-tuning that an output folder belongs to."""
 
     task: str
     settings: dict[str, Any]
@@ -47,7 +50,7 @@ class FinetuneSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedResult:
-    """What the summary reads from the ``result.json`` of a seed; the file holds more."""
+    """The part of a seed's ``result.json`` that the summary needs; the file holds more."""
 
     seed: int
     score: float
@@ -59,7 +62,7 @@ class SeedResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What ``results.json`` holds."""
+    """The content of ``results.json``."""
 
     task: str
     seeds: list[int]
@@ -76,15 +79,27 @@ class Summary:
 
     def shown(self, name: str, metric: str) -> str:
         """Return a set's metric as text: the mean in points, with the deviation of several seeds."""
-        return with_spread(metric, self.mean[name][metric], self._deviation(name, metric))
+        spread = f" +- {in_points(metric, self.deviation[name][metric])}" if len(self.seeds) > 1 else ""
+        return in_points(metric, self.mean[name][metric]) + spread
 
     def baseline_shown(self, name: str, metric: str) -> str:
-        """Return what one answer to everything scores, as text."""
+        """Return the score of one answer to everything, as text."""
         own = self.baseline[name]
         return in_points(metric, own[metric]) if metric in own else "-"
 
-    def _deviation(self, name: str, metric: str) -> float | None:
-        return self.deviation[name][metric] if len(self.seeds) > 1 else None
+
+def in_points(name: str, value: float) -> str:
+    """Return a metric's value in points; a threshold of "no answer" is a difference of logits and shown as it is."""
+    return f"{value:.4f}" if name == THRESHOLD else f"{100 * value:.2f}"
+
+
+def render_scores(metrics: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    """Return a set's scores as a table, each beside the baseline."""
+    rows = [
+        (name, in_points(name, value), in_points(name, baseline[name]) if name in baseline else "-")
+        for name, value in metrics.items()
+    ]
+    return render_table(rows, headers=("metric", "score", "constant answer"), align="lrr")
 
 
 def seed_folder(output_dir: Path, seed: int) -> Path:
@@ -148,13 +163,13 @@ def read_summary(output_dir: Path) -> Summary:
 
 @takes_paths
 def is_finetuning(folder: Path) -> bool:
-    """Tell whether a folder is that of a fine-tuning, or of GLUE's."""
+    """Tell whether a folder holds a fine-tuning, or all of GLUE's."""
     return (folder / SETTINGS_NAME).is_file() or (folder / GLUE_NAME).is_file()
 
 
 @takes_paths
 def read_summaries(folder: Path) -> dict[str, tuple[Path, Summary]]:
-    """Read the summaries of a fine-tuning, or of all those of GLUE, by task, each with its folder.
+    """Read the summaries of one fine-tuning, or of all of GLUE's, by task, each with its folder.
 
     Raises:
         CheckpointError: One is missing or damaged, or the folder holds no fine-tuning.

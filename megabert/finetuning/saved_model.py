@@ -1,54 +1,57 @@
-"""The folder of a fine-tuned model: written for ``transformers``, and read back to be scored."""
+"""The folder of a fine-tuned model: written for ``transformers``, read back, and scored on a labelled file."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from megabert.config.loading import to_dict
+from megabert.config.finetune import FinetuneConfig
+from megabert.config.loading import merge_layers, to_dict
 from megabert.config.model import ModelConfig
+from megabert.config.names import did_you_mean
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_object
-from megabert.export.huggingface import TaskHead, read_huggingface, write_huggingface
+from megabert.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_huggingface
 from megabert.export.model_card import FAMILY_TITLES, ModelCard, facts_of
+from megabert.export.sources import find_device
+from megabert.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
+from megabert.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
+from megabert.finetuning.setup import Prepared, bind_kind, find_file, subset
 from megabert.finetuning.task_kinds import TASK_KINDS
-from megabert.finetuning.tasks import Task
+from megabert.finetuning.tasks import COLUMNS, Task, find_task
+from megabert.finetuning.trainer import TrainingSummary
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
 from megabert.path_arguments import takes_paths
 from megabert.tokenization.huggingface import download_remedy
 
-if TYPE_CHECKING:  # these import, in the end, what reads a saved model
-    from megabert.finetuning.results import Metrics
-    from megabert.finetuning.setup import Prepared
-    from megabert.finetuning.trainer import TrainingSummary
-
 KEY = "megabert_task"
-"""The field of config.json that keeps what ``megabert evaluate`` needs."""
-SCORING_SETTINGS = (
-    "text_column",
-    "pair_column",
-    "label_column",
-    "language",
-    "max_seq_length",
-    "doc_stride",
-    "max_query_length",
-    "max_answer_length",
-    "n_best",
-    "null_threshold",
-)
+"""The field of config.json that keeps the settings of ``megabert evaluate``."""
+ANSWER_SETTINGS = ("doc_stride", "max_query_length", "max_answer_length", "n_best", "null_threshold")
+SCORING_SETTINGS = (*(f"{column}_column" for column in COLUMNS), "language", "max_seq_length", *ANSWER_SETTINGS)
 """Settings that scoring depends on; the others are of training alone."""
+
+CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
+"""Settings that may differ from those recorded with a model; the others concern training."""
+
+USAGE = """\
+from transformers import AutoTokenizer, AutoModelFor{head}
+
+folder = "."  # where this file lies
+model = AutoModelFor{head}.from_pretrained(folder)  # {architecture}
+tokenizer = AutoTokenizer.from_pretrained(folder)"""
 
 PLACEHOLDER = re.compile(r"LABEL_\d+")
 """The names that ``transformers`` gives to the outputs of a head whose labels nobody named."""
 
 
 def write_model(
-    folder: Path, prepared: "Prepared", state: dict[str, Tensor], metrics: "Metrics", summary: "TrainingSummary"
+    folder: Path, prepared: Prepared, state: dict[str, Tensor], metrics: Metrics, summary: TrainingSummary
 ) -> None:
     """Write a fine-tuned model with its card; the folder appears whole or not at all.
 
@@ -71,24 +74,24 @@ def write_model(
     )
 
 
-def _fields(prepared: "Prepared", metrics: "Metrics") -> dict[str, Any]:
-    """Return the fields of config.json: what ``megabert evaluate`` needs, and what transformers calls the labels."""
+def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
+    """Return the fields of config.json: settings of ``megabert evaluate``, and transformers' names of labels."""
     kind, config = prepared.kind, to_dict(prepared.kind.config)
     settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": kind.max_seq_length}
-    threshold = next(iter(metrics.values())).get("null_threshold")
-    if threshold is not None:  # the one that was best on the evaluation set, in place of "auto"
-        settings["null_threshold"] = threshold
+    # In place of "auto", the threshold that was best on the evaluation set.
+    first = next(iter(metrics.values()))
+    settings |= {name: first[name] for name in [THRESHOLD] if name in first}
     fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
     if kind.task.kind in ("sequence", "tagging", "regression"):
         fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
         fields["label2id"] = kind.ids
-    if kind.task.kind in ("sequence", "regression"):
-        is_regression = kind.task.kind == "regression"
-        fields["problem_type"] = "regression" if is_regression else "single_label_classification"
+    problems = {"sequence": "single_label_classification", "regression": "regression"}
+    if kind.task.kind in problems:
+        fields["problem_type"] = problems[kind.task.kind]
     return fields
 
 
-def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") -> ModelCard:
+def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> ModelCard:
     kind, task, config = prepared.kind, prepared.kind.task, prepared.kind.config
     first = next(iter(metrics))
     return ModelCard(
@@ -97,6 +100,7 @@ def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") 
         f"the task `{task.name}`: {task.about}. Its scores are fractions: 1 is perfect.",
         data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
         | {"training examples or windows": f"{len(prepared.train):,}"},
+        # A row per setting that a reader would want to compare.
         recipe={
             "started from": f"{'random weights of the shape of ' * config.random_weights}{config.model}",
             "epochs": config.epochs,
@@ -111,20 +115,13 @@ def _card(prepared: "Prepared", metrics: "Metrics", summary: "TrainingSummary") 
         metrics={f"{name}/{metric}": value for name, scores in metrics.items() for metric, value in scores.items()},
         software=describe_environment()["packages"],
         pipeline=kind.head.pipeline,
-        usage=_usage(kind.head.architecture, architecture_of(prepared.model.family, kind.head.architecture)),
+        usage=USAGE.format(
+            head=kind.head.architecture, architecture=architecture_of(prepared.model.family, kind.head.architecture)
+        ),
         metrics_of=("evaluation", first),
         base_model=None if config.random_weights else config.model,
         **facts_of(Path(config.model)),
     )
-
-
-def _usage(head: str, architecture: str) -> str:
-    return f"""\
-from transformers import AutoTokenizer, AutoModelFor{head}
-
-folder = "."  # where this file lies
-model = AutoModelFor{head}.from_pretrained(folder)  # {architecture}
-tokenizer = AutoTokenizer.from_pretrained(folder)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +131,11 @@ class SavedModel:
     folder: Path
     model: ModelConfig
     task_name: str | None
-    """None where the folder was not written by megabert."""
+    """None if the folder was not written by megabert."""
     settings: dict[str, Any]
     """The recorded `SCORING_SETTINGS`."""
     labels: tuple[str, ...] | None
-    """None where the head's outputs have no names."""
+    """None if the head's outputs have no names."""
     encoder: dict[str, Tensor]
     """The encoder's parameters, by our names."""
     head: dict[str, Tensor]
@@ -163,7 +160,7 @@ class SavedModel:
                 f"{self.folder}: its head has {len(given[weight])} outputs, the task {task.name} needs {num_outputs}. "
                 "Name the task that it was fine-tuned for."
             )
-        # What the folder has beyond encoder and head, such as the heads of pre-training, is left out.
+        # Other weights of the folder, such as the heads of pre-training, are left out.
         model = TaskModel(self.model, head=head, num_outputs=num_outputs)
         needed = dict(model.named_parameters())
         state = {name: value for name, value in {**self.encoder, **given}.items() if name in needed}
@@ -201,3 +198,69 @@ def read_saved_model(folder: Path) -> SavedModel:
         encoder=content.state,
         head=content.unused,
     )
+
+
+@takes_paths
+def rescore(
+    folder: Path,
+    data: Path,
+    *,
+    task_name: str | None,
+    changes: Mapping[str, Any],
+    predictions: Path | None,
+    device: Literal["auto", "cpu", "cuda"],
+) -> str:
+    """Score a fine-tuned model, written by ``megabert finetune`` or by another program, on a labelled file.
+
+    Args:
+        folder: Folder of the model.
+        data: A labelled file, or a folder with dev.* or the like.
+        task_name: The task, for a folder that does not say it.
+        changes: Settings to use instead of the recorded ones, such as columns.
+        predictions: Where to write predictions, without a suffix; None writes none.
+        device: The device to score on; ``auto`` takes a GPU if there is one.
+
+    Returns:
+        The table of the task's metrics, each beside the score of one answer to everything.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: The message names place, value and remedy.
+    """
+    if predictions is not None and not predictions.name:
+        raise ConfigError(f"--predictions={predictions}: names no file. Give a folder and the beginning of a name.")
+    saved = read_saved_model(folder)
+    name = task_name or saved.task_name
+    if name is None:
+        raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
+    # The task with its settings, its examples and its labels: the model's own, if they have names.
+    config = _settings(saved, changes)
+    task = find_task(name, config)
+    path = data if data.is_file() else find_file(data, task.evaluation)
+    reader = TASK_KINDS[task.kind]
+    examples = subset(reader.read(task, path), config.max_eval_examples)
+    labels = saved.labels or task.labels or reader.labels_of(examples)
+    kind = bind_kind(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
+    torch_device = find_device(device)
+    model = saved.build_model(task, kind.num_outputs).to(torch_device)
+    # The pass over the examples.
+    with torch.no_grad():
+        labelled = EvaluationSet(path.stem, examples, kind.encode(examples, is_training=False))
+        rows, metrics = evaluate(model, kind, labelled, device=torch_device)
+    if predictions is not None:
+        kind.write(rows, metrics, predictions)
+    heading = f"{name}, {path}: {len(examples):,} examples, {UNIT}"
+    return f"{heading}\n{render_scores(metrics, kind.baseline(examples))}"
+
+
+def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:
+    """Return the settings recorded with a model, with changes."""
+    unknown = [setting for setting in changes if setting not in CHANGEABLE]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: no setting of an evaluation{did_you_mean(unknown[0], CHANGEABLE)}")
+    recorded = {"model": str(saved.folder), "data": "not used", **saved.settings}
+    try:
+        merge_layers(FinetuneConfig, recorded)
+    except ConfigError as error:
+        problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+        raise ConfigError(f"{saved.folder}/config.json: {KEY}: {problems}. Fetch the folder again.") from None
+    return merge_layers(FinetuneConfig, recorded, changes)

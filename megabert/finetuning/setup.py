@@ -1,4 +1,4 @@
-"""What a fine-tuning reads, checked before anything is written: model, tokenizer, files, labels."""
+"""Model, tokenizer, files and labels of a fine-tuning, read and checked before anything is written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,23 +13,22 @@ from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source, open_source
 from megabert.files import sha256_file
 from megabert.finetuning.batches import Features
+from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.model import architecture_of
 from megabert.finetuning.tables import SUFFIXES
-from megabert.finetuning.task_kinds import TASK_KINDS, Example, TaskKind
+from megabert.finetuning.task_kinds import TASK_KINDS, TaskKind
 from megabert.finetuning.tasks import Task
 from megabert.models.build import InitialWeights
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.huggingface import check_links
 
-MORE_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
-"""Suffixes of files with CoNLL columns."""
+ALL_SUFFIXES = (*SUFFIXES, ".conll", ".bio", ".iob", ".iob2")
+"""Suffixes of tables, then those of files with CoNLL columns."""
 USUAL_LENGTHS = {"span": 384}
-"""What ``max_seq_length=auto`` means for a kind of task; other kinds take 128."""
+"""Value of ``max_seq_length=auto`` for a kind of task; other kinds take 128."""
 
 
 Item = TypeVar("Item")
-NamedSet = tuple[str, list[Example]]
-"""Name and examples of an evaluation set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,7 @@ class Prepared:
     kind: TaskKind
     """The task, bound to its settings."""
     train: Features
-    evaluation: tuple[tuple[str, Sequence[Example], Features], ...]
-    """Name, examples and features of each evaluation set."""
+    evaluation: list[EvaluationSet]
     identity: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
 
@@ -61,13 +59,19 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     architecture_of(source.model.family, TASK_KINDS[task.kind].head.architecture)
     tokenizer = source.load_tokenizer()
     check_links(source.tokenizer_dir)  # now, since the result gets a copy of it
-    train_path, evaluation_paths = find_files(task, config)
-    train, evaluation = _read_examples(task, config, train_path, evaluation_paths)
-    # Read even where the task names its labels: examples with a single label are refused, there is nothing to learn.
-    labels = TASK_KINDS[task.kind].labels_of(train)
+    train_path, evaluation_paths = find_labelled_files(task, config)
+    reader = TASK_KINDS[task.kind]
+    train = reader.read(task, train_path)
+    sets = {path.stem: reader.read(task, path) for path in evaluation_paths}
+    if not sets:
+        train, sets["held_out"] = split(train, config.held_out, train_path)
+    train = subset(train, config.max_train_examples)
+    # Read even if the task names its labels: examples with a single label are refused, there is nothing to learn.
+    labels = reader.labels_of(train)
     kind = bind_kind(task, config, source.model, tokenizer, task.labels or labels)
     encoded = kind.encode(train, is_training=True)
-    evaluated = tuple((name, examples, kind.encode(examples, is_training=False)) for name, examples in evaluation)
+    sets = {name: subset(examples, config.max_eval_examples) for name, examples in sets.items()}
+    evaluation = [EvaluationSet(name, own, kind.encode(own, is_training=False)) for name, own in sets.items()]
     return Prepared(
         source=source if config.random_weights else replace(source, weights=_read_now(source.weights)),
         model=replace(
@@ -78,7 +82,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
         ),
         kind=kind,
         train=encoded,
-        evaluation=evaluated,
+        evaluation=evaluation,
         identity={
             "tokenizer": tokenizer.sha256,
             "training file": sha256_file(train_path),
@@ -91,20 +95,6 @@ def _read_now(weights: InitialWeights) -> InitialWeights:
     """Read weights, so that bad ones are refused here; they are held until they are used for the first time."""
     held = [weights.read()]
     return replace(weights, read=lambda: held.pop() if held else weights.read())
-
-
-def _read_examples(
-    task: Task, config: FinetuneConfig, train_path: Path, evaluation_paths: Sequence[Path]
-) -> tuple[list[Example], list[NamedSet]]:
-    """Return the training examples, and name and examples of each evaluation set."""
-    reader = TASK_KINDS[task.kind]
-    train = reader.read(task, train_path)
-    evaluation = [(path.stem, reader.read(task, path)) for path in evaluation_paths]
-    if not evaluation:
-        train, held_out = split(train, config.held_out, train_path)
-        evaluation = [("held_out", held_out)]
-    train = subset(train, config.max_train_examples)
-    return train, [(name, subset(examples, config.max_eval_examples)) for name, examples in evaluation]
 
 
 def bind_kind(
@@ -122,16 +112,14 @@ def bind_kind(
             f"max_seq_length={length} is above the {limit} positions of the model in {config.model}. Set it to {limit} "
             "or less."
         )
-    has_segments = model.type_vocab_size > 1
-    return TASK_KINDS[task.kind](
-        task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=has_segments
-    )
+    kind = TASK_KINDS[task.kind]
+    return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=model.type_vocab_size > 1)
 
 
-def find_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple[Path, ...]]:
+def find_labelled_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple[Path, ...]]:
     """Find the training file and the evaluation files; the first of these picks the best weights.
 
-    There are none where the training file is the only one: a share of it is held out.
+    If the training file is the only one, there are no evaluation files: a share of it is held out.
 
     Raises:
         DataError: There are none.
@@ -151,30 +139,35 @@ def find_file(folder: Path, stems: Sequence[str]) -> Path:
         DataError: There is none.
     """
     for stem in stems:
-        for suffix in (*SUFFIXES, *MORE_SUFFIXES):
+        for suffix in ALL_SUFFIXES:
             if (folder / f"{stem}{suffix}").is_file():
                 return folder / f"{stem}{suffix}"
     wanted = " or ".join(f"{stem}.*" for stem in stems)
     raise DataError(
         f"{folder}: {'no ' + wanted if folder.is_dir() else 'no such file or folder'}. Name a folder that holds it "
-        f"(suffixes {', '.join((*SUFFIXES, *MORE_SUFFIXES))}), or files: --data FILE --eval-data FILE."
+        f"(suffixes {', '.join(ALL_SUFFIXES)}), or files: --data FILE --eval-data FILE."
     )
 
 
 def split(examples: list[Item], share: float, path: Path) -> tuple[list[Item], list[Item]]:
-    """Set a share of the examples aside, the same ones each time."""
+    """Set a share of the examples aside, the same ones each time; both parts keep the order of the file."""
     held_out = max(1, round(len(examples) * share))
     if held_out >= len(examples):
         raise DataError(f"{path}: {len(examples)} example is too few to hold any out. Name --eval-data, or add more.")
-    # The file's order may be sorted by label, so the share is drawn; both parts keep the order that is left.
-    order = np.random.default_rng(0).permutation(len(examples))
-    rest, chosen = np.sort(order[held_out:]), np.sort(order[:held_out])
+    chosen = draw_indices(len(examples), held_out)
+    rest = sorted({*range(len(examples))} - set(chosen))
     return [examples[index] for index in rest], [examples[index] for index in chosen]
 
 
 def subset(examples: list[Item], size: int) -> list[Item]:
     """Return a fixed random subset, in the order of the file; 0 takes all."""
-    if not size or size >= len(examples):
-        return examples
-    chosen = np.sort(np.random.default_rng(0).permutation(len(examples))[:size])
-    return [examples[index] for index in chosen]
+    return (
+        examples
+        if not size or size >= len(examples)
+        else [examples[index] for index in draw_indices(len(examples), size)]
+    )
+
+
+def draw_indices(count: int, size: int) -> list[int]:
+    """Return ``size`` of the numbers below ``count`` in order: drawn, because a file may be sorted by label."""
+    return sorted(np.random.default_rng(0).permutation(count)[:size].tolist())

@@ -69,9 +69,7 @@ def as_text(value: Any, where: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):  # NaN is how pandas writes "no value"
         raise DataError(f"{where} is empty. Give it a value, or leave the row out.")
     if isinstance(value, list | dict | bytes):
-        raise DataError(
-            f"{where} holds a {type(value).__name__}, expected text or a number: {value!r:.40}. Convert it."
-        )
+        raise DataError(f"{where} holds a {type(value).__name__}, not text or a number: {value!r:.40}. Convert it.")
     if isinstance(value, str) and len(value) > MAX_CHARACTERS:
         raise DataError(
             f"{where} holds {len(value):,} characters; at most {MAX_CHARACTERS:,} are read. Cut the text, or "
@@ -81,9 +79,7 @@ def as_text(value: Any, where: str) -> str:
         raise DataError(f"{where} holds a NUL character, as damaged or binary files do. Fix the row, or leave it out.")
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 @contextmanager
@@ -122,9 +118,7 @@ def read_table(
     """
     reader = _READERS.get(path.suffix)
     if reader is None:
-        raise DataError(
-            f"{path}: unknown kind of table; known suffixes are {', '.join(_READERS)}. Rename or convert it."
-        )
+        raise DataError(f"{path}: unknown kind of table; known are {', '.join(_READERS)}. Rename or convert it.")
     with reading(path):
         rows = _pick(path, reader(path, header), names, skips_broken_rows)
     if not rows:
@@ -196,16 +190,8 @@ def _read_json_lines(path: Path, header: Sequence[str] | None) -> Iterator[tuple
     with open_text(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield number, json_object(line, f"{path}:{number}")
-
-
-def json_object(text: str, where: str) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        DataError: The text is something else.
-    """
-    return parse_json(text, dict[str, Any], where=where, remedy="A JSON object is expected on every line.")
+                remedy = "A JSON object is expected on every line."
+                yield number, parse_json(line, dict[str, Any], where=f"{path}:{number}", remedy=remedy)
 
 
 def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[Any]]]:
@@ -214,7 +200,7 @@ def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[in
             yield 0, file.schema_arrow.names
             row = 0
             for batch in file.iter_batches():
-                batch.validate(full=True)  # what is read from a damaged file may point outside of its memory
+                batch.validate(full=True)  # a damaged file may point outside of its memory
                 for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                     row += 1
                     yield row, list(values)

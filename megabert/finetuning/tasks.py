@@ -1,6 +1,6 @@
 """The tasks, as a table: kind, files, columns, labels, metrics."""
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,15 +13,18 @@ COLUMNS = ("text", "pair", "label")
 TaskKindName = Literal["sequence", "regression", "choice", "span", "tagging"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
-    """What a task's files hold, and how the task is scored."""
+    """The content of a task's files, and how the task is scored."""
 
     name: str
     """Name of the task on the command line."""
-    kind: TaskKindName = "sequence"
     about: str
     """A few words for help texts and model cards."""
+    glue_folder: str | None = None
+    """The folder's name in GLUE's layout, for a task of GLUE."""
+    _: KW_ONLY
+    kind: TaskKindName = "sequence"
     text: str = "text"
     """Column of the (first) text."""
     pair: str | None = None
@@ -29,7 +32,7 @@ class Task:
     label: str = "label"
     """Column of the label or score."""
     labels: tuple[str, ...] | None = None
-    """The labels in the order of their ids; None takes those of the training file, sorted."""
+    """The labels in the order of their ids; None takes the training file's labels, sorted."""
     unlabelled: tuple[str, ...] = ()
     """Labels of rows that are left out."""
     metrics: tuple[str, ...] = ("accuracy",)
@@ -46,113 +49,47 @@ class Task:
     """Whether "no answer" may be the answer to a question."""
     skips_broken_rows: bool = False
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
-    glue_folder: str | None = None
-    """The folder's name in GLUE's layout."""
 
 
-_ENTAILMENT = ("entailment", "not_entailment")
+_BINARY: dict[str, Any] = {"labels": ("0", "1")}
+_ENTAILMENT: dict[str, Any] = {"labels": ("entailment", "not_entailment")}
+_DUPLICATES: dict[str, Any] = {**_BINARY, "metrics": ("accuracy", "f1")}
+_NUMBER: dict[str, Any] = {"kind": "regression", "metrics": ("pearson", "spearman")}
+_TAGS: dict[str, Any] = {"kind": "tagging", "text": "tokens", "label": "tags", "metrics": ("f1",)}
+_SPANS: dict[str, Any] = {"kind": "span", "text": "question", "pair": "context", "label": "answers", "metrics": ("f1",)}
 _SENTENCES: dict[str, Any] = {"text": "sentence1", "pair": "sentence2"}
+_QUESTIONS: dict[str, Any] = {"text": "question1", "pair": "question2", "label": "is_duplicate"}
+_PASSAGE: dict[str, Any] = {"text": "question", "pair": "passage", "label": "answer", "labels": ("false", "true")}
 _INFERENCE: dict[str, Any] = {
     **_SENTENCES,
     "label": "gold_label",
     "labels": ("entailment", "neutral", "contradiction"),
     "unlabelled": ("-",),  # annotators did not agree
 }
-_SPANS: dict[str, Any] = {"text": "question", "pair": "context", "label": "answers", "metrics": ("f1",)}
+_NO_HEADER: dict[str, Any] = {"text": "sentence", "header": ("source", "label", "star", "sentence")}
+_GENRES: dict[str, Any] = {"evaluation": ("dev_matched",), "also": ("dev_mismatched",)}
 
 _TABLE = [
     # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
-    Task(
-        name="cola",
-        glue_folder="CoLA",
-        about="acceptability (Matthews correlation)",
-        text="sentence",
-        labels=("0", "1"),
-        header=("source", "label", "star", "sentence"),
-        metrics=("mcc",),
-    ),
-    Task(name="sst2", glue_folder="SST-2", about="sentiment of film reviews", text="sentence", labels=("0", "1")),
-    Task(
-        name="mrpc",
-        glue_folder="MRPC",
-        about="paraphrases",
-        text="#1 String",
-        pair="#2 String",
-        label="Quality",
-        labels=("0", "1"),
-        metrics=("accuracy", "f1"),
-    ),
-    Task(
-        name="qqp",
-        glue_folder="QQP",
-        about="duplicate questions",
-        text="question1",
-        pair="question2",
-        label="is_duplicate",
-        labels=("0", "1"),
-        metrics=("accuracy", "f1"),
-        skips_broken_rows=True,
-    ),
-    Task(
-        name="stsb",
-        glue_folder="STS-B",
-        about="similarity, 0 to 5",
-        kind="regression",
-        label="score",
-        metrics=("pearson", "spearman"),
-        **_SENTENCES,
-    ),
-    Task(
-        name="mnli",
-        glue_folder="MNLI",
-        about="inference over genres, matched and mismatched",
-        evaluation=("dev_matched",),
-        also=("dev_mismatched",),
-        **_INFERENCE,
-    ),
-    Task(
-        name="qnli",
-        glue_folder="QNLI",
-        about="does the sentence answer",
-        text="question",
-        pair="sentence",
-        labels=_ENTAILMENT,
-    ),
-    Task(name="rte", glue_folder="RTE", about="inference", labels=_ENTAILMENT, **_SENTENCES),
-    Task(name="wnli", glue_folder="WNLI", about="inference about pronouns", labels=("0", "1"), **_SENTENCES),
+    Task("cola", "acceptability (Matthews correlation)", "CoLA", **_BINARY, **_NO_HEADER, metrics=("mcc",)),
+    Task("sst2", "sentiment of film reviews", "SST-2", text="sentence", **_BINARY),
+    Task("mrpc", "paraphrases", "MRPC", text="#1 String", pair="#2 String", label="Quality", **_DUPLICATES),
+    Task("qqp", "duplicate questions", "QQP", **_QUESTIONS, **_DUPLICATES, skips_broken_rows=True),
+    Task("stsb", "similarity, 0 to 5", "STS-B", **_SENTENCES, label="score", **_NUMBER),
+    Task("mnli", "inference over genres, matched and mismatched", "MNLI", **_INFERENCE, **_GENRES),
+    Task("qnli", "does the sentence answer", "QNLI", text="question", pair="sentence", **_ENTAILMENT),
+    Task("rte", "inference", "RTE", **_SENTENCES, **_ENTAILMENT),
+    Task("wnli", "inference about pronouns", "WNLI", **_SENTENCES, **_BINARY),
     # Other published sets, as their authors distribute them.
-    Task(name="snli", about="inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
-    Task(
-        name="boolq",
-        about="yes/no questions (Clark et al. 2019), its JSON Lines",
-        text="question",
-        pair="passage",
-        label="answer",
-        labels=("false", "true"),
-    ),
-    Task(name="swag", kind="choice", about="four endings (Zellers et al. 2018), its CSV", text="sent1", pair="sent2"),
-    Task(name="squad", kind="span", about="answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
-    Task(
-        name="squad2",
-        kind="span",
-        about="answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)",
-        may_be_unanswerable=True,
-        **_SPANS,
-    ),
+    Task("snli", "inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
+    Task("boolq", "yes/no questions (Clark et al. 2019), its JSON Lines", **_PASSAGE),
+    Task("swag", "four endings (Zellers et al. 2018), its CSV", kind="choice", text="sent1", pair="sent2"),
+    Task("squad", "answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
+    Task("squad2", "answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SPANS, may_be_unanswerable=True),
     # Anybody's own data.
-    Task(
-        name="classification",
-        about="a label for a text or a pair, out of any TSV, CSV, JSON Lines or Parquet",
-    ),
-    Task(name="regression", kind="regression", about="a number instead of a label", metrics=("pearson", "spearman")),
-    Task(
-        name="tagging",
-        kind="tagging",
-        about="tags of tokens in BIO: CoNLL columns, or JSON Lines with lists",
-        text="tokens",
-        label="tags",
-        metrics=("f1",),
-    ),
+    Task("classification", "a label for a text or a pair, out of any TSV, CSV, JSON Lines or Parquet"),
+    Task("regression", "a number instead of a label", **_NUMBER),
+    Task("tagging", "tags of tokens in BIO: CoNLL columns, or JSON Lines with lists", **_TAGS),
 ]
 
 TASKS: dict[str, Task] = {task.name: task for task in _TABLE}
@@ -160,7 +97,7 @@ GLUE: tuple[Task, ...] = tuple(task for task in _TABLE if task.glue_folder)
 
 
 def find_task(name: str, config: FinetuneConfig | None = None) -> Task:
-    """Return a task, with other columns where the settings name them.
+    """Return a task, with other columns if the settings name them.
 
     Raises:
         ConfigError: There is no such task.

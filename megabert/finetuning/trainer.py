@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from megabert.errors import DataError
 from megabert.finetuning.batches import Batcher
 from megabert.finetuning.evaluate import Evaluation, EvaluationSet, evaluate
 from megabert.finetuning.model import empty_loss
-from megabert.finetuning.scores import in_points
+from megabert.finetuning.results import in_points
 from megabert.finetuning.task_kinds import TaskKind
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.progress import Progress
 from megabert.optim import StepSettings, linear_warmup_decay
 
-MAX_SKIPS_IN_A_ROW = 10
+MOST_SKIPS = 10
 """So many non-finite steps one after another end a fine-tuning."""
 LOG_LINES = 10
 """Lines of progress in the log of a fine-tuning."""
@@ -49,8 +49,13 @@ class TrainingSummary:
     history: list[dict[str, Any]] = field(default_factory=list)
     """Step and metrics of each evaluation."""
 
+    @property
+    def evaluations_in_vain(self) -> int:
+        """Number of evaluations since the best one."""
+        return sum(entry["step"] > self.best_step for entry in self.history)
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, and the examples trained on in a second."""
+        """Return the fields, and the examples trained on per second."""
         rates = {"examples_per_s": self.train_s, "examples_per_cpu_s": self.train_cpu_s}
         return asdict(self) | {name: self.train_examples / max(seconds, 1e-9) for name, seconds in rates.items()}
 
@@ -74,40 +79,42 @@ class TaskTrainer:
         Returns:
             How it went, and the evaluation of the first set with the best weights.
         """
-        config = self.kind.config
-        an_epoch = self.train.steps_an_epoch(config.global_batch_size)
-        steps = max(1, math.ceil(config.epochs * an_epoch))
-        every = config.evaluate_every_steps or an_epoch
+        config, world, data = self.kind.config, self.world, self.evaluation[0]
+        per_epoch = self.train.steps_per_epoch(config.global_batch_size)
+        steps = max(1, math.ceil(config.epochs * per_epoch))
+        every = config.evaluate_every_steps or per_epoch
         summary, best = TrainingSummary(), Evaluation(predictions=[], metrics={})
         masters: list[torch.Tensor] = []  # copies of this rank's part of the best weights, in float32
-        shown = Progress(title=f"seed {seed}", total=steps, is_main=self.world.is_main)
-        metric_file = closing(self._open_writer(folder)) if self.world.is_main else nullcontext()
-        with metric_file as writer, shown as progress:
-            while summary.steps < steps:
-                # Patience ends the training early: so many evaluations in a row were not better than the best one.
-                evaluations_since_best = sum(entry["step"] > summary.best_step for entry in summary.history)
-                if config.patience and evaluations_since_best >= config.patience:
-                    break
+        tags = [f"eval/{name}" for name in self.kind.task.metrics]
+        with ExitStack() as stack:
+            writer = None  # of rank 0
+            if world.is_main:
+                writer = stack.enter_context(closing(MetricWriter(folder, resumed_step=0, config=config, scores=tags)))
+            progress = stack.enter_context(Progress(title=f"seed {seed}", total=steps, is_main=world.is_main))
+            # Patience ends the training early: so many evaluations in a row were not better than the best one.
+            while summary.steps < steps and not (config.patience and summary.evaluations_in_vain >= config.patience):
                 summary.steps += 1
                 metrics = self._timed_step(summary, seed, steps)
-                self._log(writer, summary.steps, metrics)
+                if writer:
+                    writer.write(summary.steps, metrics)
                 progress.advance()
                 if summary.steps % max(1, steps // LOG_LINES) == 0:
-                    self._report(progress, summary, steps, metrics["train/loss"])
+                    rate = summary.train_examples / max(summary.train_s, 1e-9)
+                    text = f"loss {metrics['train/loss']:.4f}, {rate:,.0f} examples/s"
+                    # The time that the remaining steps take, without evaluations.
+                    left_s = (steps - summary.steps) * summary.train_s / summary.steps
+                    progress.report(summary.steps, text, left_s=left_s)
                 if summary.steps % every == 0 or summary.steps == steps:
-                    evaluation = self.evaluate(self.evaluation[0])
+                    evaluation = self.evaluate(data)
                     if self._is_best(summary, evaluation):
                         best, masters = evaluation, copy_masters(self.engine)
-                    scores = ", ".join(f"{name} {in_points(name, value)}" for name, value in evaluation.metrics.items())
-                    text = f"seed {seed}: step {summary.steps}, {self.evaluation[0].name}: {scores}"
                     row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
-                    self._log(writer, summary.steps, row, text)
+                    if writer:
+                        writer.write(summary.steps, row)
+                        scores = [f"{name} {in_points(name, value)}" for name, value in evaluation.metrics.items()]
+                        logger.info("seed %d: step %d, %s: %s", seed, summary.steps, data.name, ", ".join(scores))
         put_back_masters(self.engine, masters)  # there are some: the last step is always evaluated
         return summary, best
-
-    def _open_writer(self, folder: Path) -> MetricWriter:
-        scores = [f"eval/{name}" for name in self.kind.task.metrics]
-        return MetricWriter(folder, resumed_step=0, config=self.kind.config, scores=scores)
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""
@@ -138,7 +145,7 @@ class TaskTrainer:
         summary.train_cpu_s += time.process_time() - cpu_started
         # The last step of an epoch has the examples that are left.
         batch_size = config.global_batch_size
-        index = (summary.steps - 1) % self.train.steps_an_epoch(batch_size)
+        index = (summary.steps - 1) % self.train.steps_per_epoch(batch_size)
         summary.train_examples += min(batch_size, len(self.train.features) - index * batch_size)
         return {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm}
 
@@ -156,32 +163,16 @@ class TaskTrainer:
             loss_sum += loss.detach().double()
         outcome = self.engine.step(StepSettings(lr=rate, bias_step=step), loss_sum)
         mean = float(outcome.totals[0]) / max(terms, 1)
-        if outcome.grad_norm is None:
-            return mean, self._count_skip(step, mean)
-        self.skips = 0
-        return mean, outcome.grad_norm
-
-    def _count_skip(self, step: int, loss: float) -> float:
-        """Count a step whose numbers were not finite, and return the gradient norm to log for it."""
+        if outcome.grad_norm is not None:
+            self.skips = 0
+            return mean, outcome.grad_norm
+        # The loss or a gradient was not finite, so no weight has changed.
         self.skips += 1
         if self.world.is_main:
-            logger.warning("step %d skipped: loss %s or its gradients are not finite", step, loss)
-        if self.skips >= MAX_SKIPS_IN_A_ROW:
+            logger.warning("step %d skipped: loss %s or its gradients are not finite", step, mean)
+        if self.skips >= MOST_SKIPS:
             raise DataError(
-                f"{MAX_SKIPS_IN_A_ROW} steps in a row up to step {step} had losses or gradients that are not finite. "
+                f"{MOST_SKIPS} steps in a row up to step {step} had losses or gradients that are not finite. "
                 "Lower learning_rate, or train with precision fp32; the weights in model may be damaged."
             )
-        return math.inf
-
-    def _report(self, progress: Progress, summary: TrainingSummary, steps: int, loss: float) -> None:
-        """Show loss, rate, and the time that the remaining steps of this seed take, without evaluations."""
-        left_s = (steps - summary.steps) * summary.train_s / summary.steps
-        rate = summary.train_examples / max(summary.train_s, 1e-9)
-        progress.report(summary.steps, f"loss {loss:.4f}, {rate:,.0f} examples/s", left_s=left_s)
-
-    def _log(self, writer: MetricWriter | None, step: int, row: dict[str, float], text: str = "") -> None:
-        """Write a row of metrics, and a line into the log if there is one; only rank 0 has a writer."""
-        if writer is not None:
-            writer.write(step, row)
-            if text:
-                logger.info(text)
+        return mean, math.inf

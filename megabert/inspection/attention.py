@@ -55,8 +55,7 @@ class AttentionRecord:
         """Return whether a layer lets a token (row) attend to another one (column): its window is a mask."""
         position_S = torch.arange(len(self.pieces))
         distance_SS = (position_S[:, None] - position_S).abs()
-        everything = len(self.pieces)
-        return torch.stack([distance_SS <= (everything if reach is None else reach) for reach in self.reaches])
+        return torch.stack([distance_SS <= (len(self.pieces) if r is None else r) for r in self.reaches])
 
     def scores(self) -> Tensor:
         """Return q k^T / sqrt(H), of shape (L, N, S, S), minus infinity outside of a layer's window.
@@ -114,12 +113,13 @@ def record_attention(
         v_LNSH=v_LNSH.contiguous(),
         context_LSD=torch.stack(seen.context_TD).float().cpu(),
         reaches=tuple(None if config.is_global(depth) else config.reach for depth in range(config.num_hidden_layers)),
-        **_position_scores(seen, heads),
+        position_scores_LNSS=_position_scores(seen, heads),
+        kinds=seen.positions[0].kinds if seen.positions else 1,
     )
 
 
-def _position_scores(seen: _Seen, heads: int) -> dict[str, Any]:
-    """Return the record's fields of relative positions, or none for a model without them."""
+def _position_scores(seen: _Seen, heads: int) -> Tensor | None:
+    """Return the scores of relative positions; None for a model without them."""
     scores_LNSS = []
     for qkv_TC, positions in zip(seen.qkv_TC, seen.positions, strict=False):
         # As in the model, the queries carry the scale, and the one sequence is a batch of G = 1.
@@ -127,9 +127,7 @@ def _position_scores(seen: _Seen, heads: int) -> dict[str, Any]:
         scale = 1 / score_divisor(q_NGSH.shape[-1], positions.kinds)
         parts = position_parts(q_NGSH * scale, k_NGSH, positions, scale=scale)
         scores_LNSS.append(torch.stack(list(parts)).sum(0)[:, 0])
-    if not scores_LNSS:
-        return {}
-    return {"position_scores_LNSS": torch.stack(scores_LNSS).float().cpu(), "kinds": seen.positions[0].kinds}
+    return torch.stack(scores_LNSS).float().cpu() if scores_LNSS else None
 
 
 @contextmanager

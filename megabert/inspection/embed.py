@@ -229,9 +229,7 @@ def check_output(path: Path, *, has_tokens: bool) -> None:
     if path.suffix not in (".parquet", ".npy"):
         raise ConfigError(f"{path}: vectors go to .parquet or .npy, not to {path.suffix or 'a name without suffix'}.")
     if has_tokens and path.suffix == ".npy":
-        raise ConfigError(
-            f"{path}: lines differ in their number of tokens, which an array cannot hold. Write to .parquet."
-        )
+        raise ConfigError(f"{path}: an array cannot hold lines that differ in length. Write to .parquet.")
 
 
 @contextmanager

@@ -153,9 +153,11 @@ def score_masked_lm(
     limit = source.model.max_position_embeddings
     if options.max_seq_length > limit:
         raise ConfigError(f"max_seq_length={options.max_seq_length} is above the {limit} positions of the model.")
-    batches = (
-        _shard_batches(data, tokenizer, options, limit) if data.is_dir() else text_batches(data, tokenizer, options)
-    )
+    if data.is_dir():
+        batches = _shard_batches(data, tokenizer, options, limit)
+    else:
+        batches = text_batches(data, tokenizer, options)
+    # The weights are read once: their names tell which heads the model has.
     source = replace(source, weights=replace(source.weights, read=lambda: state))
     model = source.build_model(fills_masks=True).to(device).eval()
     totals = _Totals(tokenizer.vocab_size)

@@ -103,6 +103,7 @@ def render_comparison(comparison: Comparison) -> str:
     for path, values in comparison.config.items():
         lines.append(f"  {'*' if is_science(path) else ' '} {path}: {' and '.join(map(_shown, values))}")
     lines.append("")
+    # The steps that both logged, and the earliest difference at them.
     lines.append(f"steps that both logged: {comparison.common_steps}")
     if comparison.first is None:
         lines.append("the values that both have are equal" if comparison.common_steps else "nothing can be compared")
@@ -113,6 +114,7 @@ def render_comparison(comparison: Comparison) -> str:
         f"{tag}: at {only_a} of these steps in A alone, at {only_b} in B alone"
         for tag, (only_a, only_b) in comparison.one_sided.items()
     ]
+    # Tags that differ, as a table; then the others, as a list.
     differing = [
         (tag.tag, tag.first[0], step, f"{a:.6g}", f"{b:.6g}", f"{relative_difference(a, b):.1e}")
         for tag in comparison.tags
@@ -125,6 +127,7 @@ def render_comparison(comparison: Comparison) -> str:
     equal = [tag.tag for tag in comparison.tags if tag.first is None]
     if differing and equal:
         lines += ["", f"equal at all steps: {', '.join(equal)}"]
+    # Rates depend on the machine and make no difference.
     if comparison.rates:
         lines.append("")
     for tag, (rate_a, rate_b) in comparison.rates.items():
@@ -159,9 +162,7 @@ def _table(run_dir: Path) -> Table:
                 if isinstance(number, int | float):
                     table[row["step"], f"{tag}.{part}" if part else tag] = float(number)
     if not table:
-        raise CheckpointError(
-            f"{run_dir / 'metrics.jsonl'}: no step has been logged yet. Let it run, then compare again."
-        )
+        raise CheckpointError(f"{run_dir / 'metrics.jsonl'}: no step has been logged yet. Compare again later.")
     return table
 
 

@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +19,20 @@ from megabert.reports.report import PhaseReport
 from megabert.reports.watch import read_overview
 from megabert.training.run.folder import read_config
 
-CURVES: tuple[tuple[str, tuple[tuple[str, str, float], ...]], ...] = (
-    # Label of the axis; then for each curve its tag, its name in the legend, and a factor.
-    (
-        "accuracy (%)",
-        (
-            ("train/mlm_accuracy", "masked-LM, training", 100),
-            ("eval/mlm_accuracy", "masked-LM, held out", 100),
-            ("eval/nsp_accuracy", "next sentence, held out", 100),
-        ),
-    ),
-    ("learning rate", (("train/lr", "", 1),)),
-    ("instances a batch", (("train/global_batch_size", "", 1),)),
-    ("masked tokens (%)", (("train/masked_share", "", 100),)),
-    ("gradient norm", (("train/grad_norm", "", 1),)),
-    ("sequences/s", (("perf/sequences_per_s", "", 1),)),
-    (
-        "share of the time or peak (%)",
-        (("perf/data_wait_pct", "waiting for data", 1), ("perf/mfu_pct", "MFU", 1)),
-    ),
+_ACCURACIES = {
+    "train/mlm_accuracy": "masked-LM, training",
+    "eval/mlm_accuracy": "masked-LM, held out",
+    "eval/nsp_accuracy": "next sentence, held out",
+}
+CURVES: tuple[tuple[str, float, dict[str, str]], ...] = (
+    # Label of the axis, a factor, and the name of each tag's curve in the legend.
+    ("accuracy (%)", 100, _ACCURACIES),
+    ("learning rate", 1, {"train/lr": ""}),
+    ("instances a batch", 1, {"train/global_batch_size": ""}),
+    ("masked tokens (%)", 100, {"train/masked_share": ""}),
+    ("gradient norm", 1, {"train/grad_norm": ""}),
+    ("sequences/s", 1, {"perf/sequences_per_s": ""}),
+    ("share of the time or peak (%)", 1, {"perf/data_wait_pct": "waiting for data", "perf/mfu_pct": "MFU"}),
 )
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
@@ -83,12 +78,12 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
     _plot_losses(axes[0], rows, reports)
-    for pair, (label, tags) in zip(axes[1:], CURVES, strict=True):
-        for tag, _, factor in tags:
+    for pair, (label, factor, names) in zip(axes[1:], CURVES, strict=True):
+        for tag in names:
             points = [(step, factor * value) for step, value in plans.get(tag, [])]
             if points:
                 pair.plot(*zip(*points, strict=True), color="tab:gray", linestyle=":", linewidth=1, label="planned")
-        _plot_tags(pair, rows, tags)
+        _plot_tags(pair, rows, names, factor)
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
@@ -103,7 +98,7 @@ def _png(figure: Figure) -> bytes:
 
 
 @takes_paths
-def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
+def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
     """Return the page as HTML, picture and all.
 
     Args:
@@ -127,7 +122,7 @@ def render_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]
 
 def _plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport]) -> None:
     """Plot the losses, and the baseline of each phase that ``reports`` has, onto a pair of axes."""
-    _plot_tags(axes, rows, (("train/mlm_loss", "training", 1), ("eval/mlm_loss", "held out", 1)))
+    _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1)
     begin = 0  # first step of the phase on the common axis
     for report in reports:
         end = begin + report.steps
@@ -153,8 +148,8 @@ def _planned(config: RunConfig) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def _plot_tags(axes: Any, rows: list[dict[str, Any]], tags: Sequence[tuple[str, str, float]]) -> None:
-    for tag, name, factor in tags:
+def _plot_tags(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], factor: float) -> None:
+    for tag, name in names.items():
         points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
         if not points:
             continue

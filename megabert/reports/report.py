@@ -74,23 +74,16 @@ def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseReport:
-    """One row of the table; losses in nats, accuracies as shares of 1."""
+    """The scores of a phase; losses in nats."""
 
     index: int
     """Index of the phase in the configuration."""
     name: str
     steps: int
-    first_mlm_loss: float
-    last_mlm_loss: float
     held_out_mlm_loss: float
-    held_out_mlm_accuracy: float
     unigram: UnigramBaseline
-    nsp_accuracy: float | None
-    """None if the shards have no sentence objective."""
-    nsp_chance: float
-    rtd_auc: float | None
-    """Area under the curve of ELECTRA's discriminator; 0.5 is guessing. None for the other families."""
-    sequences_per_s: float
+    cells: tuple[tuple[str, str], ...]
+    """The phase's column of the table: the name of each row and the text under it, "-" if the phase has none."""
 
     @property
     def margin(self) -> float:
@@ -114,60 +107,52 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
         if any("eval/mlm_loss" in row for row in own) and any("train/mlm_loss" in row for row in own)
     ]
     if not reports:
-        raise CheckpointError(
-            f"{run_dir / 'metrics.jsonl'}: no phase has been validated yet. Let the run continue, then ask again."
-        )
+        raise CheckpointError(f"{run_dir / 'metrics.jsonl'}: no phase has been validated yet. Ask again later.")
     return reports
 
 
 def render_reports(reports: list[PhaseReport]) -> str:
     """Return the reports as a table with a column for each phase; rows that no phase has are left out."""
-    rows = [
-        ("phase", [report.name for report in reports]),
-        ("steps", [f"{report.steps}" for report in reports]),
-        ("masked-LM loss, first", [f"{report.first_mlm_loss:.3f}" for report in reports]),
-        ("masked-LM loss, last", [f"{report.last_mlm_loss:.3f}" for report in reports]),
-        ("held-out masked-LM loss", [f"{report.held_out_mlm_loss:.3f}" for report in reports]),
-        ("  unigram baseline", [f"{report.unigram.loss:.3f}" for report in reports]),
-        ("  nats below the baseline", [f"{report.margin:.3f}" for report in reports]),
-        ("held-out masked-LM accuracy", [f"{100 * report.held_out_mlm_accuracy:.1f}%" for report in reports]),
-        ("  unigram baseline", [f"{100 * report.unigram.accuracy:.1f}%" for report in reports]),
-        ("held-out next-sentence accuracy", [_percent(report.nsp_accuracy) for report in reports]),
-        ("  chance (the larger class)", [_percent(report.nsp_accuracy and report.nsp_chance) for report in reports]),
-        ("held-out discriminator AUC", ["-" if r.rtd_auc is None else f"{r.rtd_auc:.3f}" for r in reports]),
-        ("sequences/s", [f"{report.sequences_per_s:.0f}" for report in reports]),
-    ]
-    rows = [row for row in rows if row[1] != ["-"] * len(reports)]
-    return render_table([(name, *cells) for name, cells in rows], align="l" + "r" * len(reports))
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}%"
+    columns = [[text for _, text in report.cells] for report in reports]
+    rows = [(name, *texts) for (name, _), *texts in zip(reports[0].cells, *columns, strict=True)]
+    return render_table([row for row in rows if set(row[1:]) != {"-"}], align="l" + "r" * len(reports))
 
 
 def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[str, Any]]) -> PhaseReport:
     phase = config.phases[index]
-    folder = run_data(run_dir, config, phase)
+    train = [row for row in rows if "train/mlm_loss" in row]
+    scores = [row for row in rows if "eval/mlm_loss" in row][-1]
+    loss, accuracy = scores["eval/mlm_loss"], scores.get("eval/mlm_accuracy", math.nan)
+    # The baselines are scored on the instances of a validation: word frequencies, and the larger class of pairs.
+    folder, limit = run_data(run_dir, config, phase), config.validation.max_instances
     held_out = ShardSet.open(folder, "validation")
-    limit = config.validation.max_instances
-    train_rows = [row for row in rows if "train/mlm_loss" in row]
-    last_eval = [row for row in rows if "eval/mlm_loss" in row][-1]
-    labels = held_out.columns(((0, min(limit, held_out.num_rows)),)).next_sentence_labels
-    share = float(labels.mean())
-    return PhaseReport(
-        index=index,
-        name=f"{phase_name(config, index)} ({phase.max_seq_length})",
-        steps=max(row.get("phase_step", 0) for row in train_rows),
-        first_mlm_loss=train_rows[0]["train/mlm_loss"],
-        last_mlm_loss=train_rows[-1]["train/mlm_loss"],
-        held_out_mlm_loss=last_eval["eval/mlm_loss"],
-        held_out_mlm_accuracy=last_eval.get("eval/mlm_accuracy", math.nan),
-        unigram=fit_unigram(ShardSet.open(folder, "train"), held_out, max_instances=limit),
-        nsp_accuracy=last_eval.get("eval/nsp_accuracy"),
-        nsp_chance=max(share, 1 - share),
-        rtd_auc=last_eval.get("eval/rtd_auc"),
-        sequences_per_s=statistics.median_high(row.get("perf/sequences_per_s", math.nan) for row in train_rows),
+    unigram = fit_unigram(ShardSet.open(folder, "train"), held_out, max_instances=limit)
+    share = float(held_out.columns(((0, min(limit, held_out.num_rows)),)).next_sentence_labels.mean())
+    # Shards without a sentence objective have no accuracy of it, families other than ELECTRA no discriminator.
+    pairs, auc = scores.get("eval/nsp_accuracy"), scores.get("eval/rtd_auc")
+    rate = statistics.median_high(row.get("perf/sequences_per_s", math.nan) for row in train)
+    steps = max(row.get("phase_step", 0) for row in train)
+    name = f"{phase_name(config, index)} ({phase.max_seq_length})"
+    cells = (
+        ("phase", name),
+        ("steps", f"{steps}"),
+        ("masked-LM loss, first", f"{train[0]['train/mlm_loss']:.3f}"),
+        ("masked-LM loss, last", f"{train[-1]['train/mlm_loss']:.3f}"),
+        ("held-out masked-LM loss", f"{loss:.3f}"),
+        ("  unigram baseline", f"{unigram.loss:.3f}"),
+        ("  nats below the baseline", f"{unigram.loss - loss:.3f}"),
+        ("held-out masked-LM accuracy", _percent(accuracy)),
+        ("  unigram baseline", _percent(unigram.accuracy)),
+        ("held-out next-sentence accuracy", _percent(pairs)),
+        ("  chance (the larger class)", _percent(pairs and max(share, 1 - share))),
+        ("held-out discriminator AUC", "-" if auc is None else f"{auc:.3f}"),
+        ("sequences/s", f"{rate:.0f}"),
     )
+    return PhaseReport(index=index, name=name, steps=steps, held_out_mlm_loss=loss, unigram=unigram, cells=cells)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"
 
 
 KINDS = ("[MASK]", "its own piece", "a random piece")

@@ -52,12 +52,8 @@ def read_overview(run_dir: Path) -> RunOverview:
     Raises:
         CheckpointError: The folder is no run folder.
     """
-    config, rows, status, beats = (
-        read_config(run_dir),
-        read_metrics(run_dir),
-        check_status(run_dir),
-        read_beats(run_dir),
-    )
+    config, rows = read_config(run_dir), read_metrics(run_dir)
+    status, beats = check_status(run_dir), read_beats(run_dir)
     verdict = _verdict(status)
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
@@ -71,6 +67,7 @@ def read_overview(run_dir: Path) -> RunOverview:
     rate = statistics.median_high(rates) if rates else None
     left_s = seconds_left(config, index, phase_step, rate) if rate else None
     time_left = "" if left_s is None else f"; about {span(left_s)} left" if left_s and verdict != "done" else "; done"
+    # The text, from the most urgent to the history: place and time left, errors, numbers, checkpoints.
     lines = [
         f"{run_dir}: {verdict}",
         f"step {step:,} of {end:,} ({100 * step / end:.0f}%), "

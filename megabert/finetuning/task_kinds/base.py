@@ -1,4 +1,4 @@
-"""What a kind of task has to define."""
+"""The definition of a kind of task."""
 
 # T packed tokens, B sequences, M labelled positions, C outputs, R rows of logits
 
@@ -17,7 +17,7 @@ from megabert.config.finetune import FinetuneConfig
 from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Batcher, Features, Sequences, TaskBatch
-from megabert.finetuning.scores import THRESHOLD
+from megabert.finetuning.results import THRESHOLD
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.tokenization import Tokenizer
@@ -27,7 +27,7 @@ class Head(NamedTuple):
     """The layer on top of the encoder."""
 
     architecture: str
-    """Class of encoder and head in ``transformers``, without the model's name before it: what follows BertFor..."""
+    """Class of encoder and head in ``transformers``, without the model's name and ``For`` before it."""
     module: str
     """Name of the last linear layer in that class."""
     reads: Literal["pooled", "labelled", "tokens"]
@@ -59,7 +59,7 @@ E = TypeVar("E", bound=Example)
 Logits = Sequence[NDArray]
 """The logits of each item, of shape (rows, outputs)."""
 Prediction = dict[str, Any]
-"""An example, what is predicted for it, and whether that is right, ready for JSON; some keys depend on the kind."""
+"""An example with its prediction, ready for JSON; some keys depend on the kind."""
 
 
 @dataclass(eq=False)
@@ -68,7 +68,9 @@ class TaskKind(ABC, Generic[E]):
 
     head: ClassVar[Head]
     outputs: ClassVar[int | None] = None
-    """Number of the head's outputs; None for one output a label."""
+    """Number of the head's outputs; None for one output per label."""
+    fixed_labels: ClassVar[tuple[str, ...]] = ()
+    """Names of the outputs, if examples have no labels to name them."""
 
     task: Task
     """The task, with the columns in use."""
@@ -97,9 +99,9 @@ class TaskKind(ABC, Generic[E]):
         """
 
     @classmethod
-    @abstractmethod
     def labels_of(cls, examples: Sequence[E]) -> tuple[str, ...]:
         """Return the labels of the training examples, in the order of their ids."""
+        return cls.fixed_labels
 
     @property
     def num_outputs(self) -> int:
@@ -118,9 +120,14 @@ class TaskKind(ABC, Generic[E]):
         """Return the loss of a micro-batch with items, summed over its terms: the cross entropy of their labels."""
         return cross_entropy(logits, batch.labels, backend=self.config.ops.cross_entropy)[0]
 
-    @abstractmethod
     def predict(self, logits: Logits, examples: Sequence[E], features: Features) -> list[Prediction]:
         """Turn the logits of all items into one prediction per example."""
+        answers = self.answers(logits, examples, features)
+        return [{**example.to_dict(), **answer} for example, answer in zip(examples, answers, strict=True)]
+
+    @abstractmethod
+    def answers(self, logits: Logits, examples: Sequence[E], features: Features) -> Iterable[Prediction]:
+        """Yield the fields that a prediction has besides its example's."""
 
     @abstractmethod
     def score(self, predictions: Sequence[Prediction], examples: Sequence[E]) -> dict[str, float]:
@@ -128,7 +135,7 @@ class TaskKind(ABC, Generic[E]):
 
     @abstractmethod
     def constant_answers(self, examples: Sequence[E]) -> Iterable[list[Prediction]]:
-        """Yield the predictions of predictors that give one answer to everything, knowing what is frequent."""
+        """Yield the predictions of predictors that give one answer to everything, knowing the frequent ones."""
 
     def baseline(self, examples: Sequence[E]) -> dict[str, float]:
         """Return, for each metric, the best score of a constant answer: of an accuracy, the largest class's share."""
@@ -136,11 +143,11 @@ class TaskKind(ABC, Generic[E]):
         return {name: max(score[name] for score in scores) for name in scores[0] if name != THRESHOLD}
 
     def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return what a file of predictions adds to each: whether it is correct.
+        """Return the fields that a file adds to a prediction: whether it is correct.
 
         Args:
-            prediction: One of those that ``predict`` returned.
-            metrics: The scores of all of them.
+            prediction: One element of the list that ``predict`` returned.
+            metrics: The scores of the whole list.
         """
         return {"correct": prediction["prediction"] == prediction["label"]}
 
@@ -166,16 +173,10 @@ class TaskKind(ABC, Generic[E]):
 
     def sequences(self) -> Sequences:
         """Return an empty list of sequences under construction."""
-        return Sequences(
-            self.tokenizer.special_ids, self.max_seq_length, self.has_segments, self.tokenizer.separators_in_pair
-        )
+        separators = self.tokenizer.separators_in_pair
+        return Sequences(self.tokenizer.special_ids, self.max_seq_length, self.has_segments, separators)
 
     def batcher(self, features: Features, *, rank: int = 0, world_size: int = 1) -> Batcher:
-        """Return what distributes features over the ranks."""
-        return Batcher(
-            features=features,
-            micro_batch_tokens=self.config.micro_batch_tokens,
-            pad_id=self.tokenizer.special_ids.pad,
-            rank=rank,
-            world_size=world_size,
-        )
+        """Return a batcher of features over the ranks."""
+        pad_id = self.tokenizer.special_ids.pad
+        return Batcher(features, self.config.micro_batch_tokens, pad_id, rank=rank, world_size=world_size)

@@ -1,4 +1,4 @@
-"""Which of four endings follows (SWAG; Zellers et al. 2018): four sequences a question, one logit each."""
+"""Which of four endings follows (SWAG; Zellers et al. 2018): four sequences per question, one logit each."""
 
 # Q questions, K endings
 
@@ -33,10 +33,11 @@ class ChoiceQuestion(Example):
 
 
 class Choice(TaskKind[ChoiceQuestion]):
-    """Four sequences a question: the first text is the context, the second the start with one of the endings."""
+    """Four sequences per question: the first text is the context, the second the start with one of the endings."""
 
     head = Head("MultipleChoice", "classifier", "pooled", "multiple-choice")
     outputs = 1  # a logit for each sequence, that is for each ending
+    fixed_labels = ("0", "1", "2", "3")
 
     @classmethod
     def read(cls, task: Task, path: Path) -> list[ChoiceQuestion]:
@@ -53,40 +54,25 @@ class Choice(TaskKind[ChoiceQuestion]):
             for row in read_table(path, [task.text, task.pair, *ENDINGS, task.label])
         ]
 
-    @classmethod
-    def labels_of(cls, examples: Sequence[ChoiceQuestion]) -> tuple[str, ...]:
-        """Return the numbers of the endings."""
-        return tuple(str(number) for number in range(len(ENDINGS)))
-
     def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool) -> Features:
         """Tokenize each ending with its start."""
-        sequences = self.sequences()
+        sequences, group = self.sequences(), len(ENDINGS)
         contexts = self.tokenizer.encode_batch([example.context for example in examples])
         texts = [f"{example.start} {ending}" for example in examples for ending in example.endings]
-        seconds = self.tokenizer.encode_batch(texts)
-        group = len(ENDINGS)
-        for index, second in enumerate(seconds):
+        for index, second in enumerate(self.tokenizer.encode_batch(texts)):
             sequences.add(contexts[index // group], second)
         labels = np.array([example.label for example in examples], np.int64)
-        rows = np.full(len(examples), group, np.int64)
-        return Features(columns=sequences.columns(), labels=labels, group=group, rows=rows)
+        return Features(sequences.columns(), labels, rows=np.full(len(examples), group, np.int64), group=group)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """Return the summed cross entropy over the endings of each example."""
         logits_QK = logits[: batch.inputs.num_instances, 0].view(-1, len(ENDINGS))
         return super().loss(logits_QK.contiguous(), batch)
 
-    def predict(self, logits: Logits, examples: Sequence[ChoiceQuestion], features: Features) -> list[Prediction]:
-        """Return the likeliest ending and the probabilities of all."""
-        probabilities = torch.softmax(torch.from_numpy(np.stack(logits)[:, :, 0]), -1).numpy()
-        return [
-            {
-                **example.to_dict(),
-                "prediction": int(row.argmax()),
-                "probabilities": [round(float(p), 6) for p in row],
-            }
-            for example, row in zip(examples, probabilities, strict=True)
-        ]
+    def answers(self, logits: Logits, examples: Sequence[ChoiceQuestion], features: Features) -> Iterator[Prediction]:
+        """Yield the likeliest ending and the probabilities of all."""
+        for row in torch.softmax(torch.from_numpy(np.stack(logits)[:, :, 0]), -1).numpy():
+            yield {"prediction": int(row.argmax()), "probabilities": [round(float(p), 6) for p in row]}
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceQuestion]) -> dict[str, float]:
         """Return the accuracy."""
@@ -100,7 +86,7 @@ class Choice(TaskKind[ChoiceQuestion]):
 
 
 def _label(text: str, where: str) -> int:
-    if text not in {str(number) for number in range(len(ENDINGS))}:
+    if text not in Choice.fixed_labels:
         raise DataError(
             f"{where}: label {text!r} is not the number of an ending, 0 to {len(ENDINGS) - 1}. Name another "
             "--label-column."

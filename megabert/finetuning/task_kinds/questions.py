@@ -43,26 +43,20 @@ def read_questions(task: Task, path: Path) -> list[SpanQuestion]:
         raise DataError(f"{path}: holds no examples. Name a file with questions.")
     identities = set()
     for example in examples:
-        _check_answers(example, task)
+        question = f"{example.where}: question {example.identity!r}"
+        for start, text in example.answers:
+            there = example.context[start : start + len(text)] if start >= 0 else ""
+            if there != text or not text:
+                raise DataError(
+                    f"{question}: the answer {text!r:.80} is not at character {start} of its context; {there!r:.80} "
+                    "is. Fix answer_start, which counts characters, not bytes."
+                )
+        if not example.answers and not task.may_be_unanswerable:
+            raise DataError(f"{question} has no answer. Leave it out, or use the task squad2.")
         if example.identity in identities:
             raise DataError(f"{example.where}: id {example.identity!r} is used twice. Give each question its own.")
         identities.add(example.identity)
     return examples
-
-
-def _check_answers(example: SpanQuestion, task: Task) -> None:
-    """Refuse answers that are not where the example says, and an example without one unless the task allows it."""
-    for start, text in example.answers:
-        there = example.context[start : start + len(text)] if start >= 0 else ""
-        if there != text or not text:
-            raise DataError(
-                f"{example.where}: question {example.identity!r}: the answer {text!r:.80} is not at character {start} "
-                f"of its context; {there!r:.80} is. Fix answer_start, which counts characters, not bytes."
-            )
-    if not example.answers and not task.may_be_unanswerable:
-        raise DataError(
-            f"{example.where}: question {example.identity!r} has no answer. Leave it out, or use the task squad2."
-        )
 
 
 @dataclass(frozen=True)

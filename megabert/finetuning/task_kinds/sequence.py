@@ -1,6 +1,5 @@
 """One label, or one number, for a text or a pair of texts."""
 
-import math
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -45,12 +44,7 @@ class _SequenceKind(TaskKind[LabelledText]):
         names = [task.text, *([task.pair] if task.pair else []), task.label]
         rows = read_table(path, names, header=task.header, skips_broken_rows=task.skips_broken_rows)
         examples = [
-            LabelledText(
-                **row.origin(),
-                text=row.text(task.text),
-                pair=row.text(task.pair) if task.pair else None,
-                label=label,
-            )
+            LabelledText(**row.origin(), text=row.text(task.text), pair=task.pair and row.text(task.pair), label=label)
             for row in rows
             if (label := row.label(task.label)) not in task.unlabelled
         ]
@@ -60,7 +54,7 @@ class _SequenceKind(TaskKind[LabelledText]):
 
     @abstractmethod
     def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
-        """Return what the loss compares the logits with."""
+        """Return the targets of the loss."""
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool) -> Features:
         """Tokenize texts and read their labels."""
@@ -70,7 +64,7 @@ class _SequenceKind(TaskKind[LabelledText]):
         second = self.tokenizer.encode_batch([example.pair or "" for example in examples])
         for example, a, b in zip(examples, first, second, strict=True):
             sequences.add(a, None if example.pair is None else b)
-        return Features(columns=sequences.columns(), labels=labels, rows=np.ones(len(examples), np.int64))
+        return Features(sequences.columns(), labels, rows=np.ones(len(examples), np.int64))
 
 
 class Classification(_SequenceKind):
@@ -92,18 +86,11 @@ class Classification(_SequenceKind):
     def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
         return np.array([self.id_of(example.label, example.where) for example in examples], np.int64)
 
-    def predict(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> list[Prediction]:
-        """Return the likeliest label and the probabilities of all."""
-        rows = np.concatenate(logits)
-        probabilities = torch.softmax(torch.from_numpy(rows), -1).numpy()
-        return [
-            {
-                **example.to_dict(),
-                "prediction": self.labels[int(row.argmax())],
-                "probabilities": {label: round(float(p), 6) for label, p in zip(self.labels, row, strict=True)},
-            }
-            for example, row in zip(examples, probabilities, strict=True)
-        ]
+    def answers(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> Iterator[Prediction]:
+        """Yield the likeliest label and the probabilities of all."""
+        for row in torch.softmax(torch.from_numpy(np.concatenate(logits)), -1).numpy():
+            probabilities = {label: round(float(p), 6) for label, p in zip(self.labels, row, strict=True)}
+            yield {"prediction": self.labels[int(row.argmax())], "probabilities": probabilities}
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
@@ -123,11 +110,7 @@ class Regression(_SequenceKind):
     """A text, or a pair of texts, has a number."""
 
     outputs = 1
-
-    @classmethod
-    def labels_of(cls, examples: Sequence[LabelledText]) -> tuple[str, ...]:
-        """Return the name of the one output, which a configuration of transformers asks for."""
-        return ("score",)
+    fixed_labels = ("score",)  # a configuration of transformers asks for a name
 
     def _labels(self, examples: Sequence[LabelledText]) -> NDArray:
         return np.array([_number(example) for example in examples], np.float32)
@@ -136,12 +119,10 @@ class Regression(_SequenceKind):
         """Return the summed squared error."""
         return (logits[: len(batch.labels), 0].float() - batch.labels).square().sum()
 
-    def predict(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> list[Prediction]:
-        """Return the predicted numbers."""
-        return [
-            {**example.to_dict(), "label": _number(example), "prediction": float(row[0, 0])}
-            for example, row in zip(examples, logits, strict=True)
-        ]
+    def answers(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> Iterator[Prediction]:
+        """Yield the predicted numbers, and the right ones as numbers."""
+        for example, row in zip(examples, logits, strict=True):
+            yield {"label": _number(example), "prediction": float(row[0, 0])}
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
@@ -159,13 +140,10 @@ class Regression(_SequenceKind):
 
 
 def _number(example: LabelledText) -> float:
-    value = math.nan
-    if re.fullmatch(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*", example.label):
-        value = float(example.label)
-    if not abs(value) <= LARGEST_LABEL:
-        shown = f"{example.label!r:.80}"
+    is_number = re.fullmatch(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*", example.label)
+    if not is_number or abs(float(example.label)) > LARGEST_LABEL:
         raise DataError(
-            f"{example.where}: {shown} is not a number, or one whose square float32 does not hold. Fix it, or name "
-            "another --label-column."
+            f"{example.where}: {example.label!r:.80} is not a number, or one whose square float32 does not hold. Fix "
+            "it, or name another --label-column."
         )
-    return value
+    return float(example.label)

@@ -1,7 +1,7 @@
 """The answer to a question is a span of its context: SQuAD 1.1 and 2.0, and KorQuAD (Devlin et al. 2019, section 4.2).
 
 A context longer than a sequence is cut into overlapping windows. A sequence is ``[CLS] question [SEP] window [SEP]``,
-and the head gives each token two logits, for being the first and the last of the answer. Where the window does not hold
+and the head gives each token two logits, for being the first and the last of the answer. If the window does not hold
 the answer, or there is none, both are [CLS].
 """
 
@@ -21,15 +21,15 @@ from torch import Tensor
 
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features, TaskBatch
-from megabert.finetuning.metrics import Gold, best_null_threshold, score_answers
-from megabert.finetuning.scores import THRESHOLD
+from megabert.finetuning.metrics import best_null_threshold, score_answers
+from megabert.finetuning.results import THRESHOLD
 from megabert.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKind
 from megabert.finetuning.task_kinds.questions import SpanQuestion, read_questions
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
 
 _Scores = tuple[float, float, float]
-"""Sum of the two logits of an answer, that of its start, that of its end."""
+"""Sum of the two logits of an answer, then the logit of its start and the one of its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +58,12 @@ class Span(TaskKind[SpanQuestion]):
 
     head = Head("QuestionAnswering", "qa_outputs", "tokens", "question-answering")
     outputs = 2  # the logits of being the first and the last token
+    fixed_labels = ("start", "end")
 
     @classmethod
     def read(cls, task: Task, path: Path) -> list[SpanQuestion]:
         """Read SQuAD's JSON, or JSON Lines or Parquet with the columns id, question, context, answers."""
         return read_questions(task, path)
-
-    @classmethod
-    def labels_of(cls, examples: Sequence[SpanQuestion]) -> tuple[str, ...]:
-        """Return the names of the two outputs."""
-        return ("start", "end")
 
     def encode(self, examples: Sequence[SpanQuestion], *, is_training: bool) -> WindowFeatures:
         """Cut contexts into windows."""
@@ -90,10 +86,8 @@ class Span(TaskKind[SpanQuestion]):
                 sequences.add(question, ids[first:stop])
                 windows.append(ContextWindow(question=index, start=start, offsets=offsets[first:stop], is_best=is_best))
         columns = sequences.columns()
-        labels = np.array(spans, np.int64)
-        return WindowFeatures(
-            columns=columns, labels=labels, rows=columns.lengths.astype(np.int64), windows=tuple(windows)
-        )
+        rows = columns.lengths.astype(np.int64)
+        return WindowFeatures(columns, np.array(spans, np.int64), rows=rows, windows=tuple(windows))
 
     def _windows(self, tokens: int, question: int) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
         """Yield first and past-the-last token of each window, and for which tokens it is the best window.
@@ -127,35 +121,32 @@ class Span(TaskKind[SpanQuestion]):
         starts_B, ends_B = inputs.cu_seqlens[:-1].long(), inputs.cu_seqlens[1:].long()
         token_BS = starts_B[:, None] + torch.arange(inputs.max_seqlen, device=logits.device)
         is_outside_BS = token_BS >= ends_B[:, None]
-        padded = logits.float()[token_BS.clamp(max=len(logits) - 1)]
+        padded_BS2 = logits.float()[token_BS.clamp(max=len(logits) - 1)].masked_fill(
+            is_outside_BS[..., None], -torch.inf
+        )
         losses = [
-            cross_entropy(
-                padded[..., side].masked_fill(is_outside_BS, -torch.inf).contiguous(),
-                batch.labels[:, side].contiguous(),
-                backend=self.config.ops.cross_entropy,
-            )[0]
-            for side in (0, 1)
+            cross_entropy(side_BS.contiguous(), labels.contiguous(), backend=self.config.ops.cross_entropy)[0]
+            for side_BS, labels in zip(padded_BS2.unbind(-1), batch.labels.unbind(-1), strict=True)
         ]
         return (losses[0] + losses[1]) / 2
 
-    def predict(self, logits: Logits, examples: Sequence[SpanQuestion], features: Features) -> list[Prediction]:
-        """Return for each question its best answers, and how much likelier "no answer" is than the best."""
+    def answers(self, logits: Logits, examples: Sequence[SpanQuestion], features: Features) -> Iterator[Prediction]:
+        """Yield for each question its best answers, and how much likelier "no answer" is than the best."""
         assert isinstance(features, WindowFeatures)
         # The best score of each answer's text over all windows, and the lowest score of "no answer", as in
-        # google-research/bert: a question has no answer only where every window says so.
-        answers: list[dict[str, _Scores]] = [{} for _ in examples]
+        # google-research/bert: a question has no answer only if every window says so.
+        found: list[dict[str, _Scores]] = [{} for _ in examples]
         null = [(np.inf, 0.0, 0.0)] * len(examples)
         for rows, window in zip(logits, features.windows, strict=True):
             null[window.question] = min(null[window.question], (float(rows[0].sum()), *rows[0].tolist()))
-            best = answers[window.question]
-            for text, scores in self._answers(rows, window, examples[window.question].context):
+            best = found[window.question]
+            for text, scores in self._answers_in(rows, window, examples[window.question].context):
                 if text not in best or scores[0] > best[text][0]:
                     best[text] = scores
-        return [
-            self._prediction(example, best, score) for example, best, score in zip(examples, answers, null, strict=True)
-        ]
+        for answers, none in zip(found, null, strict=True):
+            yield self._best_of(answers, none)
 
-    def _answers(self, rows: NDArray, window: ContextWindow, context: str) -> Iterator[tuple[str, _Scores]]:
+    def _answers_in(self, rows: NDArray, window: ContextWindow, context: str) -> Iterator[tuple[str, _Scores]]:
         """Yield the best answers of a window, each as its text and its scores."""
         start_logits, end_logits = np.asarray(rows, np.float64).T
         first, stop = window.start, window.start + len(window.offsets)
@@ -179,7 +170,8 @@ class Span(TaskKind[SpanQuestion]):
             text = context[window.offsets[s, 0] : stop_at].strip()  # a SentencePiece token covers the space before it
             yield text, (float(scores[row, column]), float(start_logits[s + first]), float(end_logits[e + first]))
 
-    def _prediction(self, example: SpanQuestion, answers: dict[str, _Scores], null: _Scores) -> dict[str, Any]:
+    def _best_of(self, answers: dict[str, _Scores], null: _Scores) -> Prediction:
+        """Return the best answer, the n best ones with their probabilities, and the odds of no answer."""
         ranked = sorted(answers.items(), key=_by_score)[: self.config.n_best] or [("", null)]
         listed = ranked
         if self.task.may_be_unanswerable and answers:  # in addition to the n best, as in google-research/bert
@@ -187,7 +179,6 @@ class Span(TaskKind[SpanQuestion]):
         scores = np.array([score[0] for _, score in listed])
         weights = np.exp(scores - scores.max())
         return {
-            **example.to_dict(),
             "answer": ranked[0][0],
             "null_odds": null[0] - ranked[0][1][0],
             "n_best": [
@@ -197,8 +188,8 @@ class Span(TaskKind[SpanQuestion]):
         }
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[SpanQuestion]) -> dict[str, float]:
-        """Return exact match and F1, and where there may be no answer the threshold that decides it."""
-        gold = [Gold(example.identity, tuple(text for _, text in example.answers)) for example in examples]
+        """Return exact match and F1, and the threshold of "no answer" if a question may have none."""
+        gold = {example.identity: [text for _, text in example.answers] for example in examples}
         language = self.config.language
         answers = {row["id"]: row["answer"] for row in predictions}
         if not self.task.may_be_unanswerable:
@@ -217,8 +208,7 @@ class Span(TaskKind[SpanQuestion]):
     def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Return the answer after the threshold in place of the n best ones, and its scores."""
         (answer,) = _with_threshold([prediction], metrics.get(THRESHOLD, np.inf)).values()
-        gold = [Gold(prediction["id"], tuple(prediction["answers"]))]
-        allows_none = self.task.may_be_unanswerable
+        gold, allows_none = {prediction["id"]: prediction["answers"]}, self.task.may_be_unanswerable
         scores = score_answers({prediction["id"]: answer}, gold, self.config.language, allows_none=allows_none)
         n_best = [{"text": row["text"], "probability": round(row["probability"], 6)} for row in prediction["n_best"]]
         return {"n_best": n_best[:3], "prediction": answer, "f1": scores["f1"], "correct": scores["exact"] == 1}
@@ -250,7 +240,7 @@ def _past_marks(context: str, end: int) -> int:
 
 
 def _with_threshold(predictions: Sequence[Prediction], threshold: float) -> dict[str, str]:
-    """Return the answer to each question, "" where the odds of no answer are above the threshold."""
+    """Return the answer to each question, or "" if its odds of no answer are above the threshold."""
     return {row["id"]: "" if row["null_odds"] > threshold else row["answer"] for row in predictions}
 
 

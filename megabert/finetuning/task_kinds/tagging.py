@@ -74,30 +74,22 @@ class Tagging(TaskKind[TaggedSentence]):
         for example in examples:
             # A word of control characters has no pieces, but needs one to carry its tag.
             encoded = [word if len(word) else unknown for _, word in zip(example.tokens, pieces, strict=False)]
-            # Position of each word's first piece, behind [CLS]; those beyond the last [SEP] lose their label.
+            # Position of each word's first piece, after [CLS]; words past the last [SEP] lose their label.
             starts = 1 + np.cumsum([0, *map(len, encoded)])[:-1]
             kept = int(np.searchsorted(starts, self.max_seq_length - 1))
             tags = [self.id_of(tag, example.where) for tag in example.tags]
             sequences.add(np.concatenate(encoded))
             positions.append(starts[:kept])
             labels += tags[:kept]
-        return Features(
-            columns=sequences.columns(),
-            labels=np.array(labels, np.int64),
-            label_positions=np.concatenate(positions),
-            rows=np.array([len(part) for part in positions], np.int64),
-        )
+        rows = np.array([len(part) for part in positions], np.int64)
+        labelled = np.concatenate(positions)
+        return Features(sequences.columns(), np.array(labels, np.int64), rows=rows, label_positions=labelled)
 
-    def predict(self, logits: Logits, examples: Sequence[TaggedSentence], features: Features) -> list[Prediction]:
-        """Return the likeliest tag of each word."""
-        predicted = [[self.labels[index] for index in rows.argmax(-1)] for rows in logits]
-        return [
-            {
-                **example.to_dict(),
-                "prediction": tags + [OUTSIDE] * (len(example.tokens) - len(tags)),
-            }
-            for example, tags in zip(examples, predicted, strict=True)
-        ]
+    def answers(self, logits: Logits, examples: Sequence[TaggedSentence], features: Features) -> Iterator[Prediction]:
+        """Yield the likeliest tag of each word."""
+        for example, rows in zip(examples, logits, strict=True):
+            tags = [self.labels[index] for index in rows.argmax(-1)]
+            yield {"prediction": tags + [OUTSIDE] * (len(example.tokens) - len(tags))}
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[TaggedSentence]) -> dict[str, float]:
         """Return precision, recall and F1 of entities, and the accuracy of tags."""

@@ -1,8 +1,8 @@
 """Attention as a web page of its own: everything in one file, nothing fetched.
 
 The page carries the queries and keys of the layers shown in float32, and a DeBERTa's scores of positions. Scores,
-softmax and pictures are computed from them in the browser. ``render_page`` fills ``page.html`` with the scripts and
-styles next to it.
+softmax and pictures are computed from them in the browser. ``render_attention`` fills ``page.html`` with the scripts
+and styles next to it.
 """
 
 import base64
@@ -22,7 +22,7 @@ MAX_MIB = 64
 """Largest page in MiB of base64; browsers take long to open larger ones."""
 
 
-def render_page(record: AttentionRecord, *, model: str, layers: Sequence[int] | None = None) -> str:
+def render_attention(record: AttentionRecord, *, model: str, layers: Sequence[int] | None = None) -> str:
     """Return the page as HTML.
 
     Args:

@@ -107,7 +107,7 @@ def learn(model_config):
                 (kind.loss(model(batch.inputs, batch.label_positions_M), batch) / terms).backward()
             optimizer.step()
         model.eval()
-        data = EvaluationSet(name="train", examples=examples, batcher=batcher_of(features))
+        data = EvaluationSet("train", examples, features)
         with torch.no_grad():
             return model, evaluate(model, kind, data, device=torch.device("cpu"))
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from megabert.finetuning.metrics import Gold, best_null_threshold, exact_match, f1, score_answers
+from megabert.finetuning.metrics import best_null_threshold, exact_match, f1, score_answers
 
 PIECES = [
     "the",
@@ -77,10 +77,12 @@ def random_answer(rng: random.Random, pieces: list[str]) -> str:
 @pytest.mark.parametrize("seed", range(3))
 def test_squad_scores_equal_the_definition(seed):
     rng = random.Random(seed)
-    questions = [Gold(str(i), tuple(random_answer(rng, PIECES) for _ in range(rng.randint(1, 4)))) for i in range(200)]
-    predicted = {q.identity: rng.choice([*q.answers, random_answer(rng, PIECES)]) for q in questions}
-    exact = [max(spelled_out(predicted[i]) == spelled_out(a) for a in answers) for i, answers in questions]
-    words = [max(overlap(spelled_out(predicted[i]), spelled_out(a)) for a in answers) for i, answers in questions]
+    questions = {str(i): tuple(random_answer(rng, PIECES) for _ in range(rng.randint(1, 4))) for i in range(200)}
+    predicted = {i: rng.choice([*answers, random_answer(rng, PIECES)]) for i, answers in questions.items()}
+    exact = [max(spelled_out(predicted[i]) == spelled_out(a) for a in answers) for i, answers in questions.items()]
+    words = [
+        max(overlap(spelled_out(predicted[i]), spelled_out(a)) for a in answers) for i, answers in questions.items()
+    ]
     scores = score_answers(predicted, questions)
     assert scores["exact"] == pytest.approx(sum(exact) / 200)
     assert scores["f1"] == pytest.approx(sum(words) / 200)
@@ -89,10 +91,10 @@ def test_squad_scores_equal_the_definition(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_squad2_scores_equal_the_definition(seed):
     rng = random.Random(seed)
-    questions = [Gold(str(i), tuple(random_answer(rng, PIECES) for _ in range(rng.randint(0, 3)))) for i in range(200)]
-    predicted = {q.identity: rng.choice(["", *q.answers, random_answer(rng, PIECES)]) for q in questions}
+    questions = {str(i): tuple(random_answer(rng, PIECES) for _ in range(rng.randint(0, 3))) for i in range(200)}
+    predicted = {i: rng.choice(["", *answers, random_answer(rng, PIECES)]) for i, answers in questions.items()}
     total, answerable = 0.0, []
-    for identity, answers in questions:
+    for identity, answers in questions.items():
         real = [spelled_out(a) for a in answers if spelled_out(a)] or [[]]
         given = spelled_out(predicted[identity])
         best = max(float(given == a) if not a or not given else overlap(given, a) for a in real)
@@ -120,9 +122,9 @@ def test_particle_costs_korean_answers_little():
 @pytest.mark.parametrize("seed", range(20))
 def test_null_threshold_is_the_best_one(seed):
     rng = random.Random(seed)
-    questions = [Gold(str(i), rng.choice([("cat",), (), ("the",)])) for i in range(12)]
-    predicted = {q.identity: rng.choice(["cat", "dog", "red cat", ""]) for q in questions}
-    odds = {q.identity: float(rng.randint(-3, 3)) for q in questions}
+    questions = {str(i): rng.choice([("cat",), (), ("the",)]) for i in range(12)}
+    predicted = {i: rng.choice(["cat", "dog", "red cat", ""]) for i in questions}
+    odds = {i: float(rng.randint(-3, 3)) for i in questions}
 
     def f1_at(threshold: float) -> float:
         chosen = {i: "" if odds[i] > threshold else predicted[i] for i in odds}

@@ -44,7 +44,7 @@ def two(tmp_path):
 
 def test_what_was_fixed_and_broken_is_counted_and_shown(two, capsys):
     (one,) = compare_finetunings(*two).sets
-    assert (one.fixed, one.broken) == ((2,), (5, 6))
+    assert (one.fixed, one.broken) == ([2], [5, 6])
     assert one.p_value == 1, "one and two of three: a coin does as much"
     assert main(["compare", *map(str, two)]) == 6
     printed = capsys.readouterr().out

@@ -10,7 +10,7 @@ from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.finetune import _load_weights
 from megabert.finetuning.model import TaskModel
-from megabert.finetuning.setup import find_files, prepare, split, subset
+from megabert.finetuning.setup import find_labelled_files, prepare, split, subset
 from megabert.finetuning.tasks import find_task
 from megabert.models.build import InitialWeights, build_model, initialize
 
@@ -96,5 +96,5 @@ def test_split_holds_out_each_example_once(tmp_path):
 def test_mnli_is_scored_on_both_sets(tmp_path):
     for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
         (tmp_path / name).write_text("x\n")
-    _, evaluation = find_files(find_task("mnli"), FinetuneConfig(model="m", data=str(tmp_path)))
+    _, evaluation = find_labelled_files(find_task("mnli"), FinetuneConfig(model="m", data=str(tmp_path)))
     assert [path.stem for path in evaluation] == ["dev_matched", "dev_mismatched"]

@@ -13,7 +13,7 @@ from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
 from megabert.export.config_json import config_json
 from megabert.inspection.attention import record_attention
-from megabert.inspection.attention_page import render_page
+from megabert.inspection.attention_page import render_attention
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
@@ -130,7 +130,7 @@ def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
 def test_browser_shows_the_numbers_of_a_deberta(deberta, tokenizer, tmp_path):
     record = record_attention(deberta, tokenizer, *TEXTS)
     page = tmp_path / "page.html"
-    page.write_text(render_page(record, model="little", layers=[1]), encoding="utf-8")
+    page.write_text(render_attention(record, model="little", layers=[1]), encoding="utf-8")
     neurons = dump_dom(page, "view=neuron&layer=1&heads=1&token=4", tmp_path / "profile")
     for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
         shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
@@ -151,7 +151,7 @@ def test_a_text_beyond_the_positions_is_refused(model, tokenizer):
 
 def test_page_fetches_nothing_and_quotes_tokens(record):
     pieces = [*record.pieces[:-1], HOSTILE]
-    page = render_page(replace(record, pieces=pieces), model=HOSTILE)
+    page = render_attention(replace(record, pieces=pieces), model=HOSTILE)
     assert "default-src 'none'" in page
     assert not re.search(r"https?:|\bsrc=|@import|url\(|\bfetch\(|XMLHttpRequest", page.replace("src=x", ""))
     assert page.count("<script") == page.count("</script>") == 2
@@ -163,7 +163,7 @@ def test_page_fetches_nothing_and_quotes_tokens(record):
 )
 def test_layers_that_do_not_exist_are_refused(layers, message, record):
     with pytest.raises(ConfigError, match=message):
-        render_page(record, model="m", layers=layers)
+        render_attention(record, model="m", layers=layers)
 
 
 def test_a_page_too_large_to_open_is_refused(record):
@@ -171,13 +171,13 @@ def test_a_page_too_large_to_open_is_refused(record):
         record, q_LNSH=torch.zeros(24, 16, 512, 64), k_LNSH=torch.zeros(24, 16, 512, 64), reaches=(None,) * 24
     )
     with pytest.raises(ConfigError, match=r"MiB, allowed are 64. Shorten the text, or show fewer layers"):
-        render_page(large, model="m")
-    assert len(render_page(large, model="m", layers=[0, 23])) < 64 * 2**20
+        render_attention(large, model="m")
+    assert len(render_attention(large, model="m", layers=[0, 23])) < 64 * 2**20
 
 
 def test_browser_shows_the_models_numbers(record, tmp_path):
     page = tmp_path / "page.html"
-    page.write_text(render_page(record, model="little"), encoding="utf-8")
+    page.write_text(render_attention(record, model="little"), encoding="utf-8")
     layer, head, token = 1, 1, 4
     neurons = dump_dom(page, f"view=neuron&layer={layer}&heads={head}&token={token}", tmp_path / "profile")
     for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
@@ -193,7 +193,7 @@ def test_browser_shows_the_models_numbers(record, tmp_path):
 
 def test_browser_shows_a_hostile_token_as_text(record, tmp_path):
     page = tmp_path / "page.html"
-    page.write_text(render_page(replace(record, pieces=[HOSTILE] * 10), model=HOSTILE), encoding="utf-8")
+    page.write_text(render_attention(replace(record, pieces=[HOSTILE] * 10), model=HOSTILE), encoding="utf-8")
     for view in ("head", "neuron"):
         dom = dump_dom(page, f"view={view}&token=0&heads=0;alert(1)&pair=constructor", tmp_path / "profile")
         assert "<img" not in dom
@@ -244,7 +244,7 @@ def test_window_of_a_modernbert_is_a_mask(text, modernbert, tokenizer):
 def test_browser_masks_what_is_outside_of_the_window(modernbert, tokenizer, tmp_path):
     record = record_attention(modernbert, tokenizer, *TEXTS)
     page = tmp_path / "page.html"
-    page.write_text(render_page(record, model="little"), encoding="utf-8")
+    page.write_text(render_attention(record, model="little"), encoding="utf-8")
     neurons = dump_dom(page, "view=neuron&layer=1&heads=1&token=4", tmp_path / "profile")
     for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
         shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
@@ -264,4 +264,4 @@ def test_browser_masks_what_is_outside_of_the_window(modernbert, tokenizer, tmp_
 
 @pytest.mark.parametrize("name", ["runs/*SCRIPT*/", "/*DATA*/", "\\1"])
 def test_path_that_looks_like_a_place_of_the_page_is_shown(record, name):
-    assert f'"model": {json.dumps(name)}' in render_page(record, model=name)
+    assert f'"model": {json.dumps(name)}' in render_attention(record, model=name)

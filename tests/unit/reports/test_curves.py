@@ -2,14 +2,14 @@ import re
 
 from support.run_folders import eval_row, train_row, write_run
 
-from megabert.reports.curves import draw_page, render_page
+from megabert.reports.curves import draw_page, render_run_page
 
 
 def test_page_of_a_run_without_validation_has_its_curves(tmp_path):
     run = write_run(tmp_path / "run", [train_row(step, 8.0) for step in (1, 2)])
     picture = draw_page(run, [])
     assert picture.startswith(b"\x89PNG")
-    page = render_page(run, picture, [("Notes", "a < b")])
+    page = render_run_page(run, picture, [("Notes", "a < b")])
     assert "a &lt; b" in page
     assert "step 2 of 1,360" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
