@@ -115,7 +115,8 @@ class ProcessExecutor(Executor):
         def submit(index: int, task: Any) -> Future:
             # The first call starts the processes, which inherit that Ctrl-C is blocked: it is left to this process,
             # also while they import.
-            with _blocked(signal.SIGINT):
+            # Nor is a signal answered here meanwhile: a process that is half started would complain.
+            with SIGNALS.held(), _blocked(signal.SIGINT):
                 return self._pool.submit(_do, function, index, task)
 
         try:

@@ -20,7 +20,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -61,7 +62,7 @@ class CommandSignals:
         """Returns what the command waits for after a signal; called by another thread."""
         self._program, self._is_installed = "megabert", False
         self._raised: weakref.ref[Interrupted] | None = None
-        self._pipe, self._is_over = -1, False
+        self._pipe, self._is_over, self._is_held = -1, False, False
 
     def install(self, program: str) -> None:
         """Take over the signals, unless they are ignored as under ``nohup``; a process does this once, at its start."""
@@ -102,7 +103,19 @@ class CommandSignals:
             self._say(self.words())
             os._exit(exit_code(number))
         signal.setitimer(signal.ITIMER_REAL, CHECK_S, CHECK_S)
-        self._raise()
+        if not self._is_held:
+            self._raise()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Put a signal off until this block is left, for work of milliseconds that must not be left half done."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            if self.received is not None and self._raised is None:
+                self._raise()
 
     def _raise(self) -> None:
         assert self.received is not None

@@ -62,6 +62,18 @@ def test_interruption_that_a_library_drops_is_raised_again():
     assert code == 130
 
 
+def test_signal_waits_for_the_end_of_a_block_that_holds_it():
+    code, said = ended("""
+        with SIGNALS.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+            print("whole")
+        time.sleep(30)
+    """)
+    assert code == 143
+    assert said.startswith("whole")
+
+
 def test_error_that_follows_from_an_interruption_is_not_shown():
     code, said = ended("""
         try:
