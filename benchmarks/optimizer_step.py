@@ -36,6 +36,7 @@ from megabert.engine.engine import Engine
 from megabert.models.bert import BertForPreTraining
 from megabert.models.layers import Dense
 from megabert.ops.dense import dense
+from megabert.ops.lamb.api import Passes
 from megabert.optim import StepSettings, build_optimizer
 
 MODEL = ModelConfig(
@@ -123,14 +124,14 @@ def as_on_a_gpu(counted: Bytes, launches: Counter[str]) -> Iterator[None]:
     def squares(tensors: list[Tensor], device: torch.device) -> Tensor:
         return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64)).square()
 
-    def compute_update(weights: Tensor, *_: Tensor, segments: Sequence[Any], **__: Any) -> None:
+    def compute_update(weights: Tensor, *_: Tensor, fragments: Sequence[Any], **__: Any) -> None:
         launches["lamb"] += 2
-        counted.add("lamb", 28 * sum(segment.numel for segment in segments))
+        counted.add("lamb", 28 * sum(fragment.numel for fragment in fragments))
 
-    def apply_update(weights: Tensor, *_: Tensor, rounded: Tensor | None = None, segments: Any, **__: Any) -> None:
+    def apply_update(weights: Tensor, *_: Tensor, rounded: Tensor | None = None, fragments: Any, **__: Any) -> None:
         launches["lamb"] += 1
         each = 12 if rounded is None else 12 + rounded.element_size()
-        counted.add("lamb", each * sum(segment.numel for segment in segments))
+        counted.add("lamb", each * sum(fragment.numel for fragment in fragments))
 
     def add_product(total: Tensor, *_: Tensor, is_first: bool) -> None:
         launches["product"] += 1
@@ -139,8 +140,8 @@ def as_on_a_gpu(counted: Bytes, launches: Counter[str]) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(megabert.engine.gradient_reduction, "add_product_", add_product))
         stack.enter_context(mock.patch.object(megabert.engine.zero_stages, "sums_of_squares", squares))
-        stack.enter_context(mock.patch.object(megabert.optim.lamb, "compute_update", compute_update))
-        stack.enter_context(mock.patch.object(megabert.optim.lamb, "apply_update", apply_update))
+        passes = Passes(compute_update, apply_update)
+        stack.enter_context(mock.patch.object(megabert.optim.lamb, "lamb_passes", return_value=passes))
         yield
 
 

@@ -25,7 +25,7 @@ from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.gated_gelu.api import gated_gelu
-from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 
 Op = Callable[..., Tensor]
@@ -268,30 +268,31 @@ class Ops:
     def lamb(self) -> None:
         """Both passes: 28 bytes per parameter, then 12; AdamW's (28) for scale."""
         numel = self.sizes.lamb_numel
-        segments, offset = [], 0
+        fragments, offset = [], 0
         while offset < numel:  # about BERT-Large's 400 tensors, of two sizes
-            size = min((1 << 20) if len(segments) % 2 else 1024, numel - offset)
-            segments.append(Segment(offset, size, len(segments)))
+            size = min((1 << 20) if len(fragments) % 2 else 1024, numel - offset)
+            fragments.append(SlotFragment(offset, size, len(fragments)))
             offset += size
         flats = [torch.randn(numel, device=self.device) for _ in range(3)] + [torch.rand(numel, device=self.device)]
-        squares = torch.zeros(2, len(segments), dtype=torch.float64, device=self.device)
-        scales = torch.full((len(segments),), -1e-9, dtype=torch.float64, device=self.device)
+        squares = torch.zeros(2, len(fragments), dtype=torch.float64, device=self.device)
+        scales = torch.full((len(fragments),), -1e-9, dtype=torch.float64, device=self.device)
         coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
-        shape = f"lamb {numel} in {len(segments)}"
+        shape = f"lamb {numel} in {len(fragments)}"
         for who, backend in (("megabert", self.ours), ("torch eager", "torch")):
+            passes = lamb_passes(backend, self.device.type)
             self.rows.measure(
                 f"{shape} pass 1 {who}",
-                lambda backend=backend: self.row(
-                    lambda: compute_update(
-                        *flats, coefficients=coefficients, segments=segments, squares=squares, backend=backend
+                lambda passes=passes: self.row(
+                    lambda: passes.compute_update(
+                        *flats, coefficients=coefficients, fragments=fragments, squares=squares
                     ),
                     28.0 * numel,
                 ),
             )
             self.rows.measure(
                 f"{shape} pass 2 {who}",
-                lambda backend=backend: self.row(
-                    lambda: apply_update(flats[0], flats[1], segments=segments, scales=scales, backend=backend),
+                lambda passes=passes: self.row(
+                    lambda: passes.apply_update(flats[0], flats[1], fragments=fragments, scales=scales),
                     12.0 * numel,
                 ),
             )

@@ -145,16 +145,17 @@ def lamb_row(device: torch.device, rounded: torch.dtype | None, *, on_gpu: bool)
 
 def step_of_lamb(flats: list[torch.Tensor], rounded: torch.dtype | None, *, backend: str) -> list[torch.Tensor]:
     """Run both passes on weights, gradient and moments; return these, the squares and the weights in 16 bits."""
-    from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+    from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 
-    segments = [Segment(0, 40_000, 1), Segment(40_000, 10_001, 0)]
+    fragments = [SlotFragment(0, 40_000, 1), SlotFragment(40_000, 10_001, 0)]
     coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=2.0)
     squares = torch.zeros(2, 2, dtype=torch.float64, device=flats[0].device)
     weights = torch.zeros_like(flats[0], dtype=rounded)
-    compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares, backend=backend)
+    passes = lamb_passes(backend, flats[0].device.type)
+    passes.compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
     scales = -squares[0].sqrt() / squares[1].sqrt()
     options = {} if rounded is None else {"rounded": weights}
-    apply_update(flats[0], flats[1], segments=segments, scales=scales, backend=backend, **options)
+    passes.apply_update(flats[0], flats[1], fragments=fragments, scales=scales, **options)
     return [*flats, squares, weights]
 
 

@@ -20,7 +20,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.observability.flops import peak_flops, training_flops
-from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim.base import no_decay
 
@@ -35,40 +35,38 @@ class Shard:
         self.grad16 = torch.zeros_like(self.weights)
         self.gradient, self.exp_avg, self.exp_avg_sq = (torch.zeros(total, device=device) for _ in range(3))
         self.coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=decay)
-        self.segments: list[Segment] = []
+        self.fragments: list[SlotFragment] = []
         self.squares = torch.zeros(2, len(parameters), dtype=torch.float64, device=device)
-        self.backend = backend
+        self.passes = lamb_passes(backend, device.type)
         offset = 0
         for slot, parameter in enumerate(parameters):
             span = slice(offset, offset + parameter.numel())
             parameter.data = self.weights[span].view_as(parameter)
             parameter.grad = self.grad16[span].view_as(parameter)
-            self.segments.append(Segment(offset, parameter.numel(), slot))
+            self.fragments.append(SlotFragment(offset, parameter.numel(), slot))
             offset = span.stop
 
     def update(self, factor: Tensor, learning_rate: float) -> None:
         """Clip by ``factor`` and take one LAMB step; nothing here waits for the device."""
         self.squares.zero_()
-        compute_update(
+        self.passes.compute_update(
             self.master,
             self.gradient,
             self.exp_avg,
             self.exp_avg_sq,
             coefficients=replace(self.coefficients, gradient_scale=factor.double()),
-            segments=self.segments,
+            fragments=self.fragments,
             squares=self.squares,
-            backend=self.backend,
         )
         weights, update = self.squares.sqrt()
         # masked_fill: torch.where would copy the number from the host, which a graph refuses
         ratios = (weights / update).masked_fill((weights == 0) | (update == 0), 1.0)
-        apply_update(
+        self.passes.apply_update(
             self.master,
             self.gradient,
-            segments=self.segments,
+            fragments=self.fragments,
             scales=-learning_rate * ratios,
             rounded=self.weights,
-            backend=self.backend,
         )
 
 

@@ -26,7 +26,7 @@ from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_atte
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
-from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.triton_support import tile_sizes as tiles
 from megabert.ops.triton_support.tile_sizes import Tiles
@@ -113,14 +113,17 @@ def lamb_call(sizes: Sizes, device: torch.device) -> Call:
     """Return both passes over one flat of a few large parameters."""
     numel = sizes.lamb_numel
     flats = [torch.rand(numel, device=device) for _ in range(4)]
-    segments = [Segment(begin, min(1 << 22, numel - begin), i) for i, begin in enumerate(range(0, numel, 1 << 22))]
-    squares = torch.zeros(2, len(segments), dtype=torch.float64, device=device)
-    scales = torch.full((len(segments),), -1e-9, dtype=torch.float64, device=device)
+    fragments = [
+        SlotFragment(begin, min(1 << 22, numel - begin), i) for i, begin in enumerate(range(0, numel, 1 << 22))
+    ]
+    squares = torch.zeros(2, len(fragments), dtype=torch.float64, device=device)
+    scales = torch.full((len(fragments),), -1e-9, dtype=torch.float64, device=device)
     coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
 
     def run() -> None:
-        compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
-        apply_update(flats[0], flats[1], segments=segments, scales=scales)
+        passes = lamb_passes("auto", device.type)
+        passes.compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
+        passes.apply_update(flats[0], flats[1], fragments=fragments, scales=scales)
 
     return run
 
@@ -194,7 +197,7 @@ def lamb_launch(configuration: tuple[int, ...]) -> Iterator[None]:
     chunk, block, warps = configuration
     from megabert.ops.lamb.triton import cut
 
-    cut.cache_clear()  # segments are cut by chunk
+    cut.cache_clear()  # fragments are cut by chunk
     with replaced("lamb", LAMB_CHUNK=chunk, LAMB_BLOCK=block, LAMB_WARPS=warps):
         yield
     cut.cache_clear()

@@ -54,15 +54,11 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
         why = "; ".join(f"{name}: {why}" for name, why in obstacles.items() if why) or "it is the first choice"
     elif requested in usable:
         name, why = requested, "asked for"
-    elif requested in obstacles:
-        raise KernelError(
-            f"ops.{op}={requested} cannot run on {device}: {obstacles[requested]}. "
-            f"Choose auto or one of: {', '.join(usable)}.",
-            see="a-backend-cannot-run",
-        )
     else:
+        obstacle = obstacles.get(requested, f"{op} has no such backend")
         raise KernelError(
-            f"ops.{op}={requested}: {op} has no such backend. Choose auto or one of: {', '.join(usable)}."
+            f"ops.{op}={requested} cannot run on {device}: {obstacle}. Choose auto or one of: {', '.join(usable)}.",
+            see="a-backend-cannot-run",
         )
     logger.debug("ops.%s: %s on %s (%s)", op, name, device, why)
     run = usable[name]

@@ -3,7 +3,7 @@
 The table says where a parameter's elements are under ZeRO. A *flat* is a one-dimensional float32 tensor that the
 optimizer updates: this rank's share of a parameter group, or at stage 0 a parameter itself. A *fragment* is a run of
 one parameter's elements within a flat. A *slot* is a parameter's number, the same on every rank: its column in LAMB's
-vectors of norms. `megabert.ops.lamb` calls a fragment with a slot in place of its name a *segment*.
+vectors of norms.
 
     parameter            |------- embeddings -------|-- bias --|-------- dense --------|
     flat of rank 0       |-----------------------|                                          fragments: embeddings

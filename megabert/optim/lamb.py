@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from megabert.config.run import BackendOrApex, OptimizerConfig
-from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.optim.base import BaseOptimizer, Fragment, StepSettings, UpdateSink, no_decay
 
 
@@ -28,10 +28,10 @@ class Rule:
     """What sets a variant of LAMB apart from the others."""
 
     corrected: Literal["moments", "step size", "nothing"]
-    """Where Adam's bias correction enters, if it does."""
+    """Where Adam's bias correction enters, if at all."""
     adapted: Literal["all", "weights", "decayed"]
-    """Whose trust ratio is computed, and not 1: every parameter's, all but those of biases and LayerNorm, or where the
-    weight decay is not 0. Biases and LayerNorm are never decayed."""
+    """Which parameters get a trust ratio (the others use 1): all; all but biases and LayerNorm; or the ones with weight
+    decay, which biases and LayerNorm never have."""
     ratio_limits: tuple[float, float] | None = None
     """Smallest and largest trust ratio."""
 
@@ -40,13 +40,23 @@ RULES = {
     "apex": Rule("moments", "decayed"),
     "nvlamb": Rule("moments", "all"),
     "paper": Rule("nothing", "weights"),
-    # The limits (min_coeff, max_coeff) are those of DeepSpeed's BERT examples; FusedLamb by itself allows 0.01 to 10.
+    # The limits (min_coeff, max_coeff) of DeepSpeed's BERT examples; FusedLamb by itself allows 0.01 to 10.
     "deepspeed": Rule("step size", "all", ratio_limits=(0.01, 0.3)),
 }
 
 
 class Lamb(BaseOptimizer):
     """LAMB over the fragments of parameters that a rank holds; at stage 0 these are whole parameters.
+
+    For a parameter w with gradient g in step t, elementwise but for the norms, which are over the whole parameter::
+
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        u = (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps) + weight_decay * w
+        ratio = norm(w) / norm(u)
+        w = w - learning_rate * ratio * u
+
+    The variants differ in the bias correction (the two divisions in u) and in the parameters that get a ratio:
 
     ========== ============================ ============================ ==========================
     variant    moments in the update        trust ratio                  biases and LayerNorm
@@ -59,7 +69,7 @@ class Lamb(BaseOptimizer):
                multiplies the step size
     ========== ============================ ============================ ==========================
 
-    The variants are those of
+    The variants follow
 
     - apex: NVIDIA/apex, ``csrc/multi_tensor_lamb.cu`` and ``apex/optimizers/fused_lamb.py`` as they are by default,
       which is how NVIDIA/DeepLearningExamples trains BERT
@@ -67,9 +77,9 @@ class Lamb(BaseOptimizer):
     - paper: the authors' code, google-research/albert, ``lamb_optimizer.py``
     - deepspeed: deepspeedai/DeepSpeed, ``csrc/lamb/fused_lamb_cuda_kernel.cu``
 
-    The ratio is 1 where either norm is 0. That matters for biases, which begin at 0: the first step, of the learning
-    rate, gives them a norm b, and once adapted they move by no more than learning rate * b a step. So they hardly leave
-    0 in a short run (docs/optimizers.md has the figures).
+    The ratio is 1 if either norm is 0. That matters for biases, which begin at 0: the first step, of the learning rate,
+    gives them a norm b, and once adapted they move by no more than learning rate * b per step. So they hardly leave 0
+    in a short run (docs/optimizers.md has the figures).
 
     The engine's ``gradient_scale`` clips, and ``step`` overwrites the gradients. It divides them by (norm + 1e-6) /
     max_grad_norm where apex divides by norm / max_grad_norm; a norm above 1 makes this 1e-6 of a gradient at most.
@@ -90,10 +100,10 @@ class Lamb(BaseOptimizer):
         """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
         super().attach(fragments, names, all_reduce, sink)
         slots = {name: slot for slot, name in enumerate(names)}
-        self._segments: dict[int, list[Segment]] = {}
+        self._fragments: dict[int, list[SlotFragment]] = {}
         for fragment in fragments:
-            segment = Segment(fragment.offset, fragment.numel, slots[fragment.parameter])
-            self._segments.setdefault(id(fragment.flat), []).append(segment)
+            own = self._fragments.setdefault(id(fragment.flat), [])
+            own.append(SlotFragment(fragment.offset, fragment.numel, slots[fragment.parameter]))
         self._names, self._all_reduce = list(names), all_reduce
         self._adapted = torch.tensor([self._adapts(name) for name in names])
         self._ratios = torch.ones(len(names), dtype=torch.float64)
@@ -110,25 +120,22 @@ class Lamb(BaseOptimizer):
         Every rank must call it equally often. A rank whose flat is all padding joins the all-reduce as well.
         """
         work = [
-            (flat, self._segments.get(id(flat), []), *self._constants(group, settings))
+            (flat, self._fragments.get(id(flat), []), *self._constants(group, settings))
             for group in self.param_groups
             for flat in group["params"]
             if flat.grad is not None
         ]
         if not work:
             return
-        # Row 0 is for weights, row 1 for updates; a column per slot, 0 where this rank holds nothing of a parameter.
+        # Row 0 is for weights, row 1 for updates; a column per slot, 0 if this rank holds nothing of a parameter.
         # In float64, since torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
-        squares = torch.zeros(2, len(self._names), dtype=torch.float64, device=work[0][0].device)
+        device = work[0][0].device
+        squares = torch.zeros(2, len(self._names), dtype=torch.float64, device=device)
+        passes = lamb_passes(self._backend, device.type)
         # First pass: moments, then the update u, which takes the place of the gradient, and both squared norms.
-        for flat, segments, coefficients, _ in work:
-            compute_update(
-                *(tensor.view(-1) for tensor in (flat, flat.grad, *self.moments(flat))),
-                coefficients=coefficients,
-                segments=segments,
-                squares=squares,
-                backend=self._backend,
-            )
+        for flat, fragments, coefficients, _ in work:
+            flats = (tensor.view(-1) for tensor in (flat, flat.grad, *self.moments(flat)))
+            passes.compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
         # Between the passes: the squares of all fragments of a parameter, on whatever rank, become one sum.
         if self._all_reduce is not None:
             self._all_reduce(squares)
@@ -136,16 +143,10 @@ class Lamb(BaseOptimizer):
         if isinstance(settings.gradient_scale, Tensor):
             ratios = ratios * (settings.gradient_scale != 0)
         # Second pass: w -= step size * ratio * u.
-        for flat, segments, _, step_size in work:
+        for flat, fragments, _, step_size in work:
             # A column per slot again; the ratios stay on the device, so that the host does not wait for them.
-            apply_update(
-                flat.view(-1),
-                flat.grad.view(-1),
-                segments=segments,
-                scales=ratios * -step_size,
-                rounded=self.sink.rounded_weights(flat),
-                backend=self._backend,
-            )
+            scales, rounded = ratios * -step_size, self.sink.rounded_weights(flat)
+            passes.apply_update(flat.view(-1), flat.grad.view(-1), fragments=fragments, scales=scales, rounded=rounded)
             self.sink.updated(flat, is_rounded=True)
 
     def _adapts(self, name: str) -> bool:
@@ -155,7 +156,7 @@ class Lamb(BaseOptimizer):
         return self._rule.adapted == "weights" or self.defaults["weight_decay"] > 0
 
     def _constants(self, group: dict[str, Any], settings: StepSettings) -> tuple[Coefficients, float]:
-        """Return the numbers of this step for a group: those of the first pass, and the step size of the second."""
+        """Return the first pass's numbers for a group in this step, and the second pass's step size."""
         beta1, beta2 = group["betas"]
         # Both moments begin at 0 and are too small by these factors in step t (Kingma & Ba 2015, section 3).
         shortfall1, shortfall2 = 1.0 - beta1**settings.bias_step, 1.0 - beta2**settings.bias_step

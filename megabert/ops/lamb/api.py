@@ -6,7 +6,7 @@ the weights. Tested on CPU against a float64 reference (tests/unit/ops/test_lamb
 optimizer over whole parameters, not these passes: megabert.optim.apex_lamb.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 
 
-class Segment(NamedTuple):
+class SlotFragment(NamedTuple):
     """Elements of one parameter within a flat tensor: the optimizer's fragment, with a slot in place of its name."""
 
     offset: int
@@ -43,69 +43,51 @@ class Coefficients:
     """1 / (1 - beta2**t) likewise."""
 
 
-@dataclass(frozen=True)
-class Passes:
-    """A backend's implementation of ``api.compute_update`` and ``api.apply_update``."""
+class Passes(NamedTuple):
+    """A backend's two passes over a flat; both take ``fragments``, and leave what is between them as it is."""
 
     compute_update: Callable[..., None]
-    apply_update: Callable[..., None]
+    """Update the moments, write the update over the gradient, and add each fragment's squared norms to ``squares``.
 
-
-def compute_update(
-    weights: Tensor,
-    gradient: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    *,
-    coefficients: Coefficients,
-    segments: Sequence[Segment],
-    squares: Tensor,
-    backend: str = "auto",
-) -> None:
-    """Update the moments, write the update over ``gradient``, add each segment's squared norms to ``squares``.
-
-    Args:
-        weights: One-dimensional float32 (or float64) master shard; not changed.
-        gradient: Gradient of the same shape, times ``coefficients.gradient_scale``; becomes the update.
+    Positional arguments, one-dimensional float32 (or float64) tensors of one shape:
+        weights: Master shard; not changed.
+        gradient: Its gradient, to be multiplied by ``coefficients.gradient_scale``; becomes the update.
         exp_avg: First moment, changed in place.
         exp_avg_sq: Second moment, changed in place.
+
+    Keyword arguments:
         coefficients: The step's numbers.
-        segments: Which elements belong to which parameter; the others are padding, whatever they hold.
+        fragments: Which elements belong to which parameter; the others are padding, whatever they hold.
         squares: Float64 of shape (2, slots): row 0 takes sums of w**2, row 1 sums of u**2.
-        backend: ``auto``, ``triton`` or ``torch``.
-
-    Raises:
-        KernelError: The backend cannot run here.
     """
-    run = choose("lamb", backend, BACKENDS, weights.device.type).compute_update
-    run(weights, gradient, exp_avg, exp_avg_sq, coefficients=coefficients, segments=segments, squares=squares)
+    apply_update: Callable[..., None]
+    """Add ``scales[slot] * update`` to the weights.
+
+    Positional arguments:
+        weights: Master shard, changed in place.
+        update: The update that the first pass left in the gradient's place.
+
+    Keyword arguments:
+        fragments: The same as in the first pass.
+        scales: Float64, one number per slot: ``-learning_rate * trust_ratio``. 0 leaves the weights as they are,
+            whatever the update holds.
+        rounded: The model's weights, laid out as the master shard, which take the result in their own dtype; by default
+            there are none.
+    """
 
 
-def apply_update(
-    weights: Tensor,
-    update: Tensor,
-    *,
-    segments: Sequence[Segment],
-    scales: Tensor,
-    rounded: Tensor | None = None,
-    backend: str = "auto",
-) -> None:
-    """Add ``scales[slot] * update`` to ``weights`` on every segment; padding is left alone.
+def lamb_passes(backend: str, device: str) -> Passes:
+    """Return both passes for a device type.
 
     Args:
-        weights: Master shard, as in ``compute_update``; changed in place.
-        update: What ``compute_update`` left in ``gradient``.
-        segments: The same as for ``compute_update``.
-        scales: Float64, one number a slot: ``-learning_rate * trust_ratio``. 0 leaves the weights as they are, whatever
-            the update holds.
-        rounded: The model's weights, laid out as ``weights``, which take the result in their own dtype; None: none do.
         backend: ``auto``, ``triton`` or ``torch``.
+        device: Device type of the flats.
 
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("lamb", backend, BACKENDS, weights.device.type).apply_update
-    run(weights, update, segments=segments, scales=scales, rounded=rounded)
+    passes: Passes = choose("lamb", backend, BACKENDS, device)
+    return passes
 
 
 BACKENDS = (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megabert.ops.lamb.api import Coefficients, Passes, Segment
+from megabert.ops.lamb.api import Coefficients, Passes, SlotFragment
 
 _CHUNK = 1 << 16  # elements: half a MiB in float64, so that a chunk stays in a CPU's cache
 
@@ -21,10 +21,10 @@ def compute_update(
     exp_avg_sq: Tensor,
     *,
     coefficients: Coefficients,
-    segments: Sequence[Segment],
+    fragments: Sequence[SlotFragment],
     squares: Tensor,
 ) -> None:
-    """Run pass 1: update the moments, write the update over ``gradient``, add segment norms to ``squares``."""
+    """Run pass 1: update the moments, write the update over ``gradient``, add fragment norms to ``squares``."""
     c, scale = coefficients, float(coefficients.gradient_scale)  # which waits for a GPU; the kernels do not
     if scale == 0.0:
         return
@@ -38,21 +38,21 @@ def compute_update(
     torch.div(exp_avg, gradient, out=gradient)
     if c.weight_decay:
         gradient.add_(weights, alpha=c.weight_decay)
-    slots = torch.tensor([segment.slot for segment in segments], dtype=torch.int64, device=squares.device)
+    slots = torch.tensor([fragment.slot for fragment in fragments], dtype=torch.int64, device=squares.device)
     for row, values in enumerate((weights, gradient)):
-        slices = [values[segment.offset : segment.offset + segment.numel] for segment in segments]
+        slices = [values[fragment.offset : fragment.offset + fragment.numel] for fragment in fragments]
         squares[row].index_add_(0, slots, sums_of_squares(slices, squares.device))
 
 
 def apply_update(
-    weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor, rounded: Tensor | None = None
+    weights: Tensor, update: Tensor, *, fragments: Sequence[SlotFragment], scales: Tensor, rounded: Tensor | None = None
 ) -> None:
-    """Run pass 2: ``weights += scales[slot] * update`` on every segment; what is between segments is padding."""
+    """Run pass 2: ``weights += scales[slot] * update`` on every fragment; what is between fragments is padding."""
     factors = scales.tolist()  # which waits for a GPU; the kernels do not
-    for segment in segments:
-        span = slice(segment.offset, segment.offset + segment.numel)
-        if factors[segment.slot]:
-            weights[span].add_(update[span], alpha=factors[segment.slot])
+    for fragment in fragments:
+        span = slice(fragment.offset, fragment.offset + fragment.numel)
+        if factors[fragment.slot]:
+            weights[span].add_(update[span], alpha=factors[fragment.slot])
         if rounded is not None:
             rounded[span].copy_(weights[span])
 

@@ -1,6 +1,6 @@
 """LAMB's two passes as Triton kernels over flat shards, one launch each however many parameters a flat holds.
 
-A shard's segments are cut into chunks of at most CHUNK elements, sorted by parameter. A program does one chunk and
+A shard's fragments are cut into chunks of at most CHUNK elements, sorted by parameter. A program does one chunk and
 writes its sums of w^2 and u^2; then one program a parameter adds up the sums of its chunks in that order, in float64.
 There are no atomic sums, so trust ratios repeat from run to run.
 
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from megabert.ops.lamb.api import Coefficients, Passes, Segment
+from megabert.ops.lamb.api import Coefficients, Passes, SlotFragment
 from megabert.ops.triton_support.input_checks import require
 from megabert.ops.triton_support.tile_sizes import LAMB_BLOCK, LAMB_CHUNK, LAMB_WARPS
 
@@ -130,7 +130,7 @@ def lamb_apply(
 
 @dataclass(frozen=True)
 class Chunks:
-    """Segments cut to size, sorted by slot (parameter)."""
+    """Fragments cut to size, sorted by slot (parameter)."""
 
     first_elements: Tensor
     """Int64 of shape (G,), where each chunk starts in the flat tensor."""
@@ -145,12 +145,12 @@ class Chunks:
 
 
 @functools.lru_cache(maxsize=4096)
-def cut(segments: tuple[Segment, ...], device: torch.device) -> Chunks:
-    """Cut segments into chunks, once for each flat tensor: its segments never change during a run."""
+def cut(fragments: tuple[SlotFragment, ...], device: torch.device) -> Chunks:
+    """Cut fragments into chunks, once for each flat tensor: its fragments never change during a run."""
     cuts = [
-        (segment.slot, segment.offset + begin, min(LAMB_CHUNK, segment.numel - begin))
-        for segment in segments
-        for begin in range(0, segment.numel, LAMB_CHUNK)
+        (fragment.slot, fragment.offset + begin, min(LAMB_CHUNK, fragment.numel - begin))
+        for fragment in fragments
+        for begin in range(0, fragment.numel, LAMB_CHUNK)
     ]
     cuts.sort()
     # Sorted by slot, the chunks of a parameter follow each other: the first of each says where they are.
@@ -174,12 +174,12 @@ def compute_update(
     exp_avg_sq: Tensor,
     *,
     coefficients: Coefficients,
-    segments: Sequence[Segment],
+    fragments: Sequence[SlotFragment],
     squares: Tensor,
 ) -> None:
-    """Run pass 1, ``api.compute_update``; elements of no segment are left alone, moments included."""
+    """Run pass 1, of ``api.Passes``; elements of no fragment are left alone, moments included."""
     require("lamb", weights, gradient, exp_avg, exp_avg_sq, dtypes=(torch.float32,))
-    chunks = cut(tuple(segments), weights.device)
+    chunks = cut(tuple(fragments), weights.device)
     number = chunks.counts.numel()
     if number == 0:
         return
@@ -201,11 +201,11 @@ def compute_update(
 
 
 def apply_update(
-    weights: Tensor, update: Tensor, *, segments: Sequence[Segment], scales: Tensor, rounded: Tensor | None = None
+    weights: Tensor, update: Tensor, *, fragments: Sequence[SlotFragment], scales: Tensor, rounded: Tensor | None = None
 ) -> None:
-    """Run pass 2, ``api.apply_update``."""
+    """Run pass 2 of ``api.Passes``."""
     require("lamb", weights, update, dtypes=(torch.float32,))
-    chunks = cut(tuple(segments), weights.device)
+    chunks = cut(tuple(fragments), weights.device)
     if chunks.counts.numel():
         lamb_apply[(chunks.counts.numel(),)](
             *(weights, update, chunks.first_elements, chunks.counts, chunks.chunk_slots),

@@ -28,7 +28,7 @@ class _LayerNorm(torch.autograd.Function):
         residual_TD: Tensor | None,
         eps: float,
         dropout: Dropout | None,
-        has_sum: bool,
+        returns_sum: bool,
     ) -> tuple[Tensor, Tensor]:
         require("layer_norm", x_TD, weight_D, bias_D, input_bias_D, residual_TD)
         x_TD = x_TD.contiguous()
@@ -36,7 +36,7 @@ class _LayerNorm(torch.autograd.Function):
         tokens, width = x_TD.shape
         tiles, _ = layer_norm_tiles(width)
         y_TD = torch.empty_like(x_TD)
-        z_TD = torch.empty_like(x_TD if residual_TD is None else residual_TD) if has_sum else None
+        z_TD = torch.empty_like(x_TD if residual_TD is None else residual_TD) if returns_sum else None
         # Two tensors and not rows of one, which would begin at an aligned address only for some numbers of tokens.
         mean_T, rstd_T = (torch.empty(tokens, dtype=torch.float32, device=x_TD.device) for _ in range(2))
         if tokens:
@@ -49,7 +49,7 @@ class _LayerNorm(torch.autograd.Function):
         ctx.residual_dtype = None if residual_TD is None else residual_TD.dtype
         kept_x_TD, kept_residual_TD = (x_TD, residual_TD) if z_TD is None else (z_TD, None)
         ctx.save_for_backward(kept_x_TD, weight_D, bias_D, input_bias_D, kept_residual_TD, mean_T, rstd_T)
-        ctx.dropout, ctx.x_dtype, ctx.has_sum = dropout, x_TD.dtype, has_sum
+        ctx.dropout, ctx.x_dtype, ctx.has_sum = dropout, x_TD.dtype, returns_sum
         ctx.set_materialize_grads(False)
         return y_TD, y_TD.detach() if z_TD is None else z_TD
 
@@ -99,15 +99,5 @@ class _LayerNorm(torch.autograd.Function):
         return dx_TD, dweight_D, dbias_D, dinput_bias_D, dresidual_TD, None, None, None
 
 
-def layer_norm_triton(
-    x_TD: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor | None,
-    input_bias_D: Tensor | None,
-    residual_TD: Tensor | None,
-    eps: float,
-    dropout: Dropout | None,
-    returns_sum: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Run ``api.layer_norm`` on a CUDA device; everything between loads and stores is float32."""
-    return _LayerNorm.apply(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout, returns_sum)
+layer_norm_triton = _LayerNorm.apply
+"""Run ``api.layer_norm`` on a CUDA device; takes the arguments of ``forward`` above."""

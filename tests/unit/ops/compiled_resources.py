@@ -90,7 +90,7 @@ def layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
     site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
     x, residual = meta(TOKENS, width, dtype=dtype), meta(TOKENS, width, dtype=dtype)
     weight, bias, input_bias = (meta(width, dtype=dtype) for _ in range(3))
-    twice = layer_norm_triton(x, weight, bias, input_bias, residual, 1e-12, site)
+    twice = layer_norm_triton(x, weight, bias, input_bias, residual, 1e-12, site, False)
     torch.autograd.backward(twice, [torch.empty_like(y) for y in twice])
 
 
@@ -171,16 +171,16 @@ def cross_entropy(dtype: torch.dtype, classes: int) -> None:
 
 
 def lamb() -> None:
-    from megabert.ops.lamb import Coefficients, Segment
+    from megabert.ops.lamb import Coefficients, SlotFragment
     from megabert.ops.lamb.triton import apply_update, compute_update
 
     flats = [torch.empty(1 << 20, device="meta") for _ in range(4)]
     squares = torch.empty(2, 400, dtype=torch.float64, device="meta")
     coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
-    segments = [Segment(0, 1 << 19, 7), Segment(1 << 19, 1000, 8)]
-    compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
+    fragments = [SlotFragment(0, 1 << 19, 7), SlotFragment(1 << 19, 1000, 8)]
+    compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
     rounded = torch.empty(1 << 20, dtype=torch.bfloat16, device="meta")
-    apply_update(flats[0], flats[1], segments=segments, scales=squares[0], rounded=rounded)
+    apply_update(flats[0], flats[1], fragments=fragments, scales=squares[0], rounded=rounded)
 
 
 def cases(everything: bool):

@@ -10,7 +10,7 @@ from megabert.ops.attention.dense.api import attention
 from megabert.ops.backend import Backend, choose, describe_choices, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
-from megabert.ops.lamb import Segment, apply_update
+from megabert.ops.lamb import SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 
 CALLS = {
@@ -29,7 +29,8 @@ CALLS = {
 def lamb_pass_2(backend):
     weights = torch.ones(3)
     scales = torch.tensor([-0.5], dtype=torch.float64)
-    apply_update(weights, torch.ones(3), segments=[Segment(0, 2, 0)], scales=scales, backend=backend)
+    passes = lamb_passes(backend, "cpu")
+    passes.apply_update(weights, torch.ones(3), fragments=[SlotFragment(0, 2, 0)], scales=scales)
     return weights
 
 

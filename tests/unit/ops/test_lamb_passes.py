@@ -1,4 +1,4 @@
-"""LAMB's two passes on a CPU against the formula in float64; padding between segments stays as it is."""
+"""LAMB's two passes on a CPU against the formula in float64; padding between fragments stays as it is."""
 
 import dataclasses
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from megabert.errors import KernelError
-from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
+from megabert.ops.lamb.reference import apply_update, compute_update, sums_of_squares
 
 COEFFICIENTS = Coefficients(
     beta1=0.9,
@@ -32,7 +32,7 @@ def test_update_matches_the_formula_in_float64(numel, dtype, tolerance):
     w, g, m, v = inputs(numel, dtype)
     w64, g64, m64, v64 = (tensor.double().clone() for tensor in (w, g, m, v))
     squares = torch.zeros(2, 1, dtype=torch.float64)
-    compute_update(w, g, m, v, coefficients=COEFFICIENTS, segments=[Segment(0, numel, 0)], squares=squares)
+    compute_update(w, g, m, v, coefficients=COEFFICIENTS, fragments=[SlotFragment(0, numel, 0)], squares=squares)
     g64 *= 0.3  # gradient_scale
     m64 = 0.9 * m64 + 0.1 * g64
     v64 = 0.999 * v64 + 0.001 * g64**2
@@ -44,7 +44,7 @@ def test_update_matches_the_formula_in_float64(numel, dtype, tolerance):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_factor_in_a_tensor_equals_a_number_and_none_at_all_changes_nothing(dtype):
-    numbers, segments = inputs(101, dtype), [Segment(0, 101, 0)]
+    numbers, fragments = inputs(101, dtype), [SlotFragment(0, 101, 0)]
     results = {}
     for factor in (0.3, torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)):
         flats = [tensor.clone() for tensor in numbers]
@@ -53,11 +53,11 @@ def test_a_factor_in_a_tensor_equals_a_number_and_none_at_all_changes_nothing(dt
         squares = torch.zeros(2, 1, dtype=torch.float64)
         before = [tensor.clone() for tensor in flats]
         coefficients = dataclasses.replace(COEFFICIENTS, gradient_scale=factor)
-        compute_update(*flats, coefficients=coefficients, segments=segments, squares=squares)
+        compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
         rounded = torch.full((101,), -1.0, dtype=torch.bfloat16) if factor else flats[0].bfloat16()
         expected = rounded.clone()
         scales = torch.tensor([-0.5 * bool(factor)], dtype=torch.float64)
-        apply_update(flats[0], flats[1], segments=segments, scales=scales, rounded=rounded)
+        apply_update(flats[0], flats[1], fragments=fragments, scales=scales, rounded=rounded)
         if factor == 0:
             assert all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(flats, before, strict=True))
             assert torch.equal(rounded, expected)
@@ -72,14 +72,14 @@ def test_segments_are_separate_and_padding_is_left_alone():
     w, g, m, v = inputs(10, torch.float32)
     w[5] = float("nan")  # ZeRO-3's padding is uninitialised memory
     before = w.clone()
-    segments = [Segment(0, 3, 2), Segment(3, 2, 0), Segment(6, 4, 2)]
+    fragments = [SlotFragment(0, 3, 2), SlotFragment(3, 2, 0), SlotFragment(6, 4, 2)]
     squares = torch.zeros(2, 3, dtype=torch.float64)
-    compute_update(w, g, m, v, coefficients=COEFFICIENTS, segments=segments, squares=squares)
+    compute_update(w, g, m, v, coefficients=COEFFICIENTS, fragments=fragments, squares=squares)
     expected = torch.stack(
         [before[3:5].square().sum(), torch.tensor(0.0), before[[0, 1, 2, 6, 7, 8, 9]].square().sum()]
     )
     assert squares[0].tolist() == pytest.approx(expected.tolist(), rel=1e-6)
-    apply_update(w, g, segments=segments, scales=torch.tensor([-1.0, 100.0, -2.0], dtype=torch.float64))
+    apply_update(w, g, fragments=fragments, scales=torch.tensor([-1.0, 100.0, -2.0], dtype=torch.float64))
     assert torch.allclose(w[3:5], before[3:5] - g[3:5])
     assert torch.allclose(w[6:], before[6:] - 2 * g[6:])
     assert w[5].isnan()
@@ -95,7 +95,5 @@ def test_squares_are_summed_in_float64():
 
 
 def test_backend_that_cannot_run_is_refused():
-    w, g, m, v = inputs(3, torch.float32)
-    squares = torch.zeros(2, 1, dtype=torch.float64)
     with pytest.raises(KernelError, match="lamb=triton"):
-        compute_update(w, g, m, v, coefficients=COEFFICIENTS, segments=[], squares=squares, backend="triton")
+        lamb_passes("triton", "cpu")

@@ -47,7 +47,7 @@ def test_grids_of_a_million_tokens_can_be_launched(launches):
     for out in (
         bias_gelu_triton(x, bias, approximate=False),
         gated_gelu_triton(x, approximate=False),
-        layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site)[0],
+        layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site, False)[0],
         attention_triton(meta(TOKENS, 3 * 256), cu_seqlens, **options),
         cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],
     ):

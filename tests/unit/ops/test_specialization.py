@@ -63,7 +63,8 @@ def run_ops(tokens, masked, sequences):
     options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": probabilities}
     for rows, dropout in ((tokens, site), (read, site_of_read)):
         x, residual = meta(rows, WIDTH), meta(rows, WIDTH)
-        torch.autograd.backward(layer_norm_triton(x, column, column, column, residual, 1e-12, dropout), [x, residual])
+        results = layer_norm_triton(x, column, column, column, residual, 1e-12, dropout, False)
+        torch.autograd.backward(results, [x, residual])
         bias_gelu_triton(x, column, approximate=False).backward(x)
         gated_gelu_triton(x, approximate=False).backward(meta(rows, WIDTH // 2))
     qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(sequences + 1, dtype=torch.int32)

@@ -196,7 +196,7 @@ def padded_attention(
     *,
     max_seqlen: int,
     num_heads: int,
-    dropout: AttentionDropout | None,
+    dropout: AttentionDropout | None = None,
     reach: int | None = None,
 ) -> Tensor:
     """Attend over groups of sequences padded to ``max_seqlen``; a GPU need not be waited for.

@@ -1,4 +1,4 @@
-"""LAMB kernels in the interpreter: both passes over segments in any order, with padding between them."""
+"""LAMB kernels in the interpreter: both passes over fragments in any order, with padding between them."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import torch
 
 from megabert.config.run import OptimizerConfig
 from megabert.errors import KernelError
-from megabert.ops.lamb import Coefficients, Segment, apply_update, compute_update
+from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
 from megabert.optim import Fragment, StepSettings, build_optimizer
 
@@ -20,9 +20,14 @@ COEFFICIENTS = Coefficients(
     exp_avg_scale=1 / 0.19,
     exp_avg_sq_scale=1 / 0.002,
 )
-# slot 2 twice and out of order, a gap of padding at 8, a segment of several chunks, an empty one
-SEGMENTS = [Segment(0, 5, 2), Segment(5, 3, 0), Segment(9, LAMB_CHUNK + 7, 1), Segment(LAMB_CHUNK + 16, 11, 2)]
-SEGMENTS.append(Segment(3, 0, 3))
+# slot 2 twice and out of order, a gap of padding at 8, a fragment of several chunks, an empty one
+FRAGMENTS = [
+    SlotFragment(0, 5, 2),
+    SlotFragment(5, 3, 0),
+    SlotFragment(9, LAMB_CHUNK + 7, 1),
+    SlotFragment(LAMB_CHUNK + 16, 11, 2),
+]
+FRAGMENTS.append(SlotFragment(3, 0, 3))
 NUMEL = LAMB_CHUNK + 30
 TOLERANCE = {torch.float16: 0, torch.bfloat16: 2**-7}
 SCALES = torch.tensor([-1.0, 100.0, -0.25, 7.0], dtype=torch.float64)
@@ -37,9 +42,10 @@ def flats(generator, dtype=torch.float32):
 
 def run(flats, backend, *, coefficients=COEFFICIENTS, scales=SCALES, rounded=None):
     squares = torch.tensor([[0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 5.0, 0.0]], dtype=torch.float64)
-    compute_update(*flats, coefficients=coefficients, segments=SEGMENTS, squares=squares, backend=backend)
+    passes = lamb_passes(backend, "cpu")
+    passes.compute_update(*flats, coefficients=coefficients, fragments=FRAGMENTS, squares=squares)
     weights, update, m, v = flats
-    apply_update(weights, update, segments=SEGMENTS, scales=scales, rounded=rounded, backend=backend)
+    passes.apply_update(weights, update, fragments=FRAGMENTS, scales=scales, rounded=rounded)
     return {"weights": weights, "update": update, "exp_avg": m, "exp_avg_sq": v}, squares
 
 
@@ -48,8 +54,8 @@ def test_both_passes_match_the_reference(generator):
     ours, squares = run([flat.clone() for flat in inputs], "triton")
     theirs, exact = run([flat.double() for flat in inputs], "torch")
     owned = torch.zeros(NUMEL, dtype=torch.bool)
-    for segment in SEGMENTS:
-        owned[segment.offset : segment.offset + segment.numel] = True
+    for fragment in FRAGMENTS:
+        owned[fragment.offset : fragment.offset + fragment.numel] = True
     for name, flat in ours.items():
         error = (flat.double() - theirs[name])[owned].norm() / theirs[name][owned].norm()
         assert error < 1e-6, name
@@ -69,8 +75,8 @@ def test_both_passes_repeat_bit_for_bit(generator):
 def test_second_pass_rounds_the_weights_and_leaves_padding_alone(dtype, generator):
     inputs = flats(generator)
     rounded, owned = torch.full((NUMEL,), -7.0, dtype=dtype), torch.zeros(NUMEL, dtype=torch.bool)
-    for segment in SEGMENTS:
-        owned[segment.offset : segment.offset + segment.numel] = True
+    for fragment in FRAGMENTS:
+        owned[fragment.offset : fragment.offset + fragment.numel] = True
     ours, _ = run(inputs, "triton", rounded=rounded)
     # The interpreter cuts bfloat16 off where a GPU rounds it.
     torch.testing.assert_close(rounded[owned], ours["weights"][owned].to(dtype), rtol=TOLERANCE[dtype], atol=0)
@@ -92,7 +98,8 @@ def test_a_factor_of_zero_changes_nothing(generator):
 def test_a_flat_without_segments_is_left_alone():
     tensors = [torch.ones(4) for _ in range(4)]
     squares = torch.zeros(2, 1, dtype=torch.float64)
-    compute_update(*tensors, coefficients=COEFFICIENTS, segments=[], squares=squares, backend="triton")
+    passes = lamb_passes("triton", "cpu")
+    passes.compute_update(*tensors, coefficients=COEFFICIENTS, fragments=[], squares=squares)
     assert all(torch.equal(tensor, torch.ones(4)) for tensor in tensors)
     assert not squares.any()
 

@@ -39,7 +39,7 @@ def test_add_layer_norm_differentiates_the_result_or_the_sum_alone(used, generat
     gradients = []
     for op in (layer_norm_triton, layer_norm_torch):
         x, weight, residual = (tensors[name].clone().requires_grad_() for name in ("x_TD", "weight_D", "residual_TD"))
-        op(x, weight, None, None, residual, 1e-5, None, returns_sum=True)[used].square().sum().backward()
+        op(x, weight, None, None, residual, 1e-5, None, True)[used].square().sum().backward()
         gradients.append([x.grad, residual.grad, torch.zeros(24) if weight.grad is None else weight.grad])
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
 
@@ -53,7 +53,7 @@ def test_layer_norm_of_edge_shapes_matches_reference(shape, generator, assert_cl
 
 def test_layer_norm_of_no_tokens_gives_zero_gradients():
     weight, bias = torch.ones(4, requires_grad=True), torch.zeros(4, requires_grad=True)
-    y, _ = layer_norm_triton(torch.empty(0, 4, requires_grad=True), weight, bias, None, None, 1e-12, None)
+    y, _ = layer_norm_triton(torch.empty(0, 4, requires_grad=True), weight, bias, None, None, 1e-12, None, False)
     y.sum().backward()
     assert torch.equal(weight.grad, torch.zeros(4))
     assert torch.equal(bias.grad, torch.zeros(4))
@@ -65,7 +65,7 @@ def test_dropout_mask_equals_the_torch_backends_forward_and_backward(probability
     x = torch.zeros(9, 301, requires_grad=True)
     bias = torch.full((301,), 1e10)  # a survivor outweighs the residual by far
     residual = torch.zeros(9, 301)
-    out, _ = layer_norm_triton(x, torch.ones(301), torch.zeros(301), bias, residual, 1e-12, site)
+    out, _ = layer_norm_triton(x, torch.ones(301), torch.zeros(301), bias, residual, 1e-12, site, False)
     keep = keep_mask(site, site.row_keys, 301)
     rows = keep.any(1) & ~keep.all(1)
     assert torch.equal((out > 0)[rows], keep[rows])
