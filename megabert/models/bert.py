@@ -1,9 +1,9 @@
 """BERT, RoBERTa, ALBERT, DeBERTa and ModernBERT for pre-training on packed tokens.
 
 They are one class: what differs between them (shared weights, relative positions, sentence objective) is configuration.
-``PretrainingOutput`` is what a model returns, and the model's ``terms`` say which sums of it make the loss.
+A model returns a ``PretrainingOutput``, and its ``terms`` say which of the sums in it make the loss.
 
-The code is that of one device. Data parallelism, ZeRO and mixed precision are applied from outside, by the engine.
+The code is for one device. Data parallelism, ZeRO and mixed precision are applied from outside, by the engine.
 """
 
 # T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
@@ -24,7 +24,7 @@ from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
 
 Count = Literal["masked", "instances", "tokens"]
-"""What a mean is taken over: predicted positions, instances or tokens of the global batch."""
+"""The count in a mean: predicted positions, instances or tokens of the global batch."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def terms_of(model: nn.Module) -> tuple[Term, ...]:
 
 @dataclass(frozen=True)
 class PretrainingOutput:
-    """What a pre-training model returns for one micro-batch: sums, which ``Term`` says how to make means of.
+    """The result of a pre-training model for one micro-batch: sums, which the trainer turns into means by ``Term``.
 
-    Logits and hidden states are there on request only.
+    Logits and hidden states are filled on request only.
     """
 
     mlm_loss_sum: Tensor
@@ -84,7 +84,7 @@ class PretrainingOutput:
     nsp_loss_sum: Tensor
     """Float32 scalar, nats summed over instances; 0 for the objective ``none``."""
     mlm_correct: Tensor
-    """Int64 scalar, masked positions where no piece has a higher logit than the original one."""
+    """Int64 scalar, masked positions whose original piece has the highest logit, or one of the highest."""
     nsp_correct: Tensor
     """Int64 scalar, instances where the label has the higher logit, or both are equal."""
     z_loss_sum: Tensor | None = None
@@ -103,11 +103,11 @@ class PretrainingOutput:
     nsp_logits_B2: Tensor | None = None
     """Logits of the sentence head."""
     rtd_logits_T: Tensor | None = None
-    """ELECTRA: above 0 where a token is taken for replaced."""
+    """ELECTRA: above 0 if a token is taken for replaced."""
     pooled_BD: Tensor | None = None
-    """What the pooler makes of each sequence's first token."""
+    """The pooler's output for each sequence's first token."""
     hidden_TD: Tensor | None = None
-    """Last hidden states; ELECTRA: those of the discriminator."""
+    """Last hidden states; in ELECTRA the discriminator's."""
 
     def loss_and_correct(self, term: Term) -> tuple[Tensor, Tensor]:
         """Return a term's sum of losses and its count of right answers, the fields that begin with its name."""
@@ -156,8 +156,9 @@ class BertModel(nn.Module):
         Args:
             batch: Packed micro-batch.
             input_ids_T: Tokens to read instead of the batch's.
-            read_M: Index of the tokens whose last hidden states are returned; None: all. What the last layer does
-                behind attention is then computed for these, and for the first tokens if there is a pooler, alone.
+            read_M: Index of the tokens whose last hidden states are returned; None returns all. Otherwise the last
+                layer computes everything after attention for these tokens alone, and for the first tokens if there is a
+                pooler.
 
         Returns:
             Last hidden states of shape (T, D), or (M, D), and pooled ones of shape (B, D), or None without a pooler.

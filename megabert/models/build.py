@@ -79,7 +79,7 @@ def initial_value(name: str, shape: torch.Size, *, seed: int, config: ModelConfi
         shape: Its shape.
         seed: Seed of the run.
         config: Gives the standard deviation (``initializer_range``, 0.02 in BERT) and the size of the vocabulary; the
-            rows of word embeddings behind it are padding and zero. In a ModernBERT the deviation of ``OUTPUTS`` is
+            rows of word embeddings past its end are padding and zero. In a ModernBERT the deviation of ``OUTPUTS`` is
             smaller.
     """
     if name.endswith("bias"):
@@ -93,8 +93,8 @@ def initial_value(name: str, shape: torch.Size, *, seed: int, config: ModelConfi
     if config.traits.is_pre_norm and name.endswith(OUTPUTS):
         deviation /= (2 * config.num_hidden_layers) ** 0.5
     # A normal distribution cut at two standard deviations, as by tf.truncated_normal_initializer: uniform numbers
-    # through the inverse of its distribution function. So does trunc_normal_ of torch 2.11; that of 2.13 draws other
-    # numbers for the same seed, in five times the time.
+    # through the inverse of its distribution function. trunc_normal_ of torch 2.11 does the same; torch 2.13's
+    # draws other numbers for the same seed, in five times the time.
     bound, limit = math.erf(2**0.5), 2 * deviation
     value = torch.empty(shape).uniform_(-bound, bound, generator=generator)
     value.erfinv_().mul_(2**0.5 * deviation).clamp_(-limit, limit)
@@ -133,7 +133,7 @@ class InitialWeights:
 
 
 def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]:
-    """Copy weights into a freshly initialised model; what the source lacks stays random and is logged.
+    """Copy weights into a freshly initialised model; parameters that the source lacks stay random and are logged.
 
     Returns:
         Sorted names of the parameters that stayed random, such as a new head.

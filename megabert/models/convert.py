@@ -2,7 +2,7 @@
 
 Four things differ. Names are mapped by ``key_maps``. Queries, keys and values are one parameter here (``qkv``) and
 three there, but in DeBERTa's first version and ModernBERT. Our vocabulary is padded to a multiple of 64 rows. Our
-positions begin with row 0, RoBERTa's behind the id of the padding.
+positions begin with row 0, RoBERTa's after the id of the padding.
 """
 
 import logging
@@ -31,7 +31,7 @@ PARTS = ("query", "key", "value")
 POSITIONS = "bert.embeddings.position_embeddings.weight"
 """Our table begins with position 0; theirs may begin with rows that no token reads."""
 UNREAD_POSITIONS = f"{POSITIONS}.unread"
-"""Those rows, for a model that is written again. They are no parameter: a pre-training leaves them behind."""
+"""Those rows, for a model that is written again. They are no parameter, and pre-training drops them."""
 
 GENERATOR = "generator."
 """Prefix of ELECTRA's generator, which shares the embeddings of the discriminator."""
@@ -43,12 +43,12 @@ ENCODER = ("bert.encoder.", "bert.embeddings_project.", "bert.embeddings.word_em
 
 
 def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: int = 0) -> dict[str, Tensor]:
-    """Rename and split our parameters into those of the family's classes in ``transformers``.
+    """Rename and split our parameters for the family's classes in ``transformers``.
 
     Args:
         state: Whole parameters (not ZeRO's partitions) by our names.
         config: Sizes and family of the model.
-        pad_id: Id of [PAD] in the tokenizer; RoBERTa's positions begin behind it.
+        pad_id: Id of [PAD] in the tokenizer; RoBERTa's positions begin after it.
 
     Returns:
         Contiguous tensors by Hugging Face's names, without the vocabulary's padding; tied weights once.
@@ -98,7 +98,7 @@ def from_huggingface(
         CheckpointError: A weight has another shape than ``config`` says or holds no fractions, or one of Q, K and V is
             missing.
     """
-    # Rename, fuse, and take what the model has; the rest is reported, but for what carries no weights of its own.
+    # Rename, fuse, and take the model's parameters; the rest is reported, except entries without weights of their own.
     renamed: dict[str, tuple[str, Tensor]] = {}
     for theirs, value in state.items():
         name = to_ours(theirs, config.family)
@@ -122,7 +122,7 @@ def from_huggingface(
         if _fused_name(name) not in result and name not in (POSITION_IDS, DECODER)
     ]
     missing = sorted(expected.keys() - result.keys())
-    # What is no parameter, but must not be lost in silence.
+    # Not parameters, but they must not be lost in silence.
     words = values.get("bert.embeddings.word_embeddings.weight")
     if DECODER in values and (words is None or not _equal(values[DECODER], words)):
         result[DECODER] = values[DECODER].to(torch.float32)
@@ -137,8 +137,8 @@ def split_generator(
     """Separate ELECTRA's two models: ``transformers`` has a class and a folder for each.
 
     Returns:
-        The discriminator's parameters; and the generator's, named as those of a model of its own, with its
-        configuration, or None where ``state`` has no generator.
+        The discriminator's parameters; and the generator's, named as in a model of its own, with its
+        configuration, or None if ``state`` has no generator.
     """
     own = {name: value for name, value in state.items() if not name.startswith(GENERATOR)}
     if len(own) == len(state):
@@ -245,7 +245,7 @@ def _swap(value: Tensor, first: int, second: int) -> Tensor:
 
 def _fuse(values: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
     """Concatenate queries, keys and values to ``qkv``, whichever way they are stored."""
-    # Split ones are collected by the name of what they become, since files list them in any order.
+    # Split ones are collected by the name of the fused parameter, since files list them in any order.
     result: dict[str, Tensor] = {}
     parts: dict[str, dict[str, Tensor]] = {}
     for name, value in values.items():

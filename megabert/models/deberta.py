@@ -1,4 +1,4 @@
-"""What DeBERTa has that BERT has not (He et al. 2021): relative positions in the scores of attention (section 3.1).
+"""DeBERTa's additions to BERT (He et al. 2021): relative positions in the scores of attention (section 3.1).
 
 A token is two vectors here, its content and its position relative to the other token. The score of two tokens is the
 sum of content to content, content to position (c2p) and position to content (p2c). Position to position is left out:
@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class DisentangledPacking:
-    """What disentangled attention needs to know of the sequences of a micro-batch; the same for every layer."""
+    """The layout and the positions of a micro-batch for disentangled attention; the same for every layer."""
 
     groups: Groups
     """How tokens are laid out for batched products."""
@@ -153,7 +153,7 @@ class DisentangledSelfAttention(nn.Module):
         return qkv_TC + torch.cat([self.query_bias, torch.zeros_like(self.query_bias), self.value_bias])
 
     def project_positions(self, packing: DisentangledPacking) -> RelativePositions:
-        """Return keys and queries of positions; those whose scores the model does not add up are None."""
+        """Return keys and queries of positions; None if the model does not use their scores."""
         key_PD, query_PD = None, None
         if self.config.share_att_key:
             query_PD, key_PD, _ = self.qkv(packing.embedded_PD).chunk(3, -1)

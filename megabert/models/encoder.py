@@ -1,7 +1,7 @@
 """The post-LayerNorm encoder layer and the stack of layers (Vaswani et al. 2017; Devlin et al. 2019).
 
 Layers see tokens in one row, sequences end to end. Everything but attention works on each token alone and needs no
-boundaries; what attention needs to know of them is worked out once a micro-batch, the packing.
+boundaries; attention needs them, and the packing works out its part once per micro-batch.
 """
 
 # T packed tokens, R tokens that are read, N heads, D hidden, F intermediate, C = 3 * D
@@ -36,11 +36,11 @@ class DensePacking:
     max_seqlen: int
     """At least the longest length."""
     blocks: AttentionBlocks | None
-    """Layout of the CPU backend; None where the backend needs none."""
+    """Layout of the CPU backend; None if the backend needs none."""
 
 
 Packing = DensePacking | DisentangledPacking | RotaryPacking
-"""What BERT's attention, DeBERTa's or ModernBERT's needs to know of the sequences."""
+"""The sequences as BERT's attention, DeBERTa's or ModernBERT's reads them."""
 
 
 class QueriesKeysValues(Dense):
@@ -176,8 +176,8 @@ class BertEncoder(nn.Module):
             x_TD: Embedded tokens.
             batch: Where the sequences are; its tokens are not read.
             stream: Dropout of the micro-batch; None drops nothing.
-            read_R: Index of the tokens whose last hidden states are read; None: all. Pre-training reads a sixth, and
-                what the last layer does behind attention is three quarters of its matrix products.
+            read_R: Index of the tokens whose last hidden states are read; None reads all. Pre-training reads a
+                sixth, and three quarters of the last layer's matrix products come after attention.
         """
         layers = self.config.num_hidden_layers
         if read_R is not None and layers == 1 and self.convolution is not None:  # which comes last, and adds all tokens

@@ -118,7 +118,7 @@ KEY_MAPS: dict[str, Pairs] = {
         ("bert.encoder.layer.#.feed_forward.input_and_gate.*", f"{_MODERN}.mlp.Wi.*"),
         ("bert.encoder.layer.#.feed_forward.output.*", f"{_MODERN}.mlp.Wo.*"),
         ("bert.encoder.LayerNorm.*", "model.final_norm.*"),
-        ("bert.*", "model.*"),  # what a ModernBERT does not have: it is reported as belonging to the encoder
+        ("bert.*", "model.*"),  # not in a ModernBERT: reported as belonging to the encoder
         ("cls.predictions.transform.dense.*", "head.dense.*"),
         ("cls.predictions.transform.LayerNorm.*", "head.norm.*"),
         ("cls.predictions.decoder.*", "decoder.*"),
@@ -127,7 +127,7 @@ KEY_MAPS: dict[str, Pairs] = {
 """The pairs of each family, which ``transformers`` calls ``model_type``."""
 
 PREFIXES = {"deberta-v2": "deberta", "modernbert": "model"}
-"""Beginnings of the encoder's names in ``transformers`` where they are not the family's name."""
+"""Beginnings of the encoder's names in ``transformers`` if they are not the family's name."""
 BARE_NAMES = re.compile(r"^(?=(embeddings|embeddings_project|encoder|pooler|layers|final_norm)\.)")
 """How names begin in a file of a bare encoder (``AutoModel``)."""
 
@@ -151,7 +151,7 @@ def to_ours(name: str, family: str) -> str:
     """Return our name for a parameter of ``transformers``.
 
     Args:
-        name: Their name, whole. That of a bare encoder (``AutoModel``), which has no prefix such as ``bert.``, is
+        name: Their whole name. Names of a bare encoder (``AutoModel``), without a prefix such as ``bert.``, are
             understood as well.
         family: Family that the name is from.
     """
@@ -162,7 +162,7 @@ def to_ours(name: str, family: str) -> str:
 
 
 Rules = tuple[tuple[re.Pattern[str], str], ...]
-"""What a name is matched with, and the replacement."""
+"""Pattern of a name, and its replacement."""
 
 
 @lru_cache

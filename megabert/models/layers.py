@@ -1,4 +1,4 @@
-"""What a model reads, what it has around its encoder layers, and what all of them are built from.
+"""A model's input, its parts around the encoder layers, and the building blocks of all of them.
 
 The packed micro-batch; LayerNorm and GELU, each one fused op; the embeddings that the encoder starts from; the pooler
 and the two pre-training heads, masked LM and next sentence (Devlin et al. 2019, section 3.1).
@@ -33,7 +33,7 @@ Twice = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a layer needs besides hidden states and packing: its place in the stack, dropout, and which tokens count."""
+    """A layer's place in the stack, its dropout, and the tokens that are read: its input besides hidden states."""
 
     stream: DropoutStream | None
     """Dropout of the micro-batch; None drops nothing."""
@@ -81,7 +81,7 @@ class PackedBatch(Protocol):
     masked_ids_M: Tensor
     """Int64, the original tokens there; -100 on padding."""
     next_sentence_label_B: Tensor
-    """Int64, 1 where the second segment is a random one (or swapped, for SOP); -100 on padding and without NSP."""
+    """Int64, 1 if the second segment is a random one (or swapped, for SOP); -100 on padding and without NSP."""
     instance_seeds_B: Tensor
     """Int32 keys of dropout: they follow an instance to whatever rank and micro-batch the packing puts it."""
     max_seqlen: int
@@ -89,7 +89,7 @@ class PackedBatch(Protocol):
 
 
 class Dense(nn.Linear):
-    """A dense layer; its backward pass may add the weight's gradient to a sum where it is kept, see ``ops.dense``."""
+    """A dense layer; its backward pass may add the weight's gradient to a sum, see ``ops.dense``."""
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """Return x W^T + bias, of shape (T, O)."""
@@ -224,7 +224,7 @@ class BertEmbeddings(nn.Module):
         return dropout(x_TE, LayerContext(stream, -1).site(EMBEDDINGS, self.dropout_prob))
 
     def _positions_and_segments(self, batch: PackedBatch) -> Tensor | None:
-        """Return what is added to the words, of shape (T, E), or None where nothing is."""
+        """Return the sum of the embeddings besides the words, of shape (T, E), or None if there are none."""
         position_TE = None if self.position_embeddings is None else self.position_embeddings(batch.position_ids_T)
         if self.token_type_embeddings is None:
             return position_TE
@@ -241,14 +241,14 @@ class BertPooler(nn.Module):
         self.activation = torch.tanh if config.traits.pooler_act == "tanh" else functional.gelu
 
     def forward(self, first_BD: Tensor) -> Tensor:
-        """Return one vector a sequence, of shape (B, D), from the hidden states of the first tokens."""
+        """Return one vector per sequence, of shape (B, D), from the hidden states of the first tokens."""
         return self.activation(self.dense(first_BD))
 
 
 def first_tokens(batch: PackedBatch) -> Tensor:
     """Return the index of each sequence's first token, int64 of shape (B,).
 
-    A padded sequence has none; it gives that of another token, which no label counts.
+    A padded sequence has none; it gives the index of another token, which no label counts.
     """
     # No length is read, so a GPU need not be waited for.
     return batch.cu_seqlens[:-1].long().clamp(max=len(batch.input_ids_T) - 1)

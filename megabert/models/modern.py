@@ -1,8 +1,8 @@
 """ModernBERT's layer (Warner et al. 2024, section 2.1): LayerNorm in front, rotary positions, a local window, GeGLU.
 
-A layer adds to its input what attention and feed-forward make of it, so that an identity runs through all of them
+A layer adds the outputs of attention and feed-forward to its input, so that an identity runs through all of them
 (Xiong et al. 2020). Dense layers and LayerNorms have no biases. The first layer has no LayerNorm before attention,
-since the embeddings end with one; behind the last layer there is one more.
+since the embeddings end with one; after the last layer there is one more.
 """
 
 # T packed tokens, N heads, H head width, D = N * H hidden, F intermediate, C = 2 * F
@@ -23,10 +23,10 @@ from megabert.ops.gated_gelu.api import gated_gelu
 
 @dataclass(frozen=True)
 class RotaryPacking:
-    """What ModernBERT's attention needs to know of the sequences of a micro-batch; the same for every layer."""
+    """The sequences of a micro-batch as ModernBERT's attention reads them; the same for every layer."""
 
     sequences: RotarySequences
-    """Where they are."""
+    """Their boundaries and layout."""
     turns: dict[bool, Tensor]
     """Cosines and sines of positions in layers with global attention (True) and with local attention (False)."""
 

@@ -1,4 +1,4 @@
-"""A large model's first weights from those of a smaller one, tiled in depth and in width.
+"""A large model's first weights from a smaller one, tiled in depth and in width.
 
 A large model that starts from a trained base reaches a loss in a part of the steps that it takes from random weights.
 ModernBERT-large began so (Warner et al. 2024, arXiv:2412.13663, section 2.2 and its code), after Phi (Javaheripi et al.
@@ -34,7 +34,7 @@ _FIXED_ROWS = re.compile(
 
 
 def tile_weights(state: Mapping[str, Tensor], source: ModelConfig, target: ModelConfig) -> dict[str, Tensor]:
-    """Return the parameters of a larger model, filled with those of a smaller one of the same family.
+    """Return the parameters of a larger model, filled from a smaller one of the same family.
 
     Args:
         state: Whole parameters of the source, by our names.
@@ -42,7 +42,7 @@ def tile_weights(state: Mapping[str, Tensor], source: ModelConfig, target: Model
         target: The sizes to fill.
 
     Returns:
-        Parameters by name; those that the source lacks, such as a head, are not there.
+        Parameters by name; parameters that the source lacks, such as a head, are missing.
 
     Raises:
         ConfigError: The target is smaller somewhere, or its heads are of another width.
@@ -105,7 +105,7 @@ def _tile(name: str, value: Tensor, shape: torch.Size, *, old_heads: int, heads:
 
 
 def _columns(value: Tensor, shape: torch.Size) -> Tensor:
-    """Tile what a matrix reads, its last dimension; a vector has none."""
+    """Tile the inputs of a matrix, its last dimension; a vector has none."""
     return tile(value, value.dim() - 1, shape[-1]) if len(shape) > 1 else value
 
 

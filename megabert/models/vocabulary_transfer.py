@@ -1,9 +1,9 @@
-"""The rows of a vocabulary, word embeddings and decoder's bias, for another vocabulary than that they were trained for.
+"""The rows of word embeddings and decoder's bias for another vocabulary than the one they were trained for.
 
 What both vocabularies have keeps its row. A new piece begins as the mean of the rows of the old pieces that its text
 consists of (Gee et al. 2022, "Fast Vocabulary Transfer for Language Model Compression", arXiv:2402.09977), and one that
-the old tokenizer cannot write as the mean of all (Hewitt 2021), which is what a model that knows nothing of it would
-guess.
+the old tokenizer cannot write as the mean of all (Hewitt 2021), the guess of a model that knows nothing
+of it.
 """
 
 import logging
@@ -28,8 +28,8 @@ class VocabularyTransfer:
     """Which rows of an old vocabulary each piece of a new one begins with."""
 
     parts: tuple[tuple[int, ...], ...]
-    """For each new piece the old ids whose rows it is the mean of; one where both vocabularies have it, none where the
-    old one cannot write it."""
+    """For each new piece the old ids whose rows it is the mean of; one if both vocabularies have it, none if the old
+    one cannot write it."""
     old_size: int
     """Pieces of the old vocabulary."""
     kept: int
@@ -39,8 +39,8 @@ class VocabularyTransfer:
         """Return the new rows, padded with zeros to a multiple of 64.
 
         Args:
-            value: Old rows, a matrix, or a vector with a number for each piece; rows behind the vocabulary's are not
-                read.
+            value: Old rows, a matrix, or a vector with a number for each piece; rows past the vocabulary's end
+                are not read.
         """
         old = value[: self.old_size].unflatten(0, (-1, 1)) if value.dim() == 1 else value[: self.old_size]
         starts = torch.tensor([0, *map(len, self.parts)]).cumsum(0)[:-1]
@@ -73,7 +73,7 @@ def plan_transfer(old: Tokenizer, new: Tokenizer) -> VocabularyTransfer:
 
 
 def transfer_vocabulary(state: Mapping[str, Tensor], transfer: VocabularyTransfer) -> dict[str, Tensor]:
-    """Return parameters by our names with the rows of the new vocabulary, and say where they come from."""
+    """Return parameters by our names with the rows of the new vocabulary, and log their origin."""
     from_means = sum(len(part) > 0 for part in transfer.parts) - transfer.kept
     logger.info(
         "initial weights: of %d pieces %d keep their rows, %d begin as the mean of their old pieces, %d, which the old "
@@ -87,14 +87,14 @@ def transfer_vocabulary(state: Mapping[str, Tensor], transfer: VocabularyTransfe
 
 
 class _Speller:
-    """Writes pieces with those of another tokenizer."""
+    """Writes pieces with the pieces of another tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.ids = {piece: index for index, piece in enumerate(written_pieces(tokenizer))}
 
     def spell(self, pieces: Sequence[WrittenPiece]) -> list[tuple[int, ...]]:
-        """Return the ids that write each piece; none where they cannot."""
+        """Return the ids that write each piece; none if they cannot."""
         texts = [piece.decode() or "" for piece in pieces]
         inside, first = self._tokenizer.encode_batch(texts), self._tokenizer.encode_words(texts)
         result = []
@@ -105,13 +105,13 @@ class _Speller:
                 ids = at_start.tolist()
             else:
                 # Most tokenizers write any text as words; where the longest old pieces that fit inside one write all of
-                # it, as WordPiece does behind the first piece, these are taken.
+                # it, as WordPiece does after the first piece, these are taken.
                 ids = self._spell_inside(self._tokenizer.normalize(text)) or within.tolist()
             result.append(() if self._tokenizer.special_ids.unk in ids else tuple(ids))
         return result
 
     def _spell_inside(self, text: str) -> list[int]:
-        """Cut a text into the longest pieces that occur within words; nothing where they do not write all of it."""
+        """Cut a text into the longest pieces that occur within words; nothing if they do not write all of it."""
         ids: list[int] = []
         while text:
             starts = (text[:end] for end in range(len(text), 0, -1))

@@ -31,7 +31,7 @@ class Backend:
     run: Any
     """The implementation, or ``module:name`` of one that is imported when it is chosen (Triton may be absent)."""
     obstacle: Callable[[str], str | None]
-    """Takes a device type ("cpu", "cuda") and returns why the backend cannot run there, or None where it can."""
+    """Takes a device type ("cpu", "cuda") and returns why the backend cannot run there, or None if it can."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -95,7 +95,7 @@ def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: boo
     """Return one line on which backend each op takes; the log file says why, op by op.
 
     Args:
-        requested: What the configuration says for each op.
+        requested: The configuration's choice for each op.
         device: Device type.
         has_lamb: Whether the optimizer is LAMB; else its op does not run.
         attention: Kind of the model's attention: BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
@@ -129,7 +129,7 @@ def triton_obstacle(device: str) -> str | None:
 
 
 def _compiler_obstacle() -> str | None:
-    """Return what Triton lacks to compile the launcher of a kernel, a C extension for the running Python."""
+    """Return why Triton cannot compile the launcher of a kernel, a C extension for the running Python."""
     named = os.environ.get("CC")
     if not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
         return f"Triton needs a C compiler, and {named or 'gcc or clang'} is not on the PATH (apt-get install gcc)"

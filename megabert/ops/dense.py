@@ -1,11 +1,11 @@
 """``dense``: a matrix product whose backward pass may add the weight's gradient to a float32 sum by itself.
 
-Autograd hands over a weight's gradient in the weight's precision. Whoever accumulates it in float32 then reads it,
-reads the sum and writes the sum: 10 bytes an element behind the product's 2. A product that begins from the sum reads 4
-and writes 4, and rounds nothing to 16 bits in between.
+Autograd hands over a weight's gradient in the weight's precision. To accumulate it in float32, one then reads
+it, reads the sum and writes the sum: 10 bytes per element after the product's 2. A product that begins from the sum
+reads 4 and writes 4, and rounds nothing to 16 bits in between.
 
 A weight that was given a sum (``sum_products_in``) gets no gradient from autograd, whose node for the weight is run
-all the same, once in a backward pass, behind all of the weight's uses. A weight without one is torch's own ``linear``:
+all the same, once per backward pass, after all of the weight's uses. A weight without one is torch's own ``linear``:
 the reference, and what runs wherever gradients are not accumulated in float32.
 """
 
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 
 class ProductSum(Protocol):
-    """Where the gradient of one weight is added up."""
+    """Adds up the gradient of one weight."""
 
     def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
         """Add the product of two matrices, or begin with it."""

@@ -1,4 +1,4 @@
-"""Dropout without state: whether an element is dropped is a hash of where it is.
+"""Dropout without state: whether an element is dropped is a hash of its position.
 
 The hash is taken of instance seed, position, layer, site and column. So a mask depends neither on packing nor on
 ranks, micro-batches or backends, and the backward pass computes it again: nothing is stored. The hash is lowbias32
@@ -11,8 +11,8 @@ ranks, micro-batches or backends, and the backward pass computes it again: nothi
 Attention probabilities have a hash of their own, which decides about four at once: ``megabert.ops.attention.dropout``.
 
 The threshold is a multiple of 2**16: probabilities are rounded to multiples of 2**-16 (0.1 to 0.100006), and survivors
-are scaled by the rounded one. The last xor-shift of an element's lowbias32 changes only bits below those of the
-threshold, so the fast implementations skip it.
+are scaled by the rounded one. The last xor-shift of an element's lowbias32 changes only bits below the
+threshold's, so the fast implementations skip it.
 """
 
 # T packed tokens, B sequences, N heads, R rows, C columns
@@ -79,20 +79,20 @@ class DropoutRate:
 
     @property
     def scale(self) -> float:
-        """What a survivor is multiplied by, so that the mean stays the same."""
+        """The factor of the survivors, which keeps the mean the same."""
         return 2**16 / (2**16 - self.level)
 
 
 @dataclass(frozen=True)
 class Dropout(DropoutRate):
-    """What an op needs to know to drop elements of hidden states at one site."""
+    """The dropout of hidden states at one site."""
 
     row_keys: Tensor
     """Int32 of shape (T,)."""
 
 
 def threshold_and_scale(dropout: DropoutRate | None) -> tuple[int, float]:
-    """Return the two numbers that kernels take; without dropout, those that change nothing."""
+    """Return the two numbers that kernels take; without dropout, two that change nothing."""
     return (0, 1.0) if dropout is None else (dropout.threshold, dropout.scale)
 
 
@@ -101,9 +101,9 @@ class DropoutStream:
     """Seeds of all dropout in one micro-batch; ``site`` derives the part of one place in the model."""
 
     row_seeds_T: Tensor
-    """Int32, one seed a token."""
+    """Int32, one seed per token."""
     seeds_B: Tensor
-    """Int32, one seed a sequence."""
+    """Int32, one seed per sequence."""
 
     @classmethod
     def of_batch(cls, instance_seeds_B: Tensor, cu_seqlens: Tensor, position_ids_T: Tensor) -> "DropoutStream":
@@ -126,7 +126,7 @@ class DropoutStream:
         return replace(self, row_seeds_T=self.row_seeds_T.index_select(0, positions_R))
 
     def site(self, layer: int, site: int, probability: float) -> Dropout | None:
-        """Return the dropout of one site, or None where the probability rounds to zero.
+        """Return the dropout of one site, or None if the probability rounds to zero.
 
         Args:
             layer: Number of the encoder layer, from 0; -1 for the embeddings.
@@ -159,13 +159,13 @@ def site_constants(layer: int, site: int, heads: int, device: torch.device) -> T
 
 
 def keep_mask(dropout: Dropout, row_keys: Tensor, columns: int) -> Tensor:
-    """Return a bool tensor of shape (*row_keys.shape, columns): True where an element survives."""
+    """Return a bool tensor of shape (*row_keys.shape, columns): True if an element survives."""
     offset_C = torch.arange(columns, device=row_keys.device, dtype=torch.int32).mul_(GOLDEN)
     return lowbias32_(row_keys[..., None] + offset_C) >= dropout.threshold
 
 
 def keep_bits(dropout: Dropout, row_keys_R: Tensor, columns: int) -> Tensor:
-    """Return int32 of shape (R, columns): -1 (all bits set) where an element survives, else 0.
+    """Return int32 of shape (R, columns): -1 (all bits set) if an element survives, else 0.
 
     On a CPU an ``and`` with these bits is several times faster than anything that reads a bool mask.
     """
@@ -176,7 +176,7 @@ def keep_bits(dropout: Dropout, row_keys_R: Tensor, columns: int) -> Tensor:
 
 
 def select_(x: Tensor, keep_bits: Tensor) -> Tensor:
-    """Set to zero in place what ``keep_bits`` does not keep; the others are not scaled."""
+    """Set the elements that ``keep_bits`` does not keep to zero in place; the others are not scaled."""
     if x.dtype == torch.float32:
         x.view(torch.int32).bitwise_and_(keep_bits)
         return x

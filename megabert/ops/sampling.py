@@ -15,7 +15,7 @@ _BITS = 23
 
 @torch.no_grad()
 def sample(logits_MV: Tensor, keys_M: Tensor) -> Tensor:
-    """Draw one category a row, as the largest of logit + Gumbel noise (Gumbel 1954; Maddison et al. 2014).
+    """Draw one category per row, as the largest of logit + Gumbel noise (Gumbel 1954; Maddison et al. 2014).
 
     The noise of category c is made of the upper 23 bits of ``lowbias32(key + c * 0x9E3779B9)``: half steps of 2**-23
     are exact in float32, so no uniform number is 0 or 1. The noise ends at 16.6, so very rare categories are drawn a
@@ -23,7 +23,7 @@ def sample(logits_MV: Tensor, keys_M: Tensor) -> Tensor:
 
     Args:
         logits_MV: Unnormalised scores in any floating dtype; -inf is never drawn.
-        keys_M: Int32, one key a row.
+        keys_M: Int32, one key per row.
 
     Returns:
         The categories, int64 of shape (M,).

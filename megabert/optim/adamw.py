@@ -24,7 +24,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
         """Update the parameter groups that are there."""
         scale = torch.as_tensor(settings.gradient_scale, dtype=torch.float64)
-        # torch's kernel divides gradients by the one while it reads them, and does nothing where the other is 1.
+        # torch's kernel divides gradients by the one while it reads them, and does nothing if the other is 1.
         self.grad_scale, self.found_inf = scale.reciprocal().float(), (scale == 0).float()
         groups = self.param_groups
         for group in groups:

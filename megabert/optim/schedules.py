@@ -55,7 +55,7 @@ SHAPES: dict[str, Callable[[float, float], float]] = {
 
 
 class PlannedStep(NamedTuple):
-    """What the schedules of a phase say for one of its steps."""
+    """The schedules of a phase at one of its steps."""
 
     step: int
     """Number of the update in the run."""
@@ -64,7 +64,7 @@ class PlannedStep(NamedTuple):
     batch_size: int
     """Instances, if no batch before it is skipped."""
     masked_share: float | None
-    """Share of the tokens that the loader masks, where the phase sets it."""
+    """Share of the tokens that the loader masks, if the phase sets it."""
 
 
 def planned_steps(config: RunConfig, points: int) -> list[list[PlannedStep]]:

@@ -32,9 +32,9 @@ class RelativePositions:
     """Keys and queries of relative positions, and which of them belongs to a distance."""
 
     key_PD: Tensor | None
-    """Keys of positions; None where the model has no content-to-position scores (c2p)."""
+    """Keys of positions; None if the model has no content-to-position scores (c2p)."""
     query_PD: Tensor | None
-    """Queries of positions; None where the model has no position-to-content scores (p2c)."""
+    """Queries of positions; None if the model has no position-to-content scores (p2c)."""
     position_E: Tensor
     """Int64 of shape (2 * longest - 1,): the row for each distance i - j, from -(longest - 1) on."""
 
@@ -77,7 +77,7 @@ def disentangled_attention(
     dropout: AttentionDropout | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Mix tokens within each sequence by what they are and how far apart they are.
+    """Mix tokens within each sequence by their contents and their distances.
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H).
@@ -113,7 +113,7 @@ def position_scores(x_NGSH: Tensor, position_PD: Tensor, position_E: Tensor) -> 
     row = position_E.numel()  # 2 * length - 1 products a token, one for each distance
     flat = x_NGSH.view(heads, count * length, width) @ by_distance_NEH.mT
     # The score of (a, b) is product length - 1 + b - a of token a. From one row to the next it moves by row - 1, so a
-    # view with that stride reads all scores where they are.
+    # view with that stride reads all scores in place.
     strides = (count * length * row, length * row, row - 1, 1)
     return flat.contiguous().as_strided((heads, count, length, length), strides, length - 1)
 

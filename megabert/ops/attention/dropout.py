@@ -1,6 +1,6 @@
 """Dropout of attention probabilities: one hash decides about four of them.
 
-A key, one a sequence and head, and two coordinates give a 32-bit word; four multiples of it each decide about one
+A key, one per sequence and head, and two coordinates give a 32-bit word; four multiples of it each decide about one
 element of a group: queries {q, q + 8} by keys {k, k + 8}, where bit 3 of q and k is 0. These four are in one thread of
 a GPU wherever a tile of scores lies in the layout of its matrix instructions, transposed or not, so the forward and the
 backward pass compute one hash where a hash of every element would take four.
@@ -15,7 +15,7 @@ two heads may begin close to one another; the second time tells them apart.
 
 The constants of q' and k' give up to a length of 8,192 a different word to every group of a head: their lattice has no
 shorter vector than 47,288. FACTORS are lowbias32's second multiplier times the powers of 0x6A2D551F, for which pairs,
-triples and all four decisions are as even as those of a good congruential generator (spectral test of dimensions 2 to
+triples and all four decisions are as even as a good congruential generator's (spectral test of dimensions 2 to
 4, Knuth, The Art of Computer Programming, volume 2, section 3.3.4: at least 0.71 of the bound). Each decision alone has
 its probability to the last bit, a multiple of 2**-16, because each factor is odd.
 """
@@ -44,10 +44,10 @@ FACTORS = tuple(((MULTIPLIERS[1] * 0x6A2D551F**power + 2**31) & 0xFFFFFFFF) - 2*
 
 @dataclass(frozen=True)
 class AttentionDropout(DropoutRate):
-    """What attention needs to know to drop probabilities in one layer."""
+    """The dropout of the attention probabilities in one layer."""
 
     seeds_B: Tensor
-    """Int32, one seed a sequence."""
+    """Int32, one seed per sequence."""
     constants_N: Tensor
     """Int32, the constant of each head at this site."""
 
@@ -59,7 +59,7 @@ class AttentionDropout(DropoutRate):
 def attention_dropout(
     stream: DropoutStream | None, *, layer: int, probability: float, num_heads: int
 ) -> AttentionDropout | None:
-    """Return the dropout of one layer's probabilities, or None where the probability rounds to zero.
+    """Return the dropout of one layer's probabilities, or None if the probability rounds to zero.
 
     Args:
         stream: Seeds of the micro-batch; None drops nothing.
@@ -98,17 +98,17 @@ def probability_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> 
 
 
 def probability_mask(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> Tensor:
-    """Return ``probability_bits`` as bool: True where a probability survives."""
+    """Return ``probability_bits`` as bool: True if a probability survives."""
     return probability_bits(dropout, keys_Z, length) != 0
 
 
 def probability_elements(dropout: AttentionDropout, keys: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
-    """Return which probabilities survive, bool, one hash an element: for pairs that lie in no matrix of a sequence.
+    """Return which probabilities survive, bool, one hash per element: for pairs that lie in no matrix of a sequence.
 
     Args:
         dropout: Gives the threshold.
         keys: Int32, keys of sequences and heads.
-        queries: Int32, positions of queries, of a shape that broadcasts against that of ``keys``.
+        queries: Int32, positions of queries, of a shape that broadcasts against ``keys``.
         columns: Int32, positions of keys, likewise.
     """
     word = keys + _without_bit_3(queries) * GOLDEN + _without_bit_3(columns) * KEY_STEP

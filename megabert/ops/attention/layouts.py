@@ -134,6 +134,6 @@ def grouped_attention(
             v = v * dropout.scale
         context_NGSH = weights_NGSS.to(compute) @ v
         contexts.append(context_NGSH.permute(1, 2, 0, 3).reshape(shape[0] * shape[1], width))
-    # Back from slots to tokens; those of no sequence read the row of zeros after the last slot.
+    # Back from slots to tokens; tokens of no sequence read the row of zeros after the last slot.
     zeros_1D = qkv_TC.new_zeros(1, width, dtype=compute)
     return torch.cat([*contexts, zeros_1D]).index_select(0, groups.slot_T).to(qkv_TC.dtype)

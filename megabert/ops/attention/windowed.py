@@ -48,7 +48,7 @@ def plan_band(cu_seqlens: Tensor, position_ids_T: Tensor, *, reach: int) -> Band
     size, count = max(reach, SMALLEST_BLOCK), len(cu_seqlens) - 1
     token_T = torch.arange(len(position_ids_T), device=cu_seqlens.device, dtype=cu_seqlens.dtype)
     sequence_T = torch.searchsorted(cu_seqlens[1:].contiguous(), token_T, right=True)
-    # Slots behind the last token, and in front of the first one, see only each other.
+    # Slots after the last token and before the first one see only each other.
     sequence_KX = _neighbours(sequence_T, size, filling=-1)
     sequence_KQ = sequence_KX[:, size : 2 * size]
     distance_QX = torch.arange(3 * size) - size - torch.arange(size)[:, None]
@@ -98,7 +98,7 @@ def _blocks(x_T: Tensor, size: int, *, filling: int = 0) -> Tensor:
 
 
 def _neighbours(x_T: Tensor, size: int, *, filling: int = 0) -> Tensor:
-    """Return each block with the one before it and the one behind it, of shape (K, 3 * size, ...)."""
+    """Return each block with the one before it and the one after it, of shape (K, 3 * size, ...)."""
     blocks = functional.pad(_blocks(x_T, size, filling=filling), (*[0] * (2 * x_T.dim()), 1, 1), value=filling)
     # Copies, not a view whose rows overlap: the gradient is then three sums in a fixed order.
     return torch.cat([blocks[:-2], blocks[1:-1], blocks[2:]], 1)
@@ -107,7 +107,7 @@ def _neighbours(x_T: Tensor, size: int, *, filling: int = 0) -> Tensor:
 def _keep_mask(dropout: AttentionDropout, band: Band) -> Tensor:
     """Return which probabilities survive, of shape (K, N, Q, X); where blocks begin does not matter."""
     size = band.is_seen_KQX.shape[1]
-    # Padding reads a row of zeros behind the last sequence.
+    # Padding reads a row of zeros after the last sequence.
     keys_BN = functional.pad(dropout.keys_BN(), (0, 0, 0, 1))
     keys_KNQ1 = keys_BN[band.sequence_KQ].transpose(1, 2)[..., None]
     query_K1Q1 = band.position_KX[:, None, size : 2 * size, None]

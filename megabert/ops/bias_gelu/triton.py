@@ -49,7 +49,7 @@ def bias_gelu_backward(
     ROWS: tl.constexpr,  # rows worked on at once
     COLUMNS: tl.constexpr,  # columns of a program
 ):
-    """Differentiate ``rows_each`` rows of COLUMNS columns, and add up what they contribute to the bias's gradient."""
+    """Differentiate ``rows_each`` rows of COLUMNS columns, and add up their part of the bias's gradient."""
     program = tl.program_id(1)
     cols = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     b = tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]

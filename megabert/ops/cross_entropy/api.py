@@ -17,8 +17,8 @@ def cross_entropy(logits_MV: Tensor, labels_M: Tensor, *, backend: str = "auto")
         backend: ``auto``, ``triton`` or ``torch``.
 
     Returns:
-        The loss in nats, a float32 scalar (float64 for float64 logits), and an int64 scalar: the rows where no logit is
-        above the label's.
+        The loss in nats, a float32 scalar (float64 for float64 logits), and an int64 scalar: the rows in which no logit
+        is above the label's.
 
     Raises:
         KernelError: The backend cannot run here.

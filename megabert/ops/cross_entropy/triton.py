@@ -1,7 +1,7 @@
-"""``cross_entropy`` as Triton kernels: one pass over a row each way; logits and one number a row are kept between them.
+"""``cross_entropy`` as Triton kernels: one pass over a row each way, and one number per row kept between them.
 
 Forward (online softmax: Milakov & Gimelshein 2018) keeps a running maximum m and the sum of exp(x - m) over blocks of
-classes; loss = m + log(sum) - x[label], and a row is right where x[label] >= m.
+classes; loss = m + log(sum) - x[label], and a row is right if x[label] >= m.
 Backward: dx = (exp(x - logsumexp) - onehot) * grad, zero in rows that do not count.
 """
 
@@ -24,7 +24,7 @@ def cross_entropy_forward(
     labels_ptr,  # class of each row, int64, (rows,); negative: the row does not count
     log_sums_ptr,  # logsumexp of each row, float32, (rows,), for the backward pass
     losses_ptr,  # loss of each row in nats, float32, (rows,)
-    correct_ptr,  # 1 where no logit is above the label's, int64, (rows,)
+    correct_ptr,  # 1 if no logit is above the label's, int64, (rows,)
     classes,  # columns of a row
     COLUMNS: tl.constexpr,  # classes read at once
 ):

@@ -38,13 +38,13 @@ class Coefficients:
     """Factor on the gradient: clipping, and the mean over ranks. A float64 scalar on the device need not be known to
     the host yet. 0 leaves weights, gradient and moments as they are, whatever the gradient holds."""
     exp_avg_scale: float = 1.0
-    """1 / (1 - beta1**t) where the variant corrects for the moments' start at zero."""
+    """1 / (1 - beta1**t) if the variant corrects for the moments' start at zero."""
     exp_avg_sq_scale: float = 1.0
     """1 / (1 - beta2**t) likewise."""
 
 
 class Passes(NamedTuple):
-    """A backend's two passes over a flat; both take ``fragments``, and leave what is between them as it is."""
+    """A backend's two passes over a flat; both take ``fragments`` and leave all else alone."""
 
     compute_update: Callable[..., None]
     """Update the moments, write the update over the gradient, and add each fragment's squared norms to ``squares``.

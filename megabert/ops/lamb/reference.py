@@ -47,7 +47,7 @@ def compute_update(
 def apply_update(
     weights: Tensor, update: Tensor, *, fragments: Sequence[SlotFragment], scales: Tensor, rounded: Tensor | None = None
 ) -> None:
-    """Run pass 2: ``weights += scales[slot] * update`` on every fragment; what is between fragments is padding."""
+    """Run pass 2: ``weights += scales[slot] * update`` on every fragment; elements between fragments are padding."""
     factors = scales.tolist()  # which waits for a GPU; the kernels do not
     for fragment in fragments:
         span = slice(fragment.offset, fragment.offset + fragment.numel)

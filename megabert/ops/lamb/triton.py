@@ -1,7 +1,7 @@
 """LAMB's two passes as Triton kernels over flat shards, one launch each however many parameters a flat holds.
 
 A shard's fragments are cut into chunks of at most CHUNK elements, sorted by parameter. A program does one chunk and
-writes its sums of w^2 and u^2; then one program a parameter adds up the sums of its chunks in that order, in float64.
+writes its sums of w^2 and u^2; then one program per parameter adds up the sums of its chunks in that order, in float64.
 There are no atomic sums, so trust ratios repeat from run to run.
 
 The clip factor is read from memory, so that the host can launch both passes before it knows the norm. A factor of 0
@@ -82,7 +82,7 @@ def lamb_add_chunks(
     sums_ptr,  # sums of w^2 and of u^2 of each chunk, float64, (2, chunks)
     slots_ptr,  # parameters that the flat tensor holds a part of, int32, (slots,)
     first_chunks_ptr,  # where the chunks of each of them start, int32, (slots + 1,)
-    squares_ptr,  # result, added to what is there, float64, (2, parameters)
+    squares_ptr,  # result, added to its present values, float64, (2, parameters)
     chunks,  # how many there are
     parameters,  # columns of the result
     BLOCK: tl.constexpr,  # chunks added at once
@@ -103,7 +103,7 @@ def lamb_add_chunks(
 @triton.jit
 def lamb_apply(
     weights_ptr,  # master weights, float32, (elements,), changed
-    update_ptr,  # what pass 1 wrote over the gradient, float32, (elements,)
+    update_ptr,  # the update of pass 1, in the gradient's place, float32, (elements,)
     first_elements_ptr,  # where each chunk starts, int64, (chunks,)
     counts_ptr,  # elements of each chunk, int32, (chunks,)
     chunk_slots_ptr,  # parameter of each chunk, int32, (chunks,)
@@ -153,7 +153,7 @@ def cut(fragments: tuple[SlotFragment, ...], device: torch.device) -> Chunks:
         for begin in range(0, fragment.numel, LAMB_CHUNK)
     ]
     cuts.sort()
-    # Sorted by slot, the chunks of a parameter follow each other: the first of each says where they are.
+    # Sorted by slot, the chunks of a parameter follow each other: the first of each says where its chunks start.
     chunk_slots = [slot for slot, _, _ in cuts]
     slots = sorted(set(chunk_slots))
     starts = [bisect.bisect_left(chunk_slots, slot) for slot in slots] + [len(cuts)]

@@ -8,7 +8,7 @@ whose sum dy is taken here. With n = (z - mean) * rstd and g = dy * weight:
     dx = scale * keep * dz, dresidual = dz
     dweight = sum(dy * n), dbias = sum(dy), dinput_bias = sum(dx), sums over tokens
 
-A layer with LayerNorm in front (``add_layer_norm``) needs z as well, as its next residual. Then z is stored once, in 16
+A layer with LayerNorm in front (``returns_sum``) needs z as well, as its next residual. Then z is stored once, in 16
 bits as it will be read, and the backward pass loads it instead of rebuilding it; its own gradient is added to dz.
 
 Sums over tokens are taken in two steps: each program adds up its own rows, ``column_sums`` adds up programs in a fixed
@@ -32,7 +32,7 @@ def _sum_of_inputs(
     cols,  # column numbers, (COLUMNS,)
     mask,  # which elements exist, (ROWS, COLUMNS)
     width,  # columns of a row
-    scale,  # what a survivor of dropout is multiplied by
+    scale,  # factor of the survivors of dropout
 ):
     """Return z = residual + dropout(x + input bias) of one tile, in float32."""
     z = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
@@ -54,14 +54,14 @@ def layer_norm_forward(
     residual_ptr,  # input of the sub-layer, (tokens, width), or None
     row_keys_ptr,  # keys of dropout, int32, (tokens,), or None
     y_ptr,  # result, (tokens, width)
-    z_ptr,  # what is normalised, (tokens, width), or None if it is not stored
+    z_ptr,  # the sum before normalisation, (tokens, width), or None if it is not stored
     mean_ptr,  # mean of each row, float32, (tokens,), for the backward pass
     rstd_ptr,  # 1 / standard deviation of each row, float32, (tokens,), likewise
     tokens,  # rows
     width,  # columns of a row
     eps,  # added to the variance
     threshold,  # smallest hash that survives dropout, int32
-    scale,  # what a survivor of dropout is multiplied by
+    scale,  # factor of the survivors of dropout
     IS_EXACT: tl.constexpr,  # whether COLUMNS is the width: no column needs to be masked
     ROWS: tl.constexpr,  # tokens of a program
     COLUMNS: tl.constexpr,  # the width, rounded up to a power of two
@@ -73,7 +73,7 @@ def layer_norm_forward(
     mask = (row < tokens)[:, None] & (cols < width)[None, :]
     offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
 
-    # What is normalised: residual + dropout(x + input bias).
+    # The sum to normalise: residual + dropout(x + input bias).
     keep = mask
     if row_keys_ptr is not None:
         key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
@@ -124,7 +124,7 @@ def layer_norm_backward(
     width,  # columns of a row
     rows_each,  # rows of a program, a multiple of ROWS
     threshold,  # smallest hash that survives dropout, int32
-    scale,  # what a survivor of dropout is multiplied by
+    scale,  # factor of the survivors of dropout
     HAS_SHIFT: tl.constexpr,  # whether gains come with shifts, which have a gradient
     HAS_SUM: tl.constexpr,  # whether z was stored
     IS_EXACT: tl.constexpr,  # whether COLUMNS is the width: no column needs to be masked
@@ -132,7 +132,7 @@ def layer_norm_backward(
     ROWS: tl.constexpr,  # tokens worked on at once
     COLUMNS: tl.constexpr,  # the width, rounded up to a power of two
 ):
-    """Differentiate ``rows_each`` rows, and add up what they contribute to the gradients of gain and biases."""
+    """Differentiate ``rows_each`` rows, and add up their part of the gradients of gain and biases."""
     program = tl.program_id(0)
     cols = tl.arange(0, COLUMNS)
     w = tl.load(weight_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]
@@ -144,7 +144,7 @@ def layer_norm_backward(
         mask = (row < tokens)[:, None] & (cols < width)[None, :]
         offsets = row.to(tl.int64)[:, None] * width + cols[None, :]
 
-        # Rebuild what was normalised, with the same dropout mask as forward, and normalise it again.
+        # Rebuild the sum that was normalised, with the same dropout mask as forward, and normalise it again.
         keep = mask
         if row_keys_ptr is not None:
             key = tl.load(row_keys_ptr + row, mask=row < tokens, other=0)
@@ -177,7 +177,7 @@ def layer_norm_backward(
         if twin_dy_ptr is not None and HAS_SUM:
             dz += twin
 
-        # The residual gets dz as it is, x and the dense bias what dropout lets through.
+        # The residual gets dz as it is, x and the dense bias get it where dropout keeps it.
         if dresidual_ptr is not None:
             tl.store(dresidual_ptr + offsets, dz.to(dresidual_ptr.dtype.element_ty), mask=mask)
         if row_keys_ptr is not None:

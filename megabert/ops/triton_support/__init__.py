@@ -1,1 +1,1 @@
-"""What the Triton backends share: the hash of dropout, column sums, tile sizes, checks of inputs, fast math."""
+"""Shared by the Triton backends: the hash of dropout, column sums, tile sizes, checks of inputs, fast math."""

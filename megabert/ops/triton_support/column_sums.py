@@ -1,4 +1,4 @@
-"""The second half of sums over tokens: adds up what each program of a kernel before summed.
+"""The second half of sums over tokens: adds up the sums of each program of an earlier kernel.
 
 Programs are added in a fixed order. Atomic sums would need no second kernel, but differ from run to run.
 """

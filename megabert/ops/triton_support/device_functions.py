@@ -44,13 +44,13 @@ def is_kept(row_keys, columns, threshold):
     x *= FIRST
     x ^= x >> 15
     x *= SECOND
-    # The last xor-shift changes only bits below those of the threshold: it is skipped.
+    # The last xor-shift changes only bits below the threshold's: it is skipped.
     return x.to(tl.int32, bitcast=True) >= threshold
 
 
 @triton.jit
 def drop_pairs(p, keys, first_row, rows, first_column, columns, threshold):
-    """Return attention probabilities with 0 for those that are dropped: ``megabert.ops.attention.dropout``.
+    """Return attention probabilities, the dropped ones set to 0: ``megabert.ops.attention.dropout``.
 
     Where four elements of one hash belong to one thread the compiler sees that: bit 3 of their row and column are the
     same in all threads, so the factors are constants, and the rest is computed once.

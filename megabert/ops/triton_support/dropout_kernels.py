@@ -36,7 +36,7 @@ def dropout_tile(
     tokens,  # rows
     width,  # columns of a row
     threshold,  # smallest hash that survives dropout, int32
-    scale,  # what a survivor is multiplied by
+    scale,  # factor of the survivors
     ROWS: tl.constexpr,  # rows of a tile
     COLUMNS: tl.constexpr,  # columns of a tile
 ):

@@ -25,7 +25,7 @@ def gelu_gate_and_density(
     APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
     IS_SHORT: tl.constexpr,  # whether the tensors are 16-bit, for which a shorter series is exact enough
 ):
-    """Return what h is multiplied by and, in the erf form, exp(-h^2 / 2), which its derivative needs as well."""
+    """Return the gate that multiplies h and, in the erf form, exp(-h^2 / 2), which its derivative needs as well."""
     if APPROXIMATE:
         # sigmoid(2u) = 1 / (1 + 2^(-2u * log2(e))), and 2 * sqrt(2 / pi) * log2(e) = 2.302208198
         return reciprocal(1.0 + exp2(-2.302208198 * h * (1.0 + 0.044715 * h * h))), h
@@ -47,7 +47,7 @@ def gelu_gate_and_density(
 @triton.jit
 def gelu_derivative(
     h,  # input of GELU, float32
-    gate,  # what ``gelu_gate_and_density`` returned...
+    gate,  # the results of ``gelu_gate_and_density``...
     density,  # ...for it
     APPROXIMATE: tl.constexpr,  # tanh form instead of erf form
 ):

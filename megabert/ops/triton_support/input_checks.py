@@ -1,4 +1,4 @@
-"""Checks of what Triton kernels take, so that a wrong dtype is an error of ours and not of the compiler."""
+"""Checks of the inputs of Triton kernels, so that a wrong dtype is an error of ours and not of the compiler."""
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ def require(op: str, *tensors: Tensor | None, dtypes: tuple[torch.dtype, ...] = 
 
 
 def require_heads(qkv_TC: Tensor, num_heads: int) -> None:
-    """Refuse what the kernels of attention do not take.
+    """Refuse inputs that the kernels of attention do not take.
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D).

@@ -93,9 +93,9 @@ of an H200, where the latency of memory asks for about 30.
 def layer_norm_tiles(width: int) -> tuple[Tiles, Tiles]:
     """Return tiles of whole rows, several short ones together, for forward and backward.
 
-    Forward has 32 elements a thread, so that a row of up to 1,024 belongs to one warp and its sums need no shared
-    memory: 1,024 warp instructions for a row of BERT-Large against 1,536 with 8 elements a thread, where the memory of
-    an H200 leaves time for 1,355. Backward has 8 a thread, because three sums a column stay in registers.
+    Forward has 32 elements per thread, so that a row of up to 1,024 belongs to one warp and its sums need no shared
+    memory: 1,024 warp instructions for a row of BERT-Large against 1,536 with 8 per thread, where the memory of an
+    H200 leaves time for 1,355. Backward has 8 per thread, because three sums per column stay in registers.
     """
     columns = power_of_two(width)
     rows = max(1, 512 // columns)
@@ -109,7 +109,7 @@ BIAS_GELU_PROGRAMS = 16
 
 
 def bias_gelu_tiles(width: int) -> Tiles:
-    """Return tiles of 2,048 elements, 16 a thread."""
+    """Return tiles of 2,048 elements, 16 per thread."""
     columns = min(256, power_of_two(width))
     return Tiles(2048 // columns, columns, warps=4)
 
@@ -125,7 +125,7 @@ class AttentionTiles:
     is_whole: bool
     """Whether a program of the backward pass holds all keys of a head at once."""
     may_run: bool = False
-    """Whether one may take all tiles of keys of a head in turn, where the grid is large enough."""
+    """Whether one may take all tiles of keys of a head in turn, if the grid is large enough."""
 
 
 FAMILIES = {(8, 0): 80, (8, 6): 86, (8, 9): 86, (9, 0): 90, (10, 0): 100, (10, 3): 100, (12, 0): 120, (12, 1): 120}
@@ -166,7 +166,7 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
 class RotaryTiles:
     """Launches of attention with rotary positions; rows are queries and columns keys.
 
-    Rows of ``keys`` divide those of ``queries``, which are those of ``forward``.
+    ``queries`` and ``forward`` have the same rows, which are a multiple of the rows of ``keys``.
     """
 
     forward: Tiles
@@ -176,7 +176,7 @@ class RotaryTiles:
     keys: Tiles
     """The backward pass by keys and values: a program owns ``columns`` keys."""
     may_turn: bool = True
-    """Whether queries and keys may be turned when they are loaded, where there is a window."""
+    """Whether queries and keys may be turned when they are loaded, if there is a window."""
 
 
 ROTARY = {
@@ -212,7 +212,7 @@ def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bo
 
 
 WAVES = 2
-"""Programs a multiprocessor from which on they may be long: with fewer, half of the card could wait for the rest."""
+"""Programs per multiprocessor from which on they may be long: with fewer, half of the card could wait for the rest."""
 
 
 def fills_card(programs: int, device: torch.device) -> bool:
@@ -221,10 +221,10 @@ def fills_card(programs: int, device: torch.device) -> bool:
 
 
 LAMB_CHUNK, LAMB_BLOCK, LAMB_WARPS = 16_384, 1024, 4
-"""Elements that a program owns, those that it works on at once, and its warps."""
+"""Elements of a program, elements that it works on at once, and its warps."""
 
 
 def cross_entropy_tiles(classes: int) -> Tiles:
-    """Return a tile that is a part of one row, 16 elements a thread."""
+    """Return a tile that is a part of one row, 16 elements per thread."""
     columns = min(4096, power_of_two(classes))
     return Tiles(1, columns, warps=max(1, min(8, columns // 512)))

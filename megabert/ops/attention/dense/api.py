@@ -19,7 +19,7 @@ def plan_attention(cu_seqlens: Tensor, *, tokens: int, num_heads: int, backend: 
         backend: The same as for ``attention``.
 
     Returns:
-        The layout, or None where the backend that runs needs none.
+        The layout, or None if the backend that runs needs none.
     """
     run = choose("attention", backend, BACKENDS, cu_seqlens.device.type)
     if run is attention_torch and cu_seqlens.device.type == "cpu":
@@ -49,7 +49,7 @@ def attention(
         dropout: Dropout of the probabilities; None drops nothing.
         blocks: What ``plan_attention`` returned for the same sequences; None works it out here.
         bias_C: The bias that ``qkv_TC`` has already, if it is to get its gradient from here: a kernel has two
-            thirds of it in registers. It changes no value. None: whoever added the bias sums its gradient.
+            thirds of it in registers. It changes no value. With None the bias gets its gradient where it was added.
         backend: ``auto``, ``triton`` or ``torch``.
 
     Returns:

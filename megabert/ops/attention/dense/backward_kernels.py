@@ -6,13 +6,13 @@ products take their left side from registers:
     dV = c A^T dO, dP = dO V^T, dS = A * dP - P * delta, dQ = c dS K / sqrt(H), dK = c dS^T Q / sqrt(H),
     delta = rowsum(A * dP)
 
-A program takes COLUMNS keys at a time and walks over all queries. What it is launched for depends on length and grid:
+A program takes COLUMNS keys at a time and walks over all queries. Its share of the keys depends on length and grid:
 
 - IS_WHOLE: COLUMNS are all keys of a head, so delta and dQ are complete in one tile.
-- IS_RUNNING: one program a sequence and head takes tile after tile, and the sum of dQ so far waits in float32 scratch
+- IS_RUNNING: one program per sequence and head takes tile after tile, and the sum of dQ so far waits in float32 scratch
   of its own, 128 KiB for 512 queries, which stays in the cache. For grids that fill the card this way.
 - Else a program takes one tile and writes its part of dQ to float32 scratch; ``attention_sum_tiles`` adds up the parts
-  in the order of tiles. The sums are those of IS_RUNNING, bit for bit. No kernel has atomics, so results repeat.
+  in the order of tiles. The sums equal IS_RUNNING's, bit for bit. No kernel has atomics, so results repeat.
 
 The gradient of the bias of keys and values is the sum of dK and dV over tokens. With IS_WHOLE a program sums its own
 while it has them (HAS_BIAS), and ``column_sums`` adds up programs. dQ is complete in the inner loop, where registers
@@ -41,7 +41,7 @@ def attention_delta(
     sequences,  # B
     heads,  # N
     blocks,  # blocks of ROWS queries in the longest sequence
-    queries,  # numbers a query from one head to the next
+    queries,  # stride between heads in lse and delta, in elements
     inverse_scale,  # 1 / dropout scale
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
@@ -83,13 +83,13 @@ def _store_bias_sums(
 
 @triton.jit
 def _differentiate_tile(
-    pointers,  # those of ``attention_backward``, moved to one sequence and head
+    pointers,  # the pointers of ``attention_backward``, moved to one sequence and head
     first_col,  # first key of the tile
     length,  # tokens of the sequence
     width,  # D
     sequences,  # B
     keys,  # keys of dropout, or None
-    scales,  # those of ``attention_backward``, threshold included
+    scales,  # the factors of ``attention_backward``, and its threshold
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether the same program takes the tiles before and after
     HEAD: tl.constexpr,  # H
@@ -173,19 +173,19 @@ def attention_backward(
     tokens,  # T, padding included
     sequences,  # B
     heads,  # N
-    queries,  # numbers a query from one head to the next
-    tiles,  # programs a sequence: tiles of COLUMNS keys in the longest one, 1 if IS_RUNNING
+    queries,  # stride between heads in lse and delta, in elements
+    tiles,  # programs per sequence: tiles of COLUMNS keys in the longest one, 1 if IS_RUNNING
     score_scale,  # log2(e) / sqrt(H)
     gradient_scale,  # dropout scale / sqrt(H)
     threshold,  # smallest hash that survives dropout, int32
-    dropout_scale,  # what a survivor of dropout is multiplied by
+    dropout_scale,  # factor of the survivors of dropout
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether a program takes all tiles of its sequence
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries read at once
     COLUMNS: tl.constexpr,  # keys and values of a tile
-    PADDING: tl.constexpr,  # room behind each sequence in ``lse`` and ``delta``, a multiple of ROWS
+    PADDING: tl.constexpr,  # room after each sequence in ``lse`` and ``delta``, a multiple of ROWS
 ):
     """Differentiate by one tile of keys and values of one head, or by all of them, tile after tile."""
     # Which keys of which sequence: programs are numbered sequence by sequence.

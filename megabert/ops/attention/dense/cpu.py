@@ -116,7 +116,7 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         tokens, width = qkv_TC.shape[0], qkv_TC.shape[1] // 3
         head_width = width // num_heads
-        # From packed tokens to slots. The row behind the last slot is what tokens of no sequence read.
+        # From packed tokens to slots. Tokens of no sequence read the row after the last slot.
         qkv_3RH = _rows(qkv_TC, head_width, layout.gather_qkv).view(3, layout.slots, head_width)
         keys_Z = None if dropout is None else dropout.keys_BN().view(-1).index_select(0, layout.order_Z)
         out_RH = qkv_TC.new_empty(layout.slots + 1, head_width)
@@ -142,7 +142,7 @@ class _Attention(torch.autograd.Function):
         num_heads, dropout, layout = ctx.constants
         tokens, width = grad_TD.shape
         head_width = width // num_heads
-        # dP has the factor of dropout and dS that of the scores: both go into the products that read dS.
+        # dP has dropout's factor and dS the scores': both go into the products that read dS.
         scale = (1.0 if dropout is None else dropout.scale) / math.sqrt(head_width)
         # To slots as in forward; the gradients of Q, K and V are written where their blocks are.
         grad_RH = _rows(grad_TD, head_width, layout.gather_out)

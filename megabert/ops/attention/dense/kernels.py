@@ -1,4 +1,4 @@
-"""Triton kernel of ``attention``'s forward pass, and what it shares with the backward pass's (``backward_kernels``).
+"""Triton kernel of ``attention``'s forward pass, and the functions that it shares with ``backward_kernels``.
 
 A program owns ROWS queries of one head and walks over keys with a running maximum (Dao 2023, FlashAttention-2);
 probabilities never reach memory. It keeps the base-2 logarithm of each softmax's denominator (lse). A dropped
@@ -8,9 +8,9 @@ S = Q K^T / sqrt(H) is multiplied by log2(e), because a GPU has an instruction f
 Programs are launched for the longest sequence; those past the end of a shorter one return at once. Tokens past the last
 sequence form one more "sequence" whose programs write zeros.
 
-Numbers a query (lse, delta) have buffers of their own layout, in which every sequence begins at a multiple of 16 and
-has room for a tile behind its end: whole tiles are written and read there without masks, which cost 6 of 34
-instructions an element of the scores. Behind a sequence's end lse is +inf, so that P = exp2(S - lse) is 0 there.
+lse and delta, one number per query, have buffers of their own layout, in which every sequence begins at a multiple of
+16 and has room for a tile after its end: whole tiles are written and read there without masks, which cost 6 of 34
+instructions per element of the scores. Past a sequence's end lse is +inf, so that P = exp2(S - lse) is 0 there.
 """
 
 # T packed tokens, B sequences, N heads, H head width, D = N * H
@@ -24,7 +24,7 @@ from megabert.ops.triton_support.device_functions import GOLDEN, drop_pairs, exp
 @triton.jit
 def bounds(
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)
-    sequence,  # which one; ``sequences`` is the padding behind the last
+    sequence,  # which one; ``sequences`` is the padding after the last
     sequences,  # how many there are
     tokens,  # T, padding included
 ):
@@ -102,7 +102,7 @@ def _scores_and_values(
 
 @triton.jit
 def weigh(scores, total, highest, score_scale):
-    """Return 2^(scores - maximum) with the new maximum, denominator, and what sums over earlier keys shrink by.
+    """Return 2^(scores - new maximum), the factor by which sums over earlier keys shrink, denominator and maximum.
 
     ``highest`` is the largest score so far, ``total`` the sum of 2^(score - highest); when the maximum rises, sums over
     earlier keys shrink to the new one.
@@ -122,13 +122,13 @@ def attention_forward(
     out_ptr,  # contexts, (tokens, heads, HEAD)
     lse_ptr,  # log2 of the softmax's denominator, float32, (heads, queries), for the backward pass
     tokens,  # T, padding included
-    queries,  # numbers a query from one head to the next
+    queries,  # stride between heads in lse, in elements
     sequences,  # B
     heads,  # N
     blocks,  # blocks of ROWS queries in the longest sequence
     score_scale,  # log2(e) / sqrt(H)
     threshold,  # smallest hash that survives dropout, int32
-    dropout_scale,  # what a survivor of dropout is multiplied by
+    dropout_scale,  # factor of the survivors of dropout
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries of a program

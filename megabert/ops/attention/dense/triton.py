@@ -1,7 +1,7 @@
-"""``attention`` on Triton kernels: launches, and what is kept between the passes; ``kernels.py`` derives them."""
+"""``attention`` on Triton kernels: launches, and the tensors kept between the passes; ``kernels.py`` derives them."""
 
 # T packed tokens, B sequences, N heads, H head width, D = N * H, C = 3 * D, K key tiles,
-# R rows of ``lse`` and ``delta``: T and room behind each sequence
+# R rows of ``lse`` and ``delta``: T and room after each sequence
 
 import math
 from typing import Any
@@ -111,7 +111,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _bias_gradient(dqkv_TC: Tensor, biases_2BD: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the sum of ``dqkv_TC`` over tokens; of keys and values from the sums of programs, where there are any."""
+    """Return the sum of ``dqkv_TC`` over tokens; of keys and values from the sums of programs, if there are any."""
     if biases_2BD is None:
         return dqkv_TC.sum(0, dtype=dtype)
     width = biases_2BD.shape[2]
@@ -122,13 +122,13 @@ def _bias_gradient(dqkv_TC: Tensor, biases_2BD: Tensor | None, dtype: torch.dtyp
 
 
 def launch_options(tiles: Tiles, head_width: int) -> dict[str, int]:
-    """Return what a configuration and the width of a head say about a launch."""
+    """Return the constants of a launch that follow from its tiles and the width of a head."""
     heads = {"HEAD": head_width, "BLOCK_H": max(16, power_of_two(head_width))}
     return {**heads, **tiles.options, "num_stages": tiles.stages}
 
 
 def seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return what kernels make the key of a sequence and head from."""
+    """Return the numbers that make the key of a sequence and head."""
     return (None, None) if dropout is None else (dropout.seeds_B, dropout.constants_N)
 
 

@@ -6,9 +6,9 @@ With P = exp2(S - lse), A = keep * P, c = dropout scale, over the pairs of a que
     dQ = c dS K / sqrt(H), dV = c A^T dO, dK = c dS^T Q / sqrt(H)
 
 BERT's kernel (``megabert.ops.attention.dense.backward_kernels``) computes P once for all three and keeps parts of dQ in
-float32 scratch: 512 bytes, written and read, a query, head and tile of 128 keys. With a window that is as much as all
-else that is moved; with 8,192 keys it is 13 GB a layer of 32,768 tokens and 12 heads. Here P is computed twice, without
-scratch. No kernel has atomics, so results repeat. Gradients of turned queries and keys are turned back at the end.
+float32 scratch: 512 bytes, written and read, per query, head and tile of 128 keys. With a window that is as much as all
+else that is moved; with 8,192 keys it is 13 GB per layer of 32,768 tokens and 12 heads. Here P is computed twice,
+without scratch. No kernel has atomics, so results repeat. Gradients of turned queries and keys are turned back at the end.
 """
 
 # T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs of a head, D = N * H
@@ -41,9 +41,9 @@ def rotary_attention_backward_queries(
     constants_ptr,  # dropout's constant of each head, int32, (heads,), or None
     lse_ptr,  # log2 of the softmax's denominator, float32, (heads, queries)
     delta_ptr,  # result: rowsum(A * dP), float32, (heads, queries)
-    dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD): those of queries are written
+    dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD): queries' are written
     tokens,  # T, padding included
-    queries,  # numbers a query from one head to the next
+    queries,  # stride between heads in lse and delta, in elements
     sequences,  # B
     heads,  # N
     score_scale,  # log2(e) / sqrt(H)
@@ -55,7 +55,7 @@ def rotary_attention_backward_queries(
     HEAD: tl.constexpr,  # H
     BLOCK_E: tl.constexpr,  # E, rounded up to a power of two, at least 16
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
-    ROWS: tl.constexpr,  # queries of a program, those of a tile of ``lse``
+    ROWS: tl.constexpr,  # queries of a program, as in a tile of ``lse``
     COLUMNS: tl.constexpr,  # keys read at once
 ):
     """Differentiate by ROWS queries of one head, and write their delta for the keys."""
@@ -91,7 +91,7 @@ def rotary_attention_backward_queries(
     columns = tl.arange(0, COLUMNS)
     begin = first_key(first_row, length, REACH, COLUMNS)
     end = last_key(first_row, length, REACH, ROWS)
-    # Without a window, first the tiles that the sequence fills; then those of which a query may not see some key.
+    # Without a window, first the tiles that the sequence fills; then the tiles in which a query may not see some key.
     for is_masked in tl.static_range(1 if REACH else 0, 2):
         for first_col in range(begin if is_masked else 0, end if is_masked else begin, COLUMNS):
             cols = first_col + columns
@@ -125,15 +125,15 @@ def rotary_attention_backward_keys(
     constants_ptr,  # dropout's constant of each head, int32, (heads,), or None
     lse_ptr,  # log2 of the softmax's denominator, float32, (heads, queries)
     delta_ptr,  # rowsum(A * dP), float32, (heads, queries)
-    dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD): those of keys and values are written
+    dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD): keys' and values' are written
     tokens,  # T, padding included
-    queries,  # numbers a query from one head to the next
+    queries,  # stride between heads in lse and delta, in elements
     sequences,  # B
     heads,  # N
     score_scale,  # log2(e) / sqrt(H)
     gradient_scale,  # dropout scale / sqrt(H)
     threshold,  # smallest hash that survives dropout, int32
-    dropout_scale,  # what a survivor of dropout is multiplied by
+    dropout_scale,  # factor of the survivors of dropout
     REACH: tl.constexpr,  # tokens to each side that a query sees; 0: all
     IS_TURNED: tl.constexpr,  # whether queries and keys are turned in memory
     HEAD: tl.constexpr,  # H

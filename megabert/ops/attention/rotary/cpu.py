@@ -18,18 +18,18 @@ from megabert.ops.attention.windowed import Band, windowed_attention
 
 @dataclass(frozen=True)
 class RotarySequences:
-    """What the op needs to know of the sequences of a micro-batch; the same for every layer."""
+    """The sequences of a micro-batch as the op reads them; the same for every layer."""
 
     cu_seqlens: Tensor
     """Int32 of shape (B + 1,), where each sequence starts."""
     max_seqlen: int
     """At least the longest length."""
     positions_P: Tensor
-    """Positions that the table of turns has rows for: each token's, or 0, 1, 2 and so on where kernels read it."""
+    """Positions that the table of turns has rows for: each token's, or 0, 1, 2 and so on for kernels."""
     blocks: AttentionBlocks | None = None
-    """Layout of the plain torch on a CPU where queries see the whole sequence."""
+    """Layout of plain torch on a CPU, in layers whose queries see the whole sequence."""
     band: Band | None = None
-    """Which tokens see each other in plain torch where they see near ones."""
+    """Which tokens see each other in plain torch, in layers with a window."""
 
 
 def rotary_attention_torch(

@@ -1,4 +1,4 @@
-"""Triton kernel of ``rotary_attention``'s forward pass, and what it shares with the backward pass's.
+"""Triton kernel of ``rotary_attention``'s forward pass, and the functions that it shares with the backward pass.
 
 As in ``megabert.ops.attention.dense.kernels`` a program owns ROWS queries of one head and walks over keys with a
 running maximum. What differs:
@@ -6,12 +6,13 @@ running maximum. What differs:
 - Element e of a head's first half and element e of its second half are a pair that turns with the position, so a head
   is held in halves: S = Q1 K1^T + Q2 K2^T.
 - A program with a window (REACH) visits only the tiles of keys that one of its queries sees, and turns queries and keys
-  when it loads them. Without one every key would be turned again for each 128 queries, at 2.4 instructions an element
-  of the scores; there ``rotary_turn`` writes a turned copy first (IS_TURNED).
+  when it loads them. Without one every key would be turned again for each 128 queries, at 2.4 instructions per
+  element of the scores; there ``rotary_turn`` writes a turned copy first (IS_TURNED).
 - Programs are numbered by tiles of the packed row, not by sequence and tile of the longest one: next to one sequence of
   8,192 tokens, 63 of 64 programs of each short one would have nothing to do.
 
-Numbers a query (lse, delta) have buffers in the layout of those tiles: whole tiles are written and read without masks.
+lse and delta, one number per query, have buffers in the layout of those tiles: whole tiles are written and read
+without masks.
 """
 
 # T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs of a head, D = N * H, S positions
@@ -26,7 +27,7 @@ from megabert.ops.triton_support.device_functions import drop_pairs
 @triton.jit
 def tile_of(
     cu_seqlens_ptr,  # where each sequence starts, int32, (sequences + 1,)
-    sequences,  # B; the padding behind the last sequence counts as one more
+    sequences,  # B; the padding after the last sequence counts as one more
     tokens,  # T, padding included
     tile,  # number of a tile in the packed row
     TILE: tl.constexpr,  # tokens of a tile
@@ -72,7 +73,7 @@ def load_turned(
     ptr,  # queries or keys of one sequence and head
     turns_ptr,  # cosines and sines, float32, (positions, 2, E)
     row,  # which rows
-    length,  # rows of the sequence; those behind it are zeros
+    length,  # rows of the sequence; rows past its end are zeros
     stride,  # elements from one row to the next
     IS_TURNED: tl.constexpr,  # whether the rows are turned in memory
     HEAD: tl.constexpr,  # H
@@ -94,7 +95,7 @@ def load_turned(
 def load_rows(
     ptr,  # one head of a tensor of rows, moved to a sequence
     row,  # which rows
-    length,  # rows of the sequence; those past its end are zeros
+    length,  # rows of the sequence; rows past its end are zeros
     stride,  # elements from one row to the next
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
@@ -110,9 +111,9 @@ def store_turned_back(
     ptr,  # gradient of queries or keys of one sequence and head
     turns_ptr,  # cosines and sines, float32, (positions, 2, E)
     first,  # gradient of the first half of turned rows
-    second,  # that of the second half
+    second,  # gradient of the second half
     row,  # which rows
-    length,  # rows of the sequence; those behind it are not written
+    length,  # rows of the sequence; rows past its end are not written
     stride,  # elements from one row to the next
     HEAD: tl.constexpr,  # H
     BLOCK_E: tl.constexpr,  # E, rounded up to a power of two, at least 16
@@ -135,7 +136,7 @@ def products_of_halves(left_first, left_second, right_first, right_second):
 
 @triton.jit
 def is_seen(row, first_col, columns, length, REACH: tl.constexpr):
-    """Return which keys of a tile queries see: those of the sequence, or those at most REACH away where it is not 0.
+    """Return which keys of a tile queries see: all of the sequence, or the ones at most REACH away if it is not 0.
 
     A query past the end may see any. One comparison of numbers without a sign does for both sides of a window.
     """
@@ -158,7 +159,7 @@ def first_key(first_row, length, REACH: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def last_key(first_row, length, REACH: tl.constexpr, ROWS: tl.constexpr):
-    """Return behind which key ROWS queries see none."""
+    """Return the end of the keys that these ROWS queries can see."""
     if REACH:
         return tl.minimum(first_row + ROWS + REACH, length)
     return length
@@ -204,12 +205,12 @@ def rotary_attention_forward(
     out_ptr,  # contexts, (tokens, heads, HEAD)
     lse_ptr,  # log2 of the softmax's denominator, float32, (heads, tiles * ROWS), for the backward pass
     tokens,  # T, padding included
-    queries,  # numbers a query from one head to the next: tiles * ROWS
+    queries,  # stride between heads in lse, in elements: tiles * ROWS
     sequences,  # B
     heads,  # N
     score_scale,  # log2(e) / sqrt(H)
     threshold,  # smallest hash that survives dropout, int32
-    dropout_scale,  # what a survivor of dropout is multiplied by
+    dropout_scale,  # factor of the survivors of dropout
     REACH: tl.constexpr,  # tokens to each side that a query sees; 0: all
     IS_TURNED: tl.constexpr,  # whether queries and keys are turned in memory
     HEAD: tl.constexpr,  # H
@@ -243,7 +244,7 @@ def rotary_attention_forward(
     columns = tl.arange(0, COLUMNS)
     begin = first_key(first_row, length, REACH, COLUMNS)
     end = last_key(first_row, length, REACH, ROWS)
-    # Without a window, first the tiles that the sequence fills; then those of which a query may not see some key.
+    # Without a window, first the tiles that the sequence fills; then the tiles in which a query may not see some key.
     for is_masked in tl.static_range(1 if REACH else 0, 2):
         for first_col in range(begin if is_masked else 0, end if is_masked else begin, COLUMNS):
             cols = first_col + columns
@@ -260,7 +261,7 @@ def rotary_attention_forward(
                 p = drop_pairs(p, keys, first_row, rows[:, None], first_col, columns[None, :], threshold)
             context = tl.dot(p.to(v.dtype), v, context * shrink[:, None], input_precision="ieee")
 
-    # Divide by the denominator, and keep its logarithm; +inf behind the end makes exp2(S - lse) zero there.
+    # Divide by the denominator, and keep its logarithm; +inf past the end makes exp2(S - lse) zero there.
     context *= (dropout_scale / total)[:, None]
     h = tl.arange(0, BLOCK_H)
     mask = (row < length)[:, None] & (h < HEAD)[None, :]

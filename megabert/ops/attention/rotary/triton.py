@@ -1,7 +1,7 @@
-"""``rotary_attention`` on Triton kernels: launches, and what is kept between the passes."""
+"""``rotary_attention`` on Triton kernels: launches, and the tensors kept between the passes."""
 
 # T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs, D = N * H, C = 3 * D, S positions,
-# R rows of ``lse`` and ``delta``: T and room behind each sequence
+# R rows of ``lse`` and ``delta``: T and room after each sequence
 
 import math
 from typing import Any
@@ -99,7 +99,7 @@ class _RotaryAttention(torch.autograd.Function):
 
 
 def _turned(qkv_TC: Tensor, turns_S2E: Tensor, cu_seqlens: Tensor, num_heads: int) -> Tensor:
-    """Return a copy with queries and keys turned; what is at tokens of no sequence does not matter."""
+    """Return a copy with queries and keys turned; tokens of no sequence do not matter."""
     rows, head_width = 64, qkv_TC.shape[1] // (3 * num_heads)
     turned_TC = torch.empty_like(qkv_TC)
     rotary_turn[(_tiles_of(len(qkv_TC), cu_seqlens, rows), 3 * num_heads)](
