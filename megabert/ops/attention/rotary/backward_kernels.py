@@ -8,7 +8,8 @@ With P = exp2(S - lse), A = keep * P, c = dropout scale, over the pairs of a que
 BERT's kernel (``megabert.ops.attention.dense.backward_kernels``) computes P once for all three and keeps parts of dQ in
 float32 scratch: 512 bytes, written and read, per query, head and tile of 128 keys. With a window that is as much as all
 else that is moved; with 8,192 keys it is 13 GB per layer of 32,768 tokens and 12 heads. Here P is computed twice,
-without scratch. No kernel has atomics, so results repeat. Gradients of turned queries and keys are turned back at the end.
+without scratch. No kernel has atomics, so results repeat. Gradients of turned queries and keys are turned back at the
+end.
 """
 
 # T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs of a head, D = N * H
