@@ -48,8 +48,8 @@ def render_help(parser: "Parser", *, has_all: bool) -> str:
             rows = [row for row in parser.fields.values() if row.section == section]
             fields = [_action(row, row.about, parser) for row in rows]
             _add_section(page, section or "fields of the configuration", fields, about)
-    page.add_text(parser.notes.strip())
-    page.add_text("\n  ".join(["example:" if len(parser.examples) == 1 else "examples:", *parser.examples]))
+    for paragraph in (parser.epilog or "").strip().split("\n\n"):  # lines that are indented stand as they are
+        page.add_text(paragraph if "\n " in paragraph else textwrap.fill(paragraph, width))
     return page.format_help().rstrip()
 
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from megabert import __version__
 from megabert.command_line.failures import guarded
@@ -18,6 +18,7 @@ from megabert.command_line.help import render_help
 from megabert.config.fields import FieldRow, field_table, pattern_of
 from megabert.errors import ConfigError
 
+Number = TypeVar("Number", int, float)
 Run = Callable[[argparse.Namespace], int | None]
 """What a command does with its options; returns its exit code."""
 
@@ -26,8 +27,8 @@ Run = Callable[[argparse.Namespace], int | None]
 class Program:
     """What the shell calls by one name.
 
-    The module of a command has ``add_arguments(parser)``, which describes it, and ``run(options)``, which returns its
-    exit code. It is imported when the command is called.
+    The module of a command has ``add_arguments(parser)``, which adds its flags, and ``run(options)``, which returns its
+    exit code. Its docstring is the command's help. It is imported when the command is called.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Program:
 
             raise ConfigError(f"{name}: no such command{did_you_mean(name, self.commands)}")
         module = import_module(f"{self.package}.{name.replace('-', '_')}")
-        parser = Parser(f"{self.name} {name}")
+        parser = Parser(f"{self.name} {name}", module.__doc__)
         module.add_arguments(parser)
         return module.run, parser.parse(words)
 
@@ -127,22 +128,44 @@ def number(word: str) -> float:
     return float(value)
 
 
+def bounded(
+    read: Callable[[str], Number], *, least: float | None = None, above: float | None = None, most: float | None = None
+) -> Callable[[str], Number]:
+    """Return the ``type`` of an argument that is a number within bounds; `read` is `whole` or `number`."""
+    bounds = {"at least": least, "above": above, "at most": most}
+    words = " and ".join(f"{name} {bound:,}" for name, bound in bounds.items() if bound is not None)
+
+    def read_bounded(word: str) -> Number:
+        value = read(word)
+        has_lower = (least is None or value >= least) and (above is None or value > above)
+        if not has_lower or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"{word} is not {words}")
+        return value
+
+    return read_bounded
+
+
+positive = bounded(whole, least=1)
+"""Reads a whole number of 1 or more."""
+
+
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that also reads configuration fields by their path.
 
-    After `parse`, ``fields`` of the namespace holds the given fields as nested mappings and ``field_flags`` the flags
-    as they were given. Errors are ConfigErrors.
+    After `parse`, ``fields`` of the namespace holds the given fields as nested mappings, ``field_flags`` these flags
+    as they were typed, and ``given`` the names of all flags that were typed. Errors are ConfigErrors.
+
+    Args:
+        prog: Program and command.
+        doc: The help: a sentence above the flags, and what is shown below them.
     """
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, add_help=False, allow_abbrev=False)
+    def __init__(self, prog: str, doc: str | None = None) -> None:
+        description, _, epilog = (doc or "").partition("\n\n")  # None under PYTHONOPTIMIZE=2
+        super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         # Numbers are strict, and nothing is empty.
         for kind, read in ((None, _text_of), (str, _text_of), (Path, _path_of), (int, whole), (float, number)):
             self.register("type", kind, read)
-        self.examples: list[str] = []
-        """Command lines shown at the end of the help."""
-        self.notes = ""
-        """What else the help says after the flags, line for line."""
         self.fields: dict[str, FieldRow] = {}
         """The configuration's fields by path."""
         self.sections: dict[str, str] = {}
@@ -201,15 +224,13 @@ class Parser(argparse.ArgumentParser):
         self.rules.append((flag, tuple(needs), tuple(excludes)))
 
     def _check_rules(self, given: Collection[str]) -> None:
-        for flag in given:
-            if pattern_of(flag[2:].replace("-", "_")) in self.idle:
-                raise ConfigError(f"{flag} has no effect on {self.prog}. Leave it out.")
+        idle = [flag for flag in given if pattern_of(flag[2:].replace("-", "_")) in self.idle]
+        refuse_flags(idle, given, f"on {self.prog}")
         for flag, needs, excludes in self.rules:
             if flag in given and needs and not set(needs) & set(given):
                 raise ConfigError(f"{flag} has no effect without {' or '.join(needs)}. Add it, or leave {flag} out.")
-            for other in excludes:
-                if flag in given and other in given:
-                    raise ConfigError(f"{flag} and {other} exclude each other. Leave one of the two out.")
+            for other in set(excludes) & set(given) if flag in given else ():
+                raise ConfigError(f"{flag} and {other} exclude each other. Leave one of the two out.")
 
     def add_stops(self, *, dry_run: str) -> None:
         """Add ``--dry-run`` and ``--print-config``, which end a command before it begins its work."""
@@ -267,13 +288,29 @@ class Parser(argparse.ArgumentParser):
                 hint = f"did you mean {meant}?" if meant else f"known are {', '.join(sorted(known))}"
                 raise ConfigError(f"{rest[0]}: no such flag; {hint}")
         options = self.parse_args(own)
-        self._check_rules({*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)})
+        options.given = {*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)}
+        self._check_rules(options.given)
         options.fields, options.field_flags = nest(flags), flags
         return options
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print."""
         raise ConfigError(f"{message}. More: {self.prog} --help")
+
+
+def refuse_flags(flags: Collection[str], given: Collection[str], where: str) -> None:
+    """Refuse flags that would change nothing.
+
+    Args:
+        flags: The flags that have no effect, as they are typed.
+        given: The flags that were typed.
+        where: What they have no effect on.
+
+    Raises:
+        ConfigError: One of the flags was typed.
+    """
+    for flag in sorted(set(flags) & set(given)):
+        raise ConfigError(f"{flag} has no effect {where}. Leave it out.")
 
 
 class _ShowHelp(argparse.Action):
@@ -287,11 +324,3 @@ class _ShowHelp(argparse.Action):
         has_all = not parser.fields or self.option_strings == ["--help-all"]
         print(render_help(parser, has_all=has_all), flush=True)
         parser.exit()
-
-
-def positive(text: str) -> int:
-    """Read a whole number of 1 or more, as ``type`` of an argument."""
-    value = whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value

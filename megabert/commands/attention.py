@@ -1,20 +1,21 @@
-"""``megabert attention``: a page that shows a model's attention on a text."""
+"""Write a web page that shows the attention of a model on a text or a pair of texts.
+
+The page has lines between tokens by layer and head, all heads in small, and how queries and keys make the numbers. It
+is one file and fetches nothing. A [MASK] in the text is the mask token.
+
+Example:
+  megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html
+"""
 
 from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser
-from megabert.command_line.terminal import loading
+from megabert.commands.model_argument import open_model
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = (
-        "Write a web page that shows the attention of a model on a text or a pair of texts: lines between tokens by "
-        "layer and head, all heads in small, and how queries and keys make the numbers. The page is one file and "
-        "fetches nothing. A [MASK] in the text is the mask token."
-    )
-    parser.examples = ['megabert attention --model runs/demo "The ship sailed." "It came back." --output page.html']
     parser.add_argument("text", metavar="TEXT", help="the text")
     parser.add_argument("second", nargs="?", metavar="TEXT_B", help="a second text, as segment B")
     parser.add_model()
@@ -24,19 +25,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
-    from megabert.export.model_folder import kind_of_folder
-
-    kind_of_folder(options.model)  # says what is no model before the seconds that torch takes
-    with loading("PyTorch"):
-        from megabert.export.sources import open_source
-        from megabert.files import atomic_write, refuse_input
-        from megabert.inspection.attention import record_attention
-        from megabert.inspection.attention_page import render_attention
+    source = open_model(options)
+    from megabert.files import atomic_write, refuse_input
+    from megabert.inspection.attention import record_attention
+    from megabert.inspection.attention_page import render_attention
 
     refuse_input(options.output, Path(options.model))
-    source = open_source(options.model, options.checkpoint)
-    tokenizer = source.load_tokenizer()
-    record = record_attention(source.build_model(), tokenizer, options.text, options.second)
+    record = record_attention(source.build_model(), source.load_tokenizer(), options.text, options.second)
     page = render_attention(record, model=options.model, layers=options.layers)
     atomic_write(options.output, page)
     print(f"{options.output}: {len(record.pieces)} tokens, {len(page) / 2**20:.1f} MiB; open it in a browser")

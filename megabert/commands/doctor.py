@@ -1,4 +1,14 @@
-"""``megabert doctor``: is this machine, or this job, fit to train?"""
+"""Check versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM.
+
+Alone it starts one process per GPU (two without) and has them all-reduce. As a task of srun, or under torchrun, it asks
+the ranks of that job, and names the node where something fails. Exit code 0: fit; 2: something that training needs
+fails; 75: a SIGTERM or SIGUSR1 came in between.
+
+Examples:
+  megabert doctor
+  megabert doctor --device cuda --run-dir runs/large --json
+  srun --ntasks-per-node=8 megabert doctor --quick --run-dir runs/large
+"""
 
 import json
 from argparse import Namespace
@@ -16,27 +26,11 @@ EXIT_UNFIT = 2
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Check versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM."
-    parser.notes = """
-Alone it starts one process a GPU (two without) and has them all-reduce. As a task of srun, or under torchrun, it asks
-the ranks of that job, and names the node where something fails. Exit code 0: fit; 2: something that training needs
-fails; 75: a SIGTERM or SIGUSR1 came in between.
-"""
-    parser.examples = [
-        "megabert doctor",
-        "megabert doctor --device cuda --run-dir runs/large --json",
-        "srun --ntasks-per-node=8 megabert doctor --quick --run-dir runs/large",
-    ]
     parser.add_argument("--quick", action="store_true", help="only what can differ between nodes and starts")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_device()
-    parser.add_argument(
-        "--run-dir",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="where a run would write (default: runs); need not exist",
-    )
+    text = "where a run would write (default: runs); need not exist"
+    parser.add_argument("--run-dir", type=Path, default=Path("runs"), metavar="DIR", help=text)
 
 
 def run(options: Namespace) -> int:

@@ -1,63 +1,53 @@
-"""``megabert embed``: a vector for each line of a file."""
+"""Write a vector for each line of a UTF-8 text file, or vectors of its tokens, to Parquet or .npy.
+
+Row i is line i + 1; an empty line's vector is that of [CLS] [SEP]. Lines longer than the model's positions are cut,
+counted and named. Memory does not grow with the file.
+
+Example:
+  megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls
+"""
 
 import sys
 from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser, positive
-from megabert.command_line.terminal import loading
+from megabert.commands.model_argument import open_model
 from megabert.files import check_regular, refuse_input
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = (
-        "Write a vector for each line of a UTF-8 text file, or vectors of its tokens, to Parquet or .npy. Row i is "
-        "line i + 1, an empty line's vector is that of [CLS] [SEP]. Lines longer than the model's positions are cut, "
-        "counted and named. Memory does not grow with the file."
-    )
-    parser.examples = ["megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls"]
     parser.add_argument("file", type=Path, metavar="FILE", help="one text per line")
     parser.add_model()
     parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
-    parser.add_argument(
-        "--pooling",
-        choices=("cls", "mean", "tokens"),
-        default="mean",
-        help="last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the "
-        "tokens, in Parquet (default: mean)",
+    text = (
+        "last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the tokens, "
+        "in Parquet (default: mean)"
     )
-    parser.add_argument(
-        "--batch-tokens", type=positive, default=8192, metavar="N", help="tokens of a forward pass (default: 8192)"
-    )
+    parser.add_argument("--pooling", choices=("cls", "mean", "tokens"), default="mean", help=text)
+    text = "tokens of a forward pass (default: 8192)"
+    parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
 
 
 def run(options: Namespace) -> int:
     """Load the model, stream the file through it, say what was done."""
-    from megabert.export.model_folder import kind_of_folder
-
-    # Both are refused before the seconds that torch takes.
-    kind_of_folder(options.model)
     check_regular(options.file)
+    source = open_model(options)
+    import torch
+
+    from megabert.inspection.embed import check_output, embed_file
+
     output = options.output or options.file.with_suffix(".parquet")
-    with loading("PyTorch"):
-        import torch
-
-        from megabert.export.sources import open_source
-        from megabert.inspection.embed import check_output, embed_file
-
     check_output(output, has_tokens=options.pooling == "tokens")
     refuse_input(output, options.file, Path(options.model))
-    source = open_source(options.model, options.checkpoint)
     tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
     done = embed_file(
         model, tokenizer, options.file, output, pooling=options.pooling, batch_tokens=options.batch_tokens
     )
     if done.truncated:
-        limit = model.config.max_position_embeddings
-        first = f"{options.file}:{done.first_truncated}"
-        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} positions of the model"
-        print(f"{cut}; the first is {first}", file=sys.stderr)
+        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {model.config.max_position_embeddings} "
+        print(f"{cut}positions of the model; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
     print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {model.config.hidden_size}")
     return 0

@@ -1,12 +1,21 @@
-"""``megabert estimate``: memory, FLOPs, days and disk of a recipe, before a job."""
+"""Say what a recipe needs on some GPUs.
+
+That is memory by ZeRO stage and token budget, FLOPs, days per phase, disk of the checkpoints, passes over the corpus.
+
+Fields of the configuration are flags by their path, as for megabert pretrain. Times follow from datasheets and one
+fitted number, the share of the peak while computing; docs/scaling.md compares them with published systems.
+
+Examples:
+  megabert estimate --recipe bert_large --nodes 8 --gpus 8 --gpu h200
+  megabert estimate --recipe bert_base --gpu a100 --hours 24 --data.path data --engine zero2
+"""
 
 import json
 from argparse import Namespace
 
-from megabert.command_line.program import Parser
+from megabert.command_line.program import Parser, bounded, number, positive
 from megabert.config.loading import load_run_config, shipped_names
 from megabert.config.run import RunConfig
-from megabert.errors import ConfigError
 from megabert.observability.gpus import GPUS, gpu_by_name
 
 IDLE = (
@@ -18,33 +27,19 @@ IDLE = (
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = (
-        "Say what a recipe needs on some GPUs: memory by ZeRO stage and token budget, FLOPs, days a phase, disk of the "
-        "checkpoints, passes over the corpus."
-    )
-    parser.notes = """
-Fields of the configuration are flags by their path, as for megabert pretrain. Times follow from datasheets and one
-fitted number, the share of the peak while computing; docs/scaling.md compares them with published systems.
-"""
-    parser.examples = [
-        "megabert estimate --recipe bert_large --nodes 8 --gpus 8 --gpu h200",
-        "megabert estimate --recipe bert_base --gpu a100 --hours 24 --data.path data --engine zero2",
-    ]
-    parser.add_argument(
-        "--recipe",
-        default="bert_large",
-        metavar="NAME|FILE",
-        help=f"what to train: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)",
-    )
+    text = f"what to train: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
+    parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
     parser.add_config_files(under="the recipe")
     parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"GPU: {', '.join(GPUS)} (default: h200)")
-    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default: 1)")
-    parser.add_argument("--gpus", type=int, metavar="M", help="GPUs a node (default: 8; v100: 16)")
-    parser.add_argument("--hours", type=float, metavar="H", help="also say how many steps fit into H hours")
-    parser.add_argument("--instances", type=int, metavar="N", help="rows of a phase's shards, if there are none yet")
+    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="machines (default: 1)")
+    parser.add_argument("--gpus", type=positive, metavar="M", help="GPUs per node (default: 8; v100: 16)")
     parser.add_argument(
-        "--efficiency", type=float, metavar="SHARE", help="share of the peak while computing (default: published runs')"
+        "--hours", type=bounded(number, above=0), metavar="H", help="also say how many steps fit into H hours"
     )
+    text = "rows of a phase's shards, if there are none yet"
+    parser.add_argument("--instances", type=positive, metavar="N", help=text)
+    text = "share of the peak while computing (default: published runs')"
+    parser.add_argument("--efficiency", type=bounded(number, above=0, most=1), metavar="SHARE", help=text)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     job = ("recipe", "gpu", "nodes", "gpus", "hours")
     first = (*job, "data.path", "instances", "engine", "micro-batch-tokens", "json")
@@ -55,13 +50,6 @@ def run(options: Namespace) -> int:
     """Estimate and print."""
     config = load_run_config(options.recipe, options.config, options.fields)
     gpu = gpu_by_name(options.gpu)
-    for flag in ("nodes", "gpus", "hours", "instances"):
-        value = getattr(options, flag)
-        if value is not None and not 0 < value < float("inf"):  # neither is NaN
-            raise ConfigError(f"--{flag} {value:g} must be above 0 and finite.")
-    if options.efficiency is not None and not 0 < options.efficiency <= 1:
-        raise ConfigError(f"--efficiency {options.efficiency:g} is a share of the peak: above 0, at most 1.")
-
     from megabert.planning.estimate import estimate
     from megabert.planning.estimate_page import estimate_as_dict, render_estimate
     from megabert.planning.step_time import Cluster

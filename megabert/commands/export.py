@@ -1,4 +1,11 @@
-"""``megabert export``: a checkpoint as a folder that ``transformers`` loads."""
+"""Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files and a model card.
+
+AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer of transformers load the folder.
+
+Examples:
+  megabert export runs/demo --to models/demo --checkpoint best
+  megabert export runs/demo --to models/demo --language en --license apache-2.0
+"""
 
 from argparse import Namespace
 from pathlib import Path
@@ -9,18 +16,9 @@ from megabert.command_line.terminal import loading
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = (
-        "Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files and a model "
-        "card. transformers' AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer load the folder."
-    )
-    parser.examples = [
-        "megabert export runs/demo --to models/demo --checkpoint best",
-        "megabert export runs/demo --to models/demo --language en --license apache-2.0",
-    ]
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder")
-    parser.add_argument(
-        "--to", type=Path, required=True, metavar="DIR", help="folder to write, new or an earlier export"
-    )
+    text = "folder to write, new or an earlier export"
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help=text)
     parser.add_checkpoint()
     text = (
         "weights as they were trained, or their moving average (average.decay); default: trained, but with "
@@ -38,7 +36,7 @@ def run(options: Namespace) -> int:
     """Read the checkpoint, write the folder."""
     from megabert.training.run.folder import read_config
 
-    read_config(options.run_dir)  # says what is no run before the seconds that torch takes
+    read_config(options.run_dir)  # refuses another folder before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.export.model_card import check_facts
         from megabert.export.run_folder import export_run
@@ -47,9 +45,6 @@ def run(options: Namespace) -> int:
     facts = {"languages": tuple(options.language), "license": options.license}
     facts |= {"base_model": options.base_model} if options.base_model else {}
     export_run(options.run_dir, options.to, checkpoint=options.checkpoint, weights=options.weights, facts=facts)
-    missing = [
-        f"--{name}" for name, value in (("language", options.language), ("license", options.license)) if not value
-    ]
-    hint = f"; not stated in its card: {', '.join(missing)}" if missing else ""
-    print(f"exported to {options.to}{hint}")
+    missing = [f"--{name}" for name in ("language", "license") if not getattr(options, name)]
+    print(f"exported to {options.to}" + (f"; not stated in its card: {', '.join(missing)}" if missing else ""))
     return 0

@@ -1,38 +1,34 @@
-"""``megabert finetune``: from weights and labelled examples to a score."""
+"""Fine-tune a BERT on labelled examples and score it with the task's official metrics.
+
+The same command resumes: seeds that have finished are kept, the one that was killed starts again. `glue` runs every
+task of GLUE that --data holds, each in a process of its own; its table is glue.json and glue.md of the output folder.
+
+Examples:
+  megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5
+  megabert finetune classification --model runs/base --data train.csv --eval-data dev.csv --text-column title
+  megabert finetune squad --model models/base --data squad --learning-rate 5e-5 --epochs 2
+  megabert finetune glue --model models/base --data glue --output-dir runs/glue
+  torchrun --nproc_per_node 2 -m megabert finetune mnli --model models/base --data glue/MNLI
+"""
 
 import shlex
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser
+from megabert.command_line.program import Parser, refuse_flags
 from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import merge_layers, to_dict, to_yaml
 from megabert.config.needs import FINETUNE_NEEDS, refuse_idle
 from megabert.distributed.environments import before_ranks_meet
-from megabert.errors import ConfigError
 from megabert.finetuning.tasks import TASKS, find_task
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Fine-tune a BERT on labelled examples and score it with the task's official metrics."
     width = max(map(len, TASKS))
     tasks = "\n".join(f"  {task.name:<{width}}  {task.about}" for task in TASKS.values())
-    parser.notes = f"""
-tasks:
-{tasks}
-
-The same command resumes: seeds that have finished are kept, the one that was killed starts again. `glue` runs every
-task of GLUE that --data holds, each in a process of its own; its table is glue.json and glue.md of the output folder.
-"""
-    parser.examples = [
-        "megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5",
-        "megabert finetune classification --model runs/base --data train.csv --eval-data dev.csv --text-column title",
-        "megabert finetune squad --model models/base --data squad --learning-rate 5e-5 --epochs 2",
-        "megabert finetune glue --model models/base --data glue --output-dir runs/glue",
-        "torchrun --nproc_per_node 2 -m megabert finetune mnli --model models/base --data glue/MNLI",
-    ]
+    parser.epilog = f"Tasks:\n{tasks}\n\n{parser.epilog}"
     parser.add_argument("task", metavar="TASK", help=f"what to learn: {', '.join(TASKS)}, or glue")
     # One file a flag: a second one would be taken for the task.
     text = "YAML file with fields, before flags; repeatable, later ones win"
@@ -67,15 +63,15 @@ def run(options: Namespace) -> int:
         kind = "none" if task is None else task.kind
         paths = [flag.path for flag in options.field_flags]
         refuse_idle(paths, {**to_dict(config), "kind of task": kind}, FINETUNE_NEEDS)
-        if task is not None and options.launcher is not None:
-            raise ConfigError("--launcher has no effect but for the task glue. Leave it out.")
+        if task is not None:
+            refuse_flags(["--launcher"], options.given, f"on the task {task.name}")
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
     with before_ranks_meet():
         from megabert.export.model_folder import kind_of_folder
 
-        kind_of_folder(config.model)  # says what is no model before the seconds that torch takes
+        kind_of_folder(config.model)  # refuses another folder before the seconds that torch takes
     if task is None:
         return _run_glue(options, Path(config.data))
     output_dir = Path(f"runs/{options.task}" if options.output_dir is None else options.output_dir)

@@ -1,4 +1,20 @@
-"""``megabert pretrain``: start a run, or resume it; the same command does both."""
+"""Train a BERT on instance shards under DeepSpeed ZeRO, or resume a run.
+
+Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags. N is the
+number of an element, from 0: --phases.0.steps 100. Hyphens and underscores are both read.
+
+The same command resumes the run that --run-dir holds. SIGTERM or SIGUSR1 to any rank: all ranks save between two steps
+and exit with 75; RUN/status.json says so if a launcher hides the code.
+
+Examples:
+  megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first
+  deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base
+  torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two
+  megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued
+  megabert pretrain --recipe bert_large --init-from BASE --init-tiling --data.path DATA --run-dir runs/large
+  megabert pretrain --recipe modernbert_1gpu --init-from HF --init-vocabulary transfer --data.path DATA
+  megabert pretrain --fork runs/base@4000 --run-dir runs/gentler --phases.0.learning-rate 1e-4
+"""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -6,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.command_line.program import Parser
+from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
 from megabert.config.loading import (
     last_said,
@@ -22,7 +38,7 @@ from megabert.config.loading import (
 from megabert.config.needs import RUN_NEEDS, refuse_idle
 from megabert.config.run import RunConfig
 from megabert.distributed.environments import before_ranks_meet, find_launcher
-from megabert.errors import EXIT_STOPPED, ConfigError
+from megabert.errors import EXIT_STOPPED
 from megabert.training.recovery.stop_signals import StopSignals
 
 if TYPE_CHECKING:
@@ -32,40 +48,19 @@ if TYPE_CHECKING:
 CONFIG_NAME = "config.yaml"
 FIELDS_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Fields of the model that say how it is trained: the recipe's, whatever the source of the weights had."""
-NOTES = """
-Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags. N is the
-number of an element, from 0: --phases.0.steps 100. Hyphens and underscores are both read.
-
-The same command resumes the run that --run-dir holds. SIGTERM or SIGUSR1 to any rank: all ranks save between two steps
-and exit with 75; RUN/status.json says so where a launcher hides the code.
-"""
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Train a BERT on instance shards under DeepSpeed ZeRO, or resume a run."
-    parser.notes = NOTES
-    parser.examples = [
-        "megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first",
-        "deepspeed --num_gpus 8 --module megabert pretrain --recipe bert_base --data.path DATA --run-dir runs/base",
-        "torchrun --nproc_per_node 2 -m megabert pretrain --recipe debug --data.path DATA --run-dir runs/two",
-        "megabert pretrain --recipe bert_base_1gpu --init-from FOLDER --data.path DATA --run-dir runs/continued",
-        "megabert pretrain --recipe bert_large --init-from BASE --init-tiling --data.path DATA --run-dir runs/large",
-        "megabert pretrain --recipe modernbert_1gpu --init-from HF --init-vocabulary transfer --data.path DATA",
-        "megabert pretrain --fork runs/base@4000 --run-dir runs/gentler --phases.0.learning-rate 1e-4",
-    ]
-    parser.add_argument(
-        "--recipe",
-        metavar="NAME|FILE",
-        help=f"what to train: {', '.join(shipped_names('recipe'))}, or a file (default: debug; with --fork that run's "
-        "configuration)",
-    )
+    recipes = ", ".join(shipped_names("recipe"))
+    text = f"what to train: {recipes}, or a file (default: debug; with --fork that run's configuration)"
+    parser.add_argument("--recipe", metavar="NAME|FILE", help=text)
     parser.add_config_files(under="the recipe")
     parser.add_argument("--run-dir", default="runs/run", metavar="DIR", help="folder of the run (default: runs/run)")
     parser.add_device()
     parser.add_stops(dry_run="check configuration and data, show the plan")
     text = "ranks that --dry-run plans for (default: the launcher's, or 1)"
-    parser.add_argument("--world-size", type=int, metavar="N", help=text)
+    parser.add_argument("--world-size", type=positive, metavar="N", help=text)
     text = "GPU that --dry-run plans for, as for megabert estimate (default: this machine's)"
     parser.add_argument("--gpu", metavar="KIND", help=text)
     text = "record these steps, N or N-M, with torch.profiler into RUN/profile (rank 0)"
@@ -75,22 +70,14 @@ def add_arguments(parser: Parser) -> None:
     parser.add_rule("--profile", excludes=["--logging.profile-steps"])
     phase = ("phases.N.steps", "phases.N.global-batch-size", "phases.N.learning-rate")
     machine = ("engine", "precision", "micro-batch-tokens")
-    parser.add_fields(
-        RunConfig,
-        first=("recipe", "data.path", "run-dir", *phase, *machine, "seed", "init-from", "dry-run"),
-        sections=(
-            "data",
-            "phases.N",
-            "",
-            "model",
-            "optimizer",
-            "average",
-            "checkpoint",
-            "validation",
-            "logging",
-            "ops",
-        ),
+    first = ("recipe", "data.path", "run-dir", *phase, *machine, "seed", "init-from", "dry-run")
+    sections = (
+        "data",
+        "phases.N",
+        "",
+        *(["model", "optimizer", "average", "checkpoint", "validation", "logging", "ops"]),
     )
+    parser.add_fields(RunConfig, first=first, sections=sections)
 
 
 def run(options: Namespace) -> int:
@@ -133,8 +120,6 @@ def _dry_run(options: Namespace, config: RunConfig) -> None:
 
     run_dir = Path(options.run_dir)
     ranks = options.world_size if options.world_size is not None else int(describe_rank()["WORLD_SIZE"])
-    if ranks < 1:
-        raise ConfigError(f"--world-size {ranks}: at least 1 rank has to be planned for.")
     print(describe_run(config, run_dir, initial=_initial(config, run_dir), world_size=ranks, gpu=options.gpu))
 
 

@@ -1,39 +1,34 @@
-"""``megabert report``: what a run has learned, or how a fine-tuned model errs."""
+"""Print one table of what a run has learned, phase by phase, next to the unigram baseline.
+
+It also writes the loss curve as RUN/loss.png and, with --html and --png, one page of curves. With --text it shows the
+guesses for [MASK] of the unigram, the untrained and the trained model side by side. Of a fine-tuning it prints the
+scores, which labels are taken for which, and the errors of which the model is surest.
+
+Examples:
+  megabert report runs/demo --text "He went to [MASK] sea." --html report.html
+  megabert report runs/mrpc --examples 20
+"""
 
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, positive
+from megabert.command_line.program import Parser, positive, refuse_flags
 from megabert.command_line.terminal import loading
-from megabert.errors import ConfigError, DataError
+from megabert.errors import DataError
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = (
-        "Print one table of what a run has learned, phase by phase, next to the unigram baseline; write the loss "
-        "curve as RUN/loss.png; with --text, show guesses for [MASK] of the unigram, the untrained and the trained "
-        "model side by side. --html and --png write one page of curves as well. Of a fine-tuning: its scores, which "
-        "labels are taken for which, and the errors of which the model is surest."
-    )
-    parser.examples = [
-        'megabert report runs/demo --text "He went to [MASK] sea." --html report.html',
-        "megabert report runs/mrpc --examples 20",
-    ]
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder, or folder of a fine-tuning")
     parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
     parser.add_checkpoint()
-    parser.add_argument(
-        "--min-margin",
-        type=float,
-        metavar="NATS",
-        help="fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline",
-    )
+    text = "fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline"
+    parser.add_argument("--min-margin", type=float, metavar="NATS", help=text)
     text = "also write curves, tables and configuration as one self-contained page"
     parser.add_argument("--html", type=Path, metavar="FILE", help=text)
     parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
     text = "fine-tunings: how many errors are shown (default: 5)"
-    parser.add_argument("--examples", type=positive, metavar="N", help=text)
+    parser.add_argument("--examples", type=positive, default=5, metavar="N", help=text)
 
 
 def run(options: Namespace) -> int:
@@ -42,12 +37,11 @@ def run(options: Namespace) -> int:
 
     if is_finetuning(options.run_dir):
         return _report_finetuning(options)
-    if options.examples is not None:
-        raise ConfigError("--examples: changes nothing in the report of a run. Leave it out.")
+    refuse_flags(["--examples"], options.given, "on the report of a run")
     from megabert.training.run.folder import read_config
 
     run_dir = options.run_dir
-    read_config(run_dir)  # says what is no run before the seconds that torch takes
+    read_config(run_dir)  # refuses another folder before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.files import atomic_write, refuse_input
         from megabert.inspection.fill_mask import compare_guesses
@@ -89,13 +83,10 @@ def _report_finetuning(options: Namespace) -> int:
     from megabert.finetuning.predictions import render_report
     from megabert.finetuning.results import read_summaries
 
-    given = {"text": options.text, "min-margin": options.min_margin, "html": options.html, "png": options.png}
-    given["checkpoint"] = None if options.checkpoint == "last" else options.checkpoint
-    without = [name for name, value in given.items() if value not in (None, [])]
-    if without:
-        raise ConfigError(f"--{without[0]}: changes nothing in the report of a fine-tuning. Leave it out.")
+    idle = ["--text", "--checkpoint", "--min-margin", "--html", "--png"]
+    refuse_flags(idle, options.given, "on the report of a fine-tuning")
     reports = [
-        render_report(folder, summary, examples=options.examples or 5)
+        render_report(folder, summary, examples=options.examples)
         for folder, summary in read_summaries(options.run_dir).values()
     ]
     print("\n\n\n".join(reports))

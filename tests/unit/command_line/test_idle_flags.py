@@ -49,7 +49,7 @@ def test_no_option_takes_an_empty_word_or_a_lax_number(program, name):
 
 
 def is_number(action: argparse.Action) -> bool:
-    return action.type in (int, float) or getattr(action.type, "__name__", "") in ("positive", "_workers", "_tolerance")
+    return action.type in (int, float) or getattr(action.type, "__name__", "") in ("read_bounded", "_workers")
 
 
 @pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))

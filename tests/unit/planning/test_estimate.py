@@ -154,8 +154,8 @@ def test_engine_chooses_the_stage(capsys):
     [
         (["--gpu", "h10"], ["did you mean h100?"]),
         (["--gpu", "v100", "--precision", "bf16"], ["figures of v100 are for fp16"]),
-        (["--nodes", "0"], ["--nodes 0 must be above 0"]),
-        (["--efficiency", "45"], ["above 0, at most 1"]),
+        (["--nodes", "0"], ["--nodes: 0 is not at least 1"]),
+        (["--efficiency", "45"], ["45 is not above 0 and at most 1"]),
         (["--model.hidden_size", "65536", "--model.num_attention_heads", "1024"], ["micro_batch_tokens", "zero3"]),
     ],
 )
