@@ -127,10 +127,12 @@ def python_texts(path: str, content: str) -> Iterator[Text]:
     tree = ast.parse(content)
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and SHOWN_BY_HELP.search(path)]
     # The string after a field of a configuration is its help.
-    fields = {id(text) for body in bodies for field, text in pairwise(body) if isinstance(field, ast.AnnAssign)}
+    shown = {id(text) for body in bodies for field, text in pairwise(body) if isinstance(field, ast.AnnAssign)}
+    if "/commands/" in path:  # the docstring of a command is its help
+        shown |= {id(node) for node in tree.body[:1]}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield Text("message" if id(node) in fields else "prose", path, node.lineno, node.value.value)
+            yield Text("message" if id(node) in shown else "prose", path, node.lineno, node.value.value)
         if isinstance(node, ast.Call) and ERRORS.search(_name(node.func)):
             words = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
             yield Text("message", path, node.lineno, " ".join(word for word in words if isinstance(word, str)))

@@ -1,4 +1,9 @@
-"""``megabert-data build``: text to shards of pre-training instances."""
+"""Make shards of pre-training instances from text: clean, split, tokenize, pair, mask, write.
+
+Examples:
+  megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512
+  megabert-data build --config build.yaml --output data/mine
+"""
 
 import sys
 from argparse import Namespace
@@ -30,11 +35,6 @@ MIN_RANDOM_SHARE, FEW_INSTANCES = 0.25, 8
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Make shards of pre-training instances from text: clean, split, tokenize, pair, mask, write."
-    parser.examples = [
-        "megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512",
-        "megabert-data build --config build.yaml --output data/mine",
-    ]
     add_source_arguments(parser)
     text = "folder of the build; the same command continues it"
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=text)

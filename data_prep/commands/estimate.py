@@ -1,4 +1,9 @@
-"""``megabert-data estimate``: what a build will take."""
+"""Print the needs of a build: units, files, disk, memory and time. Nothing is written.
+
+Examples:
+  megabert-data estimate --input-bytes 10TB --ranks 1000
+  megabert-data estimate --input 'texts/*.jsonl' --lengths 128 --output data/mine
+"""
 
 import re
 from argparse import ArgumentTypeError, Namespace
@@ -18,11 +23,6 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Say what a build will take: units, files, disk, memory and time. Nothing is written."
-    parser.examples = [
-        "megabert-data estimate --input-bytes 10TB --ranks 1000",
-        "megabert-data estimate --input 'texts/*.jsonl' --lengths 128 --output data/mine",
-    ]
     add_source_arguments(parser)
     text = "bytes of text, uncompressed, in place of --input: 500GB, 10TB"
     parser.add_argument("--input-bytes", type=_size, metavar="SIZE", help=text)

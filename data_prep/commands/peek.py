@@ -1,4 +1,8 @@
-"""``megabert-data peek``: one instance, masks in place."""
+"""Show one instance: its segments, its label, and at each masked position the piece shown and the piece hidden.
+
+Example:
+  megabert-data peek data/mine/instances/128/train-00000-00.arrow:7
+"""
 
 import re
 from argparse import Namespace
@@ -17,8 +21,6 @@ from megabert.tokenization.written import readable_pieces
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Show one instance: its segments, what each masked position shows and hides, its label."
-    parser.examples = ["megabert-data peek data/mine/instances/128/train-00000-00.arrow:7"]
     parser.add_argument("place", metavar="SHARD:ROW", help="a shard's path and a row of it, from 0")
     text = "folder of the tokenizer (default: tokenizer/ next to the shard)"
     parser.add_argument("--tokenizer", type=Path, metavar="DIR", help=text)

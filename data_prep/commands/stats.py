@@ -1,4 +1,8 @@
-"""``megabert-data stats``: what a build contains and what was dropped."""
+"""Print the contents of a build and the text that was dropped, for each length and split.
+
+Example:
+  megabert-data stats data/mine --plots data/mine/plots
+"""
 
 import re
 from argparse import Namespace
@@ -12,8 +16,6 @@ from megabert.shards import MANIFEST_NAME, read_manifest
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Print what a build contains and what was dropped, for each length and split."
-    parser.examples = ["megabert-data stats data/mine --plots data/mine/plots"]
     parser.add_argument("folder", type=Path, metavar="DIR", help="a build, or one folder of its shards")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also write PNG pictures there")
 

@@ -1,4 +1,8 @@
-"""``megabert-data verify``: hash every shard again and check every instance."""
+"""Hash every shard again, compare it with the manifest, and check every instance.
+
+Example:
+  megabert-data verify data/mine
+"""
 
 from argparse import Namespace
 from pathlib import Path
@@ -16,8 +20,6 @@ SHOWN_PROBLEMS = 20
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Hash every shard again, compare it with the manifest, and check every instance."
-    parser.examples = ["megabert-data verify data/mine"]
     parser.add_argument("folder", type=Path, metavar="DIR", help="a build, or one folder of its shards")
     text = "also compare every instance with the build's documents, three times as long"
     parser.add_argument("--text", action="store_true", help=text)

@@ -1,4 +1,8 @@
-"""``megabert-data vocab``: a vocabulary without a build."""
+"""Train a vocabulary without a build, from the same files and flags of its first steps.
+
+Example:
+  megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522
+"""
 
 from argparse import Namespace
 from collections.abc import Iterator
@@ -29,8 +33,6 @@ LATER = (
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.description = "Train a vocabulary without a build, from the same files and flags of its first steps."
-    parser.examples = ["megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522"]
     add_source_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new folder for the tokenizer")
     first = ("input", "output", "config", "pieces", "vocab-size", "uncased", "clean", "max-bad-share")

@@ -1,1 +1,1 @@
-"""One file a command: its arguments, and the call that does its work."""
+"""One file per command: its arguments, and the call that does its work."""

@@ -1,6 +1,6 @@
 """Write a vector for each line of a UTF-8 text file, or vectors of its tokens, to Parquet or .npy.
 
-Row i is line i + 1; an empty line's vector is that of [CLS] [SEP]. Lines longer than the model's positions are cut,
+Row i is line i + 1; an empty line gets the vector of [CLS] [SEP]. Lines longer than the model's positions are cut,
 counted and named. Memory does not grow with the file.
 
 Example:
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from megabert.command_line.program import Parser, positive
 from megabert.commands.model_argument import open_model
-from megabert.files import check_regular, refuse_input
+from megabert.files import refuse_input
 
 
 def add_arguments(parser: Parser) -> None:
@@ -32,8 +32,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, stream the file through it, say what was done."""
-    check_regular(options.file)
-    source = open_model(options)
+    source = open_model(options, options.file)
     import torch
 
     from megabert.inspection.embed import check_output, embed_file

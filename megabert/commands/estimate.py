@@ -1,6 +1,6 @@
-"""Say what a recipe needs on some GPUs.
+"""Print the needs of a recipe on some GPUs: memory, time, disk and data.
 
-That is memory by ZeRO stage and token budget, FLOPs, days per phase, disk of the checkpoints, passes over the corpus.
+It prints memory by ZeRO stage and token budget, FLOPs, days per phase, disk of the checkpoints, passes over the corpus.
 
 Fields of the configuration are flags by their path, as for megabert pretrain. Times follow from datasheets and one
 fitted number, the share of the peak while computing; docs/scaling.md compares them with published systems.

@@ -1,4 +1,4 @@
-"""Print one table of what a run has learned, phase by phase, next to the unigram baseline.
+"""Print one table of the progress of a run, phase by phase, next to the unigram baseline.
 
 It also writes the loss curve as RUN/loss.png and, with --html and --png, one page of curves. With --text it shows the
 guesses for [MASK] of the unigram, the untrained and the trained model side by side. Of a fine-tuning it prints the

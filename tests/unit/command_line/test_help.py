@@ -19,7 +19,7 @@ from megabert.observability.gpus import GPUS
 
 def flags(text: str) -> dict[str, str]:
     """Return what follows each flag, in one line."""
-    parts = re.split(r"^  (?=-)", text.partition("\nexample")[0], flags=re.MULTILINE)[1:]
+    parts = re.split(r"^  (?=-)", text.partition("\nExample")[0], flags=re.MULTILINE)[1:]
     pairs = [part.split("\n\n")[0].partition(" ") for part in parts]
     return {name: " ".join(about.split()) for name, _, about in pairs}
 
@@ -43,7 +43,7 @@ COMMANDS = [(program, name) for program in (MEGABERT, DATA) for name in program.
 @pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
 def test_every_command_has_help_with_an_example(program, name, shown):
     text = shown(program, name, "--help")
-    assert f"{program.name} {name}" in text.split("\nexample")[-1]
+    assert f"{program.name} {name}" in text.split("\nExample")[-1]
     assert len(flags(text)) <= 14, "the flags that most runs set"
     # Texts begin with a capital letter, which a list of values must not be given.
     assert not [about for about in flags(text).values() if re.search(r"(^|[A-Z}] )[A-Z][a-z0-9_-]+,", about)]
