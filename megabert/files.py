@@ -217,11 +217,16 @@ def is_anything_open() -> bool:
     return bool(UNDER_WAY) or any(not stream.closed for stream in _LOCKS)
 
 
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a whole folder, if there is one."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
 def remove_under_way() -> None:
     """Remove the temporary files and folders of a process that ends."""
     for path in list(UNDER_WAY):
         with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            _remove(path)
 
 
 def remove_temporaries(root: Path, patterns: Iterable[str]) -> None:
@@ -232,7 +237,7 @@ def remove_temporaries(root: Path, patterns: Iterable[str]) -> None:
         patterns: Where the lock's holder has temporary files, as globs.
     """
     for path in [path for pattern in patterns for path in root.glob(pattern) if is_temporary(path)]:
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        _remove(path)
 
 
 def is_temporary(path: Path) -> bool:
@@ -278,44 +283,48 @@ def refuse_input(output: Path, *inputs: Path) -> None:
                 raise ConfigError(f"{output}: is {path}, which this command reads. Name another file.")
 
 
-def name_by_path(error: OSError, temporary: Path, path: Path) -> None:
-    """Let an error name the path that the user knows in place of its temporary name."""
-    if str(error.filename) == str(temporary):
-        error.filename = str(path)
+@contextmanager
+def under_way(path: Path) -> Iterator[Path]:
+    """Yield a new temporary name next to a path, and remove what is left under it in the end.
+
+    Raises:
+        DataError: The disk is full; the message names the folder and its free space.
+    """
+    temporary = temporary_path(path)
+    UNDER_WAY.add(temporary)
+    try:
+        yield temporary
+    except OSError as error:
+        # Within a folder that is being published, its own error names the folder.
+        if error.errno in NO_SPACE and not any(map(is_temporary, path.parents)):
+            raise disk_full(path, error) from error
+        if str(error.filename) == str(temporary):  # a name that no user knows
+            error.filename = str(path)
+        raise
+    finally:
+        with suppress(OSError):
+            _remove(temporary)
+        UNDER_WAY.discard(temporary)
 
 
 @contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path next to ``path``; on success sync it and rename it to ``path``.
 
-    On any error the temporary file is removed and ``path`` is as it was. A symbolic link is replaced; what it leads to
-    stays as it is.
+    On any error the temporary file is removed and ``path`` is as it was. A symbolic link is replaced; its target stays
+    as it is.
 
     Raises:
-        DataError: ``path`` is a folder, a device or a loop of links, or the disk is full; the message names the folder
-            and its free space.
+        DataError: ``path`` is a folder, a device or a loop of links, or the disk is full.
     """
     path = Path(path)
     check_replaceable(path, is_folder=False)
-    temporary = temporary_path(path)
-    UNDER_WAY.add(temporary)
-    try:
+    with under_way(path) as temporary:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         sync_file(temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            # Within a folder that is being published, its own error names the folder.
-            if error.errno in NO_SPACE and not any(map(is_temporary, path.parents)):
-                raise disk_full(path, error) from error
-            name_by_path(error, temporary, path)
-        raise
-    finally:
-        UNDER_WAY.discard(temporary)
 
 
 def disk_full(path: Path, error: OSError) -> DataError:

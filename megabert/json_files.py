@@ -17,7 +17,8 @@ Content = TypeVar("Content")
 
 
 @cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
+def adapter_of(cls: Any) -> TypeAdapter[Any]:
+    """Return the checks of a type; making them takes pydantic some time."""
     return TypeAdapter(cls)
 
 
@@ -55,18 +56,16 @@ def parse_json(
     Raises:
         MegabertError: As in `read_json`.
     """
-    adapter = _adapter(cls)  # type: ignore[arg-type]  # types are hashable, which mypy does not know of Content
     try:
         # Strict: a number that is written as a word is damage here, not a value to convert.
-        value: Content = adapter.validate_json(content, strict=True)
+        return adapter_of(cls).validate_json(content, strict=True)  # type: ignore[arg-type,no-any-return]
     except ValidationError as failure:
         problem = failure.errors(include_url=False)[0]
         field = ".".join(map(str, problem["loc"]))
         what = f"{field}: {problem['msg']}" if field else problem["msg"]
         raise error(f"{where}: damaged or edited ({what}). {remedy}") from None
-    return value
 
 
 def to_json(value: Any) -> Any:
     """Return a dataclass (or any other value) as plain JSON values, as `read_json` reads them back."""
-    return _adapter(type(value)).dump_python(value, mode="json")  # type: ignore[arg-type]
+    return adapter_of(type(value)).dump_python(value, mode="json")  # type: ignore[arg-type]

@@ -9,19 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megabert.errors import DataError
-from megabert.files import (
-    NAME_SHOWN,
-    NO_SPACE,
-    UNDER_WAY,
-    check_replaceable,
-    disk_full,
-    name_by_path,
-    open_lock,
-    sync_file,
-    sync_folder,
-    temporary_path,
-    try_lock,
-)
+from megabert.files import NAME_SHOWN, check_replaceable, open_lock, sync_file, sync_folder, try_lock, under_way
 
 UNFINISHED = ".unfinished"
 """Marks a temporary folder as ours, and is locked for as long as its process lives."""
@@ -38,14 +26,11 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
     ``folder`` is as it was. What a killed process left of its own is removed by the next one.
 
     Raises:
-        DataError: ``folder`` is a file, a device or a loop of links, or the disk is full; the message names the folder
-            and its free space.
+        DataError: ``folder`` is a file, a device or a loop of links, or the disk is full.
     """
     folder = Path(folder)
     check_replaceable(folder, is_folder=True)
-    temporary = temporary_path(folder)
-    UNDER_WAY.add(temporary)
-    try:
+    with under_way(folder) as temporary:
         _remove_unfinished(folder)
         new = temporary / "new"
         new.mkdir(parents=True)
@@ -56,14 +41,6 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
                 sync_file(path)
             sync_folder(new)
             replace_folder(new, folder, aside=temporary / _ASIDE)
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise disk_full(folder, error) from error
-        name_by_path(error, temporary, folder)
-        raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        UNDER_WAY.discard(temporary)
 
 
 def _remove_unfinished(folder: Path) -> None:
@@ -74,9 +51,8 @@ def _remove_unfinished(folder: Path) -> None:
             try:
                 with open_lock(path / UNFINISHED) as mark:
                     if try_lock(mark, fcntl.LOCK_EX):
-                        if (path / _ASIDE).is_dir() and not os.path.lexists(
-                            folder
-                        ):  # killed in the moment of the exchange
+                        # Killed in the moment of the exchange: the previous content is still aside.
+                        if (path / _ASIDE).is_dir() and not os.path.lexists(folder):
                             (path / _ASIDE).rename(folder)
                         shutil.rmtree(path, ignore_errors=True)
             except (OSError, DataError):  # another process is writing it, or may write where we may not

@@ -1,6 +1,6 @@
 """What is wrong between the parts of a configuration, which no part can check by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from megabert.config.run import RunConfig
@@ -14,51 +14,43 @@ def contradictions(config: RunConfig, *, positions_from: str | None = None) -> l
         config: The whole run.
         positions_from: Source of weights that ``model.max_position_embeddings`` comes from; None where it was said.
     """
-    problems = []
-    if config.init_tiling and config.init_from is None and config.fork is None:
-        problems.append("  init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out.")
-    if config.init_vocabulary == "transfer" and config.init_from is None and config.fork is None:
-        problems.append(
-            "  init_vocabulary=transfer: there is nothing to transfer; set init_from to a model, or leave it out."
-        )
+    return [f"  {problem}" for problem in _contradictions(config, positions_from)]
+
+
+def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[str]:
+    has_source = config.init_from is not None or config.fork is not None
+    if config.init_tiling and not has_source:
+        yield "init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out."
+    if config.init_vocabulary == "transfer" and not has_source:
+        remedy = "set init_from to a model, or leave it out"
+        yield f"init_vocabulary=transfer: there is nothing to transfer; {remedy}."
     if config.validation.weights == "average" and config.average.decay is None:
-        problems.append(
-            "  validation.weights=average, but no average is kept: set average.decay, such as 0.999, or take "
-            "validation.weights trained."
-        )
+        remedy = "set average.decay, such as 0.999, or take validation.weights trained"
+        yield f"validation.weights=average, but no average is kept: {remedy}."
+    tokens, model = config.micro_batch_tokens, config.model
     for i, phase in enumerate(config.phases):
-        if phase.max_seq_length > config.model.max_position_embeddings:
-            problems.append(_too_long(i, config, positions_from))
-        if phase.global_rope_theta is not None and not config.model.traits.is_pre_norm:
-            problems.append(
-                f"  phases[{i}].global_rope_theta={phase.global_rope_theta:g} goes with model.family=modernbert, not "
-                f"{config.model.family}, which has no rotary positions. Leave it out."
-            )
-        tokens = config.micro_batch_tokens
+        length, base = f"phases[{i}].max_seq_length={phase.max_seq_length}", phase.global_rope_theta
+        if phase.max_seq_length > model.max_position_embeddings:
+            yield f"{length} is above {_describe_positions(i, config, positions_from)}"
+        if base is not None and not model.traits.is_pre_norm:
+            other = f"{model.family}, which has no rotary positions. Leave it out."
+            yield f"phases[{i}].global_rope_theta={base:g} goes with model.family=modernbert, not {other}"
         if tokens != "auto" and tokens < phase.max_seq_length:
-            problems.append(
-                f"  micro_batch_tokens={tokens} is below phases[{i}].max_seq_length={phase.max_seq_length}: "
-                f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
-            )
-    return problems
+            remedy = f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
+            yield f"micro_batch_tokens={tokens} is below {length}: {remedy}"
 
 
-def _too_long(index: int, config: RunConfig, source: str | None) -> str:
-    """Return what is said of a phase longer than the positions; a source may have fewer of these than the recipe."""
-    limit, lengths = config.model.max_position_embeddings, [phase.max_seq_length for phase in config.phases]
-    found = f"  phases[{index}].max_seq_length={lengths[index]} is above "
+def _describe_positions(index: int, config: RunConfig, source: str | None) -> str:
+    """Return the limit that a phase's length is above, and the remedy; a source may set it instead of the recipe."""
+    limit = config.model.max_position_embeddings
+    build = f"Build shards of length {limit} or less"
     if source is None:
-        return (
-            f"{found}model.max_position_embeddings={limit}. Build shards of length {limit} or less, or raise "
-            "model.max_position_embeddings."
-        )
-    found += (
-        f"the {limit} positions of init_from={source}. Build shards of length {limit} or less and set "
-        f"--phases.{index}.max-seq-length {limit}, or "
-    )
+        return f"model.max_position_embeddings={limit}. {build}, or raise model.max_position_embeddings."
+    positions = f"the {limit} positions of init_from={source}. {build} and set --phases.{index}.max-seq-length {limit}"
     if not config.model.traits.is_pre_norm:
-        return f"{found}take weights with more positions."
-    return f"{found}add --model.max-position-embeddings {max(lengths)}: rotary positions have no weights."
+        return f"{positions}, or take weights with more positions."
+    longest = max(phase.max_seq_length for phase in config.phases)
+    return f"{positions}, or add --model.max-position-embeddings {longest}: rotary positions have no weights."
 
 
 def check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:

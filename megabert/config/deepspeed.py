@@ -6,14 +6,14 @@ DeepSpeed itself silently ignores unknown keys, and reads ``"auto"`` as false.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from megabert.config.loading import read_mapping, shipped_or_own
-from megabert.config.names import did_you_mean
+from megabert.config.names import did_you_mean, value_at
 from megabert.config.run import RunConfig
 from megabert.config.yaml_text import read_number
 from megabert.errors import ConfigError
@@ -25,48 +25,46 @@ IN_FLIGHT = 2
 
 Elements = Annotated[int, Field(ge=0, le=10**13)]
 Bucket = Annotated[int, Field(ge=1, le=10**13)]
-Few = Annotated[int, Field(ge=0, le=10**6)]
 Number = Annotated[float, Field(ge=0, le=2**64)]
 
-ENGINE_KEYS: dict[str, dict[str, Any]] = {
+_KEYS_BY_TYPE: dict[str, dict[Any, str]] = {
     "": {
-        **dict.fromkeys(("zero_optimization", "bf16", "fp16", "data_types"), dict),
-        **dict.fromkeys(("comms_logger", "flops_profiler"), dict),
-        **dict.fromkeys(("managed_gradient_accumulation", "zero_allow_untested_optimizer"), bool),
-        **dict.fromkeys(
-            ("zero_force_ds_cpu_optimizer", "wall_clock_breakdown", "memory_breakdown", "dump_state"), bool
-        ),
-        **dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), Bucket),
-        "communication_data_type": str,
-        "gradient_clipping": Number,
-        "steps_per_print": Bucket,
+        dict: "zero_optimization bf16 fp16 data_types comms_logger flops_profiler",
+        bool: "managed_gradient_accumulation zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
+        "wall_clock_breakdown memory_breakdown dump_state",
+        Bucket: "train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print",
+        Number: "gradient_clipping",
+        str: "communication_data_type",
     },
     "zero_optimization": {
-        "stage": Annotated[int, Field(ge=0, le=3)],
-        **dict.fromkeys(("contiguous_gradients", "reduce_scatter", "overlap_comm", "allgather_partitions"), bool),
-        **dict.fromkeys(("reduce_bucket_size", "allgather_bucket_size", "sub_group_size"), Bucket),
-        **dict.fromkeys(("offload_param", "offload_optimizer", "round_robin_gradients"), Any),  # refused if they are on
-        **dict.fromkeys(("stage3_max_live_parameters", "stage3_max_reuse_distance"), Elements),
-        **dict.fromkeys(("stage3_prefetch_bucket_size", "stage3_module_granularity_threshold"), Elements),
-        **dict.fromkeys(("stage3_param_persistence_threshold", "stage3_model_persistence_threshold"), Elements),
-        **dict.fromkeys(("stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential"), bool),
+        Annotated[int, Field(ge=0, le=3)]: "stage",
+        bool: "contiguous_gradients reduce_scatter overlap_comm allgather_partitions "
+        "stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential",
+        Bucket: "reduce_bucket_size allgather_bucket_size sub_group_size",
+        Elements: "stage3_max_live_parameters stage3_max_reuse_distance stage3_prefetch_bucket_size "
+        "stage3_module_granularity_threshold stage3_param_persistence_threshold stage3_model_persistence_threshold",
+        Any: "offload_param offload_optimizer round_robin_gradients",  # refused if they are on
     },
-    "bf16": {"enabled": bool},
+    "bf16": {bool: "enabled"},
     "fp16": {
-        "enabled": bool,
-        "initial_scale_power": Annotated[int, Field(ge=0, le=64)],
-        **dict.fromkeys(("loss_scale", "min_loss_scale"), Number),
-        **dict.fromkeys(("loss_scale_window", "hysteresis"), Annotated[int, Field(ge=1, le=10**6)]),
+        bool: "enabled",
+        Annotated[int, Field(ge=0, le=64)]: "initial_scale_power",
+        Number: "loss_scale min_loss_scale",
+        Annotated[int, Field(ge=1, le=10**6)]: "loss_scale_window hysteresis",
     },
-    "data_types": {"grad_accum_dtype": str},
-    "comms_logger": {**dict.fromkeys(("enabled", "verbose", "prof_all", "debug"), bool), "prof_ops": list[str]},
+    "data_types": {str: "grad_accum_dtype"},
+    "comms_logger": {bool: "enabled verbose prof_all debug", list[str]: "prof_ops"},
     "flops_profiler": {
-        **dict.fromkeys(("enabled", "detailed"), bool),
-        **dict.fromkeys(("profile_step", "top_modules"), Few),
-        "module_depth": Annotated[int, Field(ge=-1, le=1000)],
-        "recompute_fwd_factor": Number,
-        "output_file": str,
+        bool: "enabled detailed",
+        Annotated[int, Field(ge=0, le=10**6)]: "profile_step top_modules",
+        Annotated[int, Field(ge=-1, le=1000)]: "module_depth",
+        Number: "recompute_fwd_factor",
+        str: "output_file",
     },
+}
+ENGINE_KEYS: dict[str, dict[str, Any]] = {
+    section: {key: kind for kind, keys in types.items() for key in keys.split()}
+    for section, types in _KEYS_BY_TYPE.items()
 }
 """Every key of an engine file, by its section, with the type of its values."""
 
@@ -98,8 +96,8 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
         ConfigError: Naming every unknown key, contradiction and unsupported combination.
     """
     path = shipped_or_own("engine", name_or_file)
-    engine = read_mapping(path, _parse, "JSON", wanted="an object", remedy="Give a name or a file.")
-    problems = _misfits(engine)
+    engine = read_mapping(path, _parse, "JSON", remedy="Give a name or a file.")
+    problems = [*_misfits(engine)]
     if problems:
         raise _refusal(path, problems)
     owned = {
@@ -159,13 +157,6 @@ def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
     return derive_deepspeed(engine, precision=precision, max_grad_norm=config.optimizer.max_grad_norm)
 
 
-def value_at(values: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path, or None if there is none."""
-    for key in path.split("."):
-        values = values.get(key) if isinstance(values, Mapping) else None  # type: ignore[assignment]
-    return values
-
-
 def zero_stage_of(engine: Mapping[str, Any]) -> int:
     """Return the ZeRO stage of a complete dictionary."""
     return int(value_at(engine, "zero_optimization.stage") or 0)
@@ -173,21 +164,18 @@ def zero_stage_of(engine: Mapping[str, Any]) -> int:
 
 def unsupported(engine: Mapping[str, Any], precision: str) -> list[str]:
     """Return a line with the remedy for each setting that DeepSpeed would accept and megabert does not support."""
-    problems = _misfits(engine)
+    problems = [*_misfits(engine)]
     if problems:  # whatever else is wrong with such values means little
         return problems
     zero = engine.get("zero_optimization", {})
     stage = zero.get("stage", 0)
     if stage == 0 and precision != "fp32":
-        problems.append(
-            f"zero_optimization.stage=0 cannot train in {precision}: DeepSpeed leaves the loss unscaled or refuses. "
-            "Use stage 1 (--engine zero1), or precision fp32"
-        )
+        remedy = "Use stage 1 (--engine zero1), or precision fp32"
+        why = f"cannot train in {precision}: DeepSpeed leaves the loss unscaled or refuses"
+        problems.append(f"zero_optimization.stage=0 {why}. {remedy}")
     if zero.get("round_robin_gradients"):
-        problems.append(
-            "zero_optimization.round_robin_gradients=true misplaces parameters in DeepSpeed's own fragment table; "
-            "remove it"
-        )
+        why = "misplaces parameters in DeepSpeed's own fragment table; remove it"
+        problems.append(f"zero_optimization.round_robin_gradients=true {why}")
     problems += [
         f"zero_optimization.{key}: offload is not supported; remove it, and take a higher stage for less memory"
         for key in ("offload_param", "offload_optimizer")
@@ -202,38 +190,28 @@ def _owner(key: str) -> str:
     return f"the recipe's {fields[key]}" if key in fields else "how megabert drives DeepSpeed"
 
 
-def _misfits(engine: Mapping[str, Any]) -> list[str]:
-    """Return a line for each key that is unknown, and for each value of another type than its key's."""
-    return [
-        problem
-        for section, types in ENGINE_KEYS.items()
-        if isinstance(values := value_at(engine, section) if section else engine, Mapping)
-        for key, value in values.items()
-        if (problem := _misfit(f"{section}.{key}" if section else key, value, types))
-    ]
+def _misfits(engine: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each key that is unknown, and for each value of another type than its key's."""
+    for section, types in ENGINE_KEYS.items():
+        values = value_at(engine, section) if section else engine
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            path = f"{section}.{key}" if section else key
+            if key not in types:
+                yield f"{path}: unknown key{did_you_mean(key, sorted(types))}"
+            elif value != "auto":  # which is filled in, or refused by its name
+                try:
+                    TypeAdapter(types[key]).validate_python(value, strict=True)
+                except ValidationError as error:
+                    yield f"{path}={json.dumps(value)[:100]}: {error.errors()[0]['msg']}"
 
 
-def _misfit(path: str, value: Any, types: Mapping[str, Any]) -> str | None:
-    key = path.rpartition(".")[2]
-    if key not in types:
-        return f"{path}: unknown key{did_you_mean(key, sorted(types))}"
-    if value == "auto":  # filled in, or refused by its name
-        return None
-    try:
-        TypeAdapter(types[key]).validate_python(value, strict=True)
-    except ValidationError as error:
-        return f"{path}={json.dumps(value)[:100]}: {error.errors()[0]['msg']}"
-    return None
-
-
-def _autos(values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    paths = []
+def _autos(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the paths of all values that are still "auto"."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            paths += _autos(value, f"{prefix}{key}.")
+            yield from _autos(value, f"{prefix}{key}.")
         elif value == "auto":
-            paths.append(prefix + key)
-    return paths
+            yield prefix + key
 
 
 def _set(values: dict[str, Any], path: str, value: Any) -> None:

@@ -43,6 +43,7 @@ class Family:
     """Whether dense layers and LayerNorms have a bias; the decoder of the masked-LM head has one in any case."""
 
 
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _RELATIVE = {
     "pos_att_type": ("c2p", "p2c"),
     "position_biased_input": False,
@@ -64,13 +65,7 @@ FAMILIES: dict[str, Family] = {
     # Lan et al. 2020; version 2 of the checkpoints drops nothing
     "albert": Family(
         objectives=("sop", "none"),
-        defaults={
-            "embedding_size": 128,
-            "num_hidden_groups": 1,
-            "hidden_act": "gelu_new",
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-        },
+        defaults={"embedding_size": 128, "num_hidden_groups": 1, "hidden_act": "gelu_new", **_NO_DROPOUT},
         always_projects=True,
     ),
     # Clark et al. 2020
@@ -91,14 +86,8 @@ FAMILIES: dict[str, Family] = {
         pooler_act="gelu",
         max_spare_rows=1024,  # 99, in the multilingual model 898
         own_fields=(
-            "pos_att_type",
-            "max_relative_positions",
-            "position_biased_input",
-            "position_buckets",
-            "share_att_key",
-            "norm_rel_ebd",
-            "conv_kernel_size",
-            "conv_act",
+            *("pos_att_type", "max_relative_positions", "position_biased_input", "position_buckets"),
+            *("share_att_key", "norm_rel_ebd", "conv_kernel_size", "conv_act"),
         ),
     ),
     # Warner et al. 2024; config.json of ModernBERT-base and ModernBERT-large
@@ -109,8 +98,7 @@ FAMILIES: dict[str, Family] = {
             "type_vocab_size": 0,
             "max_position_embeddings": 8192,
             "layer_norm_eps": 1e-5,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
+            **_NO_DROPOUT,
         },
         presets={
             "base": {"num_hidden_layers": 22, "intermediate_size": 1152},
@@ -119,13 +107,8 @@ FAMILIES: dict[str, Family] = {
         head_act="gelu",
         max_spare_rows=127,  # vocabularies are rounded up to a multiple of 64 or 128
         own_fields=(
-            "local_attention",
-            "global_attn_every_n_layers",
-            "global_rope_theta",
-            "local_rope_theta",
-            "embedding_dropout",
-            "mlp_dropout",
-            "classifier_pooling",
+            *("local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
+            *("embedding_dropout", "mlp_dropout", "classifier_pooling"),
         ),
         qkv_layout="fused",
         is_pre_norm=True,

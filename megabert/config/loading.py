@@ -3,12 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from megabert.config.contradictions import check_family, contradictions
 from megabert.config.names import did_you_mean
@@ -18,18 +17,13 @@ from megabert.config.run import RunConfig
 from megabert.config.yaml_text import parse_yaml, write_yaml
 from megabert.errors import ConfigError
 from megabert.files import read_small
+from megabert.json_files import adapter_of, to_json
 from megabert.path_arguments import takes_paths
 
 Config = TypeVar("Config")
 TILED_SIZES = (
-    "preset",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "embedding_size",
-    "num_hidden_groups",
-    "max_position_embeddings",
+    *("preset", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("embedding_size", "num_hidden_groups", "max_position_embeddings"),
 )
 """Fields of the model that are the recipe's where the weights are tiled; all others come from their source."""
 OVERRIDES = {
@@ -68,7 +62,7 @@ def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path | str) -> 
     try:
         # As JSON, since strict types take a list for a tuple, and a mapping for a dataclass, out of JSON alone.
         if not problems:
-            config: Config = _adapter(cls).validate_json(json.dumps(merged), strict=True)  # type: ignore[arg-type]
+            config: Config = adapter_of(cls).validate_json(json.dumps(merged), strict=True)  # type: ignore[arg-type]
             return config
     except ValidationError as error:
         problems = describe_problems(error.errors(), cls, read)
@@ -82,19 +76,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file is missing, is no YAML, or holds something else.
     """
-    wanted = "a mapping of fields to values"
-    return read_mapping(path, parse_yaml, "YAML", wanted=wanted, remedy="Give the path of a YAML file.")
+    return read_mapping(path, parse_yaml, "YAML", remedy="Give the path of a YAML file.")
 
 
-def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, wanted: str, remedy: str) -> dict[str, Any]:
+def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, remedy: str) -> FileValues:
     """Read a file of the user's that holds a mapping.
 
     Args:
         path: The file.
         parse: Parser of its text.
         language: What it is written in, for errors.
-        wanted: What it should hold, for errors.
-        remedy: What the user can do where there is no such file.
+        remedy: Advice to a user who has no such file.
 
     Raises:
         ConfigError: The file is missing, cannot be parsed, or holds something else.
@@ -109,15 +101,13 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, want
         raise ConfigError(f"{path}: is not valid {language}: {error}. Correct it there.") from None
     if not isinstance(parsed, dict):
         kind = "nothing" if parsed is None else f"a {type(parsed).__name__}"
-        raise ConfigError(f"{path}: holds {kind}, not {wanted}. {remedy}")
-    values = FileValues(parsed)
-    values.path = path
-    return values
+        raise ConfigError(f"{path}: holds {kind}, not a mapping of fields to values. {remedy}")
+    return FileValues(parsed, path)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Return the configuration as plain nested values that YAML and JSON can hold."""
-    return _adapter(type(config)).dump_python(config, mode="json")  # type: ignore[arg-type,no-any-return]
+    return to_json(config)  # type: ignore[no-any-return]
 
 
 def to_yaml(config: Any) -> str:
@@ -286,11 +276,6 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
             see="there-are-no-shards",
         )
     return Path(config.data.path) / "instances" / str(phase.max_seq_length)
-
-
-@cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
 
 
 def _merge(base: Any, update: Any, where: str) -> Any:

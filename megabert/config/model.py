@@ -1,6 +1,8 @@
 """The encoder's shape, with the field names of Hugging Face's ``config.json``."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -138,24 +140,6 @@ class ModelConfig:
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return {**family.defaults, **PRESETS.get(preset, {}), **family.presets.get(preset, {}), **given}
 
-    @model_validator(mode="after")
-    def _sizes_divide(self) -> "ModelConfig":
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"num_attention_heads={self.num_attention_heads} does not divide hidden_size={self.hidden_size}; "
-                f"choose a divisor, such as {max(1, self.hidden_size // 64)}"
-            )
-        if self.num_hidden_layers % (self.num_hidden_groups or 1):
-            raise ValueError(
-                f"num_hidden_groups={self.num_hidden_groups} does not divide num_hidden_layers="
-                f"{self.num_hidden_layers}; choose a divisor, 1 for one layer used again and again"
-            )
-        if self.generator_size is not None:
-            if self.family != "electra":
-                raise ValueError(f"generator_size={self.generator_size} goes with family=electra, not {self.family}")
-            self.generator()
-        return self
-
     @field_validator("pos_att_type")
     @classmethod
     def _position_scores_are_a_set(cls, value: tuple[PositionScore, ...]) -> tuple[PositionScore, ...]:
@@ -164,51 +148,58 @@ class ModelConfig:
         return tuple(sorted(value))
 
     @model_validator(mode="after")
-    def _own_fields_fit_family(self) -> "ModelConfig":
-        allowed = self.traits.own_fields
-        for name in OWN_FIELDS:
-            value = getattr(self, name)
-            if name not in allowed and value != self.traits.defaults.get(name, getattr(type(self), name)):
-                families = ", ".join(key for key, family in FAMILIES.items() if name in family.own_fields)
-                raise ValueError(f"{name}={value} goes with family={families}, not {self.family}")
-        if (self.conv_kernel_size or 1) % 2 == 0:
-            raise ValueError(f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3")
-        if allowed and (self.embedding_width != self.hidden_size or self.num_hidden_groups):
-            raise ValueError(
-                f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups} does not go with "
-                f"family={self.family}; leave both out"
-            )
-        if "pos_att_type" in allowed and not self.pos_att_type:
-            raise ValueError(f"pos_att_type is empty, but family={self.family} has no other positions; name c2p or p2c")
-        if self.type_vocab_size == 0 and not allowed:
-            raise ValueError(f"type_vocab_size=0 goes with deberta, not {self.family}; 1 means no segments")
+    def _fits_together(self) -> "ModelConfig":
+        rules = (self._contradictory_sizes, self._fields_of_other_families, self._contradictory_positions)
+        problem = next(chain.from_iterable(rule() for rule in rules), None)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
-    @model_validator(mode="after")
-    def _rotary_positions_make_sense(self) -> "ModelConfig":
+    def _contradictory_sizes(self) -> Iterator[str]:
+        hidden, layers = self.hidden_size, self.num_hidden_layers
+        if hidden % self.num_attention_heads:
+            divisor = f"choose a divisor, such as {max(1, hidden // 64)}"
+            yield f"num_attention_heads={self.num_attention_heads} does not divide hidden_size={hidden}; {divisor}"
+        if layers % (self.num_hidden_groups or 1):
+            divisor = "choose a divisor, 1 for one layer used again and again"
+            yield f"num_hidden_groups={self.num_hidden_groups} does not divide num_hidden_layers={layers}; {divisor}"
+        if self.generator_size is not None and self.family != "electra":
+            yield f"generator_size={self.generator_size} goes with family=electra, not {self.family}"
+        if self.generator_size is not None:
+            self.generator()
+
+    def _fields_of_other_families(self) -> Iterator[str]:
+        allowed = self.traits.own_fields
+        for name in [name for name in OWN_FIELDS if name not in allowed]:
+            value = getattr(self, name)
+            if value != self.traits.defaults.get(name, getattr(type(self), name)):
+                families = ", ".join(key for key, family in FAMILIES.items() if name in family.own_fields)
+                yield f"{name}={value} goes with family={families}, not {self.family}"
+        if (self.conv_kernel_size or 1) % 2 == 0:
+            yield f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3"
+        if allowed and (self.embedding_width != self.hidden_size or self.num_hidden_groups):
+            fields = f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups}"
+            yield f"{fields} does not go with family={self.family}; leave both out"
+        if "pos_att_type" in allowed and not self.pos_att_type:
+            yield f"pos_att_type is empty, but family={self.family} has no other positions; name c2p or p2c"
+        if self.type_vocab_size == 0 and not allowed:
+            yield f"type_vocab_size=0 goes with deberta, not {self.family}; 1 means no segments"
+
+    def _contradictory_positions(self) -> Iterator[str]:
         if not self.traits.is_pre_norm:
-            return self
+            return
         if self.local_attention < 2 or self.local_attention % 2:
-            raise ValueError(
-                f"local_attention={self.local_attention} cannot be halved into tokens to the left and to the right; "
-                "choose an even number, such as 128"
-            )
+            halves = "cannot be halved into tokens to the left and to the right; choose an even number, such as 128"
+            yield f"local_attention={self.local_attention} {halves}"
         for name, usual in (("global_rope_theta", 160_000), ("local_rope_theta", 10_000)):
-            if not 1 < getattr(self, name) < 1e12:
-                raise ValueError(
-                    f"{name}={getattr(self, name):g} is no base of rotary positions; choose a number above 1, such as "
-                    f"{usual}"
-                )
+            base = getattr(self, name)
+            if not 1 < base < 1e12:
+                yield f"{name}={base:g} is no base of rotary positions; choose a number above 1, such as {usual}"
         if self.head_width % 2:
-            raise ValueError(
-                f"num_attention_heads={self.num_attention_heads} makes heads {self.head_width} wide, but rotary "
-                "positions turn pairs; choose heads of an even width"
-            )
+            heads = f"num_attention_heads={self.num_attention_heads} makes heads {self.head_width} wide"
+            yield f"{heads}, but rotary positions turn pairs; choose heads of an even width"
         if self.type_vocab_size:
-            raise ValueError(
-                f"type_vocab_size={self.type_vocab_size}, but family={self.family} has no segments; leave it out"
-            )
-        return self
+            yield f"type_vocab_size={self.type_vocab_size}, but family={self.family} has no segments; leave it out"
 
     def generator(self) -> "ModelConfig":
         """Return the shape of ELECTRA's generator: as deep as the discriminator, a share of its width."""

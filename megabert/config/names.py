@@ -1,7 +1,8 @@
-"""Names that a user mistyped, and those that were meant."""
+"""Names of fields: the one that a user meant by a mistyped one, and the value at a dotted path of them."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def closest(name: str, known: Sequence[str]) -> str | None:
@@ -13,3 +14,13 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return ``; did you mean X?`` for the closest known name, or the list of known names."""
     meant = closest(name, known)
     return f"; did you mean {meant}?" if meant else f"; known are {', '.join(sorted(known))}"
+
+
+def value_at(values: Any, path: str) -> Any:
+    """Return the value at a dotted path of keys, and of numbers of elements of lists; None if there is none."""
+    for part in path.split("."):
+        if isinstance(values, list) and part.isdecimal() and int(part) < len(values):
+            values = values[int(part)]
+        else:
+            values = values.get(part) if isinstance(values, Mapping) else None
+    return values

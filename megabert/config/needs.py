@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from megabert.config.fields import pattern_of
+from megabert.config.names import value_at
 from megabert.errors import ConfigError
 
 
@@ -54,7 +55,7 @@ def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -
             continue
         number = re.search(r"\d+", path)
         other = need.path.replace("N", number[0]) if number else need.path
-        found = _value_at(values, other)
+        found = value_at(values, other)
         has = found if isinstance(found, list) else [found]
         if not (set(need.values) & set(has) if need.values else found not in (None, False, [], ())):
             words = " or ".join("unset" if value is None else str(value) for value in need.values)
@@ -63,9 +64,3 @@ def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -
                 f"--{path.replace('_', '-')} has no effect: it needs {wanted} (found {found!r}). Leave it out, or "
                 f"change {other}."
             )
-
-
-def _value_at(values: Any, path: str) -> Any:
-    for part in path.split("."):
-        values = values[int(part)] if isinstance(values, list) else values.get(part)
-    return values

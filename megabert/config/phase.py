@@ -1,14 +1,12 @@
 """A phase of pre-training: one sequence length with its own data, batch and schedule."""
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.config.fields import MAX_COUNT, STRICT, Count, Instances, Rate, SequenceLength, Weight
@@ -148,50 +146,40 @@ class PhaseConfig:
         return value
 
     @model_validator(mode="after")
-    def _lengths_are_said_once(self) -> "PhaseConfig":
-        if (self.steps is None) == (self.tokens is None):
-            raise ValueError(f"steps={self.steps} and tokens={self.tokens}; a phase has one of the two")
-        ramps = (self.batch_warmup_steps, self.batch_warmup_tokens)
-        if (self.initial_batch_size is None) != (ramps == (None, None)) or None not in ramps:
-            raise ValueError(
-                f"initial_batch_size={self.initial_batch_size}, batch_warmup_steps={ramps[0]}, batch_warmup_tokens="
-                f"{ramps[1]}; a batch that grows has the first and one of the others"
-            )
-        if self.initial_batch_size is not None and self.initial_batch_size >= self.global_batch_size:
-            raise ValueError(
-                f"initial_batch_size={self.initial_batch_size} is not below global_batch_size="
-                f"{self.global_batch_size}, but the batch grows; lower it, or leave it out"
-            )
+    def _fits_together(self) -> "PhaseConfig":
+        problem = next(chain(self._contradictory_lengths(), self._contradictory_rates()), None)
+        if problem is not None:
+            raise ValueError(problem)
         return self
 
-    @model_validator(mode="after")
-    def _schedule_fits_together(self) -> "PhaseConfig":
+    def _contradictory_lengths(self) -> Iterator[str]:
+        first, whole = self.initial_batch_size, self.global_batch_size
+        ramps = (self.batch_warmup_steps, self.batch_warmup_tokens)
+        if (self.steps is None) == (self.tokens is None):
+            yield f"steps={self.steps} and tokens={self.tokens}; a phase has one of the two"
+        if (first is None) != (ramps == (None, None)) or None not in ramps:
+            fields = f"initial_batch_size={first}, batch_warmup_steps={ramps[0]}, batch_warmup_tokens={ramps[1]}"
+            yield f"{fields}; a batch that grows has the first and one of the others"
+        if first is not None and first >= whole:
+            fields = f"initial_batch_size={first} is not below global_batch_size={whole}"
+            yield f"{fields}, but the batch grows; lower it, or leave it out"
+
+    def _contradictory_rates(self) -> Iterator[str]:
+        final, highest = f"final_learning_rate={self.final_learning_rate:g}", f"learning_rate={self.learning_rate:g}"
         if self.final_learning_rate > self.learning_rate:
-            raise ValueError(
-                f"final_learning_rate={self.final_learning_rate:g} is above learning_rate={self.learning_rate:g}, but "
-                "the rate falls; lower it"
-            )
+            yield f"{final} is above {highest}, but the rate falls; lower it"
         if self.decay == "constant" and (self.decay_ratio or self.final_learning_rate):
-            raise ValueError(
-                f"decay=constant does not fall, so that decay_ratio={self.decay_ratio} and final_learning_rate="
-                f"{self.final_learning_rate:g} mean nothing; leave them out, or choose another decay"
-            )
+            fields = f"decay_ratio={self.decay_ratio} and {final} mean nothing"
+            yield f"decay=constant does not fall, so that {fields}; leave them out, or choose another decay"
         if self.decay != "polynomial" and self.decay_power is not None:
-            raise ValueError(
-                f"decay_power={self.decay_power:g} goes with decay=polynomial, not {self.decay}; leave it out"
-            )
+            yield f"decay_power={self.decay_power:g} goes with decay=polynomial, not {self.decay}; leave it out"
         if self.warmup_ratio == 1 and self.final_learning_rate:
-            raise ValueError(
-                f"warmup_ratio=1 ends at the highest rate, so that final_learning_rate={self.final_learning_rate:g} "
-                "means nothing; leave it out, or warm up for a smaller share"
-            )
+            remedy = "leave it out, or warm up for a smaller share"
+            yield f"warmup_ratio=1 ends at the highest rate, so that {final} means nothing; {remedy}"
         shares = self.warmup_ratio + (self.decay_ratio or 0)
         if shares > 1 + 1e-9:  # sums of decimal fractions are a little off
-            raise ValueError(
-                f"warmup_ratio={self.warmup_ratio} and decay_ratio={self.decay_ratio} are {shares:g} of the phase; "
-                "together they are 1 at most"
-            )
-        return self
+            fields = f"warmup_ratio={self.warmup_ratio} and decay_ratio={self.decay_ratio}"
+            yield f"{fields} are {shares:g} of the phase; together they are 1 at most"
 
 
 def _at_most_a_count(batches: int, name: str, tokens: int) -> int:

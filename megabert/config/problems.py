@@ -10,9 +10,11 @@ from megabert.config.names import did_you_mean
 
 
 class FileValues(dict[str, Any]):
-    """What a file of the user's holds, and its path, for errors that are found after layers were merged."""
+    """The values of a user's file, and its path, for errors that are found after layers were merged."""
 
-    path: Path
+    def __init__(self, values: dict[str, Any], path: Path) -> None:
+        super().__init__(values)
+        self.path = path
 
 
 def describe_problems(errors: Sequence[Any], cls: type, layers: Sequence[Mapping[str, Any]]) -> list[str]:

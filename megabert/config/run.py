@@ -90,11 +90,8 @@ def _first_to_last(value: str) -> str:
     return value
 
 
-ProfiledSteps = Annotated[
-    str,
-    Field(pattern=r"^[1-9][0-9]{0,11}(-[1-9][0-9]{0,11})?$"),
-    AfterValidator(_first_to_last),
-]
+_STEP = "[1-9][0-9]{0,11}"
+ProfiledSteps = Annotated[str, Field(pattern=f"^{_STEP}(-{_STEP})?$"), AfterValidator(_first_to_last)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -225,20 +222,8 @@ class RunConfig:
 
 
 FREE_ON_RESUME = (
-    "name",
-    "data",
-    "phases.*.name",
-    "phases.*.data",
-    "engine",
-    "micro_batch_tokens",
-    "activation_checkpointing",
-    "checkpoint",
-    "validation.every_steps",
-    "validation.max_instances",
-    "logging",
-    "watchdog",
-    "rollback",
-    "ops",
+    *("name", "data", "phases.*.name", "phases.*.data", "engine", "micro_batch_tokens", "activation_checkpointing"),
+    *("checkpoint", "validation.every_steps", "validation.max_instances", "logging", "watchdog", "rollback", "ops"),
 )
 """Paths (with everything below them) that are free to change on resume; every other field is ``science``.
 

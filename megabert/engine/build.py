@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 import torch
 
-from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, REQUIRED, unsupported, value_at, zero_stage_of
+from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, REQUIRED, unsupported, zero_stage_of
+from megabert.config.names import value_at
 from megabert.config.run import Precision
 from megabert.distributed.process_group import World
 from megabert.distributed.without_compiler import without_compiler

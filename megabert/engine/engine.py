@@ -51,7 +51,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.config.deepspeed import value_at
+from megabert.config.names import value_at
 from megabert.distributed.process_group import World
 from megabert.engine.fragment_table import check_coverage
 from megabert.engine.gradient_reduction import MicroStepReduction, StepReduction

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
-from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, value_at, zero_stage_of
+from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, zero_stage_of
 from megabert.config.loading import phase_data, phase_name
+from megabert.config.names import value_at
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
@@ -27,25 +29,15 @@ MAX_PASSES = 40
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
 """Share of the peak while computing by GPU, fitted on published tables (docs/scaling.md)."""
 
-_OVERLAPPED = Communication(
-    reduce_scatter_bytes=4,
-    all_gather_bytes=2,
-    is_gather_overlapped=True,
-    is_overlapped=True,
-    is_optimizer_sharded=True,
-    micro_step_pass_bytes=6.3,
+_SCATTERED = Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
+_OVERLAPPED = replace(
+    _SCATTERED, all_gather_bytes=2, is_gather_overlapped=True, is_overlapped=True, micro_step_pass_bytes=6.3
 )
 COMMUNICATION = {
     0: Communication(all_reduce_bytes=4),
     1: _OVERLAPPED,
     2: replace(_OVERLAPPED, is_per_micro_step=True),
-    3: Communication(
-        reduce_scatter_bytes=4,
-        micro_step_gather_bytes=2,
-        is_per_micro_step=True,
-        is_optimizer_sharded=True,
-        micro_step_pass_bytes=10,
-    ),
+    3: replace(_SCATTERED, micro_step_gather_bytes=2, is_per_micro_step=True, micro_step_pass_bytes=10),
 }
 """What our engines send in a step, by ZeRO stage, as counted by ``tests/several_ranks/test_wire.py``.
 
@@ -145,7 +137,12 @@ def estimate(
     stage = zero_stage_of(deepspeed_of(config, config.precision))
     parameters = count_parameters(config.model)
     # How it fits: memory by stage and token budget decides how many micro-steps a step has.
-    table = _memory_table(config, parameters=parameters, ranks=cluster.world_size)
+    memory_of = partial(estimate_memory, config, parameters=parameters, world_size=cluster.world_size)
+    shown = sorted({*BUDGETS, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
+    table = {
+        stage: {budget: memory_of(zero_stage=stage, micro_batch_tokens=budget).total_gib for budget in shown}
+        for stage in (1, 2, 3)
+    }
     budget = _budget(config, table[stage], cluster)
     whole = Estimate(
         config=config,
@@ -154,13 +151,7 @@ def estimate(
         parameters=parameters,
         memory_gib=table,
         micro_batch_tokens=budget,
-        memory=estimate_memory(
-            config,
-            parameters=parameters,
-            zero_stage=stage,
-            world_size=cluster.world_size,
-            micro_batch_tokens=budget,
-        ),
+        memory=memory_of(zero_stage=stage, micro_batch_tokens=budget),
         efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
         communication=communication or communication_of(config, stage, parameters),
@@ -220,9 +211,13 @@ def warn_of(passes: float) -> list[str]:
 
 
 def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instances: int | None) -> PhaseEstimate:
-    config, cluster = whole.config, whole.cluster
-    phase = config.phases[index]
-    statistics, passes = _statistics_and_passes(phase, shards, instances)
+    config, cluster, phase = whole.config, whole.cluster, whole.config.phases[index]
+    # Without shards every sequence is assumed to be full.
+    passes = None if instances is None else phase.num_instances / instances
+    statistics = _full_sequences(phase, instances or phase.num_instances)
+    if shards is not None:
+        statistics, passes = shards.statistics_in(phase), passes_over(shards, phase.num_instances)
+
     # Means of the data stand for every batch; attention's share follows the mean length.
     batch, length = round(phase.num_instances / phase.num_steps), statistics.tokens / statistics.rows
     tokens = batch * length
@@ -231,13 +226,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     work = StepWork(
         parameters=whole.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
     )
-    step = step_time(
-        work,
-        cluster,
-        whole.communication,
-        efficiency=whole.efficiency,
-        precision=config.precision,
-    )
+    step = step_time(work, cluster, whole.communication, efficiency=whole.efficiency, precision=config.precision)
     peak = cluster.world_size * cluster.gpu.peak_tflops[config.precision] * 1e12
     return PhaseEstimate(
         name=phase_name(config, index),
@@ -253,23 +242,15 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     )
 
 
-def _statistics_and_passes(
-    phase: PhaseConfig, shards: ShardSet | None, instances: int | None
-) -> tuple[InstanceStatistics, float | None]:
-    """Read what a phase's manifest says; where there is none, assume full sequences."""
-    taken = phase.num_instances
-    if shards is not None:
-        return shards.statistics_in(phase), passes_over(shards, taken)
-    rows, length = instances or taken, phase.max_seq_length
-    masked = phase.masked_lm_prob or MASKED_PER_TOKEN
-    full = InstanceStatistics(
+def _full_sequences(phase: PhaseConfig, rows: int) -> InstanceStatistics:
+    length, masked = phase.max_seq_length, phase.masked_lm_prob or MASKED_PER_TOKEN
+    return InstanceStatistics(
         rows=rows,
         tokens=rows * length,
         masked_tokens=round(rows * length * masked),
         max_seq_length=length,
         max_masked=round(length * masked),
     )
-    return full, taken / instances if instances else None
 
 
 def _shards_of(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:
@@ -288,27 +269,13 @@ def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunC
     vocab_size = config.model.vocab_size
     if vocab_size == "auto":
         vocab_size = shards[0].metadata.vocab_size if shards[0] else DEFAULT_VOCAB_SIZE
-    # Without shards every instance is taken to be full.
-    sizes = [(s.statistics.rows, s.statistics.tokens) if s else None for s in shards]
-    phases = tuple(
-        phase.with_steps(rows=rows, tokens=tokens)
-        for phase, size in zip(config.phases, sizes, strict=True)
-        for rows, tokens in [size or (1, phase.max_seq_length)]
-    )
-    return replace(config, precision=precision, phases=phases, model=replace(config.model, vocab_size=vocab_size))
-
-
-def _memory_table(config: RunConfig, *, parameters: int, ranks: int) -> dict[int, dict[int, float]]:
-    shown = sorted({*BUDGETS, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
-    return {
-        stage: {
-            budget: estimate_memory(
-                config, parameters=parameters, zero_stage=stage, world_size=ranks, micro_batch_tokens=budget
-            ).total_gib
-            for budget in shown
-        }
-        for stage in (1, 2, 3)
-    }
+    phases = []
+    for phase, split in zip(config.phases, shards, strict=True):
+        # Without shards every instance is taken to be full.
+        rows, tokens = (split.statistics.rows, split.statistics.tokens) if split else (1, phase.max_seq_length)
+        phases.append(phase.with_steps(rows=rows, tokens=tokens))
+    model = replace(config.model, vocab_size=vocab_size)
+    return replace(config, precision=precision, phases=tuple(phases), model=model)
 
 
 def _budget(config: RunConfig, totals: dict[int, float], cluster: Cluster) -> int:

@@ -55,8 +55,18 @@ class DryRun:
     inputs: RunInputs
     world_size: int
     gpu: Gpu | None
-    """GPU of the run where it is known: the one that was asked for, or this machine's."""
+    """GPU of the run if it is known: the one that was asked for, or this machine's."""
     parameters: int
+
+    def memory(self, tokens: int) -> Memory:
+        """Return the memory of a rank with a token budget."""
+        return estimate_memory(
+            self.inputs.config,
+            parameters=self.parameters,
+            zero_stage=self.inputs.zero_stage,
+            world_size=self.world_size,
+            micro_batch_tokens=tokens,
+        )
 
 
 @takes_paths
@@ -96,8 +106,7 @@ def describe_run(
             lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
         first_step += phase.num_steps
         passes += passes_over(inputs.shards[index][0], phase.num_instances)
-    shares = [train.metadata.masked_lm_prob for train, _ in inputs.shards]
-    lines += draw_schedules(inputs.config, shares)
+    lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
     return "\n".join([*lines, *warn_of(passes), *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
 
 
@@ -130,10 +139,8 @@ def data_positions(inputs: RunInputs) -> list[DataPosition]:
 def _describe_beginning(phase: PhaseConfig, position: DataPosition) -> str:
     if phase.data_start == "beginning":
         return "reads the shards of an earlier phase again from their first instance (data_start: beginning)"
-    return (
-        "continues in the shards of an earlier phase, behind what was read: epoch "
-        f"{position.epoch + 1}, instance {position.offset + 1:,} (data_start: continue)"
-    )
+    place = f"epoch {position.epoch + 1}, instance {position.offset + 1:,}"
+    return f"continues in the shards of an earlier phase after its last instance: {place} (data_start: continue)"
 
 
 def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int, gpu: str | None) -> DryRun:
@@ -167,7 +174,7 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     inputs = dry_run.inputs
     phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
     statistics = train.statistics
-    instances, steps = phase.num_instances, phase.num_steps
+    instances, steps, rows = phase.num_instances, phase.num_steps, statistics.rows
     # The learning rate is shown where its curve bends, and also at the last step but one: the last one's is 0.
     warmup_steps = round(steps * phase.warmup_ratio)
     decay_start = round(steps * (1 - (phase.decay_ratio or 0)))
@@ -175,11 +182,10 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     rates = ", ".join(f"{learning_rate(phase, step):.2e} at {step:,}" for step in key_steps)
     return [
         f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}",
-        f"  {statistics.rows:,} instances of {statistics.tokens / statistics.rows:.1f} tokens on average, at most "
+        f"  {rows:,} instances of {statistics.tokens / rows:.1f} tokens on average, at most "
         f"{statistics.max_seq_length}; {held_out.num_rows:,} held out; {_check_files(train, held_out)}",
-        f"  {steps:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to "
-        f"{first_step + steps - 1:,}): {instances:,} instances, {instances / statistics.rows:.2f} passes over "
-        "the data",
+        f"  {steps:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to {first_step + steps - 1:,}): "
+        f"{instances:,} instances, {instances / rows:.2f} passes over the data",
         f"  learning rate {rates} ({phase.decay})",
         *_describe_masks(phase, train),
         *_describe_packing(dry_run, index),
@@ -187,12 +193,8 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
 
 
 def _describe_batch(phase: PhaseConfig) -> str:
-    if phase.initial_batch_size is None:
-        return f"{phase.global_batch_size:,} instances"
-    return (
-        f"{phase.initial_batch_size:,} to {phase.global_batch_size:,} instances, growing over "
-        f"{phase.batch_warmup_steps:,} batches"
-    )
+    first, last = phase.initial_batch_size, f"{phase.global_batch_size:,} instances"
+    return last if first is None else f"{first:,} to {last}, growing over {phase.batch_warmup_steps:,} batches"
 
 
 def _describe_masks(phase: PhaseConfig, train: ShardSet) -> list[str]:
@@ -221,24 +223,14 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     """Pack the first global batches as rank 0 would, padded as for a GPU."""
     config, (train, _) = dry_run.inputs.config, dry_run.inputs.shards[index]
     phase, ranks = config.phases[index], dry_run.world_size
-    budget = _budget(dry_run, index)
-    shape = shape_for(
-        train.statistics_in(phase),
-        global_batch_size=phase.global_batch_size,
-        world_size=ranks,
-        micro_batch_tokens=budget,
-    )
+    batch, budget = phase.global_batch_size, _budget(dry_run, index)
+    shape = shape_for(train.statistics_in(phase), global_batch_size=batch, world_size=ranks, micro_batch_tokens=budget)
     share = RankShare(shape=shape, world_size=ranks, pad=True)
-    packer = StepPacker(
-        train,
-        seed=config.seed,
-        global_batch_size=phase.global_batch_size,
-        share=share,
-        masking=train.masking_in(phase),
-    )
+    masking = train.masking_in(phase)
+    packer = StepPacker(train, seed=config.seed, global_batch_size=batch, share=share, masking=masking)
     with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
         batches = list(loader)
-    memory = _memory(dry_run, shape.tokens)
+    memory = dry_run.memory(shape.tokens)
     parts = memory.parts_gib if dry_run.gpu else memory.tensors_gib
     room = f" (the GPU has {dry_run.gpu.memory_gib:.0f})" if dry_run.gpu else ""
     return [
@@ -253,8 +245,8 @@ def _real_share(batches: list[StepBatch]) -> str:
     micro_batches = [micro_batch for batch in batches for micro_batch in batch.micro_batches]
     real = sum(micro_batch.num_tokens for micro_batch in micro_batches)
     padded = sum(len(micro_batch.input_ids_T) for micro_batch in micro_batches)
-    shapes = sorted({len(micro_batch.input_ids_T) for micro_batch in micro_batches})
-    named = ", ".join(f"{shape:,}" for shape in shapes[:4]) + (", ..." if len(shapes) > 4 else "")
+    shapes = [f"{size:,}" for size in sorted({len(micro_batch.input_ids_T) for micro_batch in micro_batches})]
+    named = ", ".join(shapes[:4]) + (", ..." if len(shapes) > 4 else "")
     return f"on a GPU padded to {named} tokens, {100 * real / padded:.1f}% of them real (first {len(batches)} steps)"
 
 
@@ -268,15 +260,5 @@ def _budget(dry_run: DryRun, index: int) -> int:
     first = first_budget("cuda" if dry_run.gpu else "cpu", share=share, floor=floor)
     if dry_run.gpu is None:
         return first
-    totals = {tokens: _memory(dry_run, tokens).total_gib for tokens in BUDGETS}
+    totals = {tokens: dry_run.memory(tokens).total_gib for tokens in BUDGETS}
     return min(first, fitting_budget(dry_run.gpu, floor=floor, total_gib_of=totals) or floor)
-
-
-def _memory(dry_run: DryRun, tokens: int) -> Memory:
-    return estimate_memory(
-        dry_run.inputs.config,
-        parameters=dry_run.parameters,
-        zero_stage=dry_run.inputs.zero_stage,
-        world_size=dry_run.world_size,
-        micro_batch_tokens=tokens,
-    )
