@@ -25,9 +25,14 @@ _NO_MEMORY = re.compile("can't allocate memory|out of memory|size calculation ov
 _HALF = 1500
 """Characters of a long message that are shown of its beginning, and of its end."""
 
+_CLOSED = "Change its permissions or owner, or name another place."
+_GONE = (
+    "The disk does not answer: look at its mount and at the system's log. What was finished is kept; once the disk is "
+    "there again, the same command continues."
+)
 _REMEDIES = {
-    errno.EACCES: "Change its permissions or owner, or name another place.",
-    errno.EPERM: "Change its permissions or owner, or name another place.",
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
     errno.EROFS: "The file system is read-only: name another place.",
     errno.EISDIR: "A file is wanted here, not a folder: name a file.",
     errno.ENOTDIR: "Check that the path exists: a part of it is a file, not a folder.",
@@ -35,11 +40,7 @@ _REMEDIES = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.ENOSPC: "Free space on that disk, or name a folder on another; the same command continues.",
     errno.EDQUOT: "Your quota is used up: free space, or name a folder on another disk; the same command continues.",
-    **dict.fromkeys(
-        (errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT),
-        "The disk does not answer: look at its mount and at the system's log. What was finished is kept; once the disk "
-        "is there again, the same command continues.",
-    ),
+    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT), _GONE),
     errno.EMFILE: "Too many files are open: raise the limit (ulimit -n), or take fewer workers.",
 }
 _OTHER_REMEDY = "Check that the path exists, is of the right kind, and may be read and written."
@@ -55,10 +56,8 @@ def as_user_error(error: BaseException) -> MegabertError | None:
             place = os.fsdecode(place) if isinstance(place, bytes) else place
             return DataError(f"{place}: {what}. {_REMEDIES.get(error.errno or 0, _OTHER_REMEDY)}")
         case UnicodeEncodeError():
-            return DataError(
-                f"{error.object[error.start : error.end]!a} cannot be written as {error.encoding}. "
-                "Set PYTHONIOENCODING=utf-8, or a locale with UTF-8."
-            )
+            what = f"{error.object[error.start : error.end]!a} cannot be written as {error.encoding}"
+            return DataError(f"{what}. Set PYTHONIOENCODING=utf-8, or a locale with UTF-8.")
         case UnicodeError():
             return DataError(f"a file is not in the encoding that is expected ({error}). Convert it to UTF-8.")
         case RecursionError():

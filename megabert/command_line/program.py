@@ -203,15 +203,8 @@ class Parser(argparse.ArgumentParser):
         Args:
             under: What the files come after, for the help.
         """
-        self.add_argument(
-            "--config",
-            type=Path,
-            action="extend",
-            nargs="+",
-            default=[],
-            metavar="FILE",
-            help=f"YAML files that change fields, after {under} and before flags; later ones win",
-        )
+        text = f"YAML files that change fields, after {under} and before flags; later ones win"
+        self.add_argument("--config", type=Path, action="extend", nargs="+", default=[], metavar="FILE", help=text)
 
     def add_rule(self, flag: str, *, needs: Sequence[str] = (), excludes: Sequence[str] = ()) -> None:
         """Refuse a flag where it would have no effect.

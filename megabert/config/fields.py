@@ -1,12 +1,10 @@
 """The fields of a configuration as a table: what flags may set, and what ``--help`` says of them."""
 
 import dataclasses
-import types
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import ConfigDict, Field
-from pydantic.fields import FieldInfo
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, str_min_length=1)
 """How every configuration dataclass is validated: no unknown keys, finite numbers, no empty text."""
@@ -80,41 +78,26 @@ def field_table(cls: type, section: str = "") -> list[FieldRow]:
             rows += field_table(inner, f"{path}.N" if element else path)  # type: ignore[arg-type]
             continue
         default = "required" if info.is_required() else info.get_default(call_default_factory=True)
-        about = " ".join((info.description or "").split()) + _bound(info.metadata, info.annotation)
-        choices, kinds = _choices(info.annotation), frozenset(_kinds(info.annotation))
-        rows.append(FieldRow(path, default, about, choices, kinds, section, section_about))
+        parts = [*info.metadata, *_parts_of(info.annotation)]
+        about = " ".join((info.description or "").split()) + _describe_bound(parts)
+        choices: tuple[str, ...] = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
+        kinds = {get_origin(part) or part for part in parts} & {int, float, str, bool, tuple, Literal}
+        rows.append(FieldRow(path, default, about, choices, frozenset(kinds), section, section_about))
     return rows
 
 
-def _bound(metadata: Sequence[Any], annotation: Any) -> str:
+def _parts_of(annotation: Any) -> Iterator[Any]:
+    """Yield a type, all types inside it, and the constraints of numbers."""
+    yield annotation
+    for inner in () if get_origin(annotation) is Literal else get_args(annotation):
+        yield from _parts_of(inner)
+
+
+def _describe_bound(parts: Sequence[Any]) -> str:
     """Return a sentence with the upper bound of a number, nothing if it has none."""
-    for item in metadata:
-        for constraint in item.metadata if isinstance(item, FieldInfo) else [item]:
-            for name, words in (("le", "At most"), ("lt", "Below")):
-                most = getattr(constraint, name, None)
-                if most is not None:
-                    return f" {words} {most:,}." if isinstance(most, int) else f" {words} {most:g}."
-    inner = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return _bound(inner[1:], inner[0])
-    return next(filter(None, (_bound((), argument) for argument in inner)), "")
-
-
-def _choices(annotation: Any) -> tuple[str, ...]:
-    """Return the words that a ``Literal`` lists, perhaps inside a union or a tuple."""
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return next(filter(None, map(_choices, get_args(annotation))), ())
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _kinds(arguments[0])
-    if origin in (Union, types.UnionType):
-        return set().union(*map(_kinds, arguments))
-    if origin is tuple:
-        return {tuple}.union(*(_kinds(element) for element in arguments if element is not ...))
-    if origin is Literal:
-        return {Literal}
-    return {annotation} - {types.NoneType}
+    for constraint in (constraint for part in parts for constraint in getattr(part, "metadata", [part])):
+        for name, words in (("le", "At most"), ("lt", "Below")):
+            most = getattr(constraint, name, None)
+            if most is not None:
+                return f" {words} {most:,}." if isinstance(most, int) else f" {words} {most:g}."
+    return ""

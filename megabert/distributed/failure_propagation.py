@@ -37,14 +37,7 @@ _GRACE_S = 3.0
 """How long a rank may take to notice another rank's failure by itself, before the thread ends it."""
 _SILENCE_S = 3.0
 """How long a rank whose collective broke waits for the failing rank to write its error."""
-_LOST = (
-    "gloo/transport",
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "ncclRemoteError",
-    "remote process exited",
-)
+_LOST = re.compile("gloo/transport|Connection (closed|reset) by peer|Broken pipe|ncclRemoteError|remote process exited")
 """Phrases in the errors of gloo and NCCL which mean that another rank is gone."""
 
 
@@ -177,7 +170,7 @@ def _read(content: bytes) -> RankFailed:
 
 
 def _has_lost_a_rank(error: BaseException) -> bool:
-    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _LOST)
+    return isinstance(error, RuntimeError) and _LOST.search(str(error)) is not None
 
 
 def _line_of(error: BaseException) -> str:

@@ -144,13 +144,14 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
     with _environment() as (rank, size, local_rank):
         own_device = _device(device, local_rank)
         store = _start(rank, size, own_device)
+        loader, control, background = (dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT) for _ in range(3))
         world = World(
             rank=rank,
             size=size,
             device=own_device,
-            loader=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
-            control=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
-            background=dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT),
+            loader=loader,
+            control=control,
+            background=background,
             store=store,
             failures=FirstFailure(store, rank, size),
         )
@@ -219,14 +220,9 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
         store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=COLLECTIVE_TIMEOUT))
     prepare_gloo(size)
     backend = "gloo" if device.type == "cpu" else "nccl"
-    options: dict[str, Any] = {} if device.type == "cpu" else {"device_id": device}
+    groups, gpu = dist.PrefixStore("groups", store), None if device.type == "cpu" else device
     dist.init_process_group(
-        backend,
-        store=dist.PrefixStore("groups", store),
-        rank=rank,
-        world_size=size,
-        timeout=COLLECTIVE_TIMEOUT,
-        **options,
+        backend, store=groups, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT, device_id=gpu
     )
     with without_compiler():
         import deepspeed  # seconds: only where training starts

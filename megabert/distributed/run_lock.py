@@ -67,8 +67,8 @@ class RunLock:
         """
         ranks = self.world.gather((socket.gethostname(), os.getpid()))
         try:
-            run_on_all_ranks(self.world, lambda: self._try(lambda: self._take(ranks)) if self.world.is_main else None)
-            run_on_all_ranks(self.world, lambda: None if self.world.is_main else self._try(self._join))
+            run_on_all_ranks(self.world, lambda: self._take(ranks) if self.world.is_main else None)
+            run_on_all_ranks(self.world, lambda: None if self.world.is_main else self._join())
         except BaseException:
             self._close()
             raise
@@ -97,16 +97,10 @@ class RunLock:
         previous = self._read()
         self._lock(fcntl.LOCK_EX, previous)
         if previous != Holder() and not previous.released:
-            logger.warning(
-                "%s: taking over the stale lock of host %s, pid %s, from %s: that run ended without releasing it",
-                self.run_dir,
-                previous.host,
-                previous.pid,
-                previous.since,
-            )
-        host, pid = ranks[0]
+            stale = "%s: taking over the stale lock of host %s, pid %s, from %s: that run ended without releasing it"
+            logger.warning(stale, self.run_dir, previous.host, previous.pid, previous.since)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._holder = Holder(host=host, pid=pid, since=now, ranks=tuple(ranks))
+        self._holder = Holder(host=ranks[0][0], pid=ranks[0][1], since=now, ranks=tuple(ranks))
         self._write(self._holder)
         remove_temporaries(self.run_dir, TEMPORARIES)
         # Going from exclusive to shared is not atomic: another run may take the lock in between, and then this one is

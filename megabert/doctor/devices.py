@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from megabert.doctor.finding import Finding, Level, failure, verdict_on
+from megabert.doctor.finding import Finding, failure, verdict_on
 from megabert.ops.backend import BACKEND_TABLES, Backend, apex_status, backends_of
 
 _NVIDIA = Path("/proc/driver/nvidia/version")
@@ -27,22 +27,17 @@ def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding
         return [failure("devices", f"{count} GPU(s) for more ranks than that", remedy)]
     if count:
         return [_gpu(index) for index in (range(count) if local_rank is None else [local_rank])]
-    if _NVIDIA.exists() or shutil.which("nvidia-smi"):
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        no_cuda = torch.version.cuda is None
-        why = "this torch was built without CUDA" if no_cuda else f"torch sees no GPU (CUDA_VISIBLE_DEVICES={hidden!r})"
-        remedy = (
-            "Remove .venv and run make install again." if no_cuda else "Unset CUDA_VISIBLE_DEVICES, or ask for GPUs."
-        )
-        level: Level = "note" if device == "auto" else "failed"
-        return [
-            Finding(area="devices", level=level, text=f"there is an NVIDIA driver, but {why}", remedy=remedy),
-            _cpu(),
-        ]
-    if device == "cuda":
+    if not _NVIDIA.exists() and not shutil.which("nvidia-smi"):
         remedy = "Ask SLURM for GPUs (--gpus-per-node), or train on the CPU: --device cpu."
-        return [failure("devices", "no GPU is visible", remedy)]
-    return [_cpu()]
+        return [failure("devices", "no GPU is visible", remedy)] if device == "cuda" else [_cpu()]
+    # There is a driver, but torch does not see a GPU.
+    if torch.version.cuda is None:
+        why, remedy = "this torch was built without CUDA", "Remove .venv and run make install again."
+    else:
+        why = f"torch sees no GPU (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r})"
+        remedy = "Unset CUDA_VISIBLE_DEVICES, or ask for GPUs."
+    text = f"there is an NVIDIA driver, but {why}"
+    return [verdict_on("devices", False, text, remedy, otherwise="note" if device == "auto" else "failed"), _cpu()]
 
 
 def check_apex() -> list[Finding]:

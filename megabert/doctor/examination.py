@@ -80,35 +80,33 @@ def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list
         answers: The answer of every rank that should be there.
         expected_hosts: Hosts of the job, to name those from which no rank came.
     """
-    hosts = sorted({answer.host for answer in answers if answer.has_come})
     # If some did not come, that is the finding: nobody has reduced anything.
+    hosts = sorted({answer.host for answer in answers if answer.has_come})
     missing = [answer.rank for answer in answers if not answer.has_come]
     if missing:
-        silent = [host for host in expected_hosts if host not in hosts]
-        who = f"{', '.join(silent)}: " if silent else ""
+        silent = ", ".join(host for host in expected_hosts if host not in hosts)
         absent = f"rank(s) {listing(missing)} of {len(answers)} did not come to MASTER_ADDR"
-        text = f"{who}{absent}; here are {', '.join(hosts)}"
-        return [failure("collectives", text, EXCLUDE)]
+        text = f"{silent}: {absent}" if silent else absent
+        return [failure("collectives", f"{text}; here are {', '.join(hosts)}", EXCLUDE)]
     names = dict.fromkeys(name for answer in answers for name in answer.collectives or {})
     findings = [finding for name in names for finding in _judge_one(name, answers)]
+    stuck = [_place(answer) for answer in answers if answer.collectives is None]
     return findings + [
-        failure("collectives", "never came back from an all-reduce", EXCLUDE, where=_place(answer))
-        for answer in answers
-        if answer.collectives is None
+        failure("collectives", "never came back from an all-reduce", EXCLUDE, where=place) for place in stuck
     ]
 
 
 def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
     """Return the findings about one backend, or about the shared folder."""
-    failed = [answer for answer in answers if (answer.collectives or {}).get(name)]
-    if not failed:
-        return [Finding(area="collectives", level="ok", text=_success(name, answers))]
     by_text: dict[str, list[Answer]] = {}
-    for answer in failed:
-        by_text.setdefault((answer.collectives or {})[name], []).append(answer)
+    for answer in answers:
+        by_text.setdefault((answer.collectives or {}).get(name, ""), []).append(answer)
+    by_text.pop("", None)  # of ranks where nothing went wrong
+    if not by_text:
+        return [Finding(area="collectives", level="ok", text=_success(name, answers))]
     findings = []
     for text, group in by_text.items():
-        # Where all fail alike no node is bad, but what they share.
+        # If all fail alike no node is bad, but something that they share.
         is_everywhere = len(group) == len(answers)
         where = "all ranks" if is_everywhere else listing(map(_place, group), "; ")
         remedy = REMEDIES.get(name, "") if is_everywhere or name == SHARED else EXCLUDE

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from megabert.doctor.finding import Finding, failure, verdict_on
+from megabert.doctor.finding import Finding, Level, failure, verdict_on
 from megabert.observability.environment import package_versions
 
 NEEDED = ("deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
@@ -54,33 +54,32 @@ def check_torch() -> list[Finding]:
 def check_limits() -> list[Finding]:
     """Check the number of open files, the size of shared memory, and the locale."""
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    is_unlimited = open_files == resource.RLIM_INFINITY
-    is_enough = is_unlimited or open_files >= MIN_OPEN_FILES
-    number = "unlimited" if is_unlimited else str(open_files)
-    has_shared_memory = SHARED_MEMORY.is_dir()
-    size = shutil.disk_usage(SHARED_MEMORY).total / 2**30 if has_shared_memory else 0.0
+    number = "unlimited" if open_files == resource.RLIM_INFINITY else str(open_files)
+    has_enough = number == "unlimited" or open_files >= MIN_OPEN_FILES
+    has_memory = SHARED_MEMORY.is_dir()
+    size = shutil.disk_usage(SHARED_MEMORY).total / 2**30 if has_memory else 0.0
     encoding = locale.getpreferredencoding(False)
-    return [
-        verdict_on(
-            "limits",
-            is_enough,
-            f"open files: {number}" + ("" if is_enough else f", at least {MIN_OPEN_FILES} are needed"),
+    checks: list[tuple[bool, str, str, Level]] = [
+        (
+            has_enough,
+            f"open files: {number}" + ("" if has_enough else f", at least {MIN_OPEN_FILES} are needed"),
             "ulimit -n 65536 (in a job: before srun; for good: /etc/security/limits.conf)",
-            otherwise="failed",
+            "failed",
         ),
-        verdict_on(
-            "limits",
+        (
             size >= MIN_SHARED_MEMORY_GIB,
-            f"{SHARED_MEMORY}: {size:.1f} GiB" if has_shared_memory else f"{SHARED_MEMORY} is absent",
+            f"{SHARED_MEMORY}: {size:.1f} GiB" if has_memory else f"{SHARED_MEMORY} is absent",
             f"NCCL may fail below {MIN_SHARED_MEMORY_GIB:g} GiB; containers: --shm-size=8g or --ipc=host",
+            "note",
         ),
-        verdict_on(
-            "limits",
+        (
             encoding.lower().replace("-", "") == "utf8",
             f"locale: {encoding}",
-            "Texts are read as UTF-8 whatever it says; messages may look broken: LC_ALL=C.UTF-8",
+            "Texts are read as UTF-8 in any locale; messages may look broken: LC_ALL=C.UTF-8",
+            "note",
         ),
     ]
+    return [verdict_on("limits", good, text, remedy, otherwise=level) for good, text, remedy, level in checks]
 
 
 def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
@@ -145,10 +144,9 @@ def _outside() -> str:
     sinfo = shutil.which("sinfo")
     if sinfo is None:
         return "absent (optional: slurm/ needs it)"
+    command = [sinfo, "--noheader", "--format=%P %D %T"]
     try:
-        shown = subprocess.run(
-            [sinfo, "--noheader", "--format=%P %D %T"], capture_output=True, text=True, timeout=15, check=False
-        )
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=15, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return f"sinfo does not answer ({type(error).__name__})"
     if shown.returncode:

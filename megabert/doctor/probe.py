@@ -101,24 +101,16 @@ def probe_locally(ranks: int, *, device: str) -> list[Answer]:
         port = free.getsockname()[1]
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
     command = [sys.executable, "-m", "megabert.doctor.probe", device]
-    processes = [
-        subprocess.Popen(
-            command,
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+    ranked = [{**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    start = partial(subprocess.Popen, command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    processes = [start(env=own) for own in ranked]
     try:
         shown, errors = processes[0].communicate(timeout=LOCAL_S)
         return [Answer(**answer) for answer in json.loads(shown.splitlines()[-1])]
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         last = "no answer in time" if processes[0].returncode is None else (errors.strip().splitlines() or ["?"])[-1]
-        return [
-            Answer(rank=rank, host=socket.gethostname(), local={}, collectives={"start": last}) for rank in range(ranks)
-        ]
+        host, collectives = socket.gethostname(), {"start": last}
+        return [Answer(rank=rank, host=host, local={}, collectives=collectives) for rank in range(ranks)]
     finally:
         for process in processes:
             process.kill()

@@ -202,12 +202,11 @@ def passes_over(shards: ShardSet, instances: int) -> float:
 
 def warn_of(passes: float) -> list[str]:
     """Return a warning, as lines of text, where a run makes more passes over the corpus than BERT's own training."""
-    if passes <= MAX_PASSES:
-        return []
-    return [
+    warning = (
         f"WARNING: {passes:,.1f} passes over the corpus, more than {MAX_PASSES}. BERT itself made about 40; a model "
         "that reads the same text more often learns it by heart. Add text, or take fewer steps (--phases.N.steps)."
-    ]
+    )
+    return [warning] if passes > MAX_PASSES else []
 
 
 def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instances: int | None) -> PhaseEstimate:

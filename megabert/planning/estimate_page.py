@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from megabert.observability.progress import span
 from megabert.planning.estimate import Estimate, steps_that_fit, warn_of
 from megabert.planning.memory import checkpoint_gib, describe_checkpoints, describe_memory, fits
 from megabert.text_tables import render_table
@@ -22,14 +23,14 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         "",
         *_phase_lines(estimate),
         "",
-        f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
+        f"altogether {span(3600 * estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
         f"{describe_checkpoints(config, estimate.parameters)} of disk",
         *_pass_lines(estimate),
         *_launch_lines(estimate),
     ]
     if hours is not None:
-        lines += ["", *_hours_lines(estimate, hours)]
+        lines += ["", _describe_hours(estimate, hours)]
     return "\n".join([*lines, "", _assumption(estimate)])
 
 
@@ -81,7 +82,7 @@ def _phase_lines(estimate: Estimate) -> list[str]:
             f"{phase.tokens_per_step / phase.step.total_s:,.0f}",
             f"{phase.global_batch_size / phase.step.total_s:,.0f}",
             f"{phase.mfu_pct:.1f}%",
-            _duration(phase.hours),
+            span(3600 * phase.hours),
         )
         for phase in estimate.phases
     ]
@@ -96,25 +97,21 @@ def _pass_lines(estimate: Estimate) -> list[str]:
 
 
 def _launch_lines(estimate: Estimate) -> list[str]:
-    """Warn where a micro-step is so short that launching its kernels takes longer than running them."""
+    """Warn of micro-steps that are so short that launching their kernels takes longer than running them."""
     short = [phase.name for phase in estimate.phases if phase.step.compute_s / phase.micro_steps < LAUNCH_BOUND_S]
-    if not short:
-        return []
-    return [
+    note = (
         f"NOTE: {', '.join(short)}: a micro-step computes for less than {1000 * LAUNCH_BOUND_S:.0f} ms, so launching "
         "its kernels counts, which is not modelled: expect it to be slower. Fewer GPUs may do as well."
-    ]
+    )
+    return [note] if short else []
 
 
-def _hours_lines(estimate: Estimate, hours: float) -> list[str]:
-    steps = steps_that_fit(estimate, hours)
+def _describe_hours(estimate: Estimate, hours: float) -> str:
     if estimate.hours <= hours:
-        return [f"all of it fits into {hours:g} hours"]
-    flags = " ".join(f"--phases.{index}.steps {count}" for index, count in enumerate(steps))
-    return [
-        f"{hours:g} hours hold {100 * hours / estimate.hours:.0f}% of it, all phases shortened alike:",
-        f"  {flags}",
-    ]
+        return f"all of it fits into {hours:g} hours"
+    flags = [f"--phases.{index}.steps {count}" for index, count in enumerate(steps_that_fit(estimate, hours))]
+    share = f"{100 * hours / estimate.hours:.0f}%"
+    return f"{hours:g} hours hold {share} of it, all phases shortened alike:\n  {' '.join(flags)}"
 
 
 def _assumption(estimate: Estimate) -> str:
@@ -123,11 +120,3 @@ def _assumption(estimate: Estimate) -> str:
         share += f" (a guess: published A100 runs; not measured on {estimate.cluster.gpu.name}; --efficiency)"
     full = "" if estimate.passes is not None else "full sequences, "
     return f"assumed: {full}{share}; memory is counted, not measured. docs/scaling.md has the errors."
-
-
-def _duration(hours: float) -> str:
-    if hours >= 48:
-        return f"{hours / 24:.1f} days"
-    if hours >= 1:
-        return f"{hours:.1f} h"
-    return f"{60 * hours:.1f} min" if hours >= 1 / 60 else f"{3600 * hours:.2g} s"
