@@ -159,7 +159,7 @@ def test_missing_data_names_the_command_that_makes_it():
         ('{"zero_optimization": 3}', "zero_optimization=3: Input should be a valid dictionary"),
         ('{"zero_optimization": {"stage": 1, "stage": 2}}', "stage is there twice"),
         ('{"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}', "offload is not supported"),
-        ("[]", "not an object"),
+        ("[]", "not a mapping"),
         ("{", "is not valid JSON"),
     ],
 )
