@@ -1,4 +1,4 @@
-"""The one way to files: what is read is a regular file, and what is written never goes through a link.
+"""The one way to files: only regular files are read, and nothing is written through a link.
 
 Files and folders appear whole or not at all: a temporary name, fsync, rename. A link in the place of an output is
 replaced by it, so that a folder from elsewhere cannot lead a command to a file elsewhere. Files that grow (logs,
@@ -39,7 +39,7 @@ NAME_SHOWN = 40
 
 
 def _refuse_special(path: Path | str, mode: int, *, device: int | None = None) -> None:
-    """Raise an OSError for what is no regular file: a pipe keeps its reader waiting, a device may never end."""
+    """Raise an OSError for anything but a regular file: a pipe keeps its reader waiting, a device may never end."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -51,7 +51,7 @@ def _refuse_special(path: Path | str, mode: int, *, device: int | None = None) -
 
 
 def check_regular(path: Path | str) -> None:
-    """Refuse what is no regular file before a library opens it.
+    """Refuse anything but a regular file before a library opens it.
 
     Raises:
         OSError: The path is missing, or is a folder, a pipe, a socket, a device or a file of the kernel's.
@@ -113,7 +113,7 @@ def sha256_file(path: Path | str) -> str:
 
 
 def sync_file(path: Path | str) -> None:
-    """Make durable what was written to a file."""
+    """Make the content of a file durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -230,7 +230,7 @@ def remove_under_way() -> None:
 
 
 def remove_temporaries(root: Path, patterns: Iterable[str]) -> None:
-    """Remove what a killed process left in a folder whose lock this one holds.
+    """Remove temporary files of a killed process from a folder whose lock this one holds.
 
     Args:
         root: The folder; other commands write to it as well, without its lock.
@@ -241,7 +241,7 @@ def remove_temporaries(root: Path, patterns: Iterable[str]) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a name is one that `atomic_path` and ``publish_folder`` give to what they have not finished."""
+    """Whether a name is one that `atomic_path` and ``publish_folder`` give to unfinished files and folders."""
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
@@ -255,7 +255,7 @@ def check_replaceable(path: Path, *, is_folder: bool) -> None:
     wanted = "folder" if is_folder else "file"
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):  # the first write tells what is missing
+    except (FileNotFoundError, NotADirectoryError):  # the first write names the missing folder
         mode = None
     except OSError as error:  # a loop of links, a name too long, a closed folder
         raise DataError(f"{path}: cannot be written ({error.strerror}). Name another {wanted}.") from None
@@ -268,7 +268,7 @@ def check_replaceable(path: Path, *, is_folder: bool) -> None:
 
 
 def refuse_input(output: Path, *inputs: Path) -> None:
-    """Refuse to write over what a command reads, by whatever name or link.
+    """Refuse to write over the input of a command, by whatever name or link.
 
     Args:
         output: A file that the command writes.
@@ -285,7 +285,7 @@ def refuse_input(output: Path, *inputs: Path) -> None:
 
 @contextmanager
 def under_way(path: Path) -> Iterator[Path]:
-    """Yield a new temporary name next to a path, and remove what is left under it in the end.
+    """Yield a new temporary name next to a path; in the end nothing has that name.
 
     Raises:
         DataError: The disk is full; the message names the folder and its free space.

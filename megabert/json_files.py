@@ -28,7 +28,7 @@ def read_json(path: Path, cls: type[Content], *, remedy: str, error: type[Megabe
     Args:
         path: The file.
         cls: Type of the content. Unknown keys are ignored unless the class forbids them in ``__pydantic_config__``.
-        remedy: What the user can do about a file that is missing or damaged; a sentence or two.
+        remedy: Advice to a user whose file is missing or damaged; a sentence or two.
         error: Class of the error that is raised.
 
     Raises:
@@ -50,7 +50,7 @@ def parse_json(
         content: The text.
         cls: Type of the content.
         where: Where the text comes from, for errors: a file, or a field of one.
-        remedy: What the user can do about damage.
+        remedy: Advice to a user whose file is damaged.
         error: Class of the error that is raised.
 
     Raises:

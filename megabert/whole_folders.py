@@ -23,7 +23,7 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
 
     A folder that is already there is moved aside for the moment of the exchange and removed afterwards, so a reader
     sees the previous content or the new one, never half of either. On any error the temporary folder is removed and
-    ``folder`` is as it was. What a killed process left of its own is removed by the next one.
+    ``folder`` is as it was. The next process removes the temporary folder of a killed one.
 
     Raises:
         DataError: ``folder`` is a file, a device or a loop of links, or the disk is full.

@@ -1,7 +1,8 @@
 """The boundary between a command and the shell: every exception becomes a sentence and an exit code.
 
-Exit codes are listed in docs/troubleshooting.md. What a user can fix (a file that may not be written, a full disk, too
-little memory) is one sentence with place and remedy. Everything else is a bug: exit code 1, with its traceback.
+Exit codes are listed in docs/troubleshooting.md. A problem that the user can fix (a file that may not be written, a
+full disk, too little memory) is one sentence with place and remedy. Everything else is a bug: exit code 1, with its
+traceback.
 """
 
 import errno
@@ -47,7 +48,7 @@ _OTHER_REMEDY = "Check that the path exists, is of the right kind, and may be re
 
 
 def as_user_error(error: BaseException) -> MegabertError | None:
-    """Return an exception as the error that a user can fix, None where it is a bug."""
+    """Return an exception as the error that a user can fix, or None if it is a bug."""
     match error:
         case MegabertError():
             return error
@@ -106,7 +107,7 @@ def guarded(run: Callable[[], int | None], *, program: str, rank_label: Callable
 
 
 def _drop_output() -> None:
-    """Write out what was printed; where nobody takes it, drop it, or Python complains once more at its end."""
+    """Flush the output; if nobody reads it, drop it, or Python complains once more at its end."""
     try:
         sys.stdout.flush()
     except OSError:

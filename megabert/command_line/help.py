@@ -25,7 +25,7 @@ def render_help(parser: "Parser", *, has_all: bool) -> str:
 
     Args:
         parser: Its parser.
-        has_all: Whether all flags are shown, or those that most runs set.
+        has_all: Whether all flags are shown, or only the flags that most runs set.
     """
     width = max(_NARROWEST, shutil.get_terminal_size().columns - 2)
     page = argparse.RawDescriptionHelpFormatter(parser.prog, max_help_position=_COLUMN, width=width)
@@ -89,7 +89,7 @@ def _action(row: FieldRow, about: str, parser: "Parser") -> argparse.Action:
 
 
 def _default(row: FieldRow, parser: "Parser") -> str:
-    """Return a default as a flag would have it. Where there are recipes, each sets the fields that have none."""
+    """Return a default as a flag would have it. Fields without one are set by the recipe, if there are recipes."""
     if row.default == "required":
         return "default: the recipe's" if "recipe" in parser.first else "required, here or in a file"
     if isinstance(row.default, tuple):

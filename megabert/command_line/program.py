@@ -20,12 +20,12 @@ from megabert.errors import ConfigError
 
 Number = TypeVar("Number", int, float)
 Run = Callable[[argparse.Namespace], int | None]
-"""What a command does with its options; returns its exit code."""
+"""The work of a command; takes its options and returns its exit code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What the shell calls by one name.
+    """A program that the shell calls by its name.
 
     The module of a command has ``add_arguments(parser)``, which adds its flags, and ``run(options)``, which returns its
     exit code. Its docstring is the command's help. It is imported when the command is called.
@@ -33,16 +33,16 @@ class Program:
 
     name: str
     about: str
-    """What it is for, in a line."""
+    """Its purpose, in a line."""
     package: str
     """Where the modules of the commands are, by the commands' names."""
     groups: Mapping[str, Mapping[str, str]]
-    """Commands and what each does in one line, in groups by heading."""
+    """Commands, each with its purpose in one line, in groups by heading."""
     example: str
     rank_label: Callable[[], str] = str
-    """Returns what is put before this process's messages: ``[rank N] `` in ranks other than 0, else nothing."""
+    """Returns the prefix of this process's messages: ``[rank N] `` in ranks other than 0, else nothing."""
     while_parsing: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Makes what a command line is read in: all ranks of a job read the same one, and rank 0 reports what is wrong."""
+    """Makes the context in which a command line is read: all ranks read the same one, and rank 0 reports its errors."""
 
     @property
     def commands(self) -> list[str]:
@@ -157,7 +157,7 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         prog: Program and command.
-        doc: The help: a sentence above the flags, and what is shown below them.
+        doc: The help: a sentence above the flags, and the text below them.
     """
 
     def __init__(self, prog: str, doc: str | None = None) -> None:
@@ -169,9 +169,9 @@ class Parser(argparse.ArgumentParser):
         self.fields: dict[str, FieldRow] = {}
         """The configuration's fields by path."""
         self.sections: dict[str, str] = {}
-        """What each section of the configuration is about, by the path before its fields, in the order of the help."""
+        """The purpose of each section of the configuration, by the path before its fields, in the order of the help."""
         self.idle: set[str] = set()
-        """Fields of the configuration that change nothing of what this command does."""
+        """Fields of the configuration that have no effect on this command."""
         self.rules: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []
         """Flags that need others or exclude them (`add_rule`)."""
         self.first: Sequence[str] = ()
@@ -201,7 +201,7 @@ class Parser(argparse.ArgumentParser):
         """Add ``--config``, to a command without positional arguments, which further files would swallow.
 
         Args:
-            under: What the files come after, for the help.
+            under: The layer just below the files, for the help.
         """
         text = f"YAML files that change fields, after {under} and before flags; later ones win"
         self.add_argument("--config", type=Path, action="extend", nargs="+", default=[], metavar="FILE", help=text)
@@ -297,7 +297,7 @@ def refuse_flags(flags: Collection[str], given: Collection[str], where: str) -> 
     Args:
         flags: The flags that have no effect, as they are typed.
         given: The flags that were typed.
-        where: What they have no effect on.
+        where: The command or the case, for the message.
 
     Raises:
         ConfigError: One of the flags was typed.

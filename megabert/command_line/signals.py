@@ -4,12 +4,12 @@ What happens depends on the moment.
 
 - Modules are being imported, and no file of ours is open: the process ends in the handler. An exception would be lost
   in the callbacks of the import system.
-- Work is under way: `Interrupted` is raised in the main thread, so that what is open is closed and removed. Python
+- Work is under way: `Interrupted` is raised in the main thread, so that open files are closed and removed. Python
   drops an exception that is raised in a callback, and libraries in C may drop any; a timer notices and raises it again.
 - The command has ended: its exit code stands.
 
 A thread reads the signals as well, since Python's handlers wait for the function in C that the main thread is in. It
-says what the command waits for, and ends the process at the second signal.
+names the work that the command waits for, and ends the process at the second signal.
 
 This module is imported before all others, so it imports little itself.
 """
@@ -34,7 +34,7 @@ ONE_REQUEST_OTHER_S = 5.0
 CHILD_S = 20.0
 """How long a command may take to end in order before it is killed."""
 PATIENCE_S = 1.0
-"""After this time, a command that still runs says what it waits for."""
+"""After this time, a command that still runs names the reason."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,7 +59,7 @@ class CommandSignals:
         self.graceful: tuple[int, ...] = ()
         """Signals that another handler takes, which lets the command finish its step."""
         self.waits_for: Callable[[], str] = lambda: "the computation under way"
-        """Returns what the command waits for after a signal; called by another thread."""
+        """Returns the work that the command finishes after a signal; called by another thread."""
         self._program, self._is_installed = "megabert", False
         self._raised: weakref.ref[Interrupted] | None = None
         self._pipe, self._is_over, self._is_held = -1, False, False
@@ -129,7 +129,7 @@ class CommandSignals:
             self._raise()
 
     def _unraisable(self, event: Any) -> None:
-        """Show what a callback raised, but not an interruption, which is raised again."""
+        """Show an exception of a callback, except an interruption, which is raised again."""
         if not issubclass(event.exc_type, Interrupted):
             sys.__unraisablehook__(event)
 
@@ -200,7 +200,7 @@ def _is_anything_open() -> bool:
 
 
 def _remove_under_way() -> None:
-    """Remove what an interruption in the middle of cleaning up has left."""
+    """Remove temporary files that are left after an interruption in the middle of cleaning up."""
     files = sys.modules.get("megabert.files")
     if hasattr(files, "remove_under_way"):
         files.remove_under_way()  # type: ignore[union-attr]

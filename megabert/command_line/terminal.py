@@ -1,7 +1,7 @@
 """What goes to a terminal: whatever a name, a text or a record of others holds, it cannot steer the terminal.
 
 ``with safe_output():`` puts a filter before standard output and error, so that no print, log line or traceback has to
-think of it. Only what a program writes to steer the terminal on purpose, such as a progress bar, goes past the filter.
+think of it. Only output that steers the terminal on purpose, such as a progress bar, goes past the filter.
 """
 
 import os
@@ -44,7 +44,7 @@ class _Filter:
 
 @contextmanager
 def _naming(place: str) -> Iterator[None]:
-    """Let an error, such as that of a full disk behind ``>``, say where it is."""
+    """Let an error, such as a full disk of ``> FILE``, name the stream."""
     try:
         yield
     except OSError as error:
@@ -53,13 +53,13 @@ def _naming(place: str) -> Iterator[None]:
 
 
 def unfiltered(stream: Any) -> Any:
-    """Return the stream behind a filter, for what steers the terminal on purpose."""
+    """Return a stream without its filter, for output that steers the terminal on purpose."""
     return getattr(stream, "unfiltered", stream)
 
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """Say on a terminal what a command waits for, and take the line back once it is there."""
+    """Announce a library that is being loaded on a terminal, and erase the line once it is there."""
     stream = unfiltered(sys.stderr)
     if not stream.isatty():
         yield

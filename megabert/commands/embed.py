@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Load the model, stream the file through it, say what was done."""
+    """Load the model, stream the file through it, print the counts."""
     source = open_model(options, options.file)
     import torch
 

@@ -22,7 +22,7 @@ IDLE = (
     *("name", "seed", "z_loss", "fork", "init_from", "init_tiling", "init_vocabulary"),
     *("logging", "watchdog", "rollback", "ops", "validation"),
 )
-"""Fields of a run that change nothing of what it needs."""
+"""Fields of a run that have no effect on its needs."""
 
 
 def add_arguments(parser: Parser) -> None:

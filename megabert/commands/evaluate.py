@@ -106,7 +106,7 @@ def _score_text(options: Namespace) -> int:
 
 
 def _scoring_options(options: Namespace, positions: int) -> "ScoringOptions":
-    """Return what is scored; the fields are checked as those of a fine-tuning."""
+    """Return the settings of a score; their fields are checked like a fine-tuning's."""
     from megabert.config.loading import merge_layers
     from megabert.inspection.masked_lm import USUAL_LENGTH, ScoringOptions
 

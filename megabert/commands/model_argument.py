@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def open_model(options: Namespace, *inputs: Path) -> "Source":
     """Open the weights that ``--model`` and ``--checkpoint`` name.
 
-    What is wrong with the folder or with ``inputs``, the files that the command reads, is said before torch loads.
+    A wrong folder, or a wrong file among ``inputs``, which the command reads, is refused before torch loads.
     """
     from megabert.export.model_folder import kind_of_folder
 

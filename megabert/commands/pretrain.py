@@ -124,7 +124,7 @@ def _dry_run(options: Namespace, config: RunConfig) -> None:
 
 
 def _configuration(options: Namespace) -> RunConfig:
-    """Resolve the run: what it has recorded stands above its sources, which may have gone by now."""
+    """Resolve the run. Its own record wins over the sources of its weights, which may be gone by now."""
     own = Path(options.run_dir) / CONFIG_NAME
     fork = last_said([*map(read_yaml, options.config), options.fields], "fork")
     recorded = own if fork is None or own.is_file() else split_fork(str(fork))[0] / CONFIG_NAME
@@ -137,7 +137,7 @@ def _configuration(options: Namespace) -> RunConfig:
 
 
 def _model_of(source: str, recorded: Path) -> dict[str, Any]:
-    """Return the model's fields as the run has recorded them, else those that the source of its weights has."""
+    """Return the model's fields as the run has recorded them, or else as the source of its weights has them."""
     if recorded.is_file():
         return to_dict(merge_layers(RunConfig, recorded).model)
     from megabert.export.sources import open_source

@@ -79,7 +79,7 @@ def run(options: Namespace) -> int:
 
 
 def _report_finetuning(options: Namespace) -> int:
-    """Print scores, confusions and errors of a fine-tuning, or of all those of GLUE."""
+    """Print scores, confusions and errors of a fine-tuning, or of all tasks of GLUE."""
     from megabert.finetuning.predictions import render_report
     from megabert.finetuning.results import read_summaries
 

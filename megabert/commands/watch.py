@@ -16,7 +16,7 @@ from megabert.command_line.program import Parser, bounded, number
 from megabert.command_line.terminal import unfiltered
 
 CLEAR = "\x1b[H\x1b[J"
-"""ANSI codes: cursor to the top left, erase what follows."""
+"""ANSI codes: cursor to the top left, erase everything after it."""
 FINAL = ("done", "failed")
 """Verdicts after which nothing changes any more."""
 DAY_S = 86_400

@@ -1,4 +1,4 @@
-"""What is wrong between the parts of a configuration, which no part can check by itself."""
+"""Contradictions between the parts of a configuration, which no part can check by itself."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,11 +8,11 @@ from megabert.errors import ConfigError
 
 
 def contradictions(config: RunConfig, *, positions_from: str | None = None) -> list[str]:
-    """Return what is wrong between sections, a line for each.
+    """Return a line for each contradiction between sections.
 
     Args:
         config: The whole run.
-        positions_from: Source of weights that ``model.max_position_embeddings`` comes from; None where it was said.
+        positions_from: Source of weights that ``model.max_position_embeddings`` comes from, if any.
     """
     return [f"  {problem}" for problem in _contradictions(config, positions_from)]
 

@@ -1,4 +1,4 @@
-"""The DeepSpeed dictionary: an engine file, with what the recipe owns filled in.
+"""The DeepSpeed dictionary: an engine file, with the recipe's own values filled in.
 
 An engine file owns the ZeRO stage and the buckets. Values that follow from the recipe, or from how megabert drives
 DeepSpeed, are ``"auto"`` or absent there. A literal that contradicts them is refused, and so is an unknown key:
@@ -107,7 +107,7 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
         "fp16.enabled": precision == "fp16",
         "steps_per_print": 1_000_000_000,  # never: the run logs for itself
     }
-    # What the recipe owns is "auto" or absent in the file; a literal that says the same is harmless.
+    # The recipe's own values are "auto" or absent in the file; a literal that says the same is harmless.
     for key, value in owned.items():
         literal = value_at(engine, key)
         if literal not in (None, "auto", value):

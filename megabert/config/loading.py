@@ -52,7 +52,7 @@ def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path | str) -> 
         The validated configuration.
 
     Raises:
-        ConfigError: All problems at once, each with its field, the value found and what is allowed.
+        ConfigError: All problems at once, each with its field, the value found and the allowed values.
     """
     read = [read_yaml(Path(layer)) if isinstance(layer, Path | str) else layer for layer in layers]
     merged: Any = {}
@@ -85,7 +85,7 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, reme
     Args:
         path: The file.
         parse: Parser of its text.
-        language: What it is written in, for errors.
+        language: Language of the file, for errors.
         remedy: Advice to a user who has no such file.
 
     Raises:
@@ -97,7 +97,7 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, reme
         raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply to be read. {remedy}") from None
-    except ValueError as error:  # JSON's errors and those of the encoding, too
+    except ValueError as error:  # errors of JSON and of the encoding, too
         raise ConfigError(f"{path}: is not valid {language}: {error}. Correct it there.") from None
     if not isinstance(parsed, dict):
         kind = "nothing" if parsed is None else f"a {type(parsed).__name__}"
@@ -151,7 +151,7 @@ def shipped_or_own(kind: str, name_or_file: str) -> Path:
 
     Args:
         kind: ``recipe`` or ``engine``.
-        name_or_file: What the user named.
+        name_or_file: Name or path that the user gave.
 
     Raises:
         ConfigError: Neither a name nor a file.
@@ -182,7 +182,7 @@ def load_run_config(
         model_of: Reads the model fields of the source that ``init_from`` names.
 
     Raises:
-        ConfigError: Every problem at once, those of the phases' lengths included.
+        ConfigError: Every problem at once, the phases' lengths included.
     """
     own = read_yaml(shipped_or_own("recipe", recipe))
     overrides = [*map(read_yaml, files), flags or {}]
@@ -206,12 +206,12 @@ def load_run_config(
 
 
 def last_said(layers: Sequence[Mapping[str, Any]], field: str, default: Any = None) -> Any:
-    """Return what the last of the layers that name a field says of it."""
+    """Return the value of a field in the last of the layers that name it."""
     return next((layer[field] for layer in reversed(layers) if field in layer), default)
 
 
 def _model_in(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the model's fields in a layer; `merge_layers` says what is wrong with a model that is no mapping."""
+    """Return the model's fields in a layer; `merge_layers` refuses a model that is no mapping."""
     model = layer.get("model")
     return model if isinstance(model, Mapping) else {}
 
@@ -257,7 +257,7 @@ def split_fork(fork: str) -> tuple[Path, int]:
 
 
 def phase_name(config: RunConfig, index: int) -> str:
-    """Return the phase's name, ``phase1`` and so on where it has none."""
+    """Return the phase's name, ``phase1`` and so on for phases without one."""
     return config.phases[index].name or f"phase{index + 1}"
 
 

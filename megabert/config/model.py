@@ -131,7 +131,7 @@ class ModelConfig:
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, values: Any) -> Any:
-        if not isinstance(values, dict | ArgsKwargs):  # pydantic says what is wrong with it
+        if not isinstance(values, dict | ArgsKwargs):  # pydantic refuses it
             return values
         given = values if isinstance(values, dict) else dict(values.kwargs or {})
         family = FAMILIES.get(str(given.get("family")), FAMILIES["bert"])

@@ -10,7 +10,7 @@ from megabert.errors import ConfigError
 
 
 class Need(NamedTuple):
-    """What a field needs to have an effect."""
+    """The condition under which a field has an effect."""
 
     path: str
     """Another field; N is the number of the same element."""
@@ -47,7 +47,7 @@ def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -
         needs: What fields need.
 
     Raises:
-        ConfigError: Naming a flag, what it needs, and what is there instead.
+        ConfigError: Naming a flag, its condition, and the value found instead.
     """
     for path in paths:
         need = needs.get(pattern_of(path))

@@ -83,7 +83,7 @@ class PhaseConfig:
 
     @property
     def num_instances(self) -> int:
-        """Instances of all steps, where none is skipped."""
+        """Instances of all steps, if no batch is skipped."""
         return self.instances_of(self.num_steps)
 
     def batch_size(self, batch: int) -> int:

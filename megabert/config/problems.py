@@ -1,4 +1,4 @@
-"""What is wrong with the values of a configuration, in words: field, value, what is allowed, file."""
+"""Wrong values of a configuration in words: field, value, allowed values, file."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

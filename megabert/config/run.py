@@ -1,4 +1,4 @@
-"""The configuration of a pre-training run: what a recipe may say, with a dataclass for each section."""
+"""The configuration of a pre-training run: all fields of a recipe, with a dataclass for each section."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -111,8 +111,8 @@ class WatchdogConfig:
     """After how long without progress a rank is ended."""
 
     min_step_s: Seconds = 60.0
-    """Least time in seconds after which a step counts as hanging; it is ten times the 99th percentile of the phase's
-    steps if that is longer."""
+    """A step counts as hanging after this many seconds, or after ten times the 99th percentile of the phase's steps,
+    whichever is longer."""
     other_s: Seconds = 1800.0
     """Seconds after which a validation, a checkpoint, or one of the first steps of a phase counts as hanging."""
     start_up_s: Seconds = 3600.0
@@ -209,7 +209,7 @@ class RunConfig:
         return self.model if base is None else replace(self.model, global_rope_theta=base)
 
     def weights_of(self, checkpoint: str) -> Weights:
-        """Return which weights of a checkpoint are meant: of ``best`` those whose score made it the best."""
+        """Return which weights of a checkpoint are meant: of ``best`` the weights that were scored."""
         return self.validation.weights if checkpoint == "best" else "trained"
 
     @property

@@ -1,8 +1,8 @@
 """YAML of users: recipes, build configurations and values of flags are read, and resolved configurations written.
 
 PyYAML reads YAML 1.1, in which ``0100`` is 64, ``1:30`` is 90, ``1_000`` is 1000, ``2001-01-01`` a date and ``1e-4`` a
-text. Here numbers are those of YAML 1.2, without leading zeros: ``1e-4``, ``50e9``, ``0x1F``. Everything else stays
-text, which a field that wants a number refuses.
+text. Here numbers are written as in YAML 1.2, without leading zeros: ``1e-4``, ``50e9``, ``0x1F``. Everything else
+stays text, which a field that wants a number refuses.
 """
 
 import re

@@ -29,7 +29,7 @@ class Launcher:
     size: str
     """Variable with the number of ranks."""
     local_rank: str
-    """Variable with the rank among those of this host."""
+    """Variable with the rank among the ranks of this host."""
     address: Callable[[Mapping[str, str]], str]
     """Returns MASTER_ADDR where the environment has none."""
     port: Callable[[Mapping[str, str]], str]
@@ -62,7 +62,7 @@ def step_hosts(environment: Mapping[str, str] = os.environ) -> list[str]:
 def _port_of_step(environment: Mapping[str, str]) -> str:
     """Return a port that two steps on one host hardly share.
 
-    It is below 32768, where Linux begins to hand out ports to whoever connects: one of those could be taken already.
+    It is below 32768: Linux hands out ports from there on to any client that connects, so that one could be taken.
     """
     job, step = (_number(environment, name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     return str(12_000 + (job * 16 + step) % 20_000)
@@ -119,7 +119,7 @@ def _number(
     """Return a launcher's variable as a number.
 
     Raises:
-        ConfigError: It is none, or is outside of ``least`` and ``below`` (what the bound is, and its value).
+        ConfigError: It is none, or is outside of ``least`` and ``below`` (the bound's name and value).
     """
     text = environment.get(name, default)
     place = f"{name}={(text or '')[:_SHOWN]!a} in the environment"

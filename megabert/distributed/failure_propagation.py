@@ -88,7 +88,7 @@ class FirstFailure:
             self._lose_store(lost)
         if first is not None and first.rank != self._rank:
             return first
-        # What remains is this rank's own error, or the sign that another rank died without a word.
+        # Otherwise it is this rank's own error, or the sign that another rank died without a word.
         if _has_lost_a_rank(error):
             return LostRankError(
                 f"rank {self._rank} lost another rank, which died without a word: killed (for lack of memory?), or its "
@@ -174,5 +174,5 @@ def _has_lost_a_rank(error: BaseException) -> bool:
 
 
 def _line_of(error: BaseException) -> str:
-    """Return what gloo or NCCL says, without the source line in front and the advice behind."""
+    """Return the message of gloo or NCCL without the source line before it and the advice after it."""
     return re.sub(r"^\[[^\]]*\] |\. This is typically.*", "", str(error).splitlines()[0])

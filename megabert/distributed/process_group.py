@@ -39,7 +39,7 @@ FAILURE_BARRIER_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """This rank, and what it shares with the other ranks."""
+    """This rank, and the groups and the store that it shares with the other ranks."""
 
     rank: int
     """Number of this rank, from 0."""
@@ -136,10 +136,10 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
     (``failure_propagation``).
 
     Args:
-        device: ``auto`` takes a GPU where there is one.
+        device: ``auto`` takes a GPU if this machine has any.
 
     Raises:
-        ConfigError: ``cuda`` where there is none, or fewer GPUs than local ranks.
+        ConfigError: ``cuda`` on a machine without a GPU, or with fewer GPUs than local ranks.
     """
     with _environment() as (rank, size, local_rank):
         own_device = _device(device, local_rank)
@@ -202,7 +202,7 @@ def _device(requested: str, local_rank: int) -> torch.device:
 
 
 def prepare_gloo(size: int) -> None:
-    """Let ranks of a large world connect to those that they talk to, when they first do.
+    """Let ranks of a large world connect to each other only when they first communicate.
 
     In a full mesh every rank reads the address of every other one from rank 0's store, for each group: 50 million
     reads of 4,096 ranks, and 12,285 sockets each.

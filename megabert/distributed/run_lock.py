@@ -1,6 +1,6 @@
 """The lock of a run folder: one writer at a time, orphans included.
 
-Two runs that write into one folder would destroy it, and a killed run may leave ranks behind that still write. So the
+Two runs that write into one folder would destroy it, and ranks of a killed run may still be writing. So the
 lock has to be held by every rank of a run, also on other hosts, and to vanish with the last of them, however it ends.
 The kernel's file locks (flock) do that: rank 0 takes the lock file exclusively, which fails as long as any other
 process holds it; then all ranks hold it shared. The content of the file says who they are, for the message.
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 FOLDERS = ("logs", "heartbeats", "tb", "profile", "checkpoints", "checkpoints/*", "tokenizer", "seed_*", "seed_*/*")
-"""What a pre-training or a fine-tuning makes in its folder."""
+"""Folders that a pre-training or a fine-tuning makes in its own."""
 TEMPORARIES = (".*.json.*.tmp", ".*.yaml.*.tmp", ".metrics.jsonl.*.tmp", ".tokenizer.*.tmp", "seed_*/.*.tmp")
-"""Where a killed one leaves temporary files. Pages and vectors are those of commands that take no lock."""
+"""Temporary files of a killed one. Pages and vectors are not among them: their commands take no lock."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 
 
 def _unmarked(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-    """Return a function as it is, in place of what a decorator of the compiler would return."""
+    """Return a function as it is, where a decorator of the compiler would wrap it."""
     return function
 
 

@@ -1,4 +1,4 @@
-"""What this host computes with: its CPU, or its GPUs, each of which multiplies a matrix; and the fused ops there."""
+"""The devices of this host: its CPU, or its GPUs, each of which multiplies a matrix; and the fused ops there."""
 
 import os
 import shutil

@@ -49,7 +49,7 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     launcher = find_launcher()
     broken = check_torch()
     if broken:
-        # Without torch the ranks cannot meet. Rank 0 reports what it can; another rank can only say what it lacks.
+        # Without torch the ranks cannot meet. Rank 0 reports all else; another rank names the missing module.
         if own_rank() != "0":
             raise ConfigError(f"{socket.gethostname()}: {broken[0].text}. Install it there: {broken[0].remedy}.")
         return check_versions() + broken + check_limits() + check_disk(run_dir, is_quick=is_quick) + check_slurm()
@@ -101,7 +101,7 @@ def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
     by_text: dict[str, list[Answer]] = {}
     for answer in answers:
         by_text.setdefault((answer.collectives or {}).get(name, ""), []).append(answer)
-    by_text.pop("", None)  # of ranks where nothing went wrong
+    by_text.pop("", None)  # ranks without a problem
     if not by_text:
         return [Finding(area="collectives", level="ok", text=_success(name, answers))]
     findings = []

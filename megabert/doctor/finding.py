@@ -1,4 +1,4 @@
-"""What a check finds, and the report that shows it."""
+"""The findings of the checks, and the report that shows them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class Finding:
     """One line of the report."""
 
     area: str
-    """What was checked, such as ``disk``."""
+    """The subject of the check, such as ``disk``."""
     level: Level
     text: str
     remedy: str = ""
-    """What the user can do; empty if nothing needs to be done."""
+    """Advice to the user; empty if nothing needs to be done."""
     where: str = ""
     """Hosts and ranks that found it; empty for this process, and for all ranks of a job."""
 
@@ -28,10 +28,10 @@ def verdict_on(area: str, is_good: bool, text: str, remedy: str, *, otherwise: L
     """Return the finding of a check that has two outcomes; only the bad one has the remedy.
 
     Args:
-        area: What was checked.
-        is_good: Whether it is as training needs it.
-        text: What was found, in both cases.
-        remedy: What the user can do about the bad one.
+        area: The subject of the check.
+        is_good: Whether training can work with it.
+        text: The observation, in both cases.
+        remedy: Advice to the user for the bad one.
         otherwise: How bad that is.
     """
     return Finding(area=area, level="ok" if is_good else otherwise, text=text, remedy="" if is_good else remedy)

@@ -1,4 +1,4 @@
-"""What this host is, besides its devices: versions, limits, the run folder's disk, SLURM. Nothing here needs torch."""
+"""This host without its devices: versions, limits, the run folder's disk, SLURM. Nothing here needs torch."""
 
 import importlib
 import importlib.util
@@ -83,7 +83,7 @@ def check_limits() -> list[Finding]:
 
 
 def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
-    """Write, sync, read and delete a file where the run folder is, or will be; nothing is left behind."""
+    """Write, sync, read and delete a file where the run folder is, or will be; nothing is left over."""
     folder = existing(run_dir)
     size = QUICK_BYTES if is_quick else FULL_BYTES
     path = folder / f".megabert-doctor-{uuid.uuid4().hex}"

@@ -1,7 +1,7 @@
 """Do the ranks of a job find each other, and is their sum right? Tried before DeepSpeed, with short timeouts.
 
 A collective that one rank does not join hangs on all the others, so ranks first meet without one: every rank writes
-into a key-value store where it runs and what it has found on its host, and rank 0 sees who is missing. If nobody is,
+its host and its findings into a key-value store, and rank 0 sees who is missing. If nobody is,
 each backend all-reduces, and every rank writes how that went. Rank 0 collects and publishes the answers.
 """
 
@@ -62,7 +62,7 @@ def probe_world(local: Any, *, device: str, checks: Checks | None = None, meetin
     Args:
         local: Findings of this rank as JSON values, which the other ranks get.
         device: ``cpu`` tries gloo, ``cuda`` gloo and NCCL.
-        checks: Checks that each rank runs once all have come. What they raise is part of the answer.
+        checks: Checks that each rank runs once all have come. Their exceptions are part of the answer.
         meeting_s: How long to wait for ranks that do not come.
 
     Returns:
@@ -149,7 +149,7 @@ def _wait_for_host(address: str, port: int, rank: str, meeting_s: float) -> None
 
 
 def _gather(store: dist.Store, kind: str, value: Any, *, rank: int, size: int, timeout_s: float) -> dict[str, Any]:
-    """Return the values of all ranks by rank, without those that gave none in time; rank 0 collects and publishes."""
+    """Return the values of all ranks that gave one in time, by rank; rank 0 collects and publishes them."""
     store.set(f"{kind}/{rank}", json.dumps(value))
     if rank == 0:
         store.set(kind, json.dumps(_collect(store, kind, size, timeout_s)))
@@ -158,7 +158,7 @@ def _gather(store: dist.Store, kind: str, value: Any, *, rank: int, size: int, t
 
 
 def _collect(store: dist.Store, kind: str, size: int, timeout_s: float) -> dict[int, Any]:
-    """Return what the ranks have written under ``kind``, without those that wrote nothing in time."""
+    """Return the values that ranks wrote under ``kind``; ranks that wrote nothing in time are left out."""
     deadline = time.monotonic() + timeout_s
     values: dict[int, Any] = {}
     while len(values) < size and time.monotonic() < deadline:
@@ -171,7 +171,7 @@ def _collect(store: dist.Store, kind: str, size: int, timeout_s: float) -> dict[
 
 
 def _outcome(check: Callable[[], float | None]) -> tuple[str, float | None]:
-    """Return what went wrong, or "", and what the check returned. Whatever a check raises is an answer."""
+    """Return the error, or "", and the result of a check. Any exception of a check is an answer."""
     try:
         return "", check()
     except Exception as error:

@@ -18,7 +18,7 @@ class MegabertError(Exception):
     """Base of every error that a user can fix. The message names place, value and remedy.
 
     Args:
-        message: What is wrong, where, and what to do.
+        message: The problem, its place, and the remedy.
         see: Heading of docs/troubleshooting.md, as an anchor, that explains more.
     """
 

@@ -1,1 +1,1 @@
-"""Before a run: what it needs, how long it takes, and whether everything it names is there."""
+"""Before a run: its needs, its time, and whether everything that it names is there."""

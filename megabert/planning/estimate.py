@@ -1,4 +1,4 @@
-"""What a recipe needs on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
+"""The needs of a recipe on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
 
 import math
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from megabert.shards.statistics import InstanceStatistics
 from megabert.training.expected_time import step_flops
 
 DEFAULT_VOCAB_SIZE = 30_522
-"""Vocabulary of bert-base-uncased, which is assumed where there are no shards to say it."""
+"""Vocabulary of bert-base-uncased, which is assumed without shards."""
 MASKED_PER_TOKEN = 20 / 128
-"""Share of predicted positions that is assumed where there are no shards: 20 of 128, as in BERT's own recipe."""
+"""Share of predicted positions that is assumed without shards: 20 of 128, as in BERT's own recipe."""
 FALLBACK_EFFICIENCY = 0.44
 """Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
 MAX_PASSES = 40
@@ -42,12 +42,12 @@ COMMUNICATION = {
 """What our engines send in a step, by ZeRO stage, as counted by ``tests/several_ranks/test_wire.py``.
 
 Gradients are float32 at every stage. Stage 1 scatters them once per step, stage 2 in each micro-step, both bucket by
-bucket behind the backward pass; both gather 16-bit weights once, behind the forward pass. Stage 3 scatters in each
+bucket during the backward pass; both gather 16-bit weights once, during the forward pass. Stage 3 scatters in each
 micro-step, gathers weights in the forward pass and keeps them for the backward pass, up to
 ``stage3_max_live_parameters``. What DeepSpeed hides there is not counted.
 
-At stages 1 and 2 products read and write float32 sums where they would have written 16-bit gradients: 6.3 bytes in each
-micro-step (``benchmarks/optimizer_step.log``), less in the first. At stage 3 a micro-step adds 16-bit gradients (2
+At stages 1 and 2 products read and write float32 sums, and no 16-bit gradients: 6.3 bytes in each micro-step
+(``benchmarks/optimizer_step.log``), less in the first. At stage 3 a micro-step adds 16-bit gradients (2
 bytes) to float32 ones (4 read, 4 written).
 """
 
@@ -66,7 +66,7 @@ class PhaseEstimate:
     step: StepTime
     mfu_pct: float
     passes: float | None
-    """How often the text is read: all instances once are ``dupe_factor`` times. None where the data are not known."""
+    """How often the text is read: all instances once are ``dupe_factor`` times. None if the data are not known."""
 
     @property
     def hours(self) -> float:
@@ -76,7 +76,7 @@ class PhaseEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a recipe takes on a cluster."""
+    """The needs of a recipe on a cluster."""
 
     config: RunConfig
     """The recipe, with the vocabulary and the precision that ``auto`` comes to."""
@@ -105,7 +105,7 @@ class Estimate:
 
     @property
     def passes(self) -> float | None:
-        """Passes over the corpus, all phases together; None where any phase's data are not known."""
+        """Passes over the corpus, all phases together; None if any phase's data are not known."""
         known = [phase.passes for phase in self.phases if phase.passes is not None]
         return sum(known) if len(known) == len(self.phases) else None
 
@@ -123,20 +123,20 @@ def estimate(
     Args:
         config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
         cluster: GPUs and nodes.
-        efficiency: Share of the peak while computing; None takes that of published systems.
-        instances: Rows of each phase's shards, for the number of passes where there are no shards yet.
-        communication: What another training system sends; None takes what the recipe's engine does.
+        efficiency: Share of the peak while computing; None takes the share of published systems.
+        instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
+        communication: Traffic of another training system; None takes that traffic of the recipe's engine.
 
     Raises:
         ConfigError: A micro-batch of one instance does not fit, or the engine contradicts the precision.
         DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
-    # What is to be done: data, model, precision and ZeRO stage, all of which may follow from others.
+    # The work: data, model, precision and ZeRO stage, all of which may follow from others.
     shards = [_shards_of(config, phase) for phase in config.phases]
     config = _resolve(config, shards, cluster.gpu)
     stage = zero_stage_of(deepspeed_of(config, config.precision))
     parameters = count_parameters(config.model)
-    # How it fits: memory by stage and token budget decides how many micro-steps a step has.
+    # How it fits: memory by stage and token budget decides the number of micro-steps.
     memory_of = partial(estimate_memory, config, parameters=parameters, world_size=cluster.world_size)
     shown = sorted({*BUDGETS, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
     table = {
@@ -161,7 +161,7 @@ def estimate(
 
 
 def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Communication:
-    """Return what a recipe's engine file lets its stage send, and hide.
+    """Return the traffic of a recipe's ZeRO stage, and the part that its engine file lets it hide.
 
     Args:
         config: The run; ``model.vocab_size`` must be a number.
@@ -194,7 +194,7 @@ def passes_over(shards: ShardSet, instances: int) -> float:
     Args:
         shards: The training split. Each pass of the build has put the whole corpus into it once, masked and paired
             differently.
-        instances: How many instances a phase takes.
+        instances: Instances that a phase trains on.
     """
     build_passes = len({shard.pass_number for shard in shards.shards})
     return instances * build_passes / shards.num_rows

@@ -1,4 +1,4 @@
-"""A GPU's memory in training and a checkpoint's disk, counted from what the code keeps.
+"""A GPU's memory in training and a checkpoint's disk, counted from the tensors that the code keeps.
 
 The tensors of a layer are compared with torch's own record of them on a CPU (``tests/unit/planning``). The totals have
 not been compared with a GPU's yet.
@@ -16,13 +16,13 @@ GIB = 2**30
 MEMORY_SHARE = 0.95
 """Share of a GPU's memory that a plan may use."""
 OVERHEAD_GIB = 2.5
-"""What the CUDA context, NCCL's buffers and the allocator's gaps take. Assumed, not measured."""
+"""Memory of the CUDA context, NCCL's buffers and the allocator's gaps. Assumed, not measured."""
 BUCKET_ELEMENTS = 500_000_000
 """Stages 0 and 3 copy gradients into buffers of at most this many elements to reduce them."""
 BUDGETS = tuple(2**exponent for exponent in range(11, 18))
 """Token budgets that a table shows: 2,048 to 131,072."""
 MASKED_SHARE = 0.16
-"""Predicted positions per token that activations are counted for, where no phase says more."""
+"""Predicted positions per token that activations are counted for, unless a phase has more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Memory:
 
     @property
     def parts_gib(self) -> dict[str, float]:
-        """What the GPU's memory must hold, by name: the tensors, and what driver, NCCL and allocator take."""
+        """The parts of the GPU's memory by name: the tensors, and the share of driver, NCCL and allocator."""
         return {**self.tensors_gib, "CUDA, NCCL and gaps (assumed)": OVERHEAD_GIB}
 
     @property
@@ -66,15 +66,15 @@ def estimate_memory(
         world_size: Number of ranks.
         micro_batch_tokens: Packed tokens of one micro-step.
     """
-    # What a stage shards is divided by the ranks: stage 1 the optimizer, 2 also gradients, 3 also weights.
+    # The ranks share whatever a stage shards: stage 1 the optimizer, 2 also gradients, 3 also weights.
     size = 4 if config.precision == "fp32" else 2
     ranks = {stage: world_size if zero_stage >= stage else 1 for stage in (1, 2, 3)}
     master = 0 if zero_stage == 0 else 4  # stage 0 trains the float32 weights themselves
-    # Gradients are accumulated in float32; in 16 bits there are also those of the current micro-step, which stages 1
+    # Gradients are accumulated in float32; in 16 bits there are also the current micro-step's, which stages 1
     # and 2 free as they come.
     gradients = parameters * 4 / ranks[2] + (parameters * 2 / ranks[3] if size == 2 and zero_stage == 3 else 0)
     if zero_stage == 2:
-        # Buckets that are filled and sent, and that of the vocabulary, which the head begins and the embeddings end.
+        # Buckets that are filled and sent, and the vocabulary's bucket, which the head begins and the embeddings end.
         vocabulary = config.model.padded_vocab_size * config.model.embedding_width
         gradients += 4 * min(parameters, (IN_FLIGHT + 1) * DEFAULT_BUCKET_SIZE + vocabulary)
     # Stage 1 scatters into a tensor of the rank's share; at stage 2 this share is all that is kept.
@@ -145,7 +145,7 @@ def checkpoint_gib(config: RunConfig, parameters: int) -> float:
 
 
 def describe_checkpoints(config: RunConfig, parameters: int) -> str:
-    """Return what a run's checkpoints take at most, in words."""
+    """Return the largest size of a run's checkpoints, in words."""
     one, most = checkpoint_gib(config, parameters), config.most_checkpoints
     return f"checkpoints: {one:.2f} GiB each, up to {most} at a time: {most * one:.2f} GiB"
 
@@ -162,7 +162,7 @@ def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool, masked:
     if recompute:  # the input of every layer, and everything of the one that is being recomputed
         layers = model.num_hidden_layers * model.hidden_size * size + layer
     embeddings = 4 * model.hidden_size * size + 32
-    # The backward pass holds the gradients of one layer's activations while it computes those of the layer below.
+    # The backward pass holds gradients of one layer's activations while it computes gradients of the layer below.
     encoder = layers + embeddings + layer / 2
     if model.generator_size is not None:  # ELECTRA: the generator runs first, and has the head over the vocabulary
         return encoder + _activation_bytes(model.generator(), size, recompute=recompute, masked=masked)

@@ -1,4 +1,4 @@
-"""``pretrain --dry-run``: check configuration and data, and say what the run would do on a number of ranks."""
+"""``pretrain --dry-run``: check configuration and data, and print the plan of the run on a number of ranks."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -156,7 +156,7 @@ def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int,
 
 
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
-    """Say what the checkpoints take and what is free; refuse a disk that cannot hold two of them."""
+    """Return the size of the checkpoints and of the free disk; refuse a disk that cannot hold two of them."""
     # A new checkpoint is complete before the previous one is deleted, so both have to fit.
     one = checkpoint_gib(dry_run.inputs.config, dry_run.parameters)
     folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())

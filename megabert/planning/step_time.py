@@ -45,7 +45,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Communication:
-    """What a training system sends in a step, and does to each gradient on every rank, in bytes per parameter."""
+    """Traffic of a training system in a step, and its passes over each gradient on a rank, in bytes per parameter."""
 
     all_reduce_bytes: float = 0.0
     """Gradients summed on every rank."""
@@ -95,7 +95,7 @@ class StepTime:
     compute_s: float
     communication_s: float
     hidden_s: float
-    """Seconds of the communication that pass behind the backward and the forward pass."""
+    """Seconds of the communication that run during the backward and the forward pass."""
     passes_s: float
     """Seconds of what every rank does to the whole gradient, which no number of GPUs shortens."""
     optimizer_s: float
@@ -103,7 +103,7 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the step. The loader runs in a thread of its own, so it counts only where it is slower."""
+        """Seconds of the step. The loader runs in a thread of its own, so it counts only if it is slower."""
         busy_s = self.compute_s + self.communication_s - self.hidden_s + self.passes_s + self.optimizer_s
         return max(busy_s, self.loader_s)
 
@@ -116,7 +116,7 @@ def step_time(
     Args:
         work: The work of the step.
         cluster: GPUs and their links.
-        communication: What the training system sends.
+        communication: Traffic of the training system.
         efficiency: Share of the GPUs' peak while they compute, without collectives and optimizer.
         precision: ``bf16`` or ``fp16``, which names the peak.
     """
@@ -131,8 +131,8 @@ def step_time(
     )
     weights_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster, buckets)
     fetches_s = work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
-    # Overlapped, gradients are sent while the backward pass computes those of the layers below, and weights while the
-    # next forward pass computes the layers below.
+    # Overlapped, gradients are sent while the backward pass works on the layers below, and weights while the next
+    # forward pass does.
     micro_step_s = compute_s / work.micro_steps
     hideable = 1 - communication.exposed_share
     hidden_s = min(hideable * gradients_s, rounds * micro_step_s * BACKWARD_SHARE) * communication.is_overlapped
