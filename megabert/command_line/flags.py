@@ -105,8 +105,9 @@ def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collect
         known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
         meant, is_certain = meant_flag(name, known)
         has_value = bool(equals or (words and not words[0].startswith("--")))
-        if is_certain or meant in others or not has_value:
-            raise ConfigError(f"--{name}: no such flag; {f'did you mean {meant}?' if meant else 'see --help-all'}")
+        if is_certain or meant in others or not has_value or not fields:
+            hint = f"did you mean {meant}?" if meant else "see --help-all" if fields else "see --help"
+            raise ConfigError(f"--{name}: no such flag; {hint}")
     if equals:
         return Flag(path, _value(row, word, [text]), (word,))
     if row is not None and row.is_boolean and not (words and words[0].lower() in _BOOLEANS):

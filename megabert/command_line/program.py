@@ -253,7 +253,7 @@ class Parser(argparse.ArgumentParser):
                 fields are found later, all at once, where the configuration is built.
         """
         # pydantic and YAML: imported above, they would double the time that the table of commands takes.
-        from megabert.command_line.flags import Flag, flag_name, meant_flag, nest, take_flag
+        from megabert.command_line.flags import Flag, flag_name, nest, take_flag
 
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
         # Each word goes to one of two readers: argparse takes the command's own options, in the spelling that it knows,
@@ -273,13 +273,8 @@ class Parser(argparse.ArgumentParser):
                 _, equals, value = rest.popleft().partition("=")
                 own.append(f"{names[name]}{equals}{value}")
                 given.add(names[name])
-            elif self.fields:
-                flags.append(take_flag(rest, self.fields, names.values()))
             else:
-                known = list(names.values())
-                meant, _ = meant_flag(name, known)
-                hint = f"did you mean {meant}?" if meant else f"known are {', '.join(sorted(known))}"
-                raise ConfigError(f"{rest[0]}: no such flag; {hint}")
+                flags.append(take_flag(rest, self.fields, names.values()))
         options = self.parse_args(own)
         options.given = {*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)}
         self._check_rules(options.given)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from megabert.config.fields import field_table
+from megabert.config.fields import field_table, pattern_of
 from megabert.config.names import did_you_mean
 
 
@@ -83,7 +83,7 @@ def _describe(problem: Any, cls: type) -> str:
         section, _, name = path.rpartition(".")
         known = [row.path for row in field_table(cls)]
         # Suggest from the fields of the same section; in the table an element of a list is numbered N.
-        prefix = "".join(f"{'N' if part.isdecimal() else part}." for part in section.split(".") if part)
+        prefix = f"{pattern_of(section)}." if section else ""
         names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
         return f"{path}: unknown field{did_you_mean(name, names)}{others}"

@@ -54,9 +54,11 @@ def step_hosts(environment: Mapping[str, str] = os.environ) -> list[str]:
     command = ["scontrol", "show", "hostnames", hosts]
     try:
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SCONTROL_TIMEOUT_S).stdout
-        return [shown.split()[0], *shown.split()[1:]]
-    except (OSError, subprocess.SubprocessError, IndexError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"MASTER_ADDR is not set, and {' '.join(command)} failed: {error}. Set it.") from error
+    if not shown.split():
+        raise ConfigError(f"MASTER_ADDR is not set, and {' '.join(command)} names no host. Set it.")
+    return shown.split()
 
 
 def _port_of_step(environment: Mapping[str, str]) -> str:

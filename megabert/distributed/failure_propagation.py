@@ -90,10 +90,11 @@ class FirstFailure:
             return first
         # Otherwise it is this rank's own error, or the sign that another rank died without a word.
         if _has_lost_a_rank(error):
-            return LostRankError(
-                f"rank {self._rank} lost another rank, which died without a word: killed (for lack of memory?), or its "
-                f"node was lost. The same command resumes at the last checkpoint. What broke here: {_line_of(error)}"
+            lost_rank = (
+                "lost another rank, which died without a word: killed (for lack of memory?), or its node was lost"
             )
+            resumes = "The same command resumes at the last checkpoint"
+            return LostRankError(f"rank {self._rank} {lost_rank}. {resumes}. What broke here: {_line_of(error)}")
         return cause_of(error)  # of an echo whose cause was never reported, somebody has to speak
 
     @contextlib.contextmanager

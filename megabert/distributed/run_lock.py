@@ -81,19 +81,19 @@ class RunLock:
                 self._write(replace(self._holder, released=True))
         self._close()
 
-    def _try(self, work: Callable[[], None]) -> None:
+    def _try(self, work: Callable[..., None], *arguments: Any) -> None:
         try:
-            work()
+            work(*arguments)
         except OSError as failure:
-            raise CheckpointError(
-                f"{self.run_dir}: cannot be written ({failure.strerror}). Name another --run-dir."
-            ) from failure
+            why = f"cannot be written ({failure.strerror}). Name another --run-dir."
+            raise CheckpointError(f"{self.run_dir}: {why}") from failure
 
     def _take(self, ranks: list[tuple[str, int]]) -> None:
         """Take the lock for rank 0, and write who holds it."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         refuse_linked_folders(self.run_dir, FOLDERS)
-        self._open()
+        # One descriptor for everything: over NFS, closing any other of this file would drop the lock.
+        self._file = open_lock(self.path)
         previous = self._read()
         self._lock(fcntl.LOCK_EX, previous)
         if previous != Holder() and not previous.released:
@@ -108,12 +108,9 @@ class RunLock:
         self._lock(fcntl.LOCK_SH, Holder())
 
     def _join(self) -> None:
-        self._open()
-        self._lock(fcntl.LOCK_SH, self._read())
-
-    def _open(self) -> None:
-        # One descriptor for everything: over NFS, closing any other of this file would drop the lock.
+        """Take a share of the lock that rank 0 holds."""
         self._file = open_lock(self.path)
+        self._lock(fcntl.LOCK_SH, self._read())
 
     def _lock(self, mode: int, holder: Holder) -> None:
         try:
@@ -145,9 +142,8 @@ class RunLock:
 
 def _refusal(run_dir: Path, holder: Holder) -> str:
     here = socket.gethostname()
-    alive = [pid for host, pid in holder.ranks if host == here and Path(f"/proc/{pid}").exists()]
-    ranks = f"; ranks alive here: pids {', '.join(map(str, alive))}" if alive else ""
-    return (
-        f"{run_dir}: another run holds this folder: host {holder.host}, pid {holder.pid}, since {holder.since}{ranks}. "
-        "Wait until it has ended, end it, or name another --run-dir."
-    )
+    alive = [str(pid) for host, pid in holder.ranks if host == here and Path(f"/proc/{pid}").exists()]
+    ranks = f"; ranks alive here: pids {', '.join(alive)}" if alive else ""
+    who = f"host {holder.host}, pid {holder.pid}, since {holder.since}{ranks}"
+    remedy = "Wait until it has ended, end it, or name another --run-dir."
+    return f"{run_dir}: another run holds this folder: {who}. {remedy}"
