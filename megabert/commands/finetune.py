@@ -20,7 +20,7 @@ from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import merge_layers, to_dict, to_yaml
 from megabert.config.needs import FINETUNE_NEEDS, refuse_idle
-from megabert.distributed.environments import before_ranks_meet
+from megabert.distributed.environments import before_ranks_meet, own_rank
 from megabert.finetuning.tasks import TASKS, find_task
 
 
@@ -55,6 +55,7 @@ def _words(text: str) -> str:
 
 def run(options: Namespace) -> int:
     """Train and print the scores."""
+    # The settings, and the flags that have no effect on this task. Glue has no settings of its own.
     with before_ranks_meet():
         if options.task != "glue":
             find_task(options.task)  # before the settings: without a task their errors say little
@@ -74,6 +75,7 @@ def run(options: Namespace) -> int:
         kind_of_folder(config.model)  # refuses another folder before the seconds that torch takes
     if task is None:
         return _run_glue(options, Path(config.data))
+    # The work, from here on with torch.
     output_dir = Path(f"runs/{options.task}" if options.output_dir is None else options.output_dir)
     if options.dry_run:
         with loading("PyTorch"):
@@ -83,8 +85,6 @@ def run(options: Namespace) -> int:
         sizes = ", ".join(f"{len(found)} of {name}" for name, found, _ in prepared.evaluation)
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         return 0
-    from megabert.distributed.environments import own_rank
-
     with loading("PyTorch"):
         from megabert.finetuning.finetune import finetune
     from megabert.finetuning.results import render_summary

@@ -37,7 +37,7 @@ from megabert.config.loading import (
 )
 from megabert.config.needs import RUN_NEEDS, refuse_idle
 from megabert.config.run import RunConfig
-from megabert.distributed.environments import before_ranks_meet, find_launcher
+from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher
 from megabert.errors import EXIT_STOPPED
 from megabert.training.recovery.stop_signals import StopSignals
 
@@ -71,12 +71,8 @@ def add_arguments(parser: Parser) -> None:
     phase = ("phases.N.steps", "phases.N.global-batch-size", "phases.N.learning-rate")
     machine = ("engine", "precision", "micro-batch-tokens")
     first = ("recipe", "data.path", "run-dir", *phase, *machine, "seed", "init-from", "dry-run")
-    sections = (
-        "data",
-        "phases.N",
-        "",
-        *(["model", "optimizer", "average", "checkpoint", "validation", "logging", "ops"]),
-    )
+    data = ("data", "phases.N", "")
+    sections = (*data, "model", "optimizer", "average", "checkpoint", "validation", "logging", "ops")
     parser.add_fields(RunConfig, first=first, sections=sections)
 
 
@@ -115,7 +111,6 @@ def _require_shards(config: RunConfig) -> None:
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:
-    from megabert.distributed.environments import describe_rank
     from megabert.planning.preflight import describe_run
 
     run_dir = Path(options.run_dir)

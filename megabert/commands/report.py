@@ -48,17 +48,20 @@ def run(options: Namespace) -> int:
         from megabert.reports.curves import draw_losses, draw_page, render_run_page
         from megabert.reports.report import render_positions, render_reports, report_run, score_positions
 
+    # No output may replace a file of the run, but an earlier picture or page of it.
     own = [path for path in run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
     for output in filter(None, (options.html, options.png)):
         refuse_input(output, *own)
+    # The tables; positions and guesses are compared with the last validated phase's word frequencies.
     reports = report_run(run_dir)
-    last = reports[-1]  # positions and guesses are compared with the last validated phase's word frequencies
+    last = reports[-1]
     positions = score_positions(run_dir, last, checkpoint=options.checkpoint)
     tables = [("Phases", render_reports(reports)), ("Held-out positions", render_positions(positions))]
     if options.text:
         guesses = compare_guesses(run_dir, options.text, options.checkpoint, counts=last.unigram.counts)
         tables.append(("Guesses", guesses))
     print("\n\n".join(text for _, text in tables))
+    # The pictures and the page.
     draw_losses(run_dir, reports, run_dir / "loss.png")
     print(f"\nloss curve: {run_dir / 'loss.png'}")
     if options.html or options.png:

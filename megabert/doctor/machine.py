@@ -59,6 +59,7 @@ def check_limits() -> list[Finding]:
     has_memory = SHARED_MEMORY.is_dir()
     size = shutil.disk_usage(SHARED_MEMORY).total / 2**30 if has_memory else 0.0
     encoding = locale.getpreferredencoding(False)
+    # Whether it is as training needs it, the observation, the remedy, and how bad it is otherwise.
     checks: list[tuple[bool, str, str, Level]] = [
         (
             has_enough,
