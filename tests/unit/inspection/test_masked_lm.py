@@ -150,10 +150,10 @@ def test_command_prints_the_table_and_writes_json(model_folder, text, tmp_path, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["mlm", "--task", "rte"], "--task: has a meaning without mlm alone"),
-        (["mlm", "--epochs", "3"], "--epochs: changes nothing in the score of a text file"),
-        (["mlm", "--split", "train"], "--split: changes nothing"),
-        (["--masked-lm-prob", "0.2"], "--masked-lm-prob: has a meaning with mlm alone"),
+        (["mlm", "--task", "rte"], "--task has no effect with mlm"),
+        (["mlm", "--epochs", "3"], "--epochs has no effect on the score of a text file"),
+        (["mlm", "--split", "train"], "--split has no effect"),
+        (["--masked-lm-prob", "0.2"], "--masked-lm-prob has no effect without mlm"),
         (["mlm", "--max-seq-length", "13"], "max_seq_length=13 is above the 12 positions"),
     ],
 )
