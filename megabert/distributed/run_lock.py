@@ -67,8 +67,8 @@ class RunLock:
         """
         ranks = self.world.gather((socket.gethostname(), os.getpid()))
         try:
-            run_on_all_ranks(self.world, lambda: self._take(ranks) if self.world.is_main else None)
-            run_on_all_ranks(self.world, lambda: None if self.world.is_main else self._join())
+            run_on_all_ranks(self.world, lambda: self._try(self._take, ranks) if self.world.is_main else None)
+            run_on_all_ranks(self.world, lambda: None if self.world.is_main else self._try(self._join))
         except BaseException:
             self._close()
             raise
