@@ -10,18 +10,7 @@ PROGRAM = Program(
     name="megabert-data",
     about="Make shards of pre-training instances from raw text.",
     package="data_prep.commands",
-    groups={
-        "prepare": {
-            "build": "text to shards of pre-training instances",
-            "vocab": "train a vocabulary alone",
-            "estimate": "disk, memory, files and time of a build before it begins",
-        },
-        "look": {
-            "peek": "show one instance, masks in place",
-            "stats": "what a build contains and what was dropped",
-            "verify": "hash every shard again and check every instance",
-        },
-    },
+    groups={"prepare": "build vocab estimate", "look": "peek stats verify"},
     example="megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512",
 )
 

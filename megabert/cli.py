@@ -18,27 +18,10 @@ PROGRAM = Program(
     about="Pre-train BERT on instance shards, fine-tune it, and look inside. megabert-data makes shards from raw text.",
     package="megabert.commands",
     groups={
-        "prepare": {
-            "doctor": "check whether this machine, or this job, is fit to train",
-            "estimate": "say what a recipe needs: memory, days, disk, data",
-        },
-        "train": {
-            "pretrain": "train a BERT on instance shards, or resume a run",
-            "finetune": "train a head on labelled examples, and score it",
-        },
-        "look": {
-            "watch": "show a run: loss, rate, time left, last checkpoint",
-            "report": "show what a run has learned: table, loss curve, fill-mask",
-            "compare": "compare two runs step by step",
-            "attention": "write a page that shows the attention on a text",
-            "similar": "find the nearest word embeddings; a - b + c",
-        },
-        "use": {
-            "export": "write a checkpoint as a folder that transformers loads",
-            "evaluate": "score a fine-tuned model on labels, or any model on a text",
-            "fill-mask": "guess the [MASK]s of a text",
-            "embed": "write a vector for each line of a file, or for each token",
-        },
+        "prepare": "doctor estimate",
+        "train": "pretrain finetune",
+        "look": "watch report compare attention similar",
+        "use": "export evaluate fill-mask embed",
     },
     example="megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first",
     rank_label=_rank_label,

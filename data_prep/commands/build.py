@@ -1,4 +1,6 @@
-"""Make shards of pre-training instances from text: clean, split, tokenize, pair, mask, write.
+"""Make shards of pre-training instances from text.
+
+It cleans, splits, tokenizes, pairs, masks and writes.
 
 Examples:
   megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512

@@ -1,4 +1,4 @@
-"""Print the needs of a build: units, files, disk, memory and time. Nothing is written.
+"""Print the disk, memory, files and time of a build before it begins.
 
 Examples:
   megabert-data estimate --input-bytes 10TB --ranks 1000

@@ -1,4 +1,6 @@
-"""Show one instance: its segments, its label, and at each masked position the piece shown and the piece hidden.
+"""Show one instance, masks in place.
+
+That is its segments, its label, and at each masked position the piece shown and the piece hidden.
 
 Example:
   megabert-data peek data/mine/instances/128/train-00000-00.arrow:7

@@ -1,4 +1,4 @@
-"""Print the contents of a build and the text that was dropped, for each length and split.
+"""Print the contents of a build and the text that was dropped.
 
 Example:
   megabert-data stats data/mine --plots data/mine/plots

@@ -1,4 +1,4 @@
-"""Hash every shard again, compare it with the manifest, and check every instance.
+"""Hash every shard again and check every instance.
 
 Example:
   megabert-data verify data/mine

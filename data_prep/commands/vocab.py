@@ -1,4 +1,4 @@
-"""Train a vocabulary without a build, from the same files and flags of its first steps.
+"""Train a vocabulary alone, from the same files and flags as a build.
 
 Example:
   megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522

@@ -1,6 +1,7 @@
 """What both programs are called by: the table of commands, and the parser that each command describes itself to."""
 
 import argparse
+import ast
 import math
 import re
 import sys
@@ -8,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -36,8 +37,8 @@ class Program:
     """Its purpose, in a line."""
     package: str
     """Where the modules of the commands are, by the commands' names."""
-    groups: Mapping[str, Mapping[str, str]]
-    """Commands, each with its purpose in one line, in groups by heading."""
+    groups: Mapping[str, str]
+    """Names of the commands, in groups by heading."""
     example: str
     rank_label: Callable[[], str] = str
     """Returns the prefix of this process's messages: ``[rank N] `` in ranks other than 0, else nothing."""
@@ -47,7 +48,7 @@ class Program:
     @property
     def commands(self) -> list[str]:
         """The names of all commands."""
-        return [name for group in self.groups.values() for name in group]
+        return " ".join(self.groups.values()).split()
 
     def run(self, words: Sequence[str]) -> int:
         """Run the command that a command line names; return the exit code that the shell sees."""
@@ -75,17 +76,23 @@ class Program:
 
             raise ConfigError(f"{name}: no such command{did_you_mean(name, self.commands)}")
         module = import_module(f"{self.package}.{name.replace('-', '_')}")
-        parser = Parser(f"{self.name} {name}", module.__doc__)
+        parser = Parser(f"{self.name} {name}", self.help_of(name))
         module.add_arguments(parser)
         return module.run, parser.parse(words)
 
+    def help_of(self, name: str) -> str:
+        """Return the docstring of a command's module, read from its source: imports of all would take seconds."""
+        source = resources.files(self.package) / f"{name.replace('-', '_')}.py"
+        return ast.get_docstring(ast.parse(source.read_bytes())) or ""
+
     def usage(self) -> str:
-        """Return the table of commands."""
+        """Return the table of commands, each with the first line of its help."""
         width = max(map(len, self.commands))
         lines = [f"usage: {self.name} COMMAND ...", "", self.about]
         for heading, commands in self.groups.items():
             lines += ["", f"{heading}:"]
-            lines += [f"  {name:<{width}}  {summary}" for name, summary in commands.items()]
+            for name in commands.split():
+                lines.append(f"  {name:<{width}}  {self.help_of(name).splitlines()[0].rstrip('.')}")
         return "\n".join([*lines, "", f"{self.name} COMMAND --help says more. Example:", f"  {self.example}"])
 
 
@@ -160,8 +167,8 @@ class Parser(argparse.ArgumentParser):
         doc: The help: a sentence above the flags, and the text below them.
     """
 
-    def __init__(self, prog: str, doc: str | None = None) -> None:
-        description, _, epilog = (doc or "").partition("\n\n")  # None under PYTHONOPTIMIZE=2
+    def __init__(self, prog: str, doc: str = "") -> None:
+        description, _, epilog = doc.partition("\n\n")
         super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         # Numbers are strict, and nothing is empty.
         for kind, read in ((None, _text_of), (str, _text_of), (Path, _path_of), (int, whole), (float, number)):

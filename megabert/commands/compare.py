@@ -1,4 +1,4 @@
-"""Compare two runs step by step, or two fine-tunings example by example.
+"""Compare two runs step by step, or two fine-tunings.
 
 Of runs it compares fields of the configuration, and losses and every other train/ and eval/ tag at each step that both
 logged: first difference, largest difference, rates. Of fine-tunings it compares settings and scores, and shows which

@@ -1,8 +1,9 @@
-"""Check versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM.
+"""Check whether this machine, or this job, is fit to train.
 
-Alone it starts one process per GPU (two without) and has them all-reduce. As a task of srun, or under torchrun, it asks
-the ranks of that job, and names the node where something fails. Exit code 0: fit; 2: something that training needs
-fails; 75: a SIGTERM or SIGUSR1 came in between.
+It checks versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM. Alone it starts one
+process per GPU (two without) and has them all-reduce. As a task of srun, or under torchrun, it asks the ranks of that
+job, and names the node where something fails. Exit code 0: fit; 2: something that training needs fails; 75: a SIGTERM
+or SIGUSR1 came in between.
 
 Examples:
   megabert doctor

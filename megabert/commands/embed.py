@@ -1,7 +1,7 @@
-"""Write a vector for each line of a UTF-8 text file, or vectors of its tokens, to Parquet or .npy.
+"""Write a vector for each line of a text file, or for each token.
 
-Row i is line i + 1; an empty line gets the vector of [CLS] [SEP]. Lines longer than the model's positions are cut,
-counted and named. Memory does not grow with the file.
+The file is UTF-8, the vectors go to Parquet or .npy. Row i is line i + 1; an empty line gets the vector of [CLS] [SEP].
+Lines longer than the model's positions are cut, counted and named. Memory does not grow with the file.
 
 Example:
   megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls

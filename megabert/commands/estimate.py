@@ -1,4 +1,4 @@
-"""Print the needs of a recipe on some GPUs: memory, time, disk and data.
+"""Print the needs of a recipe: memory, days, disk, data.
 
 It prints memory by ZeRO stage and token budget, FLOPs, days per phase, disk of the checkpoints, passes over the corpus.
 

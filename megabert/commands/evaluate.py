@@ -1,7 +1,8 @@
-"""Score a fine-tuned model, ours or anybody's, on a labelled file with its task's official metrics.
+"""Score a fine-tuned model on labels, or any model on a text.
 
-Settings that scoring depends on come from the model's folder; the flags of `megabert finetune` change them. A head
-whose labels have no names takes the task's, or the sorted ones of the file.
+A fine-tuned model, ours or anybody's, is scored with its task's official metrics. Settings that scoring depends on come
+from the model's folder; the flags of `megabert finetune` change them. A head whose labels have no names takes the
+task's, or the sorted ones of the file.
 
 With `mlm` it scores the guesses of a pre-trained model on any text: the masked-LM loss, accuracy and perplexity by
 length, beside the score of word frequencies. --data is then a text file (plain, a blank line between documents; JSON

@@ -1,6 +1,7 @@
-"""Write a run's checkpoint in Hugging Face form: config.json, model.safetensors, tokenizer files and a model card.
+"""Write a checkpoint as a folder that transformers loads.
 
-AutoModelForMaskedLM, BertForPreTraining and AutoTokenizer of transformers load the folder.
+The folder has config.json, model.safetensors, tokenizer files and a model card. AutoModelForMaskedLM,
+BertForPreTraining and AutoTokenizer of transformers load the folder.
 
 Examples:
   megabert export runs/demo --to models/demo --checkpoint best

@@ -1,4 +1,4 @@
-"""Fine-tune a BERT on labelled examples and score it with the task's official metrics.
+"""Train a head on labelled examples, and score it with the task's metrics.
 
 The same command resumes: seeds that have finished are kept, the one that was killed starts again. `glue` runs every
 task of GLUE that --data holds, each in a process of its own; its table is glue.json and glue.md of the output folder.

@@ -1,4 +1,4 @@
-"""Train a BERT on instance shards under DeepSpeed ZeRO, or resume a run.
+"""Train a BERT on instance shards, or resume a run.
 
 Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags. N is the
 number of an element, from 0: --phases.0.steps 100. Hyphens and underscores are both read.

@@ -1,8 +1,9 @@
-"""Print one table of the progress of a run, phase by phase, next to the unigram baseline.
+"""Show the progress of a run: table, loss curve, fill-mask.
 
-It also writes the loss curve as RUN/loss.png and, with --html and --png, one page of curves. With --text it shows the
-guesses for [MASK] of the unigram, the untrained and the trained model side by side. Of a fine-tuning it prints the
-scores, which labels are taken for which, and the errors of which the model is surest.
+The table compares a run, phase by phase, with the unigram baseline. The loss curve is written as RUN/loss.png and,
+with --html and --png, one page of curves. With --text it shows the guesses for [MASK] of the unigram, the untrained and
+the trained model side by side. Of a fine-tuning it prints the scores, which labels are taken for which, and the errors
+of which the model is surest.
 
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html

@@ -1,7 +1,8 @@
-"""Print the pieces whose word embeddings are nearest to a word's by cosine.
+"""Find the nearest word embeddings; a - b + c.
 
-Words joined by + and - (with spaces around) are added up, each scaled to length 1; a word of several pieces is their
-mean. Words without an operator between them are looked up one by one.
+It prints the pieces whose word embeddings are nearest to a word's by cosine. Words joined by + and - (with spaces
+around) are added up, each scaled to length 1; a word of several pieces is their mean. Words without an operator between
+them are looked up one by one.
 
 Example:
   megabert similar --model runs/demo ship king - man + woman

@@ -1,4 +1,4 @@
-"""Show loss, rate, time left, last checkpoint, restarts and skipped steps of a run.
+"""Show a run: loss, rate, time left, last checkpoint, restarts, skipped steps.
 
 They come from its metrics.jsonl and status.json; on a terminal again and again until the run is done or has failed,
 else once.
