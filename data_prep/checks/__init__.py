@@ -1,1 +1,1 @@
-"""What is counted and checked of finished shards: `batch` and `stats` count, `verify` checks against `invariants`."""
+"""Checks of finished shards, and counts: of instances and, over the steps, of the corpus."""

@@ -1,4 +1,4 @@
-"""What is counted of the corpus over steps 1 to 5, and what a corpus must have before instances are made of it."""
+"""Counts of the corpus over steps 1 to 5, and the refusals of a corpus that cannot give instances."""
 
 from collections import Counter
 from typing import Any
@@ -17,13 +17,13 @@ dumps, such as enwik8, end like that."""
 
 
 def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Counts) -> dict[str, Any]:
-    """Return what the statistics of every manifest say about the corpus.
+    """Return the part on the corpus of every manifest's statistics.
 
     Args:
         config: Configuration of the build.
         extracted: Counts of step 1.
         tokenized: Counts of step 3.
-        kept: Counts of step 5: what is left after duplicates and weights.
+        kept: Counts of step 5, after duplicates and weights.
     """
 
     def by_source(counts: dict[str, int]) -> dict[str, int]:
@@ -83,7 +83,7 @@ def require_readable(config: BuildConfig, extracted: Counts) -> None:
 
     Args:
         config: Configuration of the build, or of a vocabulary's training.
-        extracted: Counts of step 1, of which it needs those of documents and problems.
+        extracted: Counts of step 1, at least of documents and problems.
 
     Raises:
         DataError: Too many documents, or bytes, were lost; the message has the first places.
@@ -94,9 +94,9 @@ def require_readable(config: BuildConfig, extracted: Counts) -> None:
     if lost > config.max_bad_share * (read + lost) or lost_bytes > config.max_bad_share * extracted["bytes"]:
         what = ", ".join(counted(number, name) for name, number in bad.items())
         places = "\n".join(f"  {text}" for name in bad for text in _first(extracted["examples"][name]))
-        behind = f" (and with them {lost_bytes:,} of {extracted['bytes']:,} bytes)" if lost_bytes else ""
+        after = f" (and with them {lost_bytes:,} of {extracted['bytes']:,} bytes)" if lost_bytes else ""
         raise DataError(
-            f"{what}{behind} of {read + lost:,} documents cannot be read; max_bad_share={config.max_bad_share} allows "
+            f"{what}{after} of {read + lost:,} documents cannot be read; max_bad_share={config.max_bad_share} allows "
             f"fewer. Fix or leave out the files, or allow more with --max-bad-share. First places:\n{places}"
         )
 
@@ -127,7 +127,7 @@ def _lost_to(extracted: Counts) -> str:
 
 
 def counted(number: int, name: str) -> str:
-    """Return a number and what was counted, named by a key in the plural such as ``bad_lines``."""
+    """Return a number and the counted thing, named by a key in the plural such as ``bad_lines``."""
     words = name.replace("_", " ")
     return f"{number:,} {words.removesuffix('s') if number == 1 else words}"
 

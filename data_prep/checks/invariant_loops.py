@@ -15,7 +15,7 @@ from megabert.compiled import compiled, inlined
 SOUND = 255
 # The rules, in the order in which a row is held against them; `invariants.RULES` says them in words.
 LENGTH, SEGMENT, LABEL, COUNTS, POSITIONS, VOCABULARY, SPECIALS, SHARE, PART_OF_WORD, INSIDE_WORD = range(10)
-# What a piece is: one of [PAD], [CLS], [SEP], [MASK]; one that continues a word; 0 any other.
+# Kinds of pieces: one of [PAD], [CLS], [SEP], [MASK]; one that continues a word; 0 any other.
 SPECIAL, SUBWORD = 1, 2
 
 
@@ -40,7 +40,7 @@ def first_broken(batch, rules, broken_R):
 
 @inlined
 def _frame(row, batch, limits):
-    """Check what a row says of itself: length, start of B, label, number of predictions."""
+    """Check the frame of a row: length, start of B, label, number of predictions."""
     length, b_start = batch.token_starts[row + 1] - batch.token_starts[row], batch.segment_b_starts[row]
     predictions = batch.masked_starts[row + 1] - batch.masked_starts[row]
     originals = batch.masked_id_starts[row + 1] - batch.masked_id_starts[row]
@@ -114,7 +114,7 @@ def _tokens(row, batch, rules):
 
 @compiled
 def is_sound(batch, rules):
-    """Tell whether no row breaks a rule; the arguments are those of `first_broken`."""
+    """Tell whether no row breaks a rule; `first_broken` has the same arguments."""
     offsets, ids_T, b_starts, ends_M, positions_M, ends_originals, originals_M, labels, _ = batch
     limits, special, kinds, wanted = rules
     has_words, has_whole_sides = limits.has_words, limits.has_whole_sides

@@ -62,13 +62,13 @@ class Rules(NamedTuple):
     special: SpecialIds
     """In the type of the shard's ids: 16 bits are compared faster than 64."""
     kinds: NDArray[np.uint8]
-    """What each piece of the vocabulary is: special, one that continues a word, or any other."""
+    """Kind of each piece of the vocabulary: special, one that continues a word, or any other."""
     wanted: NDArray[np.int64]
     """Number of predictions for each length up to the longest."""
 
     @classmethod
     def of(cls, metadata: ShardMetadata, tokenizer: Tokenizer) -> "Rules":
-        """Derive the rules from what the manifest says."""
+        """Derive the rules from a manifest's metadata."""
         from data_prep.checks.invariant_loops import SPECIAL, SUBWORD
 
         token = token_type(metadata.vocab_size).to_pandas_dtype()

@@ -1,4 +1,4 @@
-"""What a build contains, shown from the manifests without reading a shard, as text and as pictures."""
+"""The content of a build, shown from the manifests without reading a shard, as text and as pictures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,18 +74,14 @@ def as_damage(where: Path, remedy: str) -> Iterator[None]:
         ) from error
 
 
-def tokens_read(corpus: dict[str, Any]) -> int:
-    """Return the tokens of all text, duplicates and weights aside."""
-    return int(corpus["tokens_read"])
-
-
 def describe_corpus(corpus: dict[str, Any]) -> list[str]:
-    """Return lines on documents, sentences, tokens, per source, and what was dropped."""
+    """Return lines on documents, sentences, tokens, per source, and on dropped text."""
     lines = [
         f"documents {corpus['documents']:,} ({corpus['validation_documents']:,} held out), "
         f"sentences {corpus['sentences']:,}, tokens {corpus['tokens']:,}, "
-        f"[UNK] {share(corpus['unknown_tokens'], tokens_read(corpus))}",
+        f"[UNK] {share(corpus['unknown_tokens'], corpus['tokens_read'])}",
     ]
+    # A row for each source.
     tokens, kept = corpus["tokens_by_source"], corpus["kept_documents_by_source"]
     sources = [
         (name, f"{number:,}", f"{kept[name]:,}", f"{tokens[name]:,}", share(tokens[name], corpus["tokens"]))
@@ -93,6 +89,7 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     ]
     headers = ("source", "documents", "kept", "tokens", "share")
     lines += render_table(sources, headers=headers, align="lrrrr").splitlines()
+    # Everything that was left out, by its reason.
     if corpus.get("read"):
         lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
     dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
@@ -109,7 +106,7 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
 
 
 def example_lines(corpus: dict[str, Any]) -> list[str]:
-    """Return lines that say where the first of what each rule or problem dropped was."""
+    """Return lines that name the first places at which each rule or problem dropped text."""
     examples = corpus.get("examples", {})
     return [f"  {rule.replace('_', ' ')}: {text}" for rule, texts in examples.items() for text in texts]
 
@@ -148,34 +145,30 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
     Returns:
         The files written.
     """
-    from matplotlib.figure import Figure  # not at import: it is slow to load
-
-    paths = []
-    for name, manifest in zip(names, manifests, strict=True):
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        axes = figure.add_subplot()
+    paths = [folder / f"lengths-{name}.png" for name in names]
+    for path, name, manifest in zip(paths, names, manifests, strict=True):
         counts = manifest.statistics["instances"]["train"]
         step = manifest.metadata.max_seq_length / LENGTH_BINS
         middles = [(index + 0.5) * step for index in range(LENGTH_BINS)]
-        axes.bar(middles, counts["length_histogram"], width=0.9 * step)
-        axes.set(xlabel="tokens", ylabel="training instances")
-        axes.set_title(f"{name}: {counts['rows']:,} instances", parse_math=False)
-        axes.set_yscale("log")
-        paths.append(_save(figure, folder / f"lengths-{name}.png"))
-    return [*paths, _plot_sources(folder, manifests[0].statistics["corpus"], Figure)]
+        with _picture(path, height=4) as axes:
+            axes.bar(middles, counts["length_histogram"], width=0.9 * step)
+            axes.set(xlabel="tokens", ylabel="training instances")
+            axes.set_title(f"{name}: {counts['rows']:,} instances", parse_math=False)
+            axes.set_yscale("log")
+    tokens = manifests[0].statistics["corpus"]["tokens_by_source"]
+    labels = [name[-40:].replace("$", r"\$") for name in tokens]  # two dollars would make a formula of it
+    with _picture(folder / "sources.png", height=1 + 0.4 * len(tokens)) as axes:
+        axes.barh(range(len(labels)), list(tokens.values()), tick_label=labels)
+        axes.set(xlabel="tokens", title="tokens by source")
+    return [*paths, folder / "sources.png"]
 
 
-def _plot_sources(folder: Path, corpus: dict[str, Any], make_figure: Any) -> Path:
-    tokens = corpus["tokens_by_source"]
-    figure = make_figure(figsize=(8, 1 + 0.4 * len(tokens)), layout="constrained")
-    axes = figure.add_subplot()
-    names = [name[-40:].replace("$", r"\$") for name in tokens]  # two dollars would set what is between as a formula
-    axes.barh(range(len(names)), list(tokens.values()), tick_label=names)
-    axes.set(xlabel="tokens", title="tokens by source")
-    return _save(figure, folder / "sources.png")
+@contextmanager
+def _picture(path: Path, *, height: float) -> Iterator[Any]:
+    """Yield the axes of a picture that is written to a file, whole or not at all."""
+    from matplotlib.figure import Figure  # not at import: it is slow to load
 
-
-def _save(figure: Any, path: Path) -> Path:
+    figure = Figure(figsize=(8, height), layout="constrained")
+    yield figure.add_subplot()
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png")
-    return path

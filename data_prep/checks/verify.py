@@ -7,8 +7,8 @@ tokens of the documents that the pairing names, and the label must be true of th
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,7 @@ from megabert.shards import (
 )
 
 WRITE_AGAIN = "Run the same `megabert-data build` command again, which writes it again."
-BATCHES_A_CHECK = 32
+BATCHES_PER_CHECK = 32
 """Record batches that are checked together; each has 32,768 tokens or less."""
 
 
@@ -50,7 +50,7 @@ class ShardTask:
     folder: Path
     """Folder of the shards."""
     entry: ShardEntry
-    """What the manifest says of the shard."""
+    """The shard in the manifest."""
     metadata: ShardMetadata
     short_seq_prob: float
     """Share of short targets that the build was asked for; needed to draw the pairs again."""
@@ -107,15 +107,14 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     tasks = shard_tasks(folder, manifest, documents)
     progress = UnitProgress(f"verify {folder.name}", len(tasks), INSTANCES)
     # Shards finish in any order; problems are listed in the manifest's, so that two runs report alike.
-    by_shard: dict[int, list[str]] = {}
+    by_shard: list[list[str]] = [[] for _ in tasks]
     tally = Tally()
-    for index, checked in executor.run(check_shard, tasks):
-        by_shard[index] = checked.problems
-        tally.merge(checked.tally)
+    for index, (by_shard[index], counts) in executor.run(check_shard, tasks):
+        tally.merge(counts)
         progress.advance({"rows": tasks[index].entry.rows})
     progress.close()
-    problems = [problem for index in sorted(by_shard) for problem in by_shard[index]]
-    if not problems:  # what is counted of damaged shards says nothing
+    problems = list(chain.from_iterable(by_shard))
+    if not problems:  # counts of damaged shards mean nothing
         with as_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
             problems = [*_check_statistics(folder, manifest, tally), *_check_corpus(folder, manifest, documents)]
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
@@ -138,18 +137,13 @@ def _documents_of(folder: Path) -> Path:
     return documents
 
 
-class CheckedShard(NamedTuple):
-    """What is wrong with a shard, and what its instances were counted to be."""
+def check_shard(task: ShardTask) -> tuple[list[str], Tally]:
+    """Return the problems of a shard, each with its row, and its counts under the split, as in the manifest.
 
-    problems: list[str]
-    tally: Tally
-    """Counts as in the manifest, under the split."""
-
-
-def check_shard(task: ShardTask) -> CheckedShard:
-    """Return the problems of a shard, each with its row. Where the hash is wrong, only that is said."""
+    If the hash is wrong, that is the only problem.
+    """
     tally = Tally()
-    return CheckedShard(_problems_of(task, tally), tally)
+    return _problems_of(task, tally), tally
 
 
 def _problems_of(task: ShardTask, tally: Tally) -> list[str]:
@@ -203,7 +197,7 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
 def _groups(task: ShardTask, reader: pa.RecordBatchFileReader) -> list[range]:
     """Return the record batches that are checked together."""
     count, rows = reader.num_record_batches, rows_per_batch(task.metadata.max_seq_length)
-    size = max(1, min(BATCHES_A_CHECK, MAX_BATCH_ROWS // rows))
+    size = max(1, min(BATCHES_PER_CHECK, MAX_BATCH_ROWS // rows))
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
@@ -219,7 +213,7 @@ def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
 
 
 def _check_statistics(folder: Path, manifest: Manifest, tally: Tally) -> Iterator[str]:
-    """Yield what the manifest counts otherwise than the shards; another program need not count."""
+    """Yield the counts in which manifest and shards differ; another program need not count."""
     said = manifest.statistics.get("instances", {})
     for split in said and {*said, *tally.groups}:
         own, theirs = tally.of(split), said.get(split, {})
@@ -229,7 +223,7 @@ def _check_statistics(folder: Path, manifest: Manifest, tally: Tally) -> Iterato
 
 
 def _check_corpus(folder: Path, manifest: Manifest, documents: Path | None) -> Iterator[str]:
-    """Yield what the manifest counts otherwise than the index of the documents."""
+    """Yield the counts in which the manifest and the index of the documents differ."""
     said = manifest.statistics.get("corpus")
     if documents is None or said is None:
         return

@@ -1,1 +1,1 @@
-"""Cleaning documents: small rules that are switched on by name, and counted with examples of what they dropped."""
+"""Cleaning documents: small rules that are switched on by name, and counted with examples of dropped text."""

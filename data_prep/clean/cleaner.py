@@ -1,4 +1,4 @@
-"""The cleaning rules, and all of them in their order over a document, with counts and examples of what each dropped."""
+"""The cleaning rules, and all of them in their order over a document; each is counted, with examples."""
 
 import re
 from collections import Counter
@@ -121,8 +121,8 @@ def repair(text: str) -> str | None:
         text: A paragraph.
 
     Returns:
-        The text as it was meant; ``text`` itself where nothing speaks for a wrong decoding; None where something does,
-        but it cannot be undone exactly.
+        The text as it was meant; ``text`` itself if nothing speaks for a wrong decoding; None if something does, but it
+        cannot be undone exactly.
     """
     for _ in range(MAX_ROUNDS):
         if PAIR.search(text) is None:
@@ -205,12 +205,12 @@ class Cleaner:
                 return None
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
-        # Rules on what is left of the document. One without text is no document of a wrong length or language.
+        # Rules on the remaining document. One without text is no document of a wrong length or language.
         if paragraphs and (rule := self._misfit(paragraphs)):
             self._drop(rule, paragraphs, origin)
             return None
-        # Who keeps a paragraph is decided among the documents that are left by now. What a document loses by that may
-        # leave too little of it.
+        # The owner of a paragraph is one of the documents that are left by now. A document that loses paragraphs to
+        # others may be too short after that.
         if "duplicate_paragraphs" in rules and self._kept is not None:
             paragraphs = self._shorter("duplicate_paragraphs", paragraphs, self._kept(paragraphs), origin)
             if paragraphs and self._is_misfit_in_length(paragraphs):
@@ -231,7 +231,7 @@ class Cleaner:
         return "length" in self._rules and not config.min_characters <= characters <= config.max_characters
 
     def _repair(self, text: str, origin: str) -> str:
-        """Return a text with wrongly decoded lines repaired, and without those that cannot be."""
+        """Return a text with wrongly decoded lines repaired, and without lines that cannot be."""
         lines = text.split("\n")
         kept = []
         for line in lines:
@@ -245,7 +245,7 @@ class Cleaner:
         return "\n".join(kept)
 
     def _shorter(self, rule: str, before: list[str], after: list[str], origin: str) -> list[str]:
-        """Return ``after``, and count what a rule took away from ``before``."""
+        """Return ``after``, and count the paragraphs of ``before`` that a rule took away."""
         if len(after) < len(before):
             lost = sum(map(len, before)) - sum(map(len, after))
             kept = set(after)

@@ -10,10 +10,10 @@ each:
 
 1. For each chunk, the hashes of its paragraphs are written, each with the one or two smallest hashes of the documents
    there that have it (`write_hashes`).
-2. For each group and each block of hashes, those of its chunks are merged (`merge_hashes`).
+2. For each group and each block of hashes, the hashes of its chunks are merged (`merge_hashes`).
 3. For each range of hashes, a part of a block, the merged files of all groups tell who owns each paragraph, and which
    chunks have documents that lose it (`find_copies`).
-4. For each group, what was found of its chunks in all ranges is gathered (`gather_copies`).
+4. For each group, the findings of all ranges about its chunks are gathered (`gather_copies`).
 5. While a chunk is extracted, its paragraphs are looked up in the file of its group (`ParagraphOwners`).
 """
 
@@ -34,17 +34,17 @@ from data_prep.documents.document_set import hash_range, hash_text, rows_in_rang
 from data_prep.execution.records import Counts
 from megabert.files import atomic_path
 
-HASHES_A_RANGE = 1 << 21
+HASHES_PER_RANGE = 1 << 21
 """Hashes that a unit holds at most, about."""
 ROWS_AT_ONCE = 1 << 20
 """Rows that are sorted or gathered together, about."""
 MIN_GROUP = 256
-"""Chunks of a group where there are so many; those of a very large corpus are as many as there are groups."""
+"""Chunks of a group, if there are so many. A very large corpus has as many chunks in each group as there are groups."""
 
 
 @dataclass(frozen=True)
 class ParagraphPlan:
-    """How the hashes of a corpus are parted: by groups of chunks, blocks of hashes, and ranges of these."""
+    """How the hashes of a corpus are partitioned: by groups of chunks, blocks of hashes, and ranges of these."""
 
     chunks: int
     chunks_a_group: int
@@ -57,8 +57,8 @@ class ParagraphPlan:
         """Plan for so many chunks that together have so many paragraphs."""
         chunks_a_group = max(MIN_GROUP, math.isqrt(chunks) + 1)
         groups = max(1, -(-chunks // chunks_a_group))
-        blocks = max(1, -(-paragraphs // (groups * HASHES_A_RANGE)))
-        ranges_a_block = max(1, -(-paragraphs // (blocks * HASHES_A_RANGE)))
+        blocks = max(1, -(-paragraphs // (groups * HASHES_PER_RANGE)))
+        ranges_a_block = max(1, -(-paragraphs // (blocks * HASHES_PER_RANGE)))
         return cls(chunks, chunks_a_group, blocks, blocks * ranges_a_block)
 
     @property
@@ -178,7 +178,7 @@ def gather_copies(task: ParagraphTask) -> tuple[list[Path], Counts]:
     about `ROWS_AT_ONCE` rows together.
     """
     first, end = task.number, task.number + task.parts
-    # Ranges of hashes follow each other, so that what is joined of them is ascending in each chunk.
+    # Ranges of hashes follow each other, so that their rows, joined, ascend in each chunk.
     borders = np.arange(first, end + 1, dtype=np.uint64)
     rows_C = np.zeros(task.parts, np.int64)
     for path in task.sources:
@@ -223,10 +223,10 @@ class ParagraphOwners:
     """Tells which paragraphs a document of a chunk keeps."""
 
     def __init__(self, path: Path, chunk: int, min_characters: int) -> None:
-        """Read what is known of a chunk.
+        """Read the owners of the paragraphs of a chunk.
 
         Args:
-            path: What `gather_copies` wrote of the chunk's group.
+            path: The file that `gather_copies` wrote for the chunk's group.
             chunk: Number of the chunk.
             min_characters: Shorter paragraphs may repeat.
         """
@@ -235,7 +235,7 @@ class ParagraphOwners:
         self._lost, self._owners = np.array(copies[:2, _rows_of(copies[2], chunk, chunk + 1)])
 
     def kept(self, paragraphs: list[str]) -> list[str]:
-        """Return the paragraphs of a document that it keeps: short ones, and those that it owns, each once."""
+        """Return the paragraphs of a document that it keeps: short ones, and its own, each once."""
         own, seen = text_hash(paragraphs), set()
         kept = []
         for paragraph in paragraphs:

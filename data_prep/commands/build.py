@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.checks.corpus_counts import LOST_ENDS, counted
-from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share, tokens_read
+from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share
 from data_prep.commands.estimate import estimate_lines
 from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
 from data_prep.config import BuildConfig
@@ -105,8 +105,8 @@ def _warnings(corpus: Counts) -> Iterator[str]:
         if number := corpus["dropped"].get(kind):
             lost = "what follows is not in the shards" if kind in LOST_ENDS else "not in the shards"
             yield f"{counted(number, kind)}: {lost}: {places[0]}"
-    if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * tokens_read(corpus):
-        share_text = share(corpus["unknown_tokens"], tokens_read(corpus))
+    if corpus["unknown_tokens"] > MAX_UNKNOWN_SHARE * corpus["tokens_read"]:
+        share_text = share(corpus["unknown_tokens"], corpus["tokens_read"])
         yield f"{share_text} of the tokens are [UNK]: the tokenizer does not fit the text"
     if not corpus["validation_documents"]:
         yield "no document is held out, and `megabert pretrain` needs some: raise --validation-share"

@@ -13,7 +13,7 @@ from data_prep.extract.opening import InputChunk, InputFile, is_url, open_stored
 from megabert.errors import DataError
 from megabert.files import check_regular
 
-ROWS_A_BATCH = 64
+ROWS_PER_BATCH = 64
 """Rows of Parquet that are decoded at once. A text that repeats is stored once, so few bytes may become many rows."""
 
 
@@ -111,7 +111,7 @@ def _row_groups(file: InputFile, source: Any, start: int, end: int, problems: Pr
         if size > MAX_DOCUMENT_BYTES * max(1, group.num_rows):
             problems.oversized(file.path, f"in row group {number} ({group.num_rows} rows, {size >> 20} MiB of text)")
         else:
-            yield from table.iter_batches(ROWS_A_BATCH, row_groups=[number], columns=[file.field], use_threads=False)
+            yield from table.iter_batches(ROWS_PER_BATCH, row_groups=[number], columns=[file.field], use_threads=False)
 
 
 def _record_batches(file: InputFile, source: Any, start: int, end: int) -> Iterable[pa.RecordBatch]:

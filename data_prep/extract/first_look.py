@@ -1,4 +1,4 @@
-"""A first look at input files, before anything is built: what is no text at all, and text whose lines are wrapped."""
+"""A first look at input files, before anything is built: files that hold no text, and text whose lines are wrapped."""
 
 import codecs
 import re
@@ -13,7 +13,7 @@ from data_prep.extract.text import UNCUTTABLE
 from megabert.errors import DataError
 
 HEAD_BYTES = 1 << 18
-LOOKS_A_SOURCE = 64
+LOOKS_PER_SOURCE = 64
 """Files of a source that are looked at for wrapped lines, the first ones; of remote files, all that are looked at."""
 _PANDOC = (
     "Extract its text first (`pandoc -t plain --wrap=none FILE -o FILE.txt`) and give that, one book or article a "
@@ -57,7 +57,7 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\xff\xd8\xff", "a picture", "Leave it out"),
     (b"\x7fELF", "a program", "Leave it out"),
 )
-"""First bytes of files that are not text, whatever they are named: what they are, and what to do."""
+"""First bytes of files that are not text, whatever they are named: the kind of file, and the remedy."""
 _MARKUP = re.compile(rb"\s*(<!doctype html|<html[\s>])", re.IGNORECASE)
 _ENDS = frozenset(".!?:;\u2026\"'\u201c\u201d\u2019\u00bb\u00ab)]\u3002\uff01\uff1f\u300d\u300f\u0964\u06d4\u061f*=-_|")
 MIN_WIDTH, MAX_WIDTH = 40, 120
@@ -86,7 +86,7 @@ def refuse_other_kinds(files: Sequence[InputFile]) -> None:
     remote = 0
     for file in files:
         remote += is_url(file.path)
-        if file.format in ("parquet", "arrow") or not file.bytes or (is_url(file.path) and remote > LOOKS_A_SOURCE):
+        if file.format in ("parquet", "arrow") or not file.bytes or (is_url(file.path) and remote > LOOKS_PER_SOURCE):
             continue
         head = _head(file, 1 << 10)
         for signature, kind, remedy in SIGNATURES:
@@ -117,19 +117,18 @@ def warn_of_likely_mistakes(files: Sequence[InputFile]) -> None:
     Where blank lines part documents, such a text falls apart: its paragraphs become documents, and half of the
     sentences end in the middle.
     """
-    by_source: dict[int, list[InputFile]] = {}
-    for file in files:
-        if file.format == "text":
-            by_source.setdefault(file.source, []).append(file)
-    for texts in by_source.values():
+    for source in sorted({file.source for file in files if file.format == "text"}):
+        texts = [file for file in files if (file.source, file.format) == (source, "text")]
+        # A table whose rows would become text.
         if table := next((file.path for file in texts if PurePosixPath(file.path).suffix.lower() in TABLES), None):
             print(
                 f"warning: {table}: is read as plain text, with the commas and numbers of its table. "
                 f"{_for(table, OTHER_KINDS['CSV'][1])}.",
                 file=sys.stderr,
             )
+        # Line ends inside of sentences, counted over the first files in which they prevail.
         wrapped, inside, ends = [], 0, 0
-        for file in texts[:LOOKS_A_SOURCE]:
+        for file in texts[:LOOKS_PER_SOURCE]:
             own_inside, own_ends = count_wrapped(_head(file, HEAD_BYTES).decode(file.encoding, "replace"))
             if own_inside > MIN_WRAPPED_SHARE * own_ends:
                 wrapped.append(file.path)
@@ -166,11 +165,10 @@ def count_wrapped(text: str) -> tuple[int, int]:
 
 
 def _head(file: InputFile, size: int) -> bytes:
-    """Return the first bytes of a file's content; fewer where it is damaged."""
+    """Return the first bytes of a file's content; fewer if it is damaged."""
     stored = BLOCK_BYTES if file.compression else size
     return next(content_blocks(file, Problems(is_strict=False), 0, min(file.bytes, stored)), b"")[:size]
 
 
 def _for(path: str, remedy: str) -> str:
-    name = PurePosixPath(path).name
-    return remedy.replace("FILE", name)
+    return remedy.replace("FILE", PurePosixPath(path).name)

@@ -1,8 +1,8 @@
 """Which files a build reads, and how they are cut into chunks that workers read independently.
 
 The plan is made from sizes alone, without reading text: a chunk of a text file is a range of bytes that begins and ends
-anywhere. Whoever reads it (`text.chunk_blocks`) looks for the first border of documents behind either end, so a
-document belongs to the chunk in which the border before it ends, and every document has exactly one chunk.
+anywhere. Its reader (`text.chunk_blocks`) looks for the first border of documents after either end. So a document
+belongs to the chunk in which the border before it ends, and every document has exactly one chunk.
 """
 
 import bz2
@@ -21,43 +21,40 @@ from data_prep.extract.opening import (
     COMPRESSIONS,
     InputChunk,
     InputFile,
-    file_size,
     find_paths,
     input_sha256,
-    modified_ns,
     open_stored,
+    size_and_time,
 )
 from data_prep.extract.text import UNCUTTABLE
 from megabert.errors import DataError
 
 FORMATS = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".txt": "text",
-    ".text": "text",
-    "": "text",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".xml": "wikipedia",
+    "jsonl": (".jsonl", ".ndjson"),
+    "text": (".txt", ".text", ""),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather"),
+    "wikipedia": (".xml",),
 }
+"""Suffixes by which a format is known, without the suffix of a compression."""
 MIN_CHUNK_BYTES = 256 * 1024
 CHUNKS_OF_A_SMALL_INPUT = 16
 """Chunks that an input is cut into, at least, unless they would be smaller than ``MIN_CHUNK_BYTES``."""
 MAX_CHUNKS = 131_072
-"""Chunks that an input is cut into, at most, about: those of the default size are larger from a terabyte on."""
+"""Chunks that an input is cut into, at most, about. From a terabyte on they are larger than the default."""
 # A bzip2 stream's header and the mark of its first block (pi in BCD): ten bytes that no data of a dump is likely to
 # hold. A multistream dump is many such streams end to end, each with about a hundred pages.
 STREAM = re.compile(rb"BZh[1-9]1AY&SY")
 MARK_BYTES = 10
+OTHER_INDEX = "The index belongs to another file: fetch the right one, or remove it; then the streams are searched for."
 
 
 def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
     """Expand the sources' globs, in order, each source's files sorted by name.
 
     Raises:
-        DataError: A glob matches nothing, a format cannot be told or is not what it is said to be, an encoding is
-            unknown, or all files are empty.
+        DataError: A glob matches nothing, a format is unknown or not the one that was named, an encoding is unknown,
+            or all files are empty.
     """
     files = [file for index, source in enumerate(sources) for file in _files_of(index, source)]
     if not sum(file.bytes for file in files):
@@ -86,13 +83,13 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
     files = []
     for path in paths:
         name, compression = _format_of(path, source)
-        how = (index, name, source.encoding, source.field, compression)
-        files.append(InputFile(path, file_size(path), *how, modified_ns(path)))
+        size, modified_ns = size_and_time(path)
+        files.append(InputFile(path, size, index, name, source.encoding, source.field, compression, modified_ns))
     return files
 
 
 def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
-    """Return format and compression, from the name where they are not given."""
+    """Return format and compression, from the name if they are not given."""
     name = PurePosixPath(path)
     compression = COMPRESSIONS.get(name.suffix.lower(), "")
     if compression:
@@ -101,9 +98,10 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
         return source.format, compression
     # A dump is named such as enwiki-20260101-pages-articles1.xml-p1p41242.
     is_dump = re.search(r"pages-articles.*\.xml", name.name)
-    file_format = "wikipedia" if is_dump else FORMATS.get(name.suffix.lower())
+    suffix = ".xml" if is_dump else name.suffix.lower()
+    file_format = next((name for name, suffixes in FORMATS.items() if suffix in suffixes), None)
     if file_format is None:
-        raise unknown_format(path, name.suffix.lower())
+        raise unknown_format(path, suffix)
     if file_format in ("parquet", "arrow"):  # which compress their columns themselves
         compression = ""
     return file_format, compression
@@ -112,8 +110,8 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
 def chunk_size(total: int, chunk_bytes: int) -> int:
     """Return the bytes of a chunk: ``chunk_bytes``, or less of a small input so that several workers share it.
 
-    Those of many terabytes are larger, for each is a unit to hand out. A worker reads a chunk piece by piece, and holds
-    no more of a large one.
+    Chunks of many terabytes are larger, for each is a unit to hand out. A worker reads a chunk piece by piece, and
+    holds no more of a large one.
     """
     return max(1, min(chunk_bytes, max(MIN_CHUNK_BYTES, total // CHUNKS_OF_A_SMALL_INPUT)), total // MAX_CHUNKS)
 
@@ -192,37 +190,28 @@ def _index_of(path: str) -> str | None:
 def _read_index(index: str, path: str, size: int) -> list[int]:
     """Read lines ``offset:page:title``; the offsets repeat for the pages of one stream."""
     starts, before = [0], b"0"
-    for line in _index_lines(index):
-        offset = line.split(b":", 1)[0]
-        if offset != before:  # the first page of another stream
-            before = offset
-            if not re.fullmatch(rb"\d{1,18}", offset) or not starts[-1] < int(offset) < size:
-                raise DataError(
-                    f"{index}: names the offset {offset[:20]!r}, which is not in {path} ({size} bytes). The "
-                    "index belongs to another file: fetch the right one, or remove it; then the streams are "
-                    "searched for."
-                )
-            starts.append(int(offset))
-    return starts
-
-
-def _index_lines(index: str) -> Iterator[bytes]:
-    """Yield the lines of an index.
-
-    Raises:
-        DataError: It is cut or damaged.
-    """
     try:
         with open_stored(index) as stored, bz2.open(stored) if index.endswith(".bz2") else stored as lines:
-            yield from lines
+            for line in lines:
+                offset = line.split(b":", 1)[0]
+                if offset == before:
+                    continue
+                # The first page of another stream.
+                if not re.fullmatch(rb"\d{1,18}", offset) or not starts[-1] < int(offset) < size:
+                    raise DataError(
+                        f"{index}: names the offset {offset[:20]!r}, which {path} ({size} bytes) lacks. {OTHER_INDEX}"
+                    )
+                starts.append(int(offset))
+                before = offset
     except (EOFError, OSError) as error:
         raise DataError(
             f"{index}: is cut or damaged ({error}). Fetch it again, or remove it; then the streams are searched for."
         ) from error
+    return starts
 
 
 def _require_stream(path: str, start: int) -> None:
-    """Refuse to read from where no stream begins: nothing up to the next chunk could be decompressed.
+    """Refuse an offset at which no stream begins: nothing up to the next chunk could be decompressed.
 
     Raises:
         DataError: The index next to the file has wrong offsets.
@@ -234,8 +223,7 @@ def _require_stream(path: str, start: int) -> None:
         is_stream = STREAM.match(stream.read(MARK_BYTES))
     if not is_stream:
         raise DataError(
-            f"{path}: no bzip2 stream begins at byte {start}, where the index next to it names one. The index belongs "
-            "to another file: fetch the right one, or remove it; then the streams are searched for."
+            f"{path}: no bzip2 stream begins at byte {start}, where the index next to it names one. {OTHER_INDEX}"
         )
 
 

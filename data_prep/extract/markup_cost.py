@@ -1,7 +1,7 @@
-"""How long a page of a wiki takes to parse, estimated from what is opened and never closed in it.
+"""How long a page of a wiki takes to parse, estimated from the openings in it that never close.
 
 Where something never closes, the parser reads to the end of the page before it takes the opening as text, and goes back
-to try what follows. A page with many of them takes time that grows with the square of its length, or worse.
+to try the text after it. A page with many of them takes time that grows with the square of its length, or worse.
 """
 
 import re
@@ -15,7 +15,7 @@ MAX_HEADING_MARKS = 1000
 """Equals signs in a line that begins with one: each is tried as the end of a heading, inside of the one before it."""
 MAX_LINK = 10_000
 """Characters in which an external link has to end."""
-SECONDS_A_TOKEN = 3e-5
+SECONDS_PER_TOKEN = 3e-5
 # Seconds for each character between an opening that nothing closes and the end of the page, measured.
 TABLE, BRACES, CROSSED, BROKEN_TAG, TAG, LINK, EXTERNAL, COMMENT = 6e-7, 3e-7, 3e-7, 2e-7, 5e-8, 5e-8, 2e-8, 2e-8
 OPENINGS = {"{{": (BRACES, "templates"), "{|": (TABLE, "tables"), "[[": (LINK, "links")}
@@ -36,7 +36,7 @@ TOKEN = re.compile(
 class _Open(NamedTuple):
     mark: str
     seconds: float
-    """For each character up to the end of the page, where it is never closed."""
+    """For each character up to the end of the page, if it is never closed."""
     kind: str
     start: int
 
@@ -53,7 +53,7 @@ def excess_of(markup: str) -> str:
 
 
 def _estimate(markup: str) -> tuple[float, dict[str, float]]:
-    """Return the seconds that parsing may take, and what they are spent on."""
+    """Return the seconds that parsing may take, in all and by cause."""
     seconds: dict[str, float] = {"": 0.0}
     stack: list[_Open] = []
     length, position = len(markup), 0
@@ -72,7 +72,7 @@ def _estimate(markup: str) -> tuple[float, dict[str, float]]:
     while match := TOKEN.search(markup, position):
         start, position = match.span()
         mark, tag = match[0], (match["tag"] or "").lower()
-        seconds[""] += SECONDS_A_TOKEN * (len(match["list"]) if match["list"] else 1)
+        seconds[""] += SECONDS_PER_TOKEN * (len(match["list"]) if match["list"] else 1)
         end_mark = "-->" if mark == "<!--" else f"</{tag}>" if tag in RAW and not match["close"] else ""
         if end_mark and not match[0].endswith("/>"):
             end = -1 if end_mark in missing else markup.find(end_mark, position)

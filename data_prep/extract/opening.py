@@ -57,10 +57,10 @@ class InputFile:
         """
         if not self.modified_ns:
             return
-        status = os.stat(self.path)
-        if (status.st_size, status.st_mtime_ns) != (self.bytes, self.modified_ns):
+        size, modified_ns = size_and_time(self.path)
+        if (size, modified_ns) != (self.bytes, self.modified_ns):
             raise DataError(
-                f"{self.path}: changed while the build read it ({self.bytes:,} bytes before, {status.st_size:,} now). "
+                f"{self.path}: changed while the build read it ({self.bytes:,} bytes before, {size:,} now). "
                 "Run the same command again once nobody writes to it."
             )
 
@@ -139,21 +139,17 @@ def _require_readable(pattern: str) -> None:
             raise DataError(f"{folder}: this folder may not be read. Give yourself permission (chmod u+rx {folder}).")
 
 
-def file_size(path: str) -> int:
-    """Return a file's bytes as stored."""
+def size_and_time(path: str) -> tuple[int, int]:
+    """Return a file's bytes as stored, and the time of its last change in nanoseconds, which is 0 for a URL."""
     if is_url(path):
         with _remote(path) as (filesystem, name):
-            return int(filesystem.size(name) or 0)
-    return Path(path).stat().st_size
-
-
-def modified_ns(path: str) -> int:
-    """Return the time of a file's last change; 0 for a URL."""
-    return 0 if is_url(path) else os.stat(path).st_mtime_ns
+            return int(filesystem.size(name) or 0), 0
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 def input_sha256(path: str) -> str:
-    """Return the SHA-256 of a local file's bytes, or of what a URL's file system says identifies its content."""
+    """Return the SHA-256 of a local file's bytes, or of the key by which a URL's file system knows its content."""
     if is_url(path):
         with _remote(path) as (filesystem, name):
             return hashlib.sha256(str(filesystem.ukey(name)).encode()).hexdigest()
@@ -194,7 +190,7 @@ def content_blocks(file: InputFile, problems: Problems, start: int = 0, end: int
         file: The file.
         problems: Counts a damaged end.
         start: First byte as stored; in a compressed file the start of a member.
-        end: End of the bytes as stored; by default that of the file.
+        end: End of the bytes as stored; by default the end of the file.
     """
     with open_stored(file.path) as stream:
         if file.compression == "zst":
@@ -208,7 +204,7 @@ def content_blocks(file: InputFile, problems: Problems, start: int = 0, end: int
 def _member_blocks(
     file: InputFile, blocks: Iterator[bytes], problems: Problems, start: int, end: int
 ) -> Iterator[bytes]:
-    """Decompress members one after the other; ``data`` is what is left of a block."""
+    """Decompress members one after the other; ``data`` is the rest of a block."""
     compression, read, is_open = file.compression, start, False
     member = _MEMBERS[compression]()
     for block in blocks:

@@ -6,18 +6,9 @@ a word that is as long as the paragraph. In text as people write it few marks do
 
 import re
 
-QUOTES = (
-    ("\u00ab", "\u00bb"),
-    ("\u00bb", "\u00ab"),
-    ("\u2018", "\u2019"),
-    ("\u201c", "\u201d"),
-    ("\u201e", "\u201c"),
-    ("\u2039", "\u203a"),
-    ("\u300a", "\u300b"),
-    ("\u300c", "\u300d"),
-    ("``", "''"),
-)
-"""Opening and closing marks of sentencex that differ; of those that do not, each closes the one before it."""
+_PAIRS = "\u00ab\u00bb \u00bb\u00ab \u2018\u2019 \u201c\u201d \u201e\u201c \u2039\u203a \u300a\u300b \u300c\u300d"
+QUOTES = (*((pair[0], pair[1]) for pair in _PAIRS.split()), ("``", "''"))
+"""Opening and closing marks of sentencex that differ. Marks that do not differ close the mark before them."""
 # The typewriter's marks are apostrophes as well: what may open and what may close depends on the letters around them.
 SINGLE_OPENS, SINGLE_CLOSES = re.compile(r"(?<!\w)'"), re.compile(r"(?<=\S)'(?!\w)")
 SINGLE_RUNS = re.compile(r"[`']{3,}")
@@ -25,28 +16,9 @@ MIN_CLOSED_SHARE = 0.5
 FULL_STOPS = re.compile(r"[.!?]+")
 COUNTING = 0.1
 """Share of a step that one character takes where marks are only counted."""
-FROM_THE_START = frozenset(
-    (
-        "it",
-        "aae",
-        "co",
-        "egl",
-        "eml",
-        "fur",
-        "lij",
-        "lld",
-        "lmo",
-        "nap",
-        "pms",
-        "rgn",
-        "roa-tara",
-        "scn",
-        "sdc",
-        "sro",
-        "vec",
-    )
-)
-"""Languages in which each full stop takes all the text before it: Italian, and those that fall back to it."""
+_FROM_THE_START = "it aae co egl eml fur lij lld lmo nap pms rgn roa-tara scn sdc sro vec"
+FROM_THE_START = frozenset(_FROM_THE_START.split())
+"""Languages in which each full stop takes all the text before it: Italian, and languages that fall back to it."""
 
 
 def mark_steps(paragraph: str, most: int) -> float:
@@ -74,7 +46,7 @@ def mark_steps(paragraph: str, most: int) -> float:
 
 
 def full_stop_steps(paragraph: str, language: str) -> float:
-    """Return how many characters are read again for the full stops of a paragraph, but for those of long words."""
+    """Return how many characters are read again for the full stops of a paragraph, without the long words' share."""
     if language not in FROM_THE_START:
         return 0
     return sum(1 for _ in FULL_STOPS.finditer(paragraph)) * len(paragraph) / 2

@@ -10,7 +10,7 @@ LONG_WORD = 120
 """Bytes without white space, full stop or slash from which a word is broken up."""
 LEAD_IN = 32
 """Bytes of letters before a break in scripts in which sentencex knows words, such as months and abbreviations: more
-than it reads of what follows a full stop."""
+than it reads after a full stop."""
 
 
 @compiled

@@ -27,8 +27,8 @@ SMALL_WINDOW = 1 << 12
 MAX_STEPS = 100
 """Characters that it may read again for each character of a paragraph before that is called long."""
 TAKEN = 0.75
-"""Share of a window whose sentences are taken. What follows them is there for the marks that open in them, and is read
-again. A sentence is never longer; a longer one is cut at white space or, without any, anywhere."""
+"""Share of a window whose sentences are taken. The rest of the window is there for the marks that open in them, and is
+read again. A sentence is never longer; a longer one is cut at white space or, without any, anywhere."""
 # Ideographs and kana: words that begin with one are in no list of sentencex.
 _IDEOGRAPHS = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
 
@@ -41,19 +41,16 @@ def split_sentences(paragraphs: list[str], language: str) -> list[str]:
     sentences: list[str] = []
     whole: list[str] = []
     for paragraph in paragraphs:
-        if len(paragraph) > SMALL_WINDOW and (window := _window_of(paragraph, language)) < len(paragraph):
-            sentences += _segment_whole(whole, language)
-            sentences += _segment_windows(paragraph, language, window)
-            whole = []
-        else:
-            whole.append(paragraph)
+        if len(paragraph) > SMALL_WINDOW:
+            steps = mark_steps(paragraph, MAX_STEPS) + full_stop_steps(paragraph, language) + _broken(paragraph)[1]
+            window = WINDOW if steps <= MAX_STEPS * len(paragraph) else SMALL_WINDOW
+            if window < len(paragraph):
+                sentences += _segment_whole(whole, language)
+                sentences += _segment_windows(paragraph, language, window)
+                whole = []
+                continue
+        whole.append(paragraph)
     return sentences + _segment_whole(whole, language)
-
-
-def _window_of(paragraph: str, language: str) -> int:
-    """Return how many characters of a paragraph are read at a time."""
-    steps = mark_steps(paragraph, MAX_STEPS) + full_stop_steps(paragraph, language) + _broken(paragraph)[1]
-    return WINDOW if steps <= MAX_STEPS * len(paragraph) else SMALL_WINDOW
 
 
 def _segment_whole(paragraphs: list[str], language: str) -> list[str]:
@@ -119,7 +116,7 @@ def _broken(text: str) -> tuple[str, int]:
 
     For each full stop sentencex takes the word before it, back to white space, "." or "/", and looks it up in lists of
     abbreviations and the like. A letter inside a long word becomes a space if no list can tell: its neighbours are
-    letters, no "." follows soon, and what remains of the word either begins with an ideograph or kana or is far from
+    letters, no "." follows soon, and the rest of the word either begins with an ideograph or kana or is far from
     the mark before it.
 
     Returns:

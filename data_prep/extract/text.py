@@ -1,7 +1,10 @@
 """Documents of text files, JSON Lines and books.
 
-Bytes come in blocks that end anywhere. They are regrouped to end at a border of documents (`grouped`), so that no
-character is cut in half, decoded strictly, and only then cut into documents.
+How a byte becomes a document: `content_blocks` yields a file's content, decompressed, in blocks of a MiB that end
+anywhere. `chunk_blocks` restricts them to one chunk, both of whose ends it moves to the next border between documents.
+`grouped` cuts the blocks anew, so that each group ends at such a border and no character is cut in half. Encodings in
+which a line feed cannot be told by its byte are recoded to UTF-8 before that (`_recoded`). `_decode` decodes a group
+strictly. Only then the reader of the format cuts the text into documents.
 """
 
 import codecs
@@ -9,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import BinaryIO
 
 from pydantic_core import from_json
@@ -30,7 +33,8 @@ BORDERS = {
     "text": re.compile(rb"\n[ \t\r\f\v]*\n"),
     "wikipedia": re.compile(rb"</page>[ \t\r]*\n?"),
 }
-"""What ends a document, by format."""
+"""The end of a document, by format."""
+ENCODING_REMEDY = "Give the file's real encoding, such as --encoding cp1252, or fix or leave out the file."
 
 Document = tuple[int, str]
 """Position in the file (a byte, or a row of a column), and the text."""
@@ -38,14 +42,15 @@ Document = tuple[int, str]
 
 def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     """Yield documents that are separated by blank lines."""
-    for offset, text in decoded_groups(chunk, problems):
+    recoded, groups = _groups(chunk, problems)
+    for offset, text in (decoded for group in groups for decoded in _decode(recoded, *group, problems)):
         # The stretches between blank lines; the last one ends with the text.
         start = 0
         for end, following in [*(match.span() for match in BLANK_LINE.finditer(text)), (len(text), len(text))]:
             document = text[start:end]
             if document.strip():
                 yield offset, document
-            offset += utf8_length(document) + following - end
+            offset += len(document if document.isascii() else document.encode()) + following - end
             start = following
 
 
@@ -71,51 +76,36 @@ def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]
     recoded, groups = _groups(chunk, problems)
     is_utf8, field = codecs.lookup(recoded.file.encoding).name == "utf-8", chunk.file.field
     for offset, data in groups:
-        if not is_utf8:
-            yield from _decoded_lines(chunk, _decode(recoded, offset, data, problems), problems)
-            continue
-        # The parser reads UTF-8 as it is stored. Only a line that it does not take is decoded and looked at closely.
         for line in data.removesuffix(b"\n").split(b"\n"):
-            content = _stored_text(line, field)
-            if content is None:
-                yield from _decoded_lines(chunk, _decode(recoded, offset, line, problems), problems)
-            else:
+            # The parser reads UTF-8 as it is stored. Only a line that it refuses is decoded and looked at closely.
+            content = _stored_text(line, field) if is_utf8 else None
+            if content is not None:
                 yield offset, content
+            else:
+                for start, text in _decode(recoded, offset, line, problems):
+                    yield from _decoded_line(chunk, start, text, problems)
             offset += len(line) + 1
 
 
-def _decoded_lines(chunk: InputChunk, decoded: Iterator[tuple[int, str]], problems: Problems) -> Iterator[Document]:
-    """Yield the texts of lines that are decoded, and count the lines that have none."""
-    for start, text in decoded:
-        # `_decode` yields one line at a time, or all where there are carriage returns. These are gone from the text, so
-        # positions in it are too small; an error therefore counts its line from the start of what was decoded.
-        following = start
-        lines = text.removesuffix("\n").split("\n")
-        for number, line in enumerate(lines):
-            position = following
-            if number + 1 < len(lines):
-                following += utf8_length(line) + 1
-            if not line or line.isspace():
-                continue
-            problem, content = _text_of(line, chunk.file.field)
-            if problem:
-                # The number is counted from the start of the file, so only for the lines that are shown.
-                where = f"line {_line_number(chunk, start) + number}" if problems.shows("bad_lines") else "a line"
-                remedy = "Fix or remove the line; the key is chosen with --field, and --format text reads plain text."
-                problems.require("bad_lines", f"{chunk.file.path}: {where} {problem}", remedy)
-            else:
-                yield position, content
-
-
-def utf8_length(text: str) -> int:
-    """Return how many bytes a text has in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
+def _decoded_line(chunk: InputChunk, start: int, text: str, problems: Problems) -> Iterator[Document]:
+    """Yield the text of a line that is decoded, and count it if it has none; carriage returns may part it further."""
+    for number, line in enumerate(text.split("\n")):
+        if not line or line.isspace():
+            continue
+        problem, content = _text_of(line, chunk.file.field)
+        if problem:
+            # The number is counted from the start of the file, so only for the lines that are shown.
+            where = f"line {_line_number(chunk, start) + number}" if problems.shows("bad_lines") else "a line"
+            remedy = "Fix or remove the line; the key is chosen with --field, and --format text reads plain text."
+            problems.require("bad_lines", f"{chunk.file.path}: {where} {problem}", remedy)
+        else:
+            yield start, content
 
 
 def _stored_text(line: bytes, field: str) -> str | None:
     """Return the text of a line of UTF-8 that holds a JSON object with one; None for every other line."""
     try:
-        value = from_json(line, cache_strings="keys")  # half the time of Python's parser; refuses what is no UTF-8
+        value = from_json(line, cache_strings="keys")  # in half the time of Python's parser; refuses other encodings
     except ValueError:
         return None
     content = value.get(field) if isinstance(value, dict) else None
@@ -123,7 +113,7 @@ def _stored_text(line: bytes, field: str) -> str | None:
 
 
 def _text_of(line: str, field: str) -> tuple[str, str]:
-    """Return ("", text) for a line with a JSON object, (what is wrong, "") for another one."""
+    """Return ("", text) for a line with a JSON object, (the problem, "") for another one."""
     try:
         # Python's parser has the last word: it takes halves of surrogate pairs, and its errors name the column.
         value = json.loads(line)
@@ -143,13 +133,6 @@ def _text_of(line: str, field: str) -> tuple[str, str]:
         # JSON can name half of a surrogate pair, which UTF-8 cannot write.
         return f"has half a character (\\u{ord(content[error.start]):04x} without its other half)", ""
     return "", content
-
-
-def decoded_groups(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Yield (offset, text) of groups of whole documents, with line feeds as the only line ends."""
-    chunk, groups = _groups(chunk, problems)
-    for offset, data in groups:
-        yield from _decode(chunk, offset, data, problems)
 
 
 def _groups(chunk: InputChunk, problems: Problems) -> tuple[InputChunk, Iterator[tuple[int, bytes]]]:
@@ -177,7 +160,7 @@ def _recoded(chunk: InputChunk, blocks: Iterator[bytes], problems: Problems) -> 
             problems.require(
                 "undecodable_documents",
                 f"{file.path}: not {file.encoding} at byte {read - held + error.start} ({error.reason})",
-                "Give the file's real encoding, such as --encoding cp1252, or fix or leave out the file.",
+                ENCODING_REMEDY,
             )
             return
         read += len(block)
@@ -205,7 +188,7 @@ def _next_document(stream: BinaryIO, file: InputFile, nominal: int) -> int:
     while block := stream.read(SCAN_BYTES):
         held += block
         for match in BORDERS[file.format].finditer(held):
-            # A match that touches the end of what was read may be longer in the file.
+            # A match that touches the end of the bytes read so far may be longer in the file.
             is_whole = match.end() < len(held) or begin + len(held) >= file.bytes
             if begin + match.end() >= nominal and is_whole:
                 return begin + match.end()
@@ -223,7 +206,7 @@ def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: P
     border = BORDERS[chunk.file.format]
     held, is_skipping = b"", False
     for block in blocks:
-        # What was held has no border, except that one may begin at its end and continue in the new block.
+        # The held bytes have no border, except that one may begin at their end and continue in the new block.
         searched = max(0, len(held) - BORDER_BYTES)
         held += block
         if is_skipping:
@@ -243,13 +226,13 @@ def grouped(chunk: InputChunk, offset: int, blocks: Iterator[bytes], problems: P
             problems.oversized(chunk.file.path, f"at byte {offset}")
             cut = len(held) - BORDER_BYTES
             offset, held, is_skipping = offset + cut, held[cut:], True
-    # What is left is the last document. In a cut file it may be half of one; a dump counts it as a cut page.
+    # The rest is the last document. In a cut file it may be half of one; a dump counts it as a cut page.
     if held and not is_skipping and not (problems.is_cut and chunk.file.format != "wikipedia"):
         yield offset, held
 
 
 def _last_border(border: re.Pattern[bytes], held: bytes, start: int) -> int:
-    """Return the end of the last border behind ``start``, 0 if there is none; one at the very end may be longer."""
+    """Return the end of the last border after ``start``, 0 if there is none; one at the very end may be longer."""
     if border.pattern == b"\n":
         return held.rfind(b"\n", start) + 1
     # A pattern finds the last match by finding all. The last border is nearly always near the end, so look there first.
@@ -263,32 +246,24 @@ def _last_border(border: re.Pattern[bytes], held: bytes, start: int) -> int:
 
 
 def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Yield (offset, text) of a group, for JSON Lines line by line."""
+    """Yield (offset, text) of a group, with line feeds as the only line ends.
+
+    Raises:
+        DataError: It cannot be decoded, and the build may not lose documents; the message names the first wrong byte.
+    """
     file = chunk.file
     if offset == 0 and data.startswith(codecs.BOM_UTF8) and codecs.lookup(file.encoding).name == "utf-8":
         data, offset = data[3:], 3  # a byte order mark is no text
     try:
-        # One character above U+00FF makes Python store a whole string with two or four bytes a character, which is
-        # slow. Lines of JSON are independent, so they are decoded one by one.
-        is_by_line = file.format == "jsonl" and b"\r" not in data
-        parts = data.removesuffix(b"\n").split(b"\n") if is_by_line else [data]
-        texts = [_unix_lines(part.decode(file.encoding)) for part in parts]
-    except UnicodeDecodeError:
-        yield from _decode_what_can_be(chunk, offset, data, problems)
-        return
-    for part, text in zip(parts, texts, strict=True):
-        yield offset, text
-        offset += len(part) + is_by_line
-
-
-def _decode_what_can_be(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Raise an error that names the first wrong byte, or leave out the documents that have some."""
-    file = chunk.file
-    try:
-        data.decode(file.encoding)
+        text = data.decode(file.encoding)
     except UnicodeDecodeError as error:
-        if not problems.is_strict and file.format in BORDERS:
-            yield from _decode_each(chunk, offset, data, problems)
+        # Documents without wrong bytes are kept: the group is decoded again, one document at a time.
+        border = BORDERS.get(file.format)
+        ends = [] if problems.is_strict or border is None else [match.end() for match in border.finditer(data)]
+        cuts = sorted({0, *ends, len(data)})
+        if len(cuts) > 2:
+            for start, end in pairwise(cuts):
+                yield from _decode(chunk, offset + start, data[start:end], problems)
             return
         position = offset + error.start
         line = _line_number(chunk, position) if problems.shows("undecodable_documents") else "unknown"
@@ -296,26 +271,10 @@ def _decode_what_can_be(chunk: InputChunk, offset: int, data: bytes, problems: P
             "undecodable_documents",
             f"{file.path}: not {file.encoding} at byte {position} (line {line}; bytes "
             f"{data[error.start : error.start + 4].hex(' ')}: {error.reason})",
-            "Give the file's real encoding, such as --encoding cp1252, or fix or leave out the file.",
+            ENCODING_REMEDY,
         )
-
-
-def _decode_each(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> Iterator[tuple[int, str]]:
-    """Decode a group document by document, and leave out those with wrong bytes."""
-    border, file = BORDERS[chunk.file.format], chunk.file
-    ends = [match.end() for match in border.finditer(data)]
-    start = 0
-    for end in [*ends, len(data)]:
-        try:
-            yield offset + start, _unix_lines(data[start:end].decode(file.encoding))
-        except UnicodeDecodeError as error:
-            message = f"{file.path}: not {file.encoding} at byte {offset + start + error.start} ({error.reason})"
-            problems.add("undecodable_documents", message)
-        start = end
-
-
-def _unix_lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+        return
+    yield offset, text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _line_number(chunk: InputChunk, position: int) -> int:

@@ -1,7 +1,7 @@
 """Articles of a Wikipedia dump: pages of the main namespace that are no redirects, without their markup.
 
-Pages are found by patterns: a chunk begins in the middle of the file, where no XML parser can. Of their markup prose is
-kept; templates, tables, lists, headers, references and pictures are not.
+Pages are found by patterns: a chunk begins in the middle of the file, which no XML parser can read. Of their markup
+prose is kept; templates, tables, lists, headers, references and pictures are not.
 """
 
 import html
@@ -25,10 +25,10 @@ FILE_NAMESPACE, CATEGORY_NAMESPACE = 6, 14
 """Numbers that all wikis give these namespaces."""
 _PROSE_TAGS = """abbr b bdi big blockquote center cite del div em font i ins noinclude nowiki onlyinclude p poem q s
     small span strong sub sup tt u var"""
+PROSE_TAGS = frozenset(_PROSE_TAGS.split())
+"""Tags whose content is kept. The content of all other tags is dropped."""
 _NAMESPACES = """talk,user,user talk,wikipedia,wikipedia talk,image,image talk,file,file talk,mediawiki,mediawiki talk,\
 template,template talk,help,help talk,category,category talk,portal,portal talk,media,special,module,draft"""
-PROSE_TAGS = frozenset(_PROSE_TAGS.split())
-"""Tags whose content is kept; that of all others is dropped."""
 LIST_TAGS = frozenset(("li", "dd", "dt"))
 LIST_MARK = "\x00"
 """Stands for the begin of a list item until `_tidy` drops the line; text cannot hold it."""
@@ -54,7 +54,7 @@ class Site:
 
 
 def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
-    """Yield the articles of a part of a dump; what is left out is counted."""
+    """Yield the articles of a part of a dump, and count the pages that are left out."""
     path = chunk.file.path
     site = _site(chunk.file)
     start, blocks = chunk_blocks(chunk, problems)
@@ -70,7 +70,7 @@ def wikipedia_documents(chunk: InputChunk, problems: Problems) -> Iterator[Docum
 
 
 def _article(page: str, site: Site, problems: Problems, origin: str) -> str | None:
-    """Return the text of a page, or None where it is no article."""
+    """Return the text of a page, or None if it is no article."""
     title = html.unescape(_element(page, "title") or "")
     namespace = PAGE_NAMESPACE.search(page)
     # Old dumps do not number the namespace. There the prefix of the title tells it.
@@ -141,7 +141,7 @@ def plain_text(markup: str, site: Site) -> str:
 
 
 def _texts(nodes: Sequence[object], site: Site) -> Iterator[str]:
-    """Yield the text of parsed nodes; what is not named here (templates, comments, arguments) has none."""
+    """Yield the text of parsed nodes; kinds that are not named here (templates, comments, arguments) have none."""
     for node in nodes:
         kind = type(node).__name__
         if kind == "Text":
@@ -159,7 +159,7 @@ def _texts(nodes: Sequence[object], site: Site) -> Iterator[str]:
 
 
 def _link(node: object, site: Site) -> Iterator[str]:
-    """Yield what a link shows; pictures, categories and links to other languages show no text."""
+    """Yield the text of a link; pictures, categories and links to other languages show none."""
     title = str(node.title).strip()  # type: ignore[attr-defined]
     prefix, colon, _ = title.partition(":")
     prefix = prefix.strip().lower()

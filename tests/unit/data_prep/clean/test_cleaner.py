@@ -157,7 +157,7 @@ def test_weights_repeat_and_thin_out_documents(build_of, texts, tmp_path):
 
 @pytest.mark.parametrize("group", [1, 3, 256])
 def test_duplicate_paragraphs_are_kept_in_the_first_document(build_of, texts, tmp_path, monkeypatch, group):
-    monkeypatch.setattr("data_prep.clean.paragraphs.HASHES_A_RANGE", 7)
+    monkeypatch.setattr("data_prep.clean.paragraphs.HASHES_PER_RANGE", 7)
     monkeypatch.setattr("data_prep.clean.paragraphs.MIN_GROUP", group)
     shared = paragraph("shared")
     documents = [f"{paragraph(i)}\n{shared}\nShort one.\n{paragraph(i * 10 + 1)}" for i in range(20)]

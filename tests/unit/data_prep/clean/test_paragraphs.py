@@ -47,7 +47,7 @@ def kept_by_definition(documents):
 def test_owners_are_those_of_the_definition_however_documents_are_parted(
     make_config, tmp_path, monkeypatch, chunks, group, rows
 ):
-    for name, value in (("MIN_GROUP", group), ("ROWS_AT_ONCE", rows), ("HASHES_A_RANGE", rows)):
+    for name, value in (("MIN_GROUP", group), ("ROWS_AT_ONCE", rows), ("HASHES_PER_RANGE", rows)):
         monkeypatch.setattr(paragraphs, name, value)
     documents = random_documents(60)
     folder, parts = tmp_path / "work" / "paragraphs", [documents[number::chunks] for number in range(chunks)]
