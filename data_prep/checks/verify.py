@@ -6,7 +6,7 @@ tokens of the documents that the pairing names, and the label must be true of th
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -51,13 +51,15 @@ class ShardTask:
     """Folder of the shards."""
     entry: ShardEntry
     """The shard in the manifest."""
-    metadata: ShardMetadata
-    short_seq_prob: float
-    """Share of short targets that the build was asked for; needed to draw the pairs again."""
+    options: PairOptions
+    """Options of the shard's pairs, from the manifest, to draw them again."""
     documents: Path | None
     """The build's documents, if the text is to be compared."""
-    min_tokens: int = 0
-    """Tokens that a document needed for instances of this length; likewise."""
+
+    @property
+    def metadata(self) -> ShardMetadata:
+        """Metadata of all shards of the folder."""
+        return self.options.metadata
 
     @property
     def path(self) -> Path:
@@ -127,7 +129,10 @@ def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None)
         short_seq_prob = config.get("short_seq_prob", 0.1)
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))
-    return [ShardTask(folder, entry, metadata, short_seq_prob, documents, min_tokens) for entry in manifest.shards]
+    how = PairOptions(metadata=metadata, short_seq_prob=short_seq_prob, pass_number=0, min_tokens=min_tokens)
+    return [
+        ShardTask(folder, entry, replace(how, pass_number=entry.pass_number), documents) for entry in manifest.shards
+    ]
 
 
 def _documents_of(folder: Path) -> Path:
@@ -248,17 +253,11 @@ def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs:
 def _pairs(task: ShardTask) -> Pairs | None:
     if task.documents is None:
         return None
-    options = PairOptions(
-        metadata=task.metadata,
-        short_seq_prob=task.short_seq_prob,
-        pass_number=task.entry.pass_number,
-        min_tokens=task.min_tokens,
-    )
     documents, entry = task.split_documents, task.entry
     if not 1 <= entry.buckets <= documents.num_buckets - entry.bucket:
         raise DataError(f"the manifest says that it is of bucket {entry.bucket} of {documents.num_buckets}")
     buckets = range(entry.bucket, entry.bucket + entry.buckets)
-    return Pairs.join([make_pairs(documents, bucket, options, task.folder / "tokenizer") for bucket in buckets])
+    return Pairs.join([make_pairs(documents, bucket, task.options, task.folder / "tokenizer") for bucket in buckets])
 
 
 def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDArray[np.int64]]:

@@ -125,8 +125,6 @@ def _text_of(line: str, field: str) -> tuple[str, str]:
     if not isinstance(content, str):
         keys = ", ".join(list(value)[:8]) or "none"
         return f"has no text under the key {field!r} (keys: {keys})", ""
-    if content.isascii():
-        return "", content
     try:
         content.encode()
     except UnicodeEncodeError as error:
