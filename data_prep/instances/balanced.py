@@ -100,7 +100,7 @@ def _deal_labels(pairs: "PairColumns") -> None:
     pairs.label[order[1::2]] = 1 - coins[: len(order) // 2]
 
 
-def _at(pairs: "PairColumns", rows: NDArray[np.bool_] | slice) -> "PairColumns":
+def _at(pairs: "PairColumns", rows: NDArray[np.int64] | slice) -> "PairColumns":
     """Return a copy of some pairs."""
     return type(pairs)(*(np.array(column[rows]) for column in pairs))
 
@@ -112,7 +112,7 @@ def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: "Pair
     parts, texts, rows = [], [], np.flatnonzero(pairs.label == 1)
     for number in partner_buckets(bucket, options):
         plan = _plan(DocumentBucket(bucket.documents, number), options)
-        parts.append(_at(plan, plan.label == 1))
+        parts.append(_at(plan, np.flatnonzero(plan.label == 1)))
         texts.append(bucket.documents.document_hashes(number)[parts[-1].document])
         if number == bucket.number:
             first = sum(len(part.key) for part in parts[:-1])
