@@ -157,14 +157,10 @@ def cut(fragments: tuple[SlotFragment, ...], device: torch.device) -> Chunks:
     chunk_slots = [slot for slot, _, _ in cuts]
     slots = sorted(set(chunk_slots))
     starts = [bisect.bisect_left(chunk_slots, slot) for slot in slots] + [len(cuts)]
-    columns = (
-        ([offset for _, offset, _ in cuts], torch.int64),
-        ([count for _, _, count in cuts], torch.int32),
-        (chunk_slots, torch.int32),
-        (slots, torch.int32),
-        (starts, torch.int32),
-    )
-    return Chunks(*(torch.tensor(values, dtype=dtype, device=device) for values, dtype in columns))
+    offsets, counts = ([chunk[column] for chunk in cuts] for column in (1, 2))
+    tables = (counts, chunk_slots, slots, starts)
+    first_elements = torch.tensor(offsets, dtype=torch.int64, device=device)
+    return Chunks(first_elements, *(torch.tensor(table, dtype=torch.int32, device=device) for table in tables))
 
 
 def compute_update(

@@ -92,7 +92,8 @@ class _Attention(torch.autograd.Function):
         delta_NR = sums_KTD = lse_NR
         if not tiles.is_whole:
             delta_NR = torch.empty_like(lse_NR)
-            _write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, (max_seqlen, tiles.forward.rows, 1.0 / scale))
+            room = tiles.forward.rows
+            _write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, max_seqlen=max_seqlen, rows=room, scale=scale)
             sums_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
         attention_backward[((sequences + 1) * key_tiles, num_heads)](
             *(qkv_TC, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
@@ -105,7 +106,8 @@ class _Attention(torch.autograd.Function):
             **launch_options(tiles.backward, head_width),
         )
         if not tiles.is_whole and not is_running:
-            _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, (max_seqlen, tiles.backward.columns, scale, head_width))
+            tile, factor = tiles.backward.columns, scale / math.sqrt(head_width)
+            _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, max_seqlen=max_seqlen, tile=tile, scale=factor)
         dbias_C = _bias_gradient(dqkv_TC, biases_2BD, ctx.bias_dtype) if ctx.needs_input_grad[1] else None
         return dqkv_TC, dbias_C, None, None, None, None
 
@@ -133,19 +135,13 @@ def seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None
 
 
 def _write_delta(
-    delta_NR: Tensor, out_TD: Tensor, grad_TD: Tensor, cu_seqlens: Tensor, constants: tuple[int, int, float]
+    delta_NR: Tensor, out_TD: Tensor, grad_TD: Tensor, cu_seqlens: Tensor, *, max_seqlen: int, rows: int, scale: float
 ) -> None:
-    """Write rowsum(dO * O) / scale for the backward pass in key tiles.
-
-    ``constants`` are the longest length, the padding of a sequence in ``delta_NR`` and 1 / scale.
-    """
-    max_seqlen, rows, inverse_scale = constants
-    heads, queries = delta_NR.shape
-    sequences, (tokens, width) = cu_seqlens.numel() - 1, out_TD.shape
-    blocks = max(1, triton.cdiv(max_seqlen, rows))
+    """Write rowsum(dO * O) / scale for the backward pass in key tiles; every sequence has room for ``rows`` more."""
+    (heads, queries), (tokens, width) = delta_NR.shape, out_TD.shape
+    sequences, blocks = cu_seqlens.numel() - 1, max(1, triton.cdiv(max_seqlen, rows))
     attention_delta[(sequences * blocks, heads)](
-        *(out_TD, grad_TD, cu_seqlens, delta_NR),
-        *(tokens, sequences, heads, blocks, queries, inverse_scale),
+        *(out_TD, grad_TD, cu_seqlens, delta_NR, tokens, sequences, heads, blocks, queries, 1.0 / scale),
         HEAD=width // heads,
         BLOCK_H=power_of_two(width // heads),
         ROWS=rows,
@@ -154,21 +150,12 @@ def _write_delta(
 
 
 def _add_up_tiles(
-    parts_KTD: Tensor, cu_seqlens: Tensor, dqkv_TC: Tensor, constants: tuple[int, int, float, int]
+    parts_KTD: Tensor, cu_seqlens: Tensor, dqkv_TC: Tensor, *, max_seqlen: int, tile: int, scale: float
 ) -> None:
-    """Write the gradient of the queries from its parts, one for each tile of keys.
-
-    ``constants`` are the longest length, the keys of a tile, the scale of dropout and the width of a head.
-    """
-    max_seqlen, tile, scale, head_width = constants
+    """Write the gradient of the queries from its parts, one for each tile of keys."""
     _, tokens, width = parts_KTD.shape
-    rows, columns = 16, min(128, power_of_two(width))
-    blocks = triton.cdiv(max_seqlen, rows)
-    attention_sum_tiles[((cu_seqlens.numel() - 1) * blocks, triton.cdiv(width, columns))](
-        *(parts_KTD, cu_seqlens, dqkv_TC),
-        *(tokens, width, blocks, scale / math.sqrt(head_width)),
-        TILE=tile,
-        ROWS=rows,
-        COLUMNS=columns,
-        num_warps=4,
+    tiles = Tiles(16, min(128, power_of_two(width)), warps=4)
+    blocks = triton.cdiv(max_seqlen, tiles.rows)
+    attention_sum_tiles[((cu_seqlens.numel() - 1) * blocks, triton.cdiv(width, tiles.columns))](
+        parts_KTD, cu_seqlens, dqkv_TC, tokens, width, blocks, scale, TILE=tile, **tiles.options
     )
