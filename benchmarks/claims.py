@@ -31,7 +31,7 @@ from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
-from megabert.models.encoder import DensePacking, EncoderLayer
+from megabert.models.encoder import EncoderLayer
 from megabert.models.layers import LayerContext
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.shards.shard_set import ShardSet
@@ -187,9 +187,9 @@ def measure_lengths() -> None:
     for _ in range(REPETITIONS):  # all lengths in turn, so that other work on the machine hits them equally
         for length in LENGTHS:
             cu_seqlens = torch.arange(0, TOKENS + 1, length, dtype=torch.int32)
-            packing = DensePacking(cu_seqlens, length, plan_attention(cu_seqlens, tokens=TOKENS, num_heads=heads))
+            packing = plan_attention(cu_seqlens, tokens=TOKENS, max_seqlen=length, num_heads=heads)
             started = time.process_time()
-            attention(qkv_TC, cu_seqlens, max_seqlen=length, num_heads=heads, blocks=packing.blocks)
+            attention(qkv_TC, packing, num_heads=heads)
             between = time.process_time()
             layer((x_TD, x_TD), packing, LayerContext(None, 0))
             alone[length] = min(alone[length], between - started)

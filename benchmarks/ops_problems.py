@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.api import attention
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.reference import attention_reference
 from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
@@ -195,8 +196,7 @@ def attention_problem(
     stream = dropout_stream(lengths, tokens, device)
     site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
     options: dict[str, Any] = {
-        "cu_seqlens": boundaries(lengths, device),
-        "max_seqlen": max(lengths),
+        "sequences": DenseSequences(boundaries(lengths, device), max(lengths)),
         "num_heads": heads,
         "dropout": site,
     }

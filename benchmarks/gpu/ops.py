@@ -18,6 +18,7 @@ from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.ops_problems import boundaries, dropout_stream, positions_of
 from megabert.ops.attention.dense.api import attention
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.cpu import turn
@@ -34,15 +35,14 @@ Op = Callable[..., Tensor]
 def packed_attention(sizes: Sizes, length: int, device: torch.device, backend: str) -> tuple[Op, Tensor]:
     """Return attention over full sequences of a length, dropout on, and packed queries, keys and values for it."""
     heads, count = sizes.heads, max(1, sizes.tokens // length)
-    cu_seqlens = boundaries([length] * count, device)
+    sequences = DenseSequences(boundaries([length] * count, device), length)
     stream = dropout_stream([length] * count, count * length, device)
     options: dict[str, Any] = {
-        "max_seqlen": length,
         "num_heads": heads,
         "dropout": attention_dropout(stream, layer=0, probability=0.1, num_heads=heads),
     }
     qkv = torch.randn(count * length, 3 * sizes.hidden, device=device).to(torch.bfloat16).requires_grad_()
-    return lambda qkv: attention(qkv, cu_seqlens, backend=backend, **options), qkv
+    return lambda qkv: attention(qkv, sequences, backend=backend, **options), qkv
 
 
 class Ops:

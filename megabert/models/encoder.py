@@ -7,7 +7,6 @@ boundaries; attention needs them, and the packing works out its part once per mi
 # T packed tokens, R tokens that are read, N heads, D hidden, F intermediate, C = 3 * D
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,26 +19,13 @@ from megabert.models.deberta import Convolution, DisentangledPacking, Disentangl
 from megabert.models.layers import Dense, DenseGelu, LayerContext, LayerNorm, PackedBatch, SubLayerNorm, Twice
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.dense.api import attention, plan_attention
-from megabert.ops.attention.dense.cpu import AttentionBlocks
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.disentangled import plan_groups
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dense import dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
 
-
-@dataclass(frozen=True)
-class DensePacking:
-    """Where the sequences of a micro-batch are, for scaled dot-product attention; the same for every layer."""
-
-    cu_seqlens: Tensor
-    """Int32 of shape (B + 1,), where each sequence starts."""
-    max_seqlen: int
-    """At least the longest length."""
-    blocks: AttentionBlocks | None
-    """Layout of the CPU backend; None if the backend needs none."""
-
-
-Packing = DensePacking | DisentangledPacking | RotaryPacking
+Packing = DenseSequences | DisentangledPacking | RotaryPacking
 """The sequences as BERT's attention, DeBERTa's or ModernBERT's reads them."""
 
 
@@ -63,19 +49,11 @@ class SelfAttention(nn.Module):
         self.num_heads = config.num_attention_heads
         self.backend = ops.attention
 
-    def forward(self, x_TD: Tensor, packing: DensePacking, site: AttentionDropout | None) -> Tensor:
+    def forward(self, x_TD: Tensor, packing: DenseSequences, site: AttentionDropout | None) -> Tensor:
         """Return the context of each token, of shape (T, D), before the output projection."""
         qkv_TC, bias_C = self.qkv(x_TD)
-        return attention(
-            qkv_TC,
-            packing.cu_seqlens,
-            max_seqlen=packing.max_seqlen,
-            num_heads=self.num_heads,
-            dropout=site,
-            blocks=packing.blocks,
-            bias_C=bias_C,
-            backend=self.backend,
-        )
+        heads, backend = self.num_heads, self.backend
+        return attention(qkv_TC, packing, num_heads=heads, dropout=site, bias_C=bias_C, backend=backend)
 
 
 class SubLayerOutput(nn.Module):
@@ -201,10 +179,11 @@ class BertEncoder(nn.Module):
         """Work out once what attention needs in every layer."""
         if self.config.traits.is_pre_norm:
             return plan_rotary(batch, self.config, self.ops, global_base=self.global_rope_theta)
-        cu_seqlens, max_seqlen = batch.cu_seqlens, batch.max_seqlen
-        tokens, num_heads = len(batch.input_ids_T), self.config.num_attention_heads
+        sizes = {
+            "tokens": len(batch.input_ids_T),
+            "max_seqlen": batch.max_seqlen,
+            "num_heads": self.config.num_attention_heads,
+        }
         if self.relative is not None:
-            groups = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=num_heads)
-            return self.relative(max_seqlen, groups)
-        blocks = plan_attention(cu_seqlens, tokens=tokens, num_heads=num_heads, backend=self.ops.attention)
-        return DensePacking(cu_seqlens, max_seqlen, blocks)
+            return self.relative(batch.max_seqlen, plan_groups(batch.cu_seqlens, **sizes))
+        return plan_attention(batch.cu_seqlens, **sizes, backend=self.ops.attention)

@@ -129,6 +129,7 @@ def gated_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
 def attention(
     dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool, sequences: int = 128
 ) -> None:
+    from megabert.ops.attention.dense.cpu import DenseSequences
     from megabert.ops.attention.dense.triton import attention_triton
     from megabert.ops.attention.dropout import AttentionDropout
 
@@ -136,8 +137,7 @@ def attention(
     site = AttentionDropout(0.1, seeds, constants) if dropout else None
     out = attention_triton(
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
-        meta(sequences + 1, dtype=torch.int32),
-        max_seqlen=max_seqlen,
+        DenseSequences(meta(sequences + 1, dtype=torch.int32), max_seqlen),
         num_heads=heads,
         dropout=site,
         bias_C=meta(3 * heads * head_width, dtype=dtype),

@@ -7,6 +7,7 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.attention.dense.api import attention
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.backend import Backend, choose, describe_choices, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
@@ -19,7 +20,7 @@ CALLS = {
     )[0],
     "bias_gelu": lambda backend: bias_gelu(torch.ones(2, 4), torch.zeros(4), backend=backend),
     "attention": lambda backend: attention(
-        torch.ones(2, 12), torch.tensor([0, 2], dtype=torch.int32), max_seqlen=2, num_heads=1, backend=backend
+        torch.ones(2, 12), DenseSequences(torch.tensor([0, 2], dtype=torch.int32), 2), num_heads=1, backend=backend
     ),
     "cross_entropy": lambda backend: cross_entropy(torch.ones(2, 4), torch.tensor([1, 3]), backend=backend)[0],
     "lamb": lambda backend: lamb_pass_2(backend),

@@ -7,6 +7,7 @@ pytest.importorskip("triton")
 
 from triton.runtime.jit import JITFunction
 
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.cpu import RotarySequences
@@ -43,12 +44,12 @@ def test_grids_of_a_million_tokens_can_be_launched(launches):
     dropped_triton(x, site)
     cu_seqlens = meta(TOKENS // 128 + 1, dtype=torch.int32)
     probabilities = AttentionDropout(0.1, meta(TOKENS // 128, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
-    options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": probabilities}
+    options = {"num_heads": HEADS, "dropout": probabilities}
     for out in (
         bias_gelu_triton(x, bias, approximate=False),
         gated_gelu_triton(x, approximate=False),
         layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site, False)[0],
-        attention_triton(meta(TOKENS, 3 * 256), cu_seqlens, **options),
+        attention_triton(meta(TOKENS, 3 * 256), DenseSequences(cu_seqlens, 128), **options),
         cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],
     ):
         out.backward(torch.empty_like(out))

@@ -9,6 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.cpu import RotarySequences
@@ -60,7 +61,7 @@ def run_ops(tokens, masked, sequences):
     site_of_read = Dropout(0.1, row_keys_triton(meta(read, dtype=torch.int32), 7))
     dropped_triton(meta(tokens, WIDTH), site)
     probabilities = AttentionDropout(0.1, meta(sequences, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
-    options = {"max_seqlen": 128, "num_heads": HEADS, "dropout": probabilities}
+    options = {"num_heads": HEADS, "dropout": probabilities}
     for rows, dropout in ((tokens, site), (read, site_of_read)):
         x, residual = meta(rows, WIDTH), meta(rows, WIDTH)
         results = layer_norm_triton(x, column, column, column, residual, 1e-12, dropout, False)
@@ -69,7 +70,7 @@ def run_ops(tokens, masked, sequences):
         gated_gelu_triton(x, approximate=False).backward(meta(rows, WIDTH // 2))
     qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(sequences + 1, dtype=torch.int32)
     bias = meta(3 * WIDTH)
-    attention_triton(qkv, cu_seqlens, **options, bias_C=bias).backward(meta(tokens, WIDTH))
+    attention_triton(qkv, DenseSequences(cu_seqlens, 128), **options, bias_C=bias).backward(meta(tokens, WIDTH))
     positions = meta(8192, dtype=torch.int64)
     turns = torch.empty(8192, 2, WIDTH // HEADS // 2, device="meta")
     for reach in (64, None):
@@ -96,13 +97,13 @@ def test_each_kernel_is_compiled_once_for_all_long_sequences(variants, is_full, 
     monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: is_full)
     for longest in (257, 300, 384, 400, 512, 1000):
         qkv, cu_seqlens = meta(longest + 9, 3 * WIDTH), meta(3, dtype=torch.int32)
-        options = {"max_seqlen": longest, "num_heads": HEADS, "dropout": None}
-        attention_triton(qkv, cu_seqlens, **options, bias_C=meta(3 * WIDTH)).backward(meta(longest + 9, WIDTH))
+        out = attention_triton(qkv, DenseSequences(cu_seqlens, longest), num_heads=HEADS, bias_C=meta(3 * WIDTH))
+        out.backward(meta(longest + 9, WIDTH))
     assert "attention_delta" in variants
     assert {name: len(kinds) for name, kinds in variants.items()} == dict.fromkeys(variants, 1)
 
 
 def test_variants_are_seen(variants):
     for width in (3 * WIDTH, 3 * 96):
-        attention_triton(meta(256, width), meta(3, dtype=torch.int32), max_seqlen=128, num_heads=HEADS, dropout=None)
+        attention_triton(meta(256, width), DenseSequences(meta(3, dtype=torch.int32), 128), num_heads=HEADS)
     assert len(variants["attention_forward"]) == 2

@@ -4,37 +4,35 @@
 
 from torch import Tensor
 
-from megabert.ops.attention.dense.cpu import AttentionBlocks, attention_torch, plan_blocks
+from megabert.ops.attention.dense.cpu import DenseSequences, attention_torch, plan_blocks
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 
 
-def plan_attention(cu_seqlens: Tensor, *, tokens: int, num_heads: int, backend: str = "auto") -> AttentionBlocks | None:
+def plan_attention(
+    cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int, backend: str = "auto"
+) -> DenseSequences:
     """Work out once for all layers of a micro-batch how a CPU lays out its tokens.
 
     Args:
         cu_seqlens: Int32 of shape (B + 1,), where each sequence starts.
         tokens: T, padding included.
+        max_seqlen: At least the longest length.
         num_heads: N.
         backend: The same as for ``attention``.
-
-    Returns:
-        The layout, or None if the backend that runs needs none.
     """
-    run = choose("attention", backend, BACKENDS, cu_seqlens.device.type)
+    run, blocks = choose("attention", backend, BACKENDS, cu_seqlens.device.type), None
     if run is attention_torch and cu_seqlens.device.type == "cpu":
-        return plan_blocks(cu_seqlens, tokens=tokens, num_heads=num_heads)
-    return None
+        blocks = plan_blocks(cu_seqlens, tokens=tokens, num_heads=num_heads)
+    return DenseSequences(cu_seqlens, max_seqlen, blocks)
 
 
 def attention(
     qkv_TC: Tensor,
-    cu_seqlens: Tensor,
+    sequences: DenseSequences,
     *,
-    max_seqlen: int,
     num_heads: int,
     dropout: AttentionDropout | None = None,
-    blocks: AttentionBlocks | None = None,
     bias_C: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -42,12 +40,9 @@ def attention(
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H); float16, bfloat16, float32 or float64.
-        cu_seqlens: Int32 of shape (B + 1,), where each sequence starts; the last is where the last one ends. Sequences
-            of length 0 are allowed. Tokens past the last boundary belong to no sequence and get zeros.
-        max_seqlen: At least the longest length.
+        sequences: Where they are.
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
-        blocks: What ``plan_attention`` returned for the same sequences; None works it out here.
         bias_C: The bias that ``qkv_TC`` has already, if it is to get its gradient from here: a kernel has two
             thirds of it in registers. It changes no value. With None the bias gets its gradient where it was added.
         backend: ``auto``, ``triton`` or ``torch``.
@@ -59,8 +54,7 @@ def attention(
         KernelError: The backend cannot run here.
     """
     run = choose("attention", backend, BACKENDS, qkv_TC.device.type)
-    options = {"max_seqlen": max_seqlen, "num_heads": num_heads, "dropout": dropout, "blocks": blocks}
-    return run(qkv_TC, cu_seqlens, bias_C=bias_C, **options)
+    return run(qkv_TC, sequences, num_heads=num_heads, dropout=dropout, bias_C=bias_C)
 
 
 BACKENDS = (

@@ -49,23 +49,33 @@ class AttentionBlocks:
     """Int64: for each sequence * head, in the order of slots, its number in dropout's keys seen as (B * N,)."""
 
 
+@dataclass(frozen=True)
+class DenseSequences:
+    """The sequences of a micro-batch as ``attention`` reads them; the same for every layer."""
+
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,), where each sequence starts; the last number is the end of the last one. Sequences of
+    length 0 are allowed. Tokens past the last boundary belong to no sequence and get zeros."""
+    max_seqlen: int
+    """At least the longest length."""
+    blocks: AttentionBlocks | None = None
+    """Layout of the CPU backend, which ``plan_attention`` works out once; None works it out in each call."""
+
+
 def attention_torch(
     qkv_TC: Tensor,
-    cu_seqlens: Tensor,
+    sequences: DenseSequences,
     *,
-    max_seqlen: int,
     num_heads: int,
     dropout: AttentionDropout | None = None,
-    blocks: AttentionBlocks | None = None,
     bias_C: Tensor | None = None,
 ) -> Tensor:
-    """Run ``attention``: in blocks on a CPU, as one padded batch elsewhere; 16 bits on a CPU work in float32."""
+    """Run ``attention``: in blocks on a CPU, as padded groups elsewhere; 16 bits on a CPU work in float32."""
     if bias_C is not None:
         qkv_TC = _SumForBias.apply(qkv_TC, bias_C)
     if qkv_TC.device.type != "cpu":
-        return padded_attention(qkv_TC, cu_seqlens, max_seqlen=max_seqlen, num_heads=num_heads, dropout=dropout)
-    if blocks is None:
-        blocks = plan_blocks(cu_seqlens, tokens=qkv_TC.shape[0], num_heads=num_heads)
+        return padded_attention(qkv_TC, sequences, num_heads=num_heads, dropout=dropout)
+    blocks = sequences.blocks or plan_blocks(sequences.cu_seqlens, tokens=len(qkv_TC), num_heads=num_heads)
     compute = torch.promote_types(qkv_TC.dtype, torch.float32)
     return _Attention.apply(qkv_TC.to(compute), num_heads, dropout, blocks).to(qkv_TC.dtype)
 
@@ -192,19 +202,17 @@ def _product(a: Tensor, b: Tensor, *, scale: float, out: Tensor | None = None) -
 
 def padded_attention(
     qkv_TC: Tensor,
-    cu_seqlens: Tensor,
+    sequences: DenseSequences,
     *,
-    max_seqlen: int,
     num_heads: int,
     dropout: AttentionDropout | None = None,
     reach: int | None = None,
 ) -> Tensor:
-    """Attend over groups of sequences padded to ``max_seqlen``; a GPU need not be waited for.
+    """Attend over groups of sequences padded to the longest length; a GPU need not be waited for.
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D).
-        cu_seqlens: Int32 of shape (B + 1,), where each sequence starts.
-        max_seqlen: At least the longest length.
+        sequences: The sequences; their blocks are not read.
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
         reach: How many tokens to each side a token sees; None sees all of its sequence.
@@ -212,6 +220,7 @@ def padded_attention(
     Returns:
         Shape (T, D); zero at tokens of no sequence.
     """
+    max_seqlen = sequences.max_seqlen
 
     def scores(q_NGSH: Tensor, k_NGSH: Tensor) -> Tensor:
         scores_NGSS = q_NGSH @ k_NGSH.mT / math.sqrt(q_NGSH.shape[-1])
@@ -221,5 +230,5 @@ def padded_attention(
         offset_S = torch.arange(max_seqlen, device=qkv_TC.device)
         return scores_NGSS.masked_fill((offset_S[:, None] - offset_S).abs() > reach, -torch.inf)
 
-    groups = padded_groups(cu_seqlens, tokens=len(qkv_TC), max_seqlen=max_seqlen, num_heads=num_heads)
+    groups = padded_groups(sequences.cu_seqlens, tokens=len(qkv_TC), max_seqlen=max_seqlen, num_heads=num_heads)
     return grouped_attention(qkv_TC, groups, scores, num_heads=num_heads, dropout=dropout)

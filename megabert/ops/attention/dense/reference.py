@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dense.cpu import padded_attention
+from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 
 
-def attention_reference(qkv_TC: Tensor, cu_seqlens: Tensor, **options: Any) -> Tensor:
+def attention_reference(qkv_TC: Tensor, sequences: DenseSequences, **options: Any) -> Tensor:
     """Return softmax(Q K^T / sqrt(H)) V per head and sequence; takes the options of ``cpu.padded_attention``."""
     compute = torch.promote_types(qkv_TC.dtype, torch.float32)
-    return padded_attention(qkv_TC.to(compute), cu_seqlens, **options).to(qkv_TC.dtype)
+    return padded_attention(qkv_TC.to(compute), sequences, **options).to(qkv_TC.dtype)

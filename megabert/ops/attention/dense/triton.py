@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from megabert.ops.attention.dense.backward_kernels import attention_backward, attention_delta, attention_sum_tiles
-from megabert.ops.attention.dense.cpu import AttentionBlocks
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.kernels import attention_forward
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dropout import threshold_and_scale
@@ -24,20 +24,15 @@ LOG2_E = 1.4426950408889634
 
 def attention_triton(
     qkv_TC: Tensor,
-    cu_seqlens: Tensor,
+    sequences: DenseSequences,
     *,
-    max_seqlen: int,
     num_heads: int,
     dropout: AttentionDropout | None = None,
-    blocks: AttentionBlocks | None = None,
     bias_C: Tensor | None = None,
 ) -> Tensor:
-    """Run ``api.attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32.
-
-    ``blocks`` is the layout of the CPU backend and not read here.
-    """
+    """Run ``api.attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
     require_heads(qkv_TC, num_heads)
-    return _Attention.apply(qkv_TC, bias_C, cu_seqlens, max_seqlen, num_heads, dropout)
+    return _Attention.apply(qkv_TC, bias_C, sequences.cu_seqlens, sequences.max_seqlen, num_heads, dropout)
 
 
 class _Attention(torch.autograd.Function):

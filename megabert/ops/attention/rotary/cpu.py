@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dense.cpu import AttentionBlocks, attention_torch
+from megabert.ops.attention.dense.cpu import AttentionBlocks, DenseSequences, attention_torch
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.windowed import Band, windowed_attention
 
@@ -46,14 +46,8 @@ def rotary_attention_torch(
     if reach is not None:
         assert sequences.band is not None
         return windowed_attention(turned_TC, band=sequences.band, num_heads=num_heads, dropout=dropout)
-    return attention_torch(
-        turned_TC,
-        sequences.cu_seqlens,
-        max_seqlen=sequences.max_seqlen,
-        num_heads=num_heads,
-        dropout=dropout,
-        blocks=sequences.blocks,
-    )
+    dense = DenseSequences(sequences.cu_seqlens, sequences.max_seqlen, sequences.blocks)
+    return attention_torch(turned_TC, dense, num_heads=num_heads, dropout=dropout)
 
 
 def turn(qkv_TC: Tensor, turns_T2E: Tensor, *, num_heads: int) -> Tensor:

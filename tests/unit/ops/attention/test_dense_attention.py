@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from benchmarks.ops_problems import relative_error
 from megabert.ops.attention.dense.api import attention, plan_attention
-from megabert.ops.attention.dense.cpu import padded_attention
+from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.dense.reference import attention_reference
 from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.dropout import DropoutStream
@@ -32,7 +32,7 @@ def site_of(cu_seqlens, tokens, heads):
 
 def run(op, qkv, cu_seqlens, grad, **options):
     qkv = qkv.clone().requires_grad_()
-    out = op(qkv, cu_seqlens, max_seqlen=int(cu_seqlens.diff().max()), **options)
+    out = op(qkv, DenseSequences(cu_seqlens, int(cu_seqlens.diff().max())), **options)
     out.backward(grad.to(out.dtype))
     return out.detach(), qkv.grad
 
@@ -64,7 +64,10 @@ def test_a_bias_gets_the_gradient_that_a_dense_layer_would_give_it_bit_for_bit(d
         bias = torch.zeros(qkv.shape[1], dtype=dtype, requires_grad=True)
         sums = qkv + (bias.detach() if is_handed_on else bias)
         out = attention(
-            sums.requires_grad_(), boundaries([5, 7]), max_seqlen=7, num_heads=2, bias_C=bias if is_handed_on else None
+            sums.requires_grad_(),
+            DenseSequences(boundaries([5, 7]), 7),
+            num_heads=2,
+            bias_C=bias if is_handed_on else None,
         )
         out.square().sum().backward()
         gradients.append(bias.grad)
@@ -73,7 +76,7 @@ def test_a_bias_gets_the_gradient_that_a_dense_layer_would_give_it_bit_for_bit(d
 
 def test_attention_matches_torch_scaled_dot_product_attention(boundaries):
     qkv = torch.randn(12, 3 * 2 * 16)
-    out = attention(qkv, boundaries([5, 7]), max_seqlen=7, num_heads=2)
+    out = attention(qkv, DenseSequences(boundaries([5, 7]), 7), num_heads=2)
     for rows in (slice(0, 5), slice(5, 12)):
         q, k, v = qkv[rows].unflatten(-1, (3, 2, 16)).permute(1, 2, 0, 3)
         expected = functional.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1)
@@ -83,9 +86,10 @@ def test_attention_matches_torch_scaled_dot_product_attention(boundaries):
 def test_attention_plan_made_once_changes_nothing(boundaries):
     cu_seqlens = boundaries([5, 7, 5])
     qkv = torch.randn(20, 3 * 8)
-    blocks = plan_attention(cu_seqlens, tokens=20, num_heads=2)
-    with_plan = attention(qkv, cu_seqlens, max_seqlen=7, num_heads=2, blocks=blocks)
-    assert torch.equal(with_plan, attention(qkv, cu_seqlens, max_seqlen=7, num_heads=2))
+    planned = plan_attention(cu_seqlens, tokens=20, max_seqlen=7, num_heads=2)
+    assert planned.blocks is not None
+    with_plan = attention(qkv, planned, num_heads=2)
+    assert torch.equal(with_plan, attention(qkv, DenseSequences(cu_seqlens, 7), num_heads=2))
 
 
 def test_attention_small_blocks_change_nothing(boundaries, monkeypatch):
@@ -110,11 +114,11 @@ def test_attention_passes_gradcheck(op, boundaries):
     cu_seqlens = boundaries([3, 2])
     qkv = torch.randn(6, 3 * 4, dtype=torch.float64, requires_grad=True)
     site = site_of(cu_seqlens, 6, 2)
-    assert torch.autograd.gradcheck(lambda x: op(x, cu_seqlens, max_seqlen=3, num_heads=2, dropout=site), [qkv])
+    assert torch.autograd.gradcheck(lambda x: op(x, DenseSequences(cu_seqlens, 3), num_heads=2, dropout=site), [qkv])
 
 
 def test_attention_of_a_sequence_does_not_depend_on_its_neighbours(boundaries):
     qkv = torch.randn(15, 3 * 8)
-    together = attention(qkv, boundaries([4, 6, 5]), max_seqlen=6, num_heads=2)
-    alone = attention(qkv[4:10], boundaries([6]), max_seqlen=6, num_heads=2)
+    together = attention(qkv, DenseSequences(boundaries([4, 6, 5]), 6), num_heads=2)
+    alone = attention(qkv[4:10], DenseSequences(boundaries([6]), 6), num_heads=2)
     torch.testing.assert_close(together[4:10], alone)

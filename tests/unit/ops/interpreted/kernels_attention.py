@@ -5,6 +5,7 @@ import torch
 
 from benchmarks.ops_problems import attention_problem, boundaries, dropout_stream
 from megabert.errors import KernelError
+from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.dropout import attention_dropout, probability_mask
 from megabert.ops.triton_support.tile_sizes import attention_tiles
@@ -72,7 +73,7 @@ def test_dropout_mask_equals_the_torch_backends():
     for position in range(120):  # equal scores, and values that are one-hot: the context is the mask
         qkv[position, 2, :, position] = 1
     out = attention_triton(
-        qkv.flatten(1), boundaries(lengths, torch.device("cpu")), max_seqlen=90, num_heads=2, dropout=site
+        qkv.flatten(1), DenseSequences(boundaries(lengths, torch.device("cpu")), 90), num_heads=2, dropout=site
     ).view(120, 2, 128)
     for number, rows in enumerate((slice(0, 30), slice(30, 120))):
         keep = probability_mask(site, site.keys_BN()[number], rows.stop - rows.start)
@@ -86,4 +87,4 @@ def test_attention_repeats_bit_for_bit(generator):
 
 def test_too_wide_heads_are_refused():
     with pytest.raises(KernelError, match="heads are 256 wide"):
-        attention_triton(torch.ones(2, 768), torch.tensor([0, 2], dtype=torch.int32), max_seqlen=2, num_heads=1)
+        attention_triton(torch.ones(2, 768), DenseSequences(torch.tensor([0, 2], dtype=torch.int32), 2), num_heads=1)
