@@ -85,7 +85,7 @@ def windowed_attention(
     scores_KNQX = (q_KNQH @ k_KNXH.mT).to(single).masked_fill(~band.is_seen_KQX[:, None], -torch.inf)
     weights_KNQX = scores_KNQX.softmax(-1)
     if dropout is not None:
-        weights_KNQX = weights_KNQX * _keep_mask(dropout, band) * dropout.scale
+        weights_KNQX = weights_KNQX * _probability_mask(dropout, band) * dropout.scale
     context_KQNH = (weights_KNQX.to(compute) @ v_KNXH).transpose(1, 2)
     context_TD = context_KQNH.flatten(2).flatten(0, 1)[:tokens]
     return context_TD.masked_fill(~band.is_real_T[:, None], 0).to(qkv_TC.dtype)
@@ -104,7 +104,7 @@ def _neighbours(x_T: Tensor, size: int, *, filling: int = 0) -> Tensor:
     return torch.cat([blocks[:-2], blocks[1:-1], blocks[2:]], 1)
 
 
-def _keep_mask(dropout: AttentionDropout, band: Band) -> Tensor:
+def _probability_mask(dropout: AttentionDropout, band: Band) -> Tensor:
     """Return which probabilities survive, of shape (K, N, Q, X); where blocks begin does not matter."""
     size = band.is_seen_KQX.shape[1]
     # Padding reads a row of zeros after the last sequence.

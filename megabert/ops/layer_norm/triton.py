@@ -1,4 +1,4 @@
-"""``layer_norm`` and ``add_layer_norm`` on a GPU: launches of the kernels, and what autograd keeps between them."""
+"""``layer_norm`` on a GPU: launches of the kernels, and the tensors that autograd keeps between them."""
 
 # T packed tokens, D hidden, Q quantities, P programs
 
@@ -16,7 +16,7 @@ from megabert.ops.triton_support.tile_sizes import LAYER_NORM_PROGRAMS, layer_no
 
 
 class _LayerNorm(torch.autograd.Function):
-    """Both ops on a CUDA device; everything between loads and stores is float32."""
+    """Returns the result twice, or with the sum; everything between loads and stores is float32."""
 
     @staticmethod
     def forward(

@@ -14,7 +14,7 @@ from megabert.config.run import OpsConfig
 from megabert.errors import KernelError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initial_value, initialize
-from megabert.models.convert import parameter_shapes
+from megabert.models.convert import count_encoder_parameters
 
 CONFIG = ModelConfig(
     vocab_size=70,
@@ -43,16 +43,9 @@ def gradients(model, *batches):
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def encoder_size(config):
-    """Return the size of encoder and pooler, as papers state it: without heads and the vocabulary's padding."""
-    padding = (config.padded_vocab_size - config.vocab_size) * config.embedding_width
-    shapes = parameter_shapes(config)
-    return sum(shape.numel() for name, shape in shapes.items() if name.startswith("bert.")) - padding
-
-
 @pytest.mark.parametrize(("preset", "millions"), [("base", 109_482_240), ("large", 335_141_888)])
 def test_presets_have_the_papers_size(preset, millions):
-    assert encoder_size(ModelConfig(vocab_size=30_522, **PRESETS[preset])) == millions
+    assert count_encoder_parameters(ModelConfig(vocab_size=30_522, **PRESETS[preset])) == millions
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -6,12 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 import transformers
-from unit.models.test_bert import encoder_size, gradients, loss_of, model_of
+from unit.models.test_bert import gradients, loss_of, model_of
 
 from megabert.config.model import ModelConfig
 from megabert.config.phase import PhaseConfig
 from megabert.models.build import initial_value
-from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
+from megabert.models.convert import count_encoder_parameters, from_huggingface, load_parameters, to_huggingface
 
 PLAIN = ModelConfig(
     family="modernbert",
@@ -42,7 +42,7 @@ SAME = (
 def test_presets_have_the_papers_size(preset, millions):
     config = ModelConfig(family="modernbert", preset=preset, vocab_size=50_368)
     head = config.hidden_size * (config.hidden_size + 1) + 50_368
-    assert round((encoder_size(config) + head) / 1e6) in (millions, millions + 1)
+    assert round((count_encoder_parameters(config) + head) / 1e6) in (millions, millions + 1)
 
 
 def test_only_the_decoder_has_a_bias_and_the_first_layer_one_norm_less():

@@ -40,7 +40,7 @@ def attention(
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H); float16, bfloat16, float32 or float64.
-        sequences: Where they are.
+        sequences: Their boundaries and layout.
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
         bias_C: The bias that ``qkv_TC`` has already, if it is to get its gradient from here: a kernel has two

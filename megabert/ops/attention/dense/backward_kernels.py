@@ -15,8 +15,8 @@ A program takes COLUMNS keys at a time and walks over all queries. Its share of 
   in the order of tiles. The sums equal IS_RUNNING's, bit for bit. No kernel has atomics, so results repeat.
 
 The gradient of the bias of keys and values is the sum of dK and dV over tokens. With IS_WHOLE a program sums its own
-while it has them (HAS_BIAS), and ``column_sums`` adds up programs. dQ is complete in the inner loop, where registers
-are at their limit: its sum is read from memory, a third of the bytes. In tiles the same costs a fourteenth of the
+while it has them, and ``column_sums`` adds up programs. dQ is complete in the inner loop, where registers are at their
+limit: its sum is read from memory, a third of the bytes. In tiles the same costs a fourteenth of the
 inner loop's instructions and spills on sm_86, so there nothing is summed.
 
 Without IS_WHOLE, delta = rowsum(dO * O) / c comes from ``attention_delta``.
