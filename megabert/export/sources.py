@@ -10,7 +10,6 @@ from torch import Tensor
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.model import ModelConfig
-from megabert.config.run import RunConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_config_json
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
@@ -85,12 +84,16 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
     folder = Path(name)
     is_run = kind_of_folder(name) == "run"
     if is_run:
-        run = read_config(folder)
-        model, seed, pieces = _model_of_run(folder, run, checkpoint), run.seed, tokenizer_dir(folder)
-    else:
-        if checkpoint != "last":
-            raise ConfigError(f"{folder}: a Hugging Face folder has no checkpoint {checkpoint}. Name a run folder.")
+        run, pieces = read_config(folder), tokenizer_dir(folder)
+        model, seed = run.model, run.seed
+        # The phase of the checkpoint may have a base of rotary positions of its own.
+        if any(phase.global_rope_theta is not None for phase in run.phases):
+            path = find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
+            model = run.model_in_phase(read_checkpoint_manifest(path).run.phase)
+    elif checkpoint == "last":
         model, seed, pieces = read_config_json(folder), 0, folder
+    else:
+        raise ConfigError(f"{folder}: a Hugging Face folder has no checkpoint {checkpoint}. Name a run folder.")
 
     def read() -> dict[str, Tensor]:
         if is_run:
@@ -115,11 +118,3 @@ def find_device(name: str) -> torch.device:
     if name == "cuda" and device.type == "cpu":
         raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
     return device
-
-
-def _model_of_run(folder: Path, run: RunConfig, checkpoint: str) -> ModelConfig:
-    """Return the sizes as the checkpoint's phase trained them: it may have a base of rotary positions of its own."""
-    if all(phase.global_rope_theta is None for phase in run.phases):
-        return run.model
-    path = find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
-    return run.model_in_phase(read_checkpoint_manifest(path).run.phase)

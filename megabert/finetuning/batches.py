@@ -185,16 +185,13 @@ class Batcher:
         for mine in packing.micro_batches(self.rank):
             ordinals = _sequences_of(mine, group)
             inputs = assemble(features.columns, sequences[ordinals], seeds[ordinals], batch_format)
-            yield self._labelled(inputs, items[mine])
-
-    def _labelled(self, inputs: MicroBatch, items: NDArray[np.int64]) -> TaskBatch:
-        starts = inputs.cu_seqlens.numpy()[: len(items) * self.features.group : self.features.group]
-        labels, positions = self.features.select_labels(items, starts)
-        if positions is None:
-            return TaskBatch(inputs, torch.from_numpy(labels), None, items)
-        if not len(positions):  # a rank without items still runs the model, on one position that is ignored
-            labels, positions = np.array([IGNORED]), np.array([0])
-        return TaskBatch(inputs, torch.from_numpy(labels), torch.from_numpy(positions), items)
+            starts = inputs.cu_seqlens.numpy()[: len(mine) * group : group]
+            labels, positions = features.select_labels(items[mine], starts)
+            # A rank without items still runs the model, for tagging on one position that is ignored.
+            if positions is not None and not len(positions):
+                labels, positions = np.array([IGNORED]), np.array([0])
+            positions_M = None if positions is None else torch.from_numpy(positions)
+            yield TaskBatch(inputs, torch.from_numpy(labels), positions_M, items[mine])
 
 
 def _sequences_of(items: NDArray[np.int64], group: int) -> NDArray[np.int64]:

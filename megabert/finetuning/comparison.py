@@ -79,10 +79,8 @@ def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) ->
     a, b = read_summaries(first), read_summaries(second)
     tasks = [task for task in a if task in b]
     if not tasks:
-        raise ConfigError(
-            f"{first} is of {', '.join(a)}, {second} of {', '.join(b)}: there is nothing to compare. Name two folders "
-            "of one task."
-        )
+        tasks_of = f"{first} is of {', '.join(a)}, {second} of {', '.join(b)}"
+        raise ConfigError(f"{tasks_of}: there is nothing to compare. Name two folders of one task.")
     settings, sets = {}, []
     for task in tasks:
         folders, summaries = (a[task][0], b[task][0]), (a[task][1], b[task][1])

@@ -195,10 +195,8 @@ def _load_weights(model: TaskModel, source: InitialWeights) -> dict[str, Tensor]
     lacking = [name for name, _ in model.named_parameters() if name not in state]
     encoder = [name for name in lacking if name.startswith("bert.") and not name.startswith("bert.pooler.")]
     if encoder:
-        raise CheckpointError(
-            f"{source.source}: the weights lack {len(encoder)} parameters of the encoder, such as {encoder[0]}. Give "
-            "a complete model."
-        )
+        lost = f"{len(encoder)} parameters of the encoder, such as {encoder[0]}"
+        raise CheckpointError(f"{source.source}: the weights lack {lost}. Give a complete model.")
     return state
 
 

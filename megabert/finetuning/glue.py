@@ -79,13 +79,12 @@ def _run_task(task: Task, data: Path, folder: Path, flags: Sequence[str], launch
 
 def glue_table(summaries: Mapping[str, Summary]) -> str:
     """Return the table of each task's metrics over its seeds, each beside the baseline, and the mean over tasks."""
-    rows: list[tuple[str, ...]] = []
-    for name, summary in summaries.items():
-        task = TASKS[name]
-        for part in summary.mean:
-            for metric in task.metrics:
-                cells = (summary.shown(part, metric), summary.baseline_shown(part, metric))
-                rows.append((str(task.glue_folder), part, metric, *cells))
+    rows = [
+        (str(TASKS[name].glue_folder), part, metric, summary.shown(part, metric), summary.baseline_shown(part, metric))
+        for name, summary in summaries.items()
+        for part in summary.mean
+        for metric in TASKS[name].metrics
+    ]
     mean = statistics.fmean(task_score(summary) for summary in summaries.values())
     rows.append(("mean", f"{len(summaries)} of {len(GLUE)} tasks", "", in_points("", mean), ""))
     headers = ("task", "set", "metric", "score", "constant answer")

@@ -72,16 +72,16 @@ class TaskModel(nn.Module):
             positions = label_positions_M
         x = self._transformed(hidden_TD.index_select(0, positions) if pooled_BD is None else pooled_BD)
         if self.training:
-            x = self._dropped(x, positions, batch)
+            # Dropout is keyed like the encoder's own, as if the head were one more layer.
+            stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T).at(
+                positions
+            )
+            site = stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob)
+            x = dropout(x, site)
         return self.get_submodule(self.head.module)(x)
 
     def _transformed(self, x: Tensor) -> Tensor:
         return x if self.cls is None else self.get_submodule("cls.predictions.transform")(x)
-
-    def _dropped(self, x: Tensor, positions: Tensor, batch: MicroBatch) -> Tensor:
-        """Drop elements, keyed like the encoder's own dropout as if the head were one more layer."""
-        stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T).at(positions)
-        return dropout(x, stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob))
 
 
 def mean_of_sequences(hidden_TD: Tensor, cu_seqlens: Tensor) -> Tensor:

@@ -186,13 +186,13 @@ def read_summaries(folder: Path) -> dict[str, tuple[Path, Summary]]:
 
 def render_summary(summary: Summary) -> str:
     """Return the table of a summary: every set's metrics over the seeds, each beside the baseline."""
+    seeds = ", ".join(map(str, summary.seeds))
+    heading = f"{summary.task}: {UNIT}; " + (f"mean of seeds {seeds}" if len(summary.seeds) > 1 else f"seed {seeds}")
     rows = [
         (name, metric, summary.shown(name, metric), summary.baseline_shown(name, metric))
         for name, metrics in summary.mean.items()
         for metric in metrics
     ]
-    seeds = ", ".join(map(str, summary.seeds))
-    heading = f"{summary.task}: {UNIT}; " + (f"mean of seeds {seeds}" if len(summary.seeds) > 1 else f"seed {seeds}")
     table = render_table(rows, headers=("set", "metric", "score", "constant answer"), align="llrr")
     return f"{heading}\n{table}\nbest model  {summary.best_model}"
 

@@ -15,15 +15,15 @@ from megabert.files import sha256_file
 from megabert.finetuning.batches import Features
 from megabert.finetuning.evaluate import EvaluationSet
 from megabert.finetuning.model import architecture_of
-from megabert.finetuning.tables import SUFFIXES
+from megabert.finetuning.tables import READERS
 from megabert.finetuning.task_kinds import TASK_KINDS, TaskKind
 from megabert.finetuning.tasks import Task
 from megabert.models.build import InitialWeights
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.huggingface import check_links
 
-ALL_SUFFIXES = (*SUFFIXES, ".conll", ".bio", ".iob", ".iob2")
-"""Suffixes of tables, then those of files with CoNLL columns."""
+ALL_SUFFIXES = (*READERS, ".conll", ".bio", ".iob", ".iob2")
+"""Suffixes of tables, then of files with CoNLL columns."""
 USUAL_LENGTHS = {"span": 384}
 """Value of ``max_seq_length=auto`` for a kind of task; other kinds take 128."""
 
@@ -109,8 +109,7 @@ def bind_kind(
     length = min(usual, limit) if config.max_seq_length == "auto" else config.max_seq_length
     if length > limit:
         raise ConfigError(
-            f"max_seq_length={length} is above the {limit} positions of the model in {config.model}. Set it to {limit} "
-            "or less."
+            f"max_seq_length={length} is above the {limit} positions of {config.model}. Set it to {limit} or less."
         )
     kind = TASK_KINDS[task.kind]
     return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=model.type_vocab_size > 1)

@@ -16,8 +16,6 @@ from megabert.files import open_to_read
 from megabert.json_files import parse_json
 from megabert.observability.logs import logger
 
-SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".txt")
-"""Suffixes of tables, in the order in which a folder is searched for them."""
 ID_COLUMNS = ("id", "guid", "pairID", "index", "idx")
 """Columns that name a row in published sets; the first that a file has is taken, predictions repeat it."""
 
@@ -71,10 +69,8 @@ def as_text(value: Any, where: str) -> str:
     if isinstance(value, list | dict | bytes):
         raise DataError(f"{where} holds a {type(value).__name__}, not text or a number: {value!r:.40}. Convert it.")
     if isinstance(value, str) and len(value) > MAX_CHARACTERS:
-        raise DataError(
-            f"{where} holds {len(value):,} characters; at most {MAX_CHARACTERS:,} are read. Cut the text, or "
-            "leave the row out."
-        )
+        shown = f"{len(value):,} characters; at most {MAX_CHARACTERS:,} are read"
+        raise DataError(f"{where} holds {shown}. Cut the text, or leave the row out.")
     if isinstance(value, str) and "\0" in value:
         raise DataError(f"{where} holds a NUL character, as damaged or binary files do. Fix the row, or leave it out.")
     if isinstance(value, bool):
@@ -116,9 +112,9 @@ def read_table(
     Raises:
         DataError: The file is missing, has no rows, lacks a column, has a broken row, or is not UTF-8.
     """
-    reader = _READERS.get(path.suffix)
+    reader = READERS.get(path.suffix)
     if reader is None:
-        raise DataError(f"{path}: unknown kind of table; known are {', '.join(_READERS)}. Rename or convert it.")
+        raise DataError(f"{path}: unknown kind of table; known are {', '.join(READERS)}. Rename or convert it.")
     with reading(path):
         rows = _pick(path, reader(path, header), names, skips_broken_rows)
     if not rows:
@@ -208,11 +204,10 @@ def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[in
         raise DataError(f"{path}: is damaged or not Parquet: {error}. Name another file.") from None
 
 
-_READERS = {
-    ".tsv": _read_separated,
-    ".csv": _read_separated,
-    ".txt": _read_separated,
-    ".jsonl": _read_json_lines,
-    ".json": _read_json_lines,
+READERS = {
+    **dict.fromkeys((".tsv", ".csv"), _read_separated),
+    **dict.fromkeys((".jsonl", ".json"), _read_json_lines),
     ".parquet": _read_parquet,
+    ".txt": _read_separated,
 }
+"""Readers by suffix, in the order in which a folder is searched for tables."""

@@ -160,21 +160,19 @@ def _curve(losses: list[float]) -> str:
 
 def _verdict(status: StatusRecord) -> str:
     """Return the recorded verdict, corrected if a run says that it is running and its process is gone."""
-    verdict = status.status
-    if verdict == "running" and status.host == socket.gethostname() and not _is_alive(status.pid):
+    if status.status == "running" and status.host == socket.gethostname() and not _is_alive(status.pid):
         return "killed (it said running, but its process is gone): the same command resumes it"
-    if verdict == "stopped":
-        return "stopped on a signal, saved: the same command resumes it"
-    if verdict == "failed":
-        return f"failed, exit code {status.exit_code}, rank {status.rank}"
-    return verdict
+    texts = {
+        "stopped": "stopped on a signal, saved: the same command resumes it",
+        "failed": f"failed, exit code {status.exit_code}, rank {status.rank}",
+    }
+    return texts.get(status.status, status.status)
 
 
 def _is_alive(pid: int | None) -> bool:
-    if pid is None:
-        return True
     try:
-        os.kill(pid, 0)
+        if pid is not None:
+            os.kill(pid, 0)
     except OSError as error:  # without permission it is another user's process
         return isinstance(error, PermissionError)
     return True

@@ -87,8 +87,5 @@ class Choice(TaskKind[ChoiceQuestion]):
 
 def _label(text: str, where: str) -> int:
     if text not in Choice.fixed_labels:
-        raise DataError(
-            f"{where}: label {text!r} is not the number of an ending, 0 to {len(ENDINGS) - 1}. Name another "
-            "--label-column."
-        )
+        raise DataError(f"{where}: label {text!r} is not the number of an ending, 0 to 3. Name the --label-column.")
     return int(text)
