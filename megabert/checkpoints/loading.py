@@ -118,10 +118,9 @@ def find_checkpoint(
         checkpoints_dir: Folder of a run's checkpoints.
         which: ``last`` is the newest good one, with a warning if newer ones are damaged; ``best`` the one with the
             lowest held-out loss of the last phase; anything else a step.
-        at_most: Where ``last`` begins to look: at the newest checkpoint that is not above this step. Above it only if
-            there is no other.
-        falls_back: Whether ``last`` may be an older one. A run that resumes loses some steps by it; who asks for the
-            last model to use it must not get another one unasked.
+        at_most: The last step that ``last`` looks at first. It takes a later one only if there is no other.
+        falls_back: Whether ``last`` may be an older one. A run that resumes only loses some steps; a user who asks for
+            the last model must not silently get an older one.
 
     Raises:
         CheckpointError: There is no checkpoint, all of them are damaged, or the one asked for is.
@@ -199,6 +198,7 @@ def _warn_of_lost_checkpoint(checkpoints_dir: Path, newest: int) -> None:
 
 
 def _newest_good(checkpoints_dir: Path, steps: list[int], *, falls_back: bool) -> Path:
+    """Return the first of some checkpoints, newest first, that is whole; say which ones are damaged."""
     problems: list[str] = []
     for step in steps:
         folder = checkpoints_dir / folder_name(step)
@@ -223,6 +223,7 @@ def _newest_good(checkpoints_dir: Path, steps: list[int], *, falls_back: bool) -
 
 
 def _check_same_model(manifest: CheckpointManifest, engine: Engine) -> None:
+    """Refuse a checkpoint whose parameters have other names or shapes than the model's."""
     ours = {name: list(shape) for name, shape in engine.shapes.items()}
     theirs = {name: stored.shape for name, stored in manifest.parameters.items()}
     if ours != theirs:

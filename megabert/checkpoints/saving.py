@@ -2,10 +2,14 @@
 
 Every rank writes its own file, then rank 0 the manifest, the folder's name and ``latest``. A checkpoint is complete or
 absent, whatever fails: all files are written into ``.tmp_step_NNNNNNNN`` and synced, and the folder is renamed only
-after every rank has reported that its file is on the disk. If any rank fails (a full disk, a lost mount), all of them
-raise the same error and the temporary folder is removed; if a rank dies, the folder stays without a name and the next
-write removes it. Deleting, too, begins with a rename: a folder never has the name of a step while its content is
-incomplete.
+after every rank has reported that its file is on the disk:
+
+    .tmp_step_00000012/      written; a kill leaves it, and the next write removes it
+    step_00000012/           renamed: from here on a start finds the checkpoint
+    latest                   names it; a kill before this leaves the previous name, and nothing depends on it
+
+If any rank fails (a full disk, a lost mount), all of them raise the same error and the temporary folder is removed.
+Deleting, too, begins with a rename: a folder never has the name of a step while its content is incomplete.
 """
 
 import errno
@@ -174,6 +178,7 @@ def run_explained(world: World, folder: Path, work: Callable[[], Result], *, doi
 
 
 def _remedy(error: Exception, doing: str) -> str:
+    """Return the advice for an error, or nothing if its message has some."""
     if isinstance(error, CheckpointError):
         return ""
     if getattr(error, "errno", None) == errno.EFBIG:
@@ -184,6 +189,7 @@ def _remedy(error: Exception, doing: str) -> str:
 
 
 def _make_room(checkpoints_dir: Path, temporary: Path, needed: int) -> None:
+    """Make an empty temporary folder, if the disk has room for the checkpoint; rank 0 calls it."""
     checkpoints_dir.mkdir(parents=True, exist_ok=True)
     remove_temporaries(checkpoints_dir)
     free = shutil.disk_usage(checkpoints_dir).free
@@ -278,6 +284,7 @@ def forget_after(checkpoints_dir: Path, step: int) -> list[int]:
 
 
 def _delete(checkpoints_dir: Path, steps: list[int]) -> None:
+    """Delete checkpoints, each renamed first."""
     for step in steps:
         doomed = checkpoints_dir / f"{TEMPORARY}deleted_{folder_name(step)}"
         (checkpoints_dir / folder_name(step)).rename(doomed)  # a kill in between leaves no half folder of that name

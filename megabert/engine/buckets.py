@@ -1,11 +1,11 @@
 """Buckets: the parameters whose gradients and weights travel together at ZeRO stages 1 and 2, and how they travel.
 
 DeepSpeed flattens each parameter group of an optimizer, cuts the flat tensor into as many equal *partitions* as there
-are ranks, and gives rank r the float32 master of partition r. So a group is what ``reduce_scatter_tensor`` and
-``all_gather_into_tensor`` take, without any copy: the sum of partition r goes to rank r, and the partitions of all
-ranks make up the flat tensor again. With and without weight decay, BERT would be two groups, and the larger one would
-not be complete before the backward pass has ended. `split_groups` makes more of them, so that each can be sent as soon
-as the backward pass has computed it.
+are ranks, and gives rank r the float32 master of partition r. So ``reduce_scatter_tensor`` and
+``all_gather_into_tensor`` take a group as it is, without any copy: the sum of partition r goes to rank r, and the
+partitions of all ranks make up the flat tensor again. With and without weight decay, BERT would be two groups, and the
+larger one would not be complete before the backward pass has ended. `split_groups` makes more of them, so that each can
+be sent as soon as the backward pass has computed it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -149,7 +149,7 @@ def _cut(parameters: list[nn.Parameter], size: int) -> Iterator[list[nn.Paramete
     """Fill buckets from the last parameter on.
 
     The backward pass begins there. The remainder is then the bucket of the embeddings, the last one to be sent: nothing
-    is computed meanwhile, so it had better be small.
+    overlaps with it, so it should be small.
     """
     part: list[nn.Parameter] = []
     for parameter in reversed(parameters):

@@ -108,6 +108,7 @@ def _no_idle_work() -> Iterator[None]:
 
 
 def _check(ds_config: dict[str, Any]) -> None:
+    """Refuse a configuration that lacks a required key, or combines what cannot be combined, naming every problem."""
     problems = [
         f"{key}={value_at(ds_config, key)!r} must be {value!r}"
         for key, value in REQUIRED.items()

@@ -32,9 +32,9 @@ DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Four thin
   ``backward`` accumulate as often as it is called. Float32 accumulation and reduction make 256 micro-steps equal one.
 - Nobody looks at the gradients before the optimizer. Stages without a loss scaler would write a NaN into the weights,
   so `Engine.step` takes the norm first.
-- ``engine(batch)`` hangs its hooks on the tensors of the output and does not see into a dataclass. `Engine.forward`
-  calls the model itself, and ``backward`` hangs the one hook that is needed on the loss. At stage 3, where the hooks of
-  every module inside are needed, they are shown dicts (`zero3_outputs`).
+- ``engine(batch)`` attaches its hooks to the output's tensors and cannot look inside a dataclass. `Engine.forward`
+  calls the model itself, and ``backward`` attaches the one hook that is needed to the loss. At stage 3, the hooks of
+  every module inside are needed: they are shown dicts (`zero3_outputs`).
 - Stages 1 and 2 send more than they have to, and nothing of it during the backward pass. There DeepSpeed's ``backward``
   and ``step`` are not called at all (`zero_stages`).
 
@@ -257,6 +257,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _naming_the_floor(self) -> Iterator[None]:
+        """Raise `LossScaleFloor` in place of the error of DeepSpeed's loss scaler."""
         try:
             yield
         except Exception as error:  # DeepSpeed raises a bare Exception

@@ -82,6 +82,7 @@ class GradientReduction(ABC):
         """Start the reduction of a bucket; gloo and NCCL have threads and streams of their own for it."""
 
     def _take_gradients_of(self, parameter: nn.Parameter, index: int, name: str) -> None:
+        """Install the hooks of a parameter: ``_take``, and ``_WeightSum.add_product`` for a dense layer's weight."""
         # The node that accumulates a gradient runs after all uses of the parameter, also if all of them have added
         # products, so that there is nothing to accumulate. A parameter keeps it alive only as long as a graph.
         view: Any = parameter.view_as(parameter)
@@ -111,6 +112,7 @@ class GradientReduction(ABC):
         return self._views_of(index)[name], is_first
 
     def _send_next(self) -> None:
+        """Send the next bucket, with zeros for parameters that no gradient came for."""
         views = self._views_of(self._next)
         for name in views.keys() - self._fresh[self._next]:  # in no graph: these sums are older
             views[name].zero_()
@@ -122,6 +124,7 @@ class GradientReduction(ABC):
             self._send_next()
 
     def _start_over(self) -> None:
+        """Expect first gradients again, which overwrite the sums."""
         self._next = len(self._buckets) - 1
         for fresh in self._fresh:
             fresh.clear()

@@ -61,6 +61,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _swap(self) -> None:
+        """Exchange the masters and their average, piece by piece."""
         for key, flat in self._flats.items():
             both = (self._averages[key].view(-1), flat.detach().view(-1))
             for average, master in zip(*(tensor.split(_SWAPPED_ELEMENTS) for tensor in both), strict=True):

@@ -73,7 +73,7 @@ class PartitionedStage(ZeroStage):
 
     def finish_update(self, settings: StepSettings) -> None:
         """Forget the sums of the step, and let the loss scale grow when it is due."""
-        self._reduction.forget()
+        self.discard()
         if getattr(self.optimizer, "dynamic_loss_scale", False):
             self.optimizer.loss_scaler.update_scale(False)
 

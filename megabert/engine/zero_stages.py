@@ -83,9 +83,9 @@ class ZeroStage(ABC):
     def start_update(self, settings: StepSettings) -> None:
         """Launch the update of the weights. It does nothing if ``settings.gradient_scale`` turns out to be 0."""
 
-    @abstractmethod
     def finish_update(self, settings: StepSettings) -> None:
-        """End a step whose gradients turned out to be finite; ``settings`` have a gradient scale of 1."""
+        """End a step whose gradients turned out to be finite. Stage 3 updates only now, with a gradient scale of 1."""
+        self.discard()
 
     @abstractmethod
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
@@ -96,7 +96,7 @@ class ZeroStage(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Drop the accumulated gradients, in place of ``finish_update``."""
+        """Drop the accumulated gradients, after an update or in place of it."""
 
     def settle(self) -> None:  # noqa: B027
         """Wait until all weights have the values of the last update."""
@@ -149,10 +149,6 @@ class Zero0(ZeroStage):
         self.optimizer.step(settings)
         for (parameter, _), gradient in zip(self._reduced, own, strict=True):
             parameter.grad = gradient
-
-    def finish_update(self, settings: StepSettings) -> None:
-        """Drop the gradients: the update has been made."""
-        self.discard()
 
     def discard(self) -> None:
         """Drop the gradients."""

@@ -61,6 +61,7 @@ def local_pairs(model: ModelConfig, lengths: Iterable[float]) -> int:
 
 
 def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int, local: int) -> float:
+    """Return the FLOPs of all layers and the embedding projection, as `training_flops` counts them."""
     layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
     projection = 6 * h * model.embedding_width if model.projects_embeddings else 0
     projection += 6 * h * h * (model.conv_kernel_size or 0)

@@ -96,6 +96,7 @@ class MetricWriter:
             self._waiting = self._waiting[os.write(self._file, self._waiting) :]
 
     def _write_config(self, config: object, scores: Sequence[str], step: int) -> None:
+        """Show the configuration in TensorBoard, as text and as hyper-parameters."""
         from torch.utils.tensorboard.summary import hparams
 
         self._tensorboard.add_text("config", indent(to_yaml(config), "    "), step)
@@ -109,6 +110,7 @@ class MetricWriter:
                 self._tensorboard.file_writer.add_summary(summary)
 
     def _write_points(self, step: int, values: Mapping[str, Value]) -> None:
+        """Write the values of a step to TensorBoard."""
         if self._tensorboard is None:
             self._open_tensorboard()
         try:
@@ -127,6 +129,7 @@ class MetricWriter:
             raise
 
     def _open_tensorboard(self, purge_step: int | None = None) -> None:
+        """Open TensorBoard's file; points after ``purge_step`` are dropped."""
         # Imported here: TensorBoard takes a second, which --help should not pay.
         from torch.utils.tensorboard import SummaryWriter
 

@@ -113,6 +113,7 @@ def first_budget(device: str, *, share: int, floor: int) -> int:
 
 
 def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
+    """Try a budget; return whether every rank could hold it."""
     try:
         attempt(budget)
         fits = True

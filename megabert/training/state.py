@@ -87,7 +87,7 @@ class TrainerState:
     skipped_in_a_row: Counter = 0
     """Skipped batches since the last update."""
     recent_losses: tuple[float, ...] = ()
-    """Losses for the running median that tells spikes. Spikes are not among them; empty if none are looked for."""
+    """Recent losses without spikes; spikes are measured against their median. Empty if spike detection is off."""
     spikes_in_a_row: Counter = 0
     """Latest updates in a row whose loss was a spike."""
     bad_data: BlamedData = field(default_factory=BlamedData)

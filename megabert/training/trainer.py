@@ -101,10 +101,11 @@ class Trainer:
     def _run_phase(self) -> bool:
         """Make the steps that a phase has left, until a rollback is needed; return whether a signal ended them."""
         phase, is_stopped = self.config.phases[self.state.phase], False
+        title, is_main = phase_name(self.config, self.state.phase), self.world.is_main
         cast(PretrainingModel, self.engine.module).begin_phase(phase)
         with (
             closing(self._open_loader(phase)) as loader,
-            self._open_progress(phase) as progress,
+            Progress(title=title, done=self.state.phase_step, total=phase.num_steps, is_main=is_main) as progress,
             self._reporting(),
         ):
             self._meter.restart()
@@ -178,6 +179,7 @@ class Trainer:
         )
 
     def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
+        """Start the loader of a phase at the present position."""
         train = self._shards[self.state.phase][0]
         shape = self._shape(train.statistics_in(phase))
         is_gpu = self.world.device.type == "cuda"
@@ -204,10 +206,6 @@ class Trainer:
         masked, instances, micro_steps, stop = torch.stack(rows).T.tolist()
         return StepTotals(sum(masked), sum(instances), max(micro_steps), max(stop))
 
-    def _open_progress(self, phase: PhaseConfig) -> Progress:
-        title = phase_name(self.config, self.state.phase)
-        return Progress(title=title, done=self.state.phase_step, total=phase.num_steps, is_main=self.world.is_main)
-
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
         signals = [f"{name} on rank {rank}" for rank, name in enumerate(self.world.gather(self._stop.received)) if name]
@@ -222,7 +220,7 @@ class Trainer:
             )
 
     def _step(self, batch: StepBatch, phase: PhaseConfig) -> StepResult:
-        """Set the schedule and run forward, backward and update, under the eyes of the watchdog and the meter."""
+        """Set the schedule and run forward, backward and update, timed by the meter and guarded by the watchdog."""
         # NVIDIA's recipe: LAMB's bias correction restarts with each phase, AdamW's does not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         settings = StepSettings(lr=learning_rate(phase, self.state.phase_step + 1), bias_step=counter + 1)
@@ -314,6 +312,7 @@ class Trainer:
         )
 
     def _open_writer(self) -> MetricWriter | None:
+        """Open the files of metrics after the present step, on rank 0."""
         if not self.world.is_main:
             return None
         return MetricWriter(self.run_dir, resumed_step=self.state.step, config=self.config, scores=SCORES)

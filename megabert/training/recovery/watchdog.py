@@ -116,6 +116,7 @@ class Watchdog:
         self._heartbeat.note(self._step, "waiting for the other ranks", is_waiting=True)
 
     def _expect(self, doing: str, seconds: float) -> None:
+        """Set the deadline of an activity that begins now."""
         self._heartbeat.note(self._step, doing)
         self._activity = doing
         with self._changed:
@@ -124,6 +125,7 @@ class Watchdog:
             self._changed.notify()
 
     def _watch(self) -> None:
+        """Wait until a deadline passes without a new one, in the thread."""
         with self._changed:
             while not self._is_closed and (remaining := self._deadline - time.monotonic()) > 0:
                 self._changed.wait(remaining)

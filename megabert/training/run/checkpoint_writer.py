@@ -66,8 +66,8 @@ class CheckpointWriter:
             engine: The engine whose masters and moments are written.
             world: All ranks.
             run_dir: Run folder, on a file system that all ranks share.
-            status: Is told of each complete checkpoint, by the thread.
-            watchdog: Is told of everything that may take long.
+            status: Notified of each complete checkpoint, from the thread.
+            watchdog: Notified of everything that may take long.
             state: State at the beginning of this start; its best checkpoint is on the disk.
         """
         self.counts = WriterCounts()
@@ -139,7 +139,7 @@ class CheckpointWriter:
         return state
 
     def close(self) -> None:
-        """On the way out with an error: wait a while for a write that has begun, since it may still be completed.
+        """On the way out: wait a while for a write that has begun. Only after an error there may be one.
 
         If another rank has failed, the thread of `FirstFailure.watching` calls this while the main thread is stuck.
         """
@@ -178,6 +178,7 @@ class CheckpointWriter:
                 logger.warning("CHECKPOINT NOT WRITTEN, %s: %s", earlier, error)
 
     def _prune(self, state: TrainerState) -> None:
+        """Delete old checkpoints, except the ones that the configuration or a later start may ask for."""
         rule = self._config.checkpoint
         protected = state.ends_of_phases(self._config)  # a fork can begin the next phase again from there
         if state.best_step is not None:

@@ -6,6 +6,7 @@ stage or the logging interval, may change with every start.
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,10 @@ def run_data(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> Path:
     folder = phase_data(config, phase)
     if folder.is_absolute() or folder.exists():
         return folder
-    try:
-        environment = read_json(run_dir / ENVIRONMENT_NAME, dict[str, Any], remedy="")
-    except DataError:
-        environment = {}
-    started_in = environment.get("folder")  # runs of earlier versions did not record it
-    if isinstance(started_in, str) and (Path(started_in) / folder).exists():
-        return Path(started_in) / folder
+    with suppress(DataError):  # the record is missing or damaged
+        started_in = Path(str(read_json(run_dir / ENVIRONMENT_NAME, dict[str, Any], remedy="").get("folder", "")))
+        if (started_in / folder).exists():
+            return started_in / folder
     raise DataError(
         f"{folder}: the shards of {run_dir} are not there, seen from {Path.cwd()}. Call this in the folder where the "
         "run was started, or copy the shards back.",

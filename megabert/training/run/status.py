@@ -157,6 +157,7 @@ class RunStatus:
     def _write(
         self, verdict: Verdict, *, exit_code: int | None = None, error: str | None = None, rank: int | None = None
     ) -> None:
+        """Write the record with a new verdict, unless the folder is not this run's."""
         if not self._is_open or not self._run_dir.is_dir():
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
