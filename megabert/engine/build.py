@@ -15,7 +15,7 @@ from megabert.distributed.process_group import World
 from megabert.distributed.without_compiler import without_compiler
 from megabert.engine.buckets import split_groups
 from megabert.engine.engine import Engine
-from megabert.engine.zero3_outputs import from_fields, to_fields
+from megabert.engine.zero3 import from_fields, to_fields
 from megabert.errors import ConfigError
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim import BaseOptimizer

@@ -34,7 +34,7 @@ DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Four thin
   so `Engine.step` takes the norm first.
 - ``engine(batch)`` attaches its hooks to the output's tensors and cannot look inside a dataclass. `Engine.forward`
   calls the model itself, and ``backward`` attaches the one hook that is needed to the loss. At stage 3, the hooks of
-  every module inside are needed: they are shown dicts (`zero3_outputs`).
+  every module inside are needed: they are shown dicts (`zero3.Fields`).
 - Stages 1 and 2 send more than they have to, and nothing of it during the backward pass. There DeepSpeed's ``backward``
   and ``step`` are not called at all (`zero_stages`).
 
