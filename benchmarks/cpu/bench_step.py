@@ -41,7 +41,7 @@ from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
 from megabert.optim import StepSettings, build_optimizer
 from megabert.shards.shard_set import ShardSet
-from megabert.training.step import train_step
+from megabert.training.step import accumulate, update
 
 ROOT = Path(__file__).resolve().parents[2]
 VOCABULARY = 30_522
@@ -139,7 +139,8 @@ def our_step(model: BertForPreTraining, world: World) -> Step:
     optimizer = build_optimizer(model.named_parameters(), OPTIMIZER)
     ds_config = derive_deepspeed("zero1", precision="fp32", max_grad_norm=1.0)
     engine = build_engine(model, optimizer, ds_config, world)
-    return lambda batch: train_step(engine, batch, world, settings=StepSettings(lr=LEARNING_RATE))
+    settings = StepSettings(lr=LEARNING_RATE)
+    return lambda batch: update(engine, batch, accumulate(engine, batch, world), settings, world)
 
 
 def their_step(model: Any, batches: list[StepBatch], length: int | None) -> Step:

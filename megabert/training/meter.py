@@ -38,13 +38,12 @@ class Meter:
         yield
         self._waited += time.perf_counter() - started
 
-    def start_computing(self) -> None:
-        """Begin to count this rank's own part of a step."""
-        self._computing = time.perf_counter()
-
-    def end_computing(self) -> None:
-        """End this rank's own part: from here on it waits for the other ranks."""
-        self._busy += time.perf_counter() - self._computing
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Count the time inside as this rank's own part of a step; after it, the rank waits for the others."""
+        started = time.perf_counter()
+        yield
+        self._busy += time.perf_counter() - started
 
     @contextmanager
     def pause(self) -> Iterator[None]:

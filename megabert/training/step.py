@@ -6,7 +6,7 @@ then over ranks, and divided once.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,30 +44,22 @@ class StepResult:
         return self.grad_norm is None
 
 
-def train_step(
-    engine: Engine,
-    batch: StepBatch,
-    world: World,
-    *,
-    settings: StepSettings,
-    computed: Callable[[], None] = lambda: None,
-) -> StepResult:
-    """Accumulate the micro-steps of a global batch and update, unless something is not finite.
+def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:
+    """Run forward and backward over this rank's micro-batches: its own part of a step.
 
     The loss of each micro-batch is divided by the counts of the whole global batch, not by its own: so the gradients
     depend neither on the number of ranks nor on how instances are packed. The engine averages gradients over the W
     ranks, where a sum is wanted, hence a factor W in the loss.
 
+    At ZeRO 0 and 1 no other rank is waited for. Above, gradients are reduced in each micro-step, which may wait.
+
     Args:
         engine: The sharded model and its optimizer.
         batch: This rank's micro-batches, with the counts of the global batch.
         world: This rank among the others.
-        settings: Learning rate and bias step.
-        computed: Called when this rank has done its own part, before it waits for the other ranks (ZeRO 0 and 1; above,
-            gradients are reduced in each micro-step, which may wait for other ranks as well).
 
     Returns:
-        Means over the global batch and the gradient norm before clipping.
+        This rank's sums, for `update`.
     """
     terms, counts = terms_of(engine.module), counts_of(batch)
     sums = no_sums(terms, world.device)
@@ -78,13 +70,28 @@ def train_step(
         engine.backward(loss, is_last=number == len(batch.micro_batches))
         sums += sums_of(output, terms)
     engine.wait_for_backward()
-    computed()
+    return sums
+
+
+def update(engine: Engine, batch: StepBatch, sums: Tensor, settings: StepSettings, world: World) -> StepResult:
+    """Update the weights with the gradients of all ranks, unless something is not finite.
+
+    Args:
+        engine: The engine that has accumulated.
+        batch: The batch, with the counts of the global batch.
+        sums: Result of `accumulate`.
+        settings: Learning rate and bias step.
+        world: This rank among the others.
+
+    Returns:
+        Means over the global batch and the gradient norm before clipping.
+    """
     # One small collective sums the losses and the gradient's squares. One rank's NaN makes every rank skip the update.
-    update = engine.step(settings, sums)
-    losses = means_of(update.totals, terms, counts)
-    if update.grad_norm is None:
-        _name_nonfinite(update.nonfinite, losses, world)
-    return StepResult(losses=losses, grad_norm=update.grad_norm)
+    result = engine.step(settings, sums)
+    losses = means_of(result.totals, terms_of(engine.module), counts_of(batch))
+    if result.grad_norm is None:
+        _name_nonfinite(result.nonfinite, losses, world)
+    return StepResult(losses=losses, grad_norm=result.grad_norm)
 
 
 def validate(

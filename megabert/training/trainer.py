@@ -38,7 +38,7 @@ from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
-from megabert.training.step import StepResult, describe_scores, train_step, validate
+from megabert.training.step import StepResult, accumulate, describe_scores, update, validate
 
 SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
 """Tags whose last values TensorBoard shows next to the hyper-parameters."""
@@ -224,14 +224,12 @@ class Trainer:
         # NVIDIA's recipe: LAMB's bias correction restarts with each phase, AdamW's does not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         settings = StepSettings(lr=learning_rate(phase, self.state.phase_step + 1), bias_step=counter + 1)
-
-        def computed() -> None:
-            self._meter.end_computing()
-            self._watchdog.wait_for_others()
-
-        self._meter.start_computing()
+        # This rank's own part, then the part in which it waits for the others.
+        with self._meter.computing():
+            sums = accumulate(self.engine, batch, self.world)
+        self._watchdog.wait_for_others()
         try:
-            result = train_step(self.engine, batch, self.world, settings=settings, computed=computed)
+            result = update(self.engine, batch, sums, settings, self.world)
         except LossScaleFloor as floor:  # on every rank alike
             step = self._drop_trouble(self.state)[1]
             tried = "and no smaller loss scale is left to try"

@@ -26,7 +26,7 @@ from megabert.data.step_packer import StepBatch
 from megabert.engine import buckets, engine, fragment_table, gradient_reduction
 from megabert.models.build import build_model
 from megabert.optim import StepSettings, build_optimizer
-from megabert.training.step import train_step
+from megabert.training.step import accumulate, update
 
 CUDA = torch.device("cuda", 0)
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 1000}
@@ -137,7 +137,8 @@ def steps(
             with unset_fake_temporarily():
                 batch = _batch()
             with watch:
-                train_step(made, batch, made._world, settings=StepSettings(lr=1e-3))
+                sums = accumulate(made, batch, made._world)
+                update(made, batch, sums, StepSettings(lr=1e-3), made._world)
             seen.append(watch.seen)
         return seen, made.fragments
 

@@ -12,7 +12,7 @@ from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
-from megabert.training.step import train_step
+from megabert.training.step import accumulate, update
 
 MODEL = ModelConfig(
     vocab_size=1000,
@@ -38,7 +38,8 @@ def counted_step(world, engine_name: str, micro_steps: int) -> dict[str, float]:
     config = ds_config(stage, precision, **BUCKETS)
     engine = build_engine(model, optimizer, config, world)
     for step in range(WARM_UP):
-        train_step(engine, batch_of_share(world, step, micro_steps), world, settings=SETTINGS)
+        batch = batch_of_share(world, step, micro_steps)
+        update(engine, batch, accumulate(engine, batch, world), SETTINGS, world)
     launch, waits_before = engine._stage.start_update, []
     with counting(large_elements=parameters // 100) as traffic:
 
@@ -47,13 +48,10 @@ def counted_step(world, engine_name: str, micro_steps: int) -> dict[str, float]:
             waits_before.append(sum(traffic.host_waits.values()))
 
         engine._stage.start_update = start_update
-        result = train_step(
-            engine,
-            batch_of_share(world, WARM_UP, micro_steps),
-            world,
-            settings=SETTINGS,
-            computed=lambda: traffic.host_waits.update(["backward"]),
-        )
+        batch = batch_of_share(world, WARM_UP, micro_steps)
+        sums = accumulate(engine, batch, world)
+        traffic.host_waits.update(["backward"])
+        result = update(engine, batch, sums, SETTINGS, world)
     assert not result.is_skipped
     ring = (world.size - 1) / world.size
     return {

@@ -12,7 +12,7 @@ from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
-from megabert.training.step import train_step
+from megabert.training.step import accumulate, update
 
 STEPS = 3
 
@@ -58,7 +58,8 @@ def make(world, engine_name):
 
 
 def step_of(engine, world, step):
-    return train_step(engine, batch_of_share(world, step, 1), world, settings=StepSettings(lr=0.01))
+    batch = batch_of_share(world, step, 1)
+    return update(engine, batch, accumulate(engine, batch, world), StepSettings(lr=0.01), world)
 
 
 def train(world, engine_name, *, is_late):

@@ -15,20 +15,20 @@ NAN = float("nan")
 
 def install() -> None:
     """Wrap the trainer's step."""
-    original = trainer.train_step
+    original = trainer.accumulate
 
-    def poisoned(engine, batch, world, **options):
+    def poisoned(engine, batch, world):
         stop = batch.position_after.offset
         is_bad = batch.num_instances == 7 or (stop > FIRST and stop - batch.num_instances <= LAST)
         backward = engine.backward
         if is_bad and world.rank == world.size - 1:
             engine.backward = lambda loss, **options: backward(loss * NAN, **options)
         try:
-            return original(engine, batch, world, **options)
+            return original(engine, batch, world)
         finally:
             engine.backward = backward
 
-    trainer.train_step = poisoned
+    trainer.accumulate = poisoned
 
 
 if __name__ == "__main__":

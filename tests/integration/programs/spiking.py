@@ -15,16 +15,16 @@ FIRST, LAST = 20, 31
 
 def install() -> None:
     """Wrap the trainer's step."""
-    original = trainer.train_step
+    original = trainer.update
 
-    def spiking(engine, batch, world, **options):
-        result = original(engine, batch, world, **options)
+    def spiking(engine, batch, *rest):
+        result = original(engine, batch, *rest)
         stop = batch.position_after.offset
         if batch.num_instances == 4 and stop > FIRST and stop - 4 <= LAST:
             return replace(result, losses={**result.losses, "loss": 10 * result.losses["loss"]})
         return result
 
-    trainer.train_step = spiking
+    trainer.update = spiking
 
 
 if __name__ == "__main__":

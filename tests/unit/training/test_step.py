@@ -10,7 +10,7 @@ from megabert.models.bert import MLM, NSP, PretrainingOutput, Term
 from megabert.models.electra import BINS
 from megabert.optim import StepSettings
 from megabert.training import step as step_module
-from megabert.training.step import area_under_curve, means_of, no_sums, sums_of, train_step, weighted_loss
+from megabert.training.step import accumulate, area_under_curve, means_of, no_sums, sums_of, update, weighted_loss
 
 TERMS = (MLM, Term("rtd", "tokens", 50.0))
 COUNTS = {"masked": 10, "instances": 2, "tokens": 80}
@@ -107,7 +107,7 @@ def run(bad: list[str], losses: list[float]):
     )
     micro_batches = [SimpleNamespace(to=lambda *_, **__: None) for _ in losses]
     batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4, num_tokens=60)
-    return engine, train_step(engine, batch, world, settings=StepSettings(lr=0.1))
+    return engine, update(engine, batch, accumulate(engine, batch, world), StepSettings(lr=0.1), world)
 
 
 def test_loss_is_normalised_over_the_global_batch():
