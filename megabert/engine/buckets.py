@@ -56,6 +56,7 @@ class Bucket:
         while masters are filled."""
         if self.is_shared:
             master.data = self.weights
+        # Alone, this rank's own gradients are the sum, and DeepSpeed's buffer can hold them.
         if self.is_alone and whole_gradient is not None:
             self.gradient_sum = whole_gradient
         else:

@@ -47,6 +47,7 @@ def check_coverage(
     Raises:
         RuntimeError: Naming the parameters with missing or surplus elements, on every rank.
     """
+    # Elements of each parameter, on this rank and then on all.
     held = dict.fromkeys(shapes, 0)
     for fragment in fragments:
         held[fragment.parameter] += fragment.numel

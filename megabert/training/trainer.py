@@ -277,6 +277,7 @@ class Trainer:
         ratios = self.optimizer.trust_ratios
         if self._writer is None:
             return
+        # The row of metrics.jsonl and TensorBoard.
         assert result.grad_norm is not None
         row: dict[str, Value] = {
             "phase": self.state.phase + 1,
@@ -297,6 +298,7 @@ class Trainer:
         if ratios:
             row["train/trust_ratio/all"] = list(ratios.values())
         self._writer.write(self.state.step, row)
+        # The line of progress.
         masked_lm = f" (masked-LM {losses['mlm_loss']:.4f})" if losses["mlm_loss"] != losses["loss"] else ""
         sequences, tokens = perf["perf/sequences_per_s"], perf["perf/tokens_per_s"]
         # The first step of a phase also compiles, so its rate says nothing about the others.

@@ -214,6 +214,7 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
     first = shards[0][0]
     _check_objective(config, first)
     for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
+        # Each phase's shards against the configuration.
         metadata = train.metadata
         train.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
         if metadata.max_seq_length > phase.max_seq_length:
@@ -232,6 +233,7 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
                 f"{train.folder}: made with {metadata.vocab_size} pieces, but model.vocab_size="
                 f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."
             )
+        # And against the first phase's: all phases train one model.
         if (metadata.tokenizer_sha256, metadata.objective) != (
             first.metadata.tokenizer_sha256,
             first.metadata.objective,
