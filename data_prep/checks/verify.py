@@ -148,7 +148,7 @@ def check_shard(task: ShardTask) -> tuple[list[str], Tally]:
     If the hash is wrong, that is the only problem.
     """
     tally = Tally()
-    return _problems_of(task, tally), tally
+    return [f"{task.path}: {problem}" for problem in _problems_of(task, tally)], tally
 
 
 def _problems_of(task: ShardTask, tally: Tally) -> list[str]:
@@ -157,23 +157,23 @@ def _problems_of(task: ShardTask, tally: Tally) -> list[str]:
         with pa.memory_map(str(task.path)) as stored:  # hashed and decoded from the same pages
             content = stored.read_buffer()
     except OSError as error:
-        return [f"{task.path}: cannot be read ({str(error).splitlines()[0]}). Check its permissions."]
+        return [f"cannot be read ({str(error).splitlines()[0]}). Check its permissions."]
     digest = hashlib.sha256(content).hexdigest()
     if digest != task.entry.sha256:
         return [
-            f"{task.path}: its bytes changed: SHA-256 {digest[:16]}..., the manifest says {task.entry.sha256[:16]}... "
+            f"its bytes changed: SHA-256 {digest[:16]}..., the manifest says {task.entry.sha256[:16]}... "
             "Copy the shard again, or delete it and run the same `megabert-data build` command, which writes it again."
         ]
     try:
         return _check_content(task, content, tally)
     except (DataError, pa.ArrowException, OSError, SystemError) as error:
-        return [f"{task.path}: {str(error).removeprefix(f'{task.path}: ').splitlines()[0]}"]
+        return [str(error).removeprefix(f"{task.path}: ").splitlines()[0]]
 
 
 def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[str]:
     reader = pa.ipc.open_file(content, options=pa.ipc.IpcReadOptions(use_threads=False))
     if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
-        return [f"{task.path}: its metadata differs from the manifest's"]
+        return ["its metadata differs from the manifest's"]
     rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
     sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
@@ -182,8 +182,9 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
         batch = Batch.of(read_batches(reader, numbers))
         rows, each = len(batch.next_sentence_labels), rows_per_batch(task.metadata.max_seq_length)
         if rows != min(len(numbers) * each, task.entry.rows - first):
-            problems.append(f"{task.path}: record batches {numbers[0]} to {numbers[-1]} do not have {each} rows each")
-        part = None if pairs is None else pairs.take(np.arange(first, min(first + rows, len(pairs))))
+            problems.append(f"record batches {numbers[0]} to {numbers[-1]} do not have {each} rows each")
+        # With the documents, the rows are compared with the pairs that are drawn again.
+        part = None if pairs is None else pairs.take(slice(first, first + rows))
         problems += _check_batch(task, batch, first, rules, part)
         if not problems:  # counting follows positions
             tally.add(count_instances(batch, task.metadata), task.entry.split)
@@ -193,9 +194,9 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
     # Rows may be sound and yet too few.
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
     if totals.tolist() != said:
-        problems.append(f"{task.path}: rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
+        problems.append(f"rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
     if pairs is not None and len(pairs) != first:
-        problems.append(f"{task.path}: it has {first} rows, the documents give {len(pairs)}")
+        problems.append(f"it has {first} rows, the documents give {len(pairs)}")
     return problems + _check_index(task, np.concatenate(sizes, axis=1))
 
 
@@ -244,10 +245,7 @@ def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs:
     broken = rules.broken(batch)
     if not broken and pairs is not None:  # the text before masking can be restored for sound rows only
         broken = _compare_text(task, batch, pairs)
-    return [
-        f"{task.path}: row {first + int(rows[0])} ({len(rows)} rows in its batch): {rule}"
-        for rule, rows in broken.items()
-    ]
+    return [f"row {first + int(rows[0])} ({len(rows)} rows in its batch): {rule}" for rule, rows in broken.items()]
 
 
 def _pairs(task: ShardTask) -> Pairs | None:

@@ -82,12 +82,9 @@ def _source(file: InputFile) -> Iterator[Any]:
 
 def _columns(file: InputFile, source: Any, start: int, end: int, problems: Problems) -> Iterator[pa.Array]:
     """Yield the column that holds the text, batch by batch, each fully checked before it is used."""
-    batches: Iterable[pa.RecordBatch]
-    if file.format == "parquet":
-        batches = _row_groups(file, source, start, end, problems)
-    else:
-        batches = _record_batches(file, source, start, end)
-    for batch in batches:
+    is_parquet = file.format == "parquet"
+    part = source, start, end
+    for batch in _row_groups(file, *part, problems) if is_parquet else _record_batches(file, *part):
         column = batch.column(0)
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
