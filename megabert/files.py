@@ -327,6 +327,11 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         sync_folder(path.parent)
 
 
+def existing_folder(path: Path) -> Path:
+    """Return the folder at a path, or else its nearest parent that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
 def disk_full(path: Path, error: OSError) -> DataError:
     """Return the error for a write to ``path`` that failed for lack of space: of the disk, a quota or a limit."""
     finished = "What was finished is kept"
@@ -337,8 +342,7 @@ def disk_full(path: Path, error: OSError) -> DataError:
             f"{path}: would be larger than the limit of file size, {allowed}. {finished}: raise the limit "
             "(ulimit -f unlimited), or name a folder on another disk, and run the same command again."
         )
-    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-    free_mib = shutil.disk_usage(folder).free / 2**20
+    free_mib = shutil.disk_usage(existing_folder(path.parent)).free / 2**20
     lack = "your quota is used up" if error.errno == errno.EDQUOT else "no space left"
     return DataError(
         f"{path.parent}: {lack} while {path.name} was written ({free_mib:.1f} MiB free). "

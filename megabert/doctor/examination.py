@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from megabert.distributed.environments import describe_rank, find_launcher, own_rank, step_hosts
 from megabert.doctor.finding import Finding, failure, listing, merge_findings
-from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions, existing
+from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions
 from megabert.errors import ConfigError
-from megabert.files import open_in_place
+from megabert.files import existing_folder, open_in_place
 from megabert.path_arguments import takes_paths
 
 if TYPE_CHECKING:
@@ -134,7 +134,10 @@ def _examine_here(run_dir: Path, device: str, kind: str, *, is_quick: bool, loca
 @contextlib.contextmanager
 def _shared_file(run_dir: Path, rank: Mapping[str, str]) -> Iterator[Callable[[], None]]:
     """Have rank 0 create a file where the run will be; yield a check that raises on a rank that does not see it."""
-    path, is_main = existing(run_dir) / f".megabert-doctor-{rank.get('MASTER_PORT', 'alone')}", rank["RANK"] == "0"
+    path, is_main = (
+        existing_folder(run_dir) / f".megabert-doctor-{rank.get('MASTER_PORT', 'alone')}",
+        rank["RANK"] == "0",
+    )
 
     def is_seen() -> None:
         if not path.exists():

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from megabert.doctor.finding import Finding, Level, failure, verdict_on
+from megabert.files import existing_folder
 from megabert.observability.environment import package_versions
 
 NEEDED = ("deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
@@ -85,7 +86,7 @@ def check_limits() -> list[Finding]:
 
 def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
     """Write, sync, read and delete a file where the run folder is, or will be; nothing is left over."""
-    folder = existing(run_dir)
+    folder = existing_folder(run_dir)
     size = QUICK_BYTES if is_quick else FULL_BYTES
     path = folder / f".megabert-doctor-{uuid.uuid4().hex}"
     try:
@@ -104,11 +105,6 @@ def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
     is_enough = free >= MIN_FREE_GIB
     text += "" if is_enough else f", but has less than {MIN_FREE_GIB:g} GiB free"
     return [verdict_on("disk", is_enough, text, "megabert pretrain --dry-run says what the checkpoints take.")]
-
-
-def existing(path: Path) -> Path:
-    """Return the path, or its nearest parent that exists."""
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
 def _time_file(path: Path, size: int) -> tuple[float, float]:

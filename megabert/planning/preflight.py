@@ -16,6 +16,7 @@ from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.engine.build import refuse_fp16_on_cpu
 from megabert.errors import CheckpointError
+from megabert.files import existing_folder
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.observability.progress import span
@@ -159,7 +160,7 @@ def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     """Return the size of the checkpoints and of the free disk; refuse a disk that cannot hold two of them."""
     # A new checkpoint is complete before the previous one is deleted, so both have to fit.
     one = checkpoint_gib(dry_run.inputs.config, dry_run.parameters)
-    folder = next(parent for parent in checkpoints_dir(run_dir).absolute().parents if parent.is_dir())
+    folder = existing_folder(checkpoints_dir(run_dir).parent)
     free = shutil.disk_usage(folder).free / GIB
     if free < 2 * one:
         raise CheckpointError(
