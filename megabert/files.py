@@ -229,7 +229,7 @@ def remove_under_way() -> None:
             _remove(path)
 
 
-def remove_temporaries(root: Path, patterns: Iterable[str]) -> None:
+def remove_killed_writes(root: Path, patterns: Iterable[str]) -> None:
     """Remove temporary files of a killed process from a folder whose lock this one holds.
 
     Args:

@@ -36,7 +36,6 @@ TWINS: dict[str, tuple[str, ...]] = {
     "describe": (RENAME, "data_prep/commands/peek.py", "megabert/training/recovery/*"),
     "excess_of": (RENAME, "data_prep/clean/bounds.py", "data_prep/extract/markup_cost.py"),
     "remember": (RENAME, "data_prep/execution/build_state.py", "megabert/tokenization/span_loops.py"),
-    "remove_temporaries": (RENAME, "megabert/checkpoints/saving.py", "megabert/files.py"),
 }
 """Names that may be defined more than once: the reason, then patterns of the files that may define them."""
 

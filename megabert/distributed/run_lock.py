@@ -20,7 +20,7 @@ from typing import Any
 
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.errors import CheckpointError, DataError
-from megabert.files import open_lock, refuse_linked_folders, remove_temporaries, try_lock
+from megabert.files import open_lock, refuse_linked_folders, remove_killed_writes, try_lock
 from megabert.json_files import parse_json, to_json
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class RunLock:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._holder = Holder(host=ranks[0][0], pid=ranks[0][1], since=now, ranks=tuple(ranks))
         self._write(self._holder)
-        remove_temporaries(self.run_dir, TEMPORARIES)
+        remove_killed_writes(self.run_dir, TEMPORARIES)
         # Going from exclusive to shared is not atomic: another run may take the lock in between, and then this one is
         # refused.
         self._lock(fcntl.LOCK_SH, Holder())

@@ -39,8 +39,9 @@ class Memory:
     @property
     def tensors_gib(self) -> dict[str, float]:
         """What torch allocates, by name. Activations and the buffers are not there at the same time."""
-        last = ("activations", self.activations) if self.activations >= self.buffers else ("buffers", self.buffers)
-        parts = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients, **dict([last])}
+        parts = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients}
+        has_activations = self.activations >= self.buffers
+        parts |= {"activations": self.activations} if has_activations else {"buffers": self.buffers}
         return {name: size / GIB for name, size in parts.items()}
 
     @property

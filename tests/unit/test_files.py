@@ -21,7 +21,7 @@ from megabert.files import (
     read_small,
     refuse_input,
     refuse_linked_folders,
-    remove_temporaries,
+    remove_killed_writes,
     sha256_file,
     sync_file,
     sync_folder,
@@ -308,7 +308,7 @@ def test_only_temporaries_of_ours_are_removed(tmp_path):
     for name in ("a/.model.0a1b2c3d.tmp/new/x", ".out.json.0a1b2c3d.tmp", ".v.npy.0a1b2c3d.tmp", ".mine.json.x.tmp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    remove_temporaries(tmp_path, [".*.json.*.tmp", "a/.*.tmp"])
+    remove_killed_writes(tmp_path, [".*.json.*.tmp", "a/.*.tmp"])
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".mine.json.x.tmp", ".v.npy.0a1b2c3d.tmp", "a"]
 
 
