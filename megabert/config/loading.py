@@ -120,17 +120,16 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     different: dict[str, tuple[Any, Any]] = {}
     for key in [*old, *(key for key in new if key not in old)]:
         path, a, b = f"{prefix}{key}", old.get(key), new.get(key)
-        if isinstance(a, list) and isinstance(b, list) and (len(a) == len(b) or _are_mappings([*a, *b])):
-            a, b = dict(enumerate(a)), dict(enumerate(b))
+        # Lists are compared element by element, unless they are of values alone, and of different lengths.
+        if isinstance(a, list) and isinstance(b, list):
+            has_sections = all(isinstance(value, Mapping) for value in [*a, *b])
+            if has_sections or len(a) == len(b):
+                a, b = dict(enumerate(a)), dict(enumerate(b))
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             different |= differences(a, b, f"{path}.")
         elif a != b:
             different[path] = (a, b)
     return different
-
-
-def _are_mappings(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, Mapping) for value in values)
 
 
 SHIPPED = {

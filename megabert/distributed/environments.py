@@ -30,10 +30,10 @@ class Launcher:
     """Variable with the number of ranks."""
     local_rank: str
     """Variable with the rank among the ranks of this host."""
-    address: Callable[[Mapping[str, str]], str]
-    """Returns MASTER_ADDR where the environment has none."""
-    port: Callable[[Mapping[str, str]], str]
-    """Returns MASTER_PORT where the environment has none."""
+    address: Callable[[Mapping[str, str]], str] = lambda _: "127.0.0.1"
+    """Returns MASTER_ADDR for an environment without it."""
+    port: Callable[[Mapping[str, str]], str] = lambda _: "29500"
+    """Returns MASTER_PORT for an environment without it."""
 
 
 def step_hosts(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -77,11 +77,9 @@ LAUNCHERS = (
         rank="RANK",
         size="WORLD_SIZE",
         local_rank="LOCAL_RANK",
-        address=lambda _: "127.0.0.1",
-        port=lambda _: "29500",
     ),
     Launcher(
-        name="srun, one task a rank",
+        name="srun, one task per rank",
         needs=SET_BY_SRUN,
         rank="SLURM_PROCID",
         size="SLURM_STEP_NUM_TASKS",
