@@ -106,15 +106,13 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
     # Heads may be missing, the encoder may not.
     lost = [name for name in missing if not name.startswith(HEADS)]
     if lost:
-        raise CheckpointError(
-            f"{folder}: config.json says {config.family}, but the weights lack {len(lost)} parameters of such an "
-            f"encoder, as {to_theirs(lost[0], config.family)}. Give a folder whose weights fit its config.json."
-        )
+        lacking = f"{len(lost)} parameters of such an encoder, as {to_theirs(lost[0], config.family)}"
+        raise _misfit(folder, f"config.json says {config.family}, but the weights lack {lacking}")
     surplus = [name for name in unexpected if to_ours(name, config.family).startswith(ENCODER)]
     if surplus:
-        raise CheckpointError(
-            f"{folder}: the weights hold {surplus[0]}, which the encoder of config.json does not have "
-            f"({len(surplus)} such weights are too many). Give a folder whose weights fit its config.json."
+        count = f"{len(surplus)} such weights are too many"
+        raise _misfit(
+            folder, f"the weights hold {surplus[0]}, which the encoder of config.json does not have ({count})"
         )
     if config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file():
         state = join_generator(state, read_huggingface(folder / GENERATOR_FOLDER).state)
@@ -125,11 +123,14 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
         rows = config.max_position_embeddings + len(state[UNREAD_POSITIONS])
         stated = read_object(config_path(folder)).get("max_position_embeddings", rows)
         if rows != stated:
-            raise CheckpointError(
-                f"{folder}: config.json says max_position_embeddings={stated}, the weights have {rows} positions. Give "
-                "a folder whose weights fit its config.json."
+            raise _misfit(
+                folder, f"config.json says max_position_embeddings={stated}, the weights have {rows} positions"
             )
     return HuggingFaceModel(config, state, missing, {name: weights[name] for name in unexpected})
+
+
+def _misfit(folder: Path, problem: str) -> CheckpointError:
+    return CheckpointError(f"{folder}: {problem}. Give a folder whose weights fit its config.json.")
 
 
 @takes_paths

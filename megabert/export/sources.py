@@ -56,10 +56,9 @@ class Source:
         new = load_initial_weights(model, replace(self.weights, read=lambda: needed))
         lacking = [name for name in new if name.startswith(MASKED_LM)]
         if fills_masks and lacking:
-            raise CheckpointError(
-                f"{self.weights.source}: the weights have no head that guesses pieces ({lacking[0]} is missing). Give "
-                "a model as it was pre-trained, with its masked-LM head (an ELECTRA with its generator)."
-            )
+            remedy = "Give a model as it was pre-trained, with its masked-LM head (an ELECTRA with its generator)."
+            missing = f"the weights have no head that guesses pieces ({lacking[0]} is missing)"
+            raise CheckpointError(f"{self.weights.source}: {missing}. {remedy}")
         return model
 
     def load_tokenizer(self) -> Tokenizer:

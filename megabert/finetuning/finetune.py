@@ -35,6 +35,7 @@ from megabert.finetuning.saved_model import write_model
 from megabert.finetuning.setup import Prepared, prepare
 from megabert.finetuning.tasks import Task
 from megabert.finetuning.trainer import TaskTrainer
+from megabert.json_files import to_json
 from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -81,13 +82,8 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     """
     task, config = prepared.kind.task, prepared.kind.config
     fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
-    mine = FinetuneSettings(
-        task=task.name,
-        settings=json.loads(json.dumps(fixed)),  # as it will be read: tuples become lists
-        sha256=prepared.identity,
-        model=config.model,
-        data=config.data,
-    )
+    places = {"model": config.model, "data": config.data}
+    mine = FinetuneSettings(task=task.name, settings=to_json(fixed), sha256=prepared.identity, **places)
     # The same command continues the folder, another one is refused: results of two settings would be averaged.
     path = output_dir / SETTINGS_NAME
     if path.is_file():

@@ -69,10 +69,8 @@ def _run_task(task: Task, data: Path, folder: Path, flags: Sequence[str], launch
     logger.info("%s", shlex.join(command))
     code = run_child(command)
     if code:
-        error = MegabertError(
-            f"{task.name}: exit {code}; its message is above. Fix it and run the same command again: tasks that have "
-            "finished are kept."
-        )
+        remedy = "Fix it and run the same command again: finished tasks are kept."
+        error = MegabertError(f"{task.name}: exit {code}; its message is above. {remedy}")
         error.exit_code = code if code > 0 else 1
         raise error
 

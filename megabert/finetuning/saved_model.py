@@ -80,7 +80,8 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
     settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": kind.max_seq_length}
     # In place of "auto", the threshold that was best on the evaluation set.
     first = next(iter(metrics.values()))
-    settings |= {name: first[name] for name in [THRESHOLD] if name in first}
+    if THRESHOLD in first:
+        settings[THRESHOLD] = first[THRESHOLD]
     fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
     if kind.task.kind in ("sequence", "tagging", "regression"):
         fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
