@@ -16,9 +16,8 @@ from megabert.tokenization import (
     Pieces,
     Tokenizer,
     byte_bpe_spans,
-    train_byte_bpe,
+    count_spans,
     train_byte_bpe_on,
-    train_wordpiece,
     train_wordpiece_on,
     wordpiece_spans,
 )
@@ -70,12 +69,8 @@ def train_vocabulary(
     options = options or VocabularyOptions()
     held_out = HeldOut(share=options.held_out_share, seed=options.seed)
     texts = held_out.take_rest(documents)
-    if options.pieces == "byte_bpe":
-        tokenizer = train_byte_bpe(texts, vocab_size=options.vocab_size, max_words=max_words)
-    else:
-        cased, size = not options.uncased, options.vocab_size
-        tokenizer = train_wordpiece(texts, vocab_size=size, cased=cased, max_words=max_words)
-    return tokenizer, measure(tokenizer, held_out)
+    spans = count_spans((spans_of(text, options) for text in texts), max_words)
+    return train_on_spans(spans.items(), held_out, options)
 
 
 def spans_of(text: str, options: VocabularyOptions) -> Iterator[str]:

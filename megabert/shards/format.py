@@ -134,6 +134,7 @@ class ShardMetadata:
         Raises:
             DataError: An instance shard of this version has another schema.
         """
+        # Other programs may have left metadata of their own next to ours.
         stored = {key.decode(errors="replace"): value for key, value in (schema.metadata or {}).items()}
         remedy = "Copy the shard again, or build the shards again."
         values = {
@@ -146,6 +147,7 @@ class ShardMetadata:
                 f"{where}: not an instance shard (no megabert metadata). Name a shard of a build's instances."
             )
         metadata = cls.from_dict(values, where)
+        # The file has the columns that follow from its metadata.
         try:
             theirs = [(column.name, column.type) for column in schema]
         except UnicodeDecodeError as error:

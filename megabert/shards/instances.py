@@ -70,6 +70,7 @@ def find_nonsense(batch: FlatInstances, metadata: ShardMetadata) -> tuple[int, s
     most = metadata.max_predictions_per_seq if metadata.masking == "static" else 0
     # [CLS] A [SEP] B [SEP] with a token at least on each side; without B it starts after the end.
     first_b, last_b = (3, length_R - 2) if has_pairs else (length_R, length_R)
+    # One number per row: each has its bounds.
     limits = (
         ("the length of input_ids", length_R, 5 if has_pairs else 3, metadata.max_seq_length),
         ("segment_b_start", batch.segment_b_starts, first_b, last_b),
@@ -83,6 +84,7 @@ def find_nonsense(batch: FlatInstances, metadata: ShardMetadata) -> tuple[int, s
             row = int(outside.argmax())
             low, high = (int(np.broadcast_to(limit, len(values))[row]) for limit in (low, high))
             return row, f"{name} is {values[row]}, allowed is {low if low == high else f'{low} to {high}'}"
+    # Ids are pieces of the vocabulary.
     id_columns = (("input_ids", batch.input_ids, starts), ("masked_lm_ids", batch.masked_ids, batch.masked_id_starts))
     for name, ids, ends in id_columns:
         if len(ids) and ids.max() >= metadata.vocab_size:

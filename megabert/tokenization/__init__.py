@@ -10,6 +10,7 @@ from megabert.tokenization.training import (
     Notify,
     TooManyWords,
     byte_bpe_spans,
+    count_spans,
     train_byte_bpe,
     train_byte_bpe_on,
     train_wordpiece,

@@ -14,10 +14,13 @@ from megabert.randomness.keyed import GOLDEN
 from megabert.tokenization.span_loops import (
     REMEMBERED_BYTES,
     SPACE,
-    bytes_of_word,
-    encoder,
+    is_plain,
+    load,
+    lowest_bytes,
     recall,
     remember,
+    slot_of,
+    span_end,
 )
 
 # In longer words the next merge is found by a heap: looking through all takes the square of the length.
@@ -63,21 +66,66 @@ def _rank(keys, ranks, left, right):
     return ranks[slot] if keys[slot] else _NO_MERGE
 
 
-@encoder
-def encode(text, start, end, is_ascii, pieces, ids, written):
-    """Write the ids of a plain stretch of a text, all ASCII here; see `megabert.tokenization.span_loops.encoder`."""
-    recent, byte_ids, keys, ranks, merged_ids, scratch = pieces
+@compiled
+def encode(text, offsets, options, pieces, spans, ids, lengths):
+    """Write the ids of texts end to end; see `megabert.tokenization.wordpiece_loops.encode`.
+
+    Args:
+        text: Bytes of all texts.
+        offsets: Where each text starts, and the end.
+        options: `megabert.tokenization.span_loops.SpanOptions`.
+        pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.BytePieces`.
+        spans: Numbers of the spans that are looked up; where the ids of each number start; all ids.
+        ids: Written. It has room for an id per byte, for the ids of the spans that are looked up, and for three more.
+        lengths: Written: how many ids each text has.
+
+    Returns:
+        The number of ids.
+    """
+    has_words = options.has_words
+    slots, starts, known_ids = spans
+    recent, byte_ids, keys, ranks, merged_ids = pieces
+    scratch = np.empty(SCANNED_BYTES, np.int64)
+    written = num_met = 0  # ids written, and spans looked up, so far
+    for index in range(len(offsets) - 1):
+        first, start, end = written, offsets[index], offsets[index + 1]
+        is_all_plain = has_words and is_plain(text, start, end)
+        while start < end:
+            # Most texts are printable ASCII from end to end, and are encoded in one go.
+            stop = end if is_all_plain else span_end(text, start, end)
+            if is_all_plain or (has_words and is_plain(text, start, stop)):
+                written = _encode_plain(
+                    text, start, stop, recent, byte_ids, keys, ranks, merged_ids, scratch, ids, written
+                )
+            else:
+                for index_of_id in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
+                    ids[written] = known_ids[index_of_id]
+                    written += 1
+                num_met += 1
+            start = stop
+        lengths[index] = written - first
+    return written
+
+
+@inlined
+def _encode_plain(text, start, end, recent, byte_ids, keys, ranks, merged_ids, scratch, ids, written):
+    """Write the ids of printable ASCII; return ``written`` plus their number."""
     while start < end:
         stop = _word_end(text, start, end)
-        is_short, before = stop - start <= REMEMBERED_BYTES, written
-        first, second = bytes_of_word(text, start, stop)
-        if is_short:
-            written = recall(recent, first, second, ids, written)
-        # Not there: merge its bytes, and let it take the place of the word in its slot.
-        if written == before:
+        if stop - start > REMEMBERED_BYTES:
             written = _merge_word(text, start, stop, byte_ids, keys, ranks, merged_ids, scratch, ids, written)
-            if is_short:
-                remember(recent, first, second, ids[before:written])
+            start = stop
+            continue
+        first, second = load(text, start) & lowest_bytes(stop - start), np.uint64(0)
+        if stop - start > 8:
+            second = load(text, start + 8) & lowest_bytes(stop - start - 8)
+        slot = slot_of(recent, first, second)
+        if recent[slot, 0] == first and recent[slot, 1] == second:
+            written = recall(recent, slot, ids, written)
+        else:
+            begin = written
+            written = _merge_word(text, start, stop, byte_ids, keys, ranks, merged_ids, scratch, ids, written)
+            remember(recent, slot, first, second, ids[begin:written])
         start = stop
     return written
 

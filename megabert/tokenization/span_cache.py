@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from megabert.tokenization import byte_bpe_loops, wordpiece_loops
 from megabert.tokenization.backend import CONTINUATION, byte_characters
-from megabert.tokenization.byte_bpe_loops import SCANNED_BYTES, enter_merges
+from megabert.tokenization.byte_bpe_loops import enter_merges
 from megabert.tokenization.characters import LETTER
 from megabert.tokenization.span_loops import REMEMBERED_IDS, SpanOptions, count_looked_up, enter_all, find_spans
 from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
@@ -42,8 +42,6 @@ class WordPieces(NamedTuple):
     """Edges of the trie of the pieces of plain words, and the id of the piece that ends at each node."""
     single_ids: NDArray[np.int32]
     """Id of each character up to U+FFFF, if it is a word of its own."""
-    kinds: NDArray[np.uint8]
-    """Kind of each character up to U+FFFF."""
     is_lower: bool
     """Whether upper case counts as lower case."""
     unknown: np.int32
@@ -83,7 +81,7 @@ class WordPieces(NamedTuple):
             trie = _zeros(2 * most), np.full(most + 2, -1, np.int32)
             enter_pieces(*entries, ids, trie)
             most = int(np.count_nonzero(trie[0]))
-        return cls(trie, single_ids, kinds, is_lower, np.int32(unknown), longest)
+        return cls(trie, single_ids, is_lower, np.int32(unknown), longest)
 
 
 class BytePieces(NamedTuple):
@@ -97,8 +95,6 @@ class BytePieces(NamedTuple):
     """Number of the merge in each slot of the table."""
     merged_ids: NDArray[np.int32]
     """Id of the piece that each merge makes."""
-    scratch: NDArray[np.int64]
-    """Room for the ranks of the pairs of a word."""
 
     @classmethod
     def of(cls, vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]]) -> "BytePieces":
@@ -111,7 +107,7 @@ class BytePieces(NamedTuple):
         keys = _zeros(2 * len(merges))
         ranks = np.zeros(len(keys), np.int64)
         enter_merges(lefts, rights, keys, ranks)
-        return cls(byte_ids, keys, ranks, merged_ids, np.empty(SCANNED_BYTES, np.int64))
+        return cls(byte_ids, keys, ranks, merged_ids)
 
 
 def _zeros(least: int) -> NDArray[np.uint64]:
@@ -127,6 +123,7 @@ class SpanCache:
         encode: Encode,
         pieces: WordPieces | BytePieces | None = None,
         *,
+        kinds: NDArray[np.uint8] | None = None,
         keeps_spaces: bool = False,
         max_spans: int = MAX_SPANS,
         max_ids: int = _MAX_IDS,
@@ -136,14 +133,19 @@ class SpanCache:
         Args:
             encode: Returns the ids of each of many texts.
             pieces: Pieces for the words of plain spans; without them, such spans are looked up like all others.
+            kinds: Kinds of characters, from `character_kinds`; without them only printable ASCII is plain.
             keeps_spaces: Whether a word begins with the space before it (byte-level BPE).
             max_spans: Most spans that are remembered, not counting the spans of the current batch.
             max_ids: Most ids that are remembered, likewise.
         """
-        kinds = pieces.kinds if isinstance(pieces, WordPieces) else np.zeros(1 << 16, np.uint8)
+        kinds = np.zeros(1 << 16, np.uint8) if kinds is None else kinds
         self._encode, self._options = encode, SpanOptions(pieces is not None, keeps_spaces, kinds)
-        # Without pieces no span is plain: any will do.
-        self._pieces = pieces or BytePieces.of(dict.fromkeys(byte_characters(), 0), [])
+        # Without pieces no span is plain, but the loops need arrays.
+        self._pieces: WordPieces | BytePieces = pieces or (
+            BytePieces.of(dict.fromkeys(byte_characters(), 0), [])
+            if keeps_spaces
+            else WordPieces.of({}, kinds, is_lower=False, unknown=0, longest=0)
+        )
         self._limits = (max_spans, max_ids)
         self._clear()
 

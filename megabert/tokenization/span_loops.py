@@ -15,8 +15,7 @@ bytes is two 64-bit numbers, the first byte lowest, which are compared and hashe
 holds these numbers and up to four ids, two in each of two more. Another word with the same slot takes its place.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,55 +42,6 @@ class SpanOptions(NamedTuple):
     """Whether a span begins with the space before it."""
     kinds: NDArray[np.uint8]
     """The kind of each character up to U+FFFF; not used if spaces are kept."""
-
-
-def encoder(encode_stretch: Callable[..., int]) -> Callable[..., Any]:
-    """Make the loop that writes the ids of texts end to end out of a function that does so for a plain stretch of one.
-
-    The loop takes the place and the name of the function, which is pasted into it, and has these arguments:
-
-    - text: Bytes of all texts.
-    - offsets: Where each text starts, and the end.
-    - options: `SpanOptions`.
-    - pieces: The table of recent words, followed by the fields of the kind's pieces in `span_cache`.
-    - spans: Numbers of the spans that are looked up, from `find_spans`; where the ids of each number start; all ids.
-    - ids: Written. It has room for an id per byte, for the ids of the spans that are looked up, and for three more.
-    - lengths: Written: how many ids each text has.
-
-    It returns the number of ids.
-
-    Args:
-        encode_stretch: Takes text, the start and end of the stretch, whether the whole text is printable ASCII, pieces,
-            ids, and how many ids were written before; returns how many there are then.
-    """
-    encode_stretch = inlined(encode_stretch)
-
-    def encode(text, offsets, options, pieces, spans, ids, lengths):
-        has_words, keeps_spaces, kinds = options
-        slots, starts, known_ids = spans
-        written = num_met = 0  # ids written, and spans looked up, so far
-        for index in range(len(offsets) - 1):
-            first, start, end = written, offsets[index], offsets[index + 1]
-            # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
-            is_ascii = has_words and is_plain(text, start, end)
-            while start < end:
-                stop, is_looked_up = end, False
-                if not is_ascii:
-                    stop, is_looked_up = next_stretch(text, start, end, has_words, keeps_spaces, kinds)
-                if is_looked_up:
-                    for place in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
-                        ids[written] = known_ids[place]
-                        written += 1
-                    num_met += 1
-                elif has_words:  # without, only spaces are not looked up
-                    written = encode_stretch(text, start, stop, is_ascii, pieces, ids, written)
-                start = stop
-            lengths[index] = written - first
-        return written
-
-    # By this name and module it is found again, by the process that compiles it.
-    encode.__module__, encode.__name__ = encode_stretch.__module__, encode_stretch.__name__
-    return compiled(encode)
 
 
 @compiled
@@ -268,29 +218,17 @@ def enter_all(table, held, ends, count):
 
 
 @inlined
-def bytes_of_word(text, start, stop):
-    """Return a word of up to 16 bytes as two numbers, the first byte lowest."""
-    first, second = load(text, start) & lowest_bytes(stop - start), np.uint64(0)
-    if stop - start > 8:
-        second = load(text, start + 8) & lowest_bytes(stop - start - 8)
-    return first, second
-
-
-@inlined
-def _slot_of_word(recent, first, second):
+def slot_of(recent, first, second):
     """Return where in the table the word of these two numbers is, if it is there."""
     return np.int64((((first ^ (second * _FNV_PRIME)) * GOLDEN) >> _32) & np.uint64(len(recent) - 1))
 
 
 @inlined
-def recall(recent, first, second, ids, written):
-    """Write the ids of a word if the table has it; return ``written`` plus their number, which is 0 if it has not.
+def recall(recent, slot, ids, written):
+    """Write the ids of an entry; return ``written`` plus their number.
 
-    All four places are written, and only the ids among them are counted: a branch would cost more, for each word.
+    All four places are written, and only those counted that hold an id: a branch would cost more, for each word.
     """
-    slot = _slot_of_word(recent, first, second)
-    if recent[slot, 0] != first or recent[slot, 1] != second:
-        return written
     low, high = recent[slot, 2], recent[slot, 3]
     ids[written], ids[written + 1] = np.int32(low & _LOW), np.int32(low >> _32)
     ids[written + 2], ids[written + 3] = np.int32(high & _LOW), np.int32(high >> _32)
@@ -298,11 +236,11 @@ def recall(recent, first, second, ids, written):
 
 
 @inlined
-def remember(recent, first, second, ids):
-    """Enter a word of four ids or fewer in place of another one; all bits of an unused place are set."""
+def remember(recent, slot, first, second, ids):
+    """Enter a word of four ids or fewer; all bits are set where there is none."""
     if len(ids) > REMEMBERED_IDS:
         return
-    entry = recent[_slot_of_word(recent, first, second)]
+    entry = recent[slot]
     entry[0], entry[1], entry[2], entry[3] = first, second, _NO_IDS, _NO_IDS
     for index in range(len(ids)):
         shift, half = _32 * np.uint64(index & 1), 2 + (index >> 1)

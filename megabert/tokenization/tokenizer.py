@@ -104,7 +104,7 @@ class Tokenizer:
             unknown=self.special_ids.unk,
             longest=min(model["max_input_chars_per_word"], np.iinfo(np.int32).max),
         )
-        return SpanCache(self._encode_lists, pieces)
+        return SpanCache(self._encode_lists, pieces, kinds=kinds)
 
     def forget_spans(self) -> None:
         """Free the memory in which `encode_flat` keeps spans of earlier texts, some 40 MiB after many."""

@@ -59,9 +59,7 @@ class TooManyWords(Exception):
     """A text has more different words than a training may hold in memory."""
 
 
-def train_wordpiece(
-    texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True, max_words: float = float("inf")
-) -> Tokenizer:
+def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True) -> Tokenizer:
     """Train a BERT vocabulary (WordPiece: Schuster and Nakajima 2012; Wu et al. 2016, section 4.1).
 
     Memory grows with the number of different words. The text is brought into Unicode's composed form (NFC) first;
@@ -72,19 +70,25 @@ def train_wordpiece(
         vocab_size: Largest number of pieces, special ones counted; a small text yields fewer.
         cased: Whether upper case and accents are kept. If not, text is lower-cased and accents are dropped, as in
             bert-base-uncased; if it has Hangul, characters are composed again, so that syllables stay whole.
-        max_words: Most different spans between white space.
 
     Raises:
-        TooManyWords: The text has more than ``max_words``.
         ConfigError: An option is out of its range.
         DataError: The text has no words, or too many different characters for ``vocab_size``.
     """
-    spans = _count_spans(map(wordpiece_spans, texts), max_words)
+    spans = count_spans(map(wordpiece_spans, texts))
     return train_wordpiece_on(spans.items(), vocab_size=vocab_size, cased=cased)
 
 
-def _count_spans(texts: Iterable[Iterable[str]], max_words: float) -> Counter[str]:
-    """Count the spans of texts, which keeps the texts themselves out of memory."""
+def count_spans(texts: Iterable[Iterable[str]], max_words: float = float("inf")) -> Counter[str]:
+    """Count the spans of texts, which keeps the texts themselves out of memory.
+
+    Args:
+        texts: The spans of each text.
+        max_words: Most different spans.
+
+    Raises:
+        TooManyWords: There are more.
+    """
     spans: Counter[str] = Counter()
     for text in texts:
         spans.update(text)
@@ -136,7 +140,7 @@ def train_wordpiece_on(
     return Tokenizer(build_backend(vocabulary, options), where="trained vocabulary")
 
 
-def train_byte_bpe(texts: Iterable[str], *, vocab_size: int, max_words: float = float("inf")) -> Tokenizer:
+def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE vocabulary (Sennrich et al. 2016; Radford et al. 2019), special pieces as in RoBERTa.
 
     Every text can be written with it: the 256 bytes are pieces. A word keeps the space before it. Memory grows with the
@@ -146,14 +150,12 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int, max_words: float = 
         texts: The texts to learn from, read once. They are brought into Unicode's composed form (NFC) first, and all
             white space becomes single spaces.
         vocab_size: Largest number of pieces, special ones counted; a small text yields fewer.
-        max_words: Most different words.
 
     Raises:
-        TooManyWords: The text has more than ``max_words``.
         ConfigError: An option is out of its range.
         DataError: The text has no words that repeat.
     """
-    spans = _count_spans(map(byte_bpe_spans, texts), max_words)
+    spans = count_spans(map(byte_bpe_spans, texts))
     return train_byte_bpe_on(spans.items(), vocab_size=vocab_size)
 
 

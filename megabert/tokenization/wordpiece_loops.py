@@ -17,14 +17,15 @@ from megabert.tokenization.characters import SINGLE
 from megabert.tokenization.span_loops import (
     REMEMBERED_BYTES,
     SPACE,
-    bytes_of_word,
     character_at,
-    encoder,
+    is_plain,
     kind_at,
     load,
     lowest_bytes,
+    next_stretch,
     recall,
     remember,
+    slot_of,
 )
 
 INITIAL, INSIDE = 0, 1  # the two roots of the trie: pieces that start a word, and pieces inside one (written ##piece)
@@ -81,57 +82,103 @@ def _edge(edges, node, byte):
     return slot
 
 
-@encoder
-def encode(text, start, end, is_ascii, pieces, ids, written):
-    """Write the ids of a plain stretch of a text; see `megabert.tokenization.span_loops.encoder`."""
-    recent, (edges, piece_of_node), _, _, is_lower, unknown, longest = pieces
-    # One function for both would be slow in ASCII. Arrays are passed one by one and not as a tuple: numba would count
-    # each array of a tuple as used and unused again for every word, a third of the time.
-    if is_ascii:
-        return _encode_ascii(text, start, end, recent, edges, piece_of_node, is_lower, unknown, longest, ids, written)
-    return _encode_letters(text, start, end, pieces, ids, written)
-
-
 @compiled
-def _encode_letters(text, start, end, pieces, ids, written):
-    """Write the ids of words of all scripts, and of characters that are words; return ``written`` plus their number.
+def encode(text, offsets, options, pieces, spans, ids, lengths):
+    """Write the ids of texts end to end.
 
-    It is a function of its own so that the loop over ASCII stays small enough for the compiler to make it fast.
+    Args:
+        text: Bytes of all texts.
+        offsets: Where each text starts, and the end.
+        options: `megabert.tokenization.span_loops.SpanOptions`.
+        pieces: The table of recent words, and the fields of `megabert.tokenization.span_cache.WordPieces`.
+        spans: Numbers of the spans that are looked up, from `megabert.tokenization.span_loops.find_spans`; where the
+            ids of each number start; all ids.
+        ids: Written. It has room for an id per byte, for the ids of the spans that are looked up, and for three more.
+        lengths: Written: how many ids each text has.
+
+    Returns:
+        The number of ids.
     """
-    recent, (edges, piece_of_node), single_ids, kinds, is_lower, unknown, longest = pieces
-    while start < end:
-        kind = kind_at(text, start, kinds)
-        if kind == SINGLE:
-            ids[written] = single_ids[character_at(text, start)]
-            written += 1
-        if kind == SINGLE or text[start] == SPACE:
-            start += 3 if kind == SINGLE else 1
-            continue
-        stop = _word_end(text, start, end, kinds)
-        most = longest  # in bytes: characters have one that is not 10xxxxxx
-        for position in range(start, stop):
-            most += text[position] & 0xC0 == 0x80
-        # The word of up to 16 bytes as two numbers, in lower case, by which it is looked up.
-        is_short, before = stop - start <= REMEMBERED_BYTES, written
-        first, second = bytes_of_word(text, start, stop)
-        if is_lower:
-            first, second = _folded(first), _folded(second)
-        if is_short:
-            written = recall(recent, first, second, ids, written)
-        # Not there: cut the word, and let it take the place of the word in its slot.
-        if written == before:
-            written = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, most, ids, written)
-            if is_short:
-                remember(recent, first, second, ids[before:written])
-        start = stop
+    has_words = options.has_words
+    recent, (edges, piece_of_node), _, is_lower, unknown, longest = pieces
+    written = num_met = 0  # ids written, and spans looked up, so far
+    for index in range(len(offsets) - 1):
+        first, start, end = written, offsets[index], offsets[index + 1]
+        # Most texts are printable ASCII from end to end, and are encoded in one go, spaces and all.
+        if has_words and is_plain(text, start, end):
+            written = _encode_plain(
+                text, start, end, recent, edges, piece_of_node, is_lower, unknown, longest, ids, written
+            )
+        else:
+            written, num_met = _encode_spans(text, start, end, options, pieces, spans, ids, written, num_met)
+        lengths[index] = written - first
     return written
 
 
-@inlined
-def _encode_ascii(text, start, end, recent, edges, piece_of_node, is_lower, unknown, longest, ids, written):
-    """Write the ids of printable ASCII; return ``written`` plus their number.
+@compiled
+def _encode_spans(text, start, end, options, pieces, spans, ids, written, num_met):
+    """Write the ids of a text span by span; return ``written`` and ``num_met`` plus the numbers of ids and spans.
 
-    Runs of letters and digits are words, and so is every other character.
+    It is a function of its own so that the loop over plain texts stays small enough for the compiler to make it fast.
+    """
+    has_words, keeps_spaces, kinds = options
+    slots, starts, known_ids = spans
+    recent, (edges, piece_of_node), single_ids, is_lower, unknown, longest = pieces
+    while start < end:
+        stop, is_looked_up = next_stretch(text, start, end, has_words, keeps_spaces, kinds)
+        if is_looked_up:
+            for index in range(starts[slots[num_met]], starts[slots[num_met] + 1]):
+                ids[written] = known_ids[index]
+                written += 1
+            num_met += 1
+            start = stop
+        # This is `_encode_plain` for letters of all scripts. A function for both would be slow in ASCII.
+        while start < stop:
+            kind = kind_at(text, start, kinds)
+            if kind == SINGLE:
+                ids[written] = single_ids[character_at(text, start)]
+                written += 1
+            if kind == SINGLE or text[start] == SPACE:
+                start += 3 if kind == SINGLE else 1
+                continue
+            end_of_word = _word_end(text, start, stop, kinds)
+            most = longest  # in bytes
+            for position in range(start, end_of_word):
+                most += text[position] & 0xC0 == 0x80
+            if end_of_word - start > REMEMBERED_BYTES:
+                written = _encode_word(
+                    text, start, end_of_word, edges, piece_of_node, is_lower, unknown, most, ids, written
+                )
+                start = end_of_word
+                continue
+            first = load(text, start) & lowest_bytes(end_of_word - start)
+            second = np.uint64(0)
+            if end_of_word - start > 8:
+                second = load(text, start + 8) & lowest_bytes(end_of_word - start - 8)
+            if is_lower:
+                first, second = _folded(first), _folded(second)
+            slot = slot_of(recent, first, second)
+            if recent[slot, 0] == first and recent[slot, 1] == second:
+                written = recall(recent, slot, ids, written)
+            else:
+                begin = written
+                written = _encode_word(
+                    text, start, end_of_word, edges, piece_of_node, is_lower, unknown, most, ids, written
+                )
+                remember(recent, slot, first, second, ids[begin:written])
+            start = end_of_word
+    return written, num_met
+
+
+@inlined
+def _encode_plain(text, start, end, recent, edges, piece_of_node, is_lower, unknown, longest, ids, written):
+    """Write the ids of printable ASCII: runs of letters and digits are words, and so is every other character.
+
+    Arrays are passed one by one and not as a tuple: numba would count each array of a tuple as used and unused again
+    for every word, a third of the time.
+
+    Returns:
+        ``written`` plus the number of ids.
     """
     while start < end:
         if text[start] == SPACE:
@@ -147,17 +194,21 @@ def _encode_ascii(text, start, end, recent, edges, piece_of_node, is_lower, unkn
             while size >= REMEMBERED_BYTES and start + size < end and _letters(np.uint64(text[start + size])):
                 size += 1
         stop = start + max(min(size, end - start), 1)  # punctuation has size 0 and is a word of one character
+        if stop - start > REMEMBERED_BYTES:
+            written = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, written)
+            start = stop
+            continue
         # Lower-case by setting the bit 0x20, clear the bytes after the word, and look the two numbers up.
         first = (first | fold) & lowest_bytes(stop - start)
         second = (second | fold) & lowest_bytes(stop - start - 8)
-        is_short, before = stop - start <= REMEMBERED_BYTES, written
-        if is_short:
-            written = recall(recent, first, second, ids, written)
-        # Not there: cut the word, and let it take the place of the word in its slot.
-        if written == before:
+        slot = slot_of(recent, first, second)
+        if recent[slot, 0] == first and recent[slot, 1] == second:
+            written = recall(recent, slot, ids, written)
+        else:
+            # Not there: cut the word, and let it take the place of the word in this slot.
+            begin = written
             written = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, written)
-            if is_short:
-                remember(recent, first, second, ids[before:written])
+            remember(recent, slot, first, second, ids[begin:written])
         start = stop
     return written
 
