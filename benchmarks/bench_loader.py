@@ -34,6 +34,7 @@ from megabert.shards import (
     token_type,
     write_manifest,
 )
+from megabert.shards.checked_shards import complete_index
 from megabert.shards.shard_set import ShardSet
 
 SPECIAL_IDS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
@@ -149,7 +150,7 @@ def main() -> None:
             folder = Path(temporary)
             write_random_shards(folder, arguments.rows, arguments.length)
         shards = ShardSet.open(folder)
-        shards.complete_index()
+        complete_index(shards)
         if arguments.profile:
             profile_pack(shards, arguments)
         print(json.dumps(measure(shards, arguments)))

@@ -31,6 +31,7 @@ def copy_shards(source: Path, folder: Path, gib: float, *, is_old: bool) -> None
     """Fill a folder with shards as large as a build's: the training rows of another one, again and again."""
     from megabert.files import sha256_file
     from megabert.shards import MAX_BATCH_ROWS, ShardEntry, lengths_path, read_manifest, rows_per_batch, write_manifest
+    from megabert.shards.checked_shards import complete_index
     from megabert.shards.shard_set import ShardSet
 
     manifest = read_manifest(source)
@@ -44,7 +45,7 @@ def copy_shards(source: Path, folder: Path, gib: float, *, is_old: bool) -> None
     entry = ShardEntry(first.name, "train", len(table), tokens, masked, sha256_file(first), 0, 0)
     write_manifest(folder, replace(manifest, shards=[entry]))
     if not is_old:
-        ShardSet.open(folder).complete_index()
+        complete_index(ShardSet.open(folder))
     entries = [entry]
     while len(entries) * first.stat().st_size < gib * 2**30:
         path = folder / f"train-{len(entries):05d}.arrow"

@@ -88,7 +88,7 @@ class RowReader:
             end: One past the last row.
         """
         start = int(self.starts[index])
-        sizes = []
+        sizes = [np.empty((0, 2), np.uint16)]
         for first in range(begin, end, MAX_BATCH_ROWS):
             part = self.read(np.arange(start + first, start + min(first + MAX_BATCH_ROWS, end)))
             sizes.append(np.stack([part.lengths, np.diff(part.masked_starts)], axis=1).astype(np.uint16))

@@ -2,7 +2,6 @@
 
 import math
 import threading
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,23 +10,18 @@ from numpy.typing import NDArray
 
 from megabert.config.phase import PhaseConfig
 from megabert.errors import DataError
-from megabert.files import sha256_file
 from megabert.masking import MaskingOptions
 from megabert.shards import (
-    MAX_BATCH_ROWS,
     LengthsSpan,
     Manifest,
     ShardEntry,
     ShardMetadata,
     lengths_path,
     read_length_spans,
-    read_lengths,
     read_manifest,
-    write_lengths,
 )
 from megabert.shards.columns import FlatInstances
 from megabert.shards.row_reader import OPEN_SHARDS, RowReader, Sizes
-from megabert.shards.shard_file import COPY_AGAIN
 from megabert.shards.statistics import InstanceStatistics
 from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer
 from megabert.whole_folders import publish_folder
@@ -112,70 +106,6 @@ class ShardSet:
             )
         return options if phase.mask_actions is None else replace(options, actions=phase.mask_actions)
 
-    def verify(self, indices: Iterable[int] | None = None, *, with_content: bool = True) -> None:
-        """Hash shards and compare with the manifest, then check their instances.
-
-        Args:
-            indices: The shards to check; all by default. Ranks can share the work: ``range(rank, len(shards), size)``.
-            with_content: Whether to decode the shards as well. If bytes with this hash were found sound before, the
-                hash suffices.
-
-        Raises:
-            DataError: For the first shard whose bytes differ, or that holds instances which nobody can train on.
-        """
-        for index in range(len(self.shards)) if indices is None else indices:
-            shard = self.shards[index]
-            digest = sha256_file(self.folder / shard.file)
-            if digest != shard.sha256:
-                raise DataError(
-                    f"{self.folder / shard.file}: SHA-256 is {digest}, the manifest says {shard.sha256}: the shard was "
-                    "damaged or replaced. Copy it again, or delete it and run the same `megabert-data build` command.",
-                    see="a-shard-is-missing-or-damaged",
-                )
-            if with_content:
-                self._check_content(index)
-
-    def complete_index(self, indices: Iterable[int] | None = None) -> None:
-        """Write the lengths indices that are missing or wrong, from the shards themselves.
-
-        If the folder cannot be written to, the shards go without: lengths are then read from them each time.
-
-        Args:
-            indices: The shards; all by default. Ranks can share the work as in `verify`.
-
-        Raises:
-            DataError: A wrong index cannot be replaced, or a shard cannot be read.
-        """
-        for index in range(len(self.shards)) if indices is None else indices:
-            shard, path = self.shards[index], self.folder / self.shards[index].file
-            stored = read_lengths(path, shard.rows, self._kinds)
-            totals = [shard.tokens, shard.masked_tokens][: self._kinds]
-            if stored is not None and stored.sum(axis=1, dtype=np.int64).tolist() == totals:
-                continue
-            sizes = self._measured(index, 0, shard.rows)
-            try:
-                write_lengths(path, *sizes.T[: self._kinds])
-            except (OSError, DataError) as error:
-                if lengths_path(path).exists():
-                    raise DataError(
-                        f"{lengths_path(path)}: says other lengths than the shard, and cannot be written again "
-                        f"({error}). Delete it: it is not needed."
-                    ) from error
-
-    def _check_content(self, index: int) -> None:
-        """Read a shard and count: a manifest may vouch for bytes that make no sense."""
-        shard, first = self.shards[index], int(self._reader.starts[index])
-        totals = np.zeros(2, np.int64)
-        for start in range(0, shard.rows, MAX_BATCH_ROWS):
-            columns = self.columns(((first + start, first + min(start + MAX_BATCH_ROWS, shard.rows)),))
-            totals += [len(columns.input_ids), len(columns.masked_ids)]
-        tokens, masked = totals.tolist()
-        if (tokens, masked) != (shard.tokens, shard.masked_tokens):
-            raise DataError(
-                f"{self.folder / shard.file}: it has {tokens} tokens, {masked} of them to predict; the manifest says "
-                f"{shard.tokens} and {shard.masked_tokens}. {COPY_AGAIN}"
-            )
-
     @property
     def tokenizer_dir(self) -> Path:
         """Folder of the tokenizer that the shards were built with."""
@@ -218,7 +148,7 @@ class ShardSet:
             DataError: If there is no index, and a shard cannot be read or contradicts the manifest.
         """
         places = [place for span in spans for place in self._reader.by_shard(*span)]
-        paths, shards, kinds = self._reader.paths, self.shards, self._kinds
+        paths, shards, kinds = self._reader.paths, self.shards, self.kinds
         wanted = [LengthsSpan(paths[index], shards[index].rows, begin, end) for index, begin, end in places]
         # Indices that are read together are open together.
         groups = (wanted[start : start + OPEN_SHARDS] for start in range(0, len(wanted), OPEN_SHARDS))
@@ -226,12 +156,16 @@ class ShardSet:
         values, first = np.zeros((sum(end - begin for _, begin, end in places), 2), np.uint16), 0
         for place, part in zip(places, stored, strict=True):
             stop = first + place[2] - place[1]
-            values[first:stop, :kinds] = self._measured(*place)[:, :kinds] if part is None else part
+            values[first:stop, :kinds] = self.measure(*place)[:, :kinds] if part is None else part
             first = stop
         return Sizes(values[:, 0], values[:, 1])
 
-    def _measured(self, index: int, begin: int, end: int) -> NDArray[np.uint16]:
-        """Return the lengths of a part of a shard from the shard itself."""
+    def measure(self, index: int, begin: int, end: int) -> NDArray[np.uint16]:
+        """Return tokens and positions to predict, shape (rows, 2), of a part of a shard from the shard itself.
+
+        Raises:
+            DataError: As for `rows`.
+        """
         with self._lock:
             return self._reader.sizes(index, begin, end)
 
@@ -261,14 +195,14 @@ class ShardSet:
         return columns
 
     @property
-    def _kinds(self) -> int:
-        """Numbers of an instance in the lengths index."""
+    def kinds(self) -> int:
+        """Numbers per instance in the lengths index: its tokens and, if the shards hold the masks, its predictions."""
         return 2 if self.has_masks else 1
 
     def _compare(self, columns: FlatInstances, sizes: Sizes) -> None:
         """Raise a DataError if instances are not as long as their index said, which the packing was planned with."""
         wrong = columns.lengths != sizes.lengths
-        if self._kinds == 2:
+        if self.kinds == 2:
             wrong |= np.diff(columns.masked_starts) != sizes.masked_counts
         if wrong.any():
             index, row = self._reader.place_of(int(columns.rows[wrong.argmax()]))

@@ -11,6 +11,7 @@ import pytest
 
 from megabert.errors import DataError
 from megabert.shards import lengths_path, row_reader, shard_set
+from megabert.shards.checked_shards import complete_index
 from megabert.shards.shard_set import ShardSet
 
 
@@ -18,7 +19,7 @@ from megabert.shards.shard_set import ShardSet
 def indexed(shard_folder, tmp_path):
     """A copy of the shards that have their lengths indices."""
     folder = shutil.copytree(shard_folder, tmp_path / "indexed")
-    ShardSet.open(folder).complete_index()
+    complete_index(ShardSet.open(folder))
     return folder
 
 
@@ -49,7 +50,7 @@ def few_descriptors():
 def test_lengths_of_more_shards_than_may_be_open_come_from_the_index(make, tmp_path, monkeypatch):
     instances = make.instances(60, 32, 1000, seed=3)
     folder = make.shards(tmp_path, {"train": [[instance] for instance in instances]})
-    ShardSet.open(folder).complete_index()
+    complete_index(ShardSet.open(folder))
     shards = ShardSet.open(folder)
     monkeypatch.setattr(shard_set, "OPEN_SHARDS", 4)
     monkeypatch.setattr(row_reader, "ShardFile", None)  # no shard can be opened
@@ -80,9 +81,9 @@ def test_unfit_index_is_written_again(indexed, damage):
     path = lengths_path(indexed / "train-00002.arrow")
     content = path.read_bytes()
     damage(path)
-    ShardSet.open(indexed).complete_index([0, 1])
+    complete_index(ShardSet.open(indexed), [0, 1])
     assert not path.exists() or path.read_bytes() != content
-    ShardSet.open(indexed).complete_index()
+    complete_index(ShardSet.open(indexed))
     assert path.read_bytes() == content
 
 
@@ -103,7 +104,7 @@ def test_wrong_index_that_cannot_be_replaced_is_an_error_and_a_missing_one_is_no
 
     monkeypatch.setattr(shard_set, "write_lengths", refuse)
     lengths_path(indexed / "train-00000.arrow").unlink()
-    ShardSet.open(indexed).complete_index()
+    complete_index(ShardSet.open(indexed))
     cut(lengths_path(indexed / "train-00001.arrow"))
     with pytest.raises(DataError, match=r"train-00001\.row_lengths\.npy: .*Delete it"):
-        ShardSet.open(indexed).complete_index()
+        complete_index(ShardSet.open(indexed))
