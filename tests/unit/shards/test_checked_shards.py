@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from megabert.errors import DataError
-from megabert.shards import lengths_path, shard_set
+from megabert.shards import checked_shards, lengths_path
 from megabert.shards.checked_shards import check_shards
 from megabert.shards.shard_set import ShardSet
 
@@ -21,11 +21,11 @@ def hashed(monkeypatch):
     """Names of the shards that were hashed, which is the first thing that is done with one."""
     names = []
 
-    def sha256_file(path, original=shard_set.sha256_file):
+    def sha256_file(path, original=checked_shards.sha256_file):
         names.append(path.name)
         return original(path)
 
-    monkeypatch.setattr(shard_set, "sha256_file", sha256_file)
+    monkeypatch.setattr(checked_shards, "sha256_file", sha256_file)
     return names
 
 
@@ -43,7 +43,7 @@ def test_each_shard_is_read_once_by_all_ranks_and_by_none_in_a_second_start(fold
     shards = sorted(path.name for path in folder.glob("*.arrow"))
     assert sorted(hashed) == shards
     hashed.clear()
-    monkeypatch.setattr(shard_set, "read_lengths", None)  # an index that is read would be an error
+    monkeypatch.setattr(checked_shards, "read_lengths", None)  # an index that is read would be an error
     assert _check(folder, known, 2) == known
     assert hashed == []
 

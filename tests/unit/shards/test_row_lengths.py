@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from megabert.errors import DataError
-from megabert.shards import lengths_path, row_reader, shard_set
+from megabert.shards import checked_shards, lengths_path, row_reader, shard_set
 from megabert.shards.checked_shards import complete_index
 from megabert.shards.shard_set import ShardSet
 
@@ -102,7 +102,7 @@ def test_wrong_index_that_cannot_be_replaced_is_an_error_and_a_missing_one_is_no
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(shard_set, "write_lengths", refuse)
+    monkeypatch.setattr(checked_shards, "write_lengths", refuse)
     lengths_path(indexed / "train-00000.arrow").unlink()
     complete_index(ShardSet.open(indexed))
     cut(lengths_path(indexed / "train-00001.arrow"))
