@@ -18,7 +18,7 @@ from megabert.config import loading
 
 
 def measured_rates(config: BuildConfig) -> dict[str, float]:
-    """Measure the `RATES` of an estimate by a build of four megabytes of made-up words, which takes half a minute."""
+    """Measure the `RATES` of an estimate by a build of three megabytes of made-up words, which takes half a minute."""
     rng, words = np.random.default_rng(0), [f"w{number:x}".translate(_LETTERS) for number in range(20_000)]
     ranks = np.minimum(rng.zipf(1.2, 700_000), len(words)) - 1
     with tempfile.TemporaryDirectory() as folder:
