@@ -207,13 +207,15 @@ class Engine:
         Raises:
             LossScaleFloor: An overflow in fp16, and the loss scale cannot be lowered any further.
         """
+        # One vector: the caller's sums, and the square of the gradient's norm.
         squares = self._stage.sum_of_squares().view(1)
         on_device = self._world.sum_over_ranks(squares if sums is None else torch.cat([sums, squares]))
         copy = HostCopy(on_device)
+        # The clip factor stays on the device, and so the update can be launched before the host knows the totals.
         multiple = self._stage.gradient_multiple
         scale = self._gradient_scale(on_device, multiple)
         self._stage.start_update(dataclasses.replace(settings, gradient_scale=scale))
-        # The update is under way; only now the host waits for the totals.
+        # The update is under way; only now the host waits.
         totals = copy.wait()
         if not all(map(math.isfinite, totals.tolist())):
             names = tuple(self.nonfinite_gradients())
