@@ -28,13 +28,14 @@ def test_only_the_failing_ranks_error_is_shown(shards, tmp_path, monkeypatch):
     )
 
 
-def test_failure_is_told_before_a_slow_checkpoint_is_waited_for(shards, tmp_path, monkeypatch):
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_failure_is_told_before_a_slow_checkpoint_is_waited_for(shards, tmp_path, monkeypatch, rank):
     # One step takes 20 s at most, and the writer 40 s: a rank that was not told would be recorded as hanging.
-    monkeypatch.setenv("FAILING_RANK", "0")
+    monkeypatch.setenv("FAILING_RANK", str(rank))
     flags = {"watchdog.min_step_s": 20, "watchdog.other_s": 600}
     module = "integration.programs.failing_while_saving"
     run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed", flags=flags, module=module)
-    check_failure(run, 0)
+    check_failure(run, rank)
     # The checkpoint that was being written is complete: every rank waited for its own writer.
     assert steps_in(run.run_dir / "checkpoints") == [3, 0]
 
