@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from megabert.data.batch import MicroBatch
+from megabert.data.loader import StepTotals
 from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepBatch, validation_batches
 from megabert.distributed.process_group import World
@@ -42,6 +44,18 @@ class StepResult:
     def is_skipped(self) -> bool:
         """Whether there was no update, because the loss or a gradient was not finite."""
         return self.grad_norm is None
+
+
+def agree_on_step(mine: StepTotals, world: World) -> StepTotals:
+    """Agree on a step with the other ranks; the loader's thread calls it, on a process group of its own.
+
+    Losses are divided by the sums of counts. The greatest number of micro-steps is everybody's, since collectives
+    within a micro-step have to pair up; and one rank's request to stop stops all.
+    """
+    rows = [torch.empty(len(mine), dtype=torch.int64) for _ in range(world.size)]
+    dist.all_gather(rows, torch.tensor(mine, dtype=torch.int64), group=world.loader)
+    masked, instances, micro_steps, stop = torch.stack(rows).T.tolist()
+    return StepTotals(sum(masked), sum(instances), max(micro_steps), max(stop))
 
 
 def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:

@@ -7,17 +7,15 @@ wrong in ``recovery/rollback.py``.
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import cast
-
-import torch
-import torch.distributed as dist
 
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.command_line.signals import SIGNALS
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
-from megabert.data.loader import PackedLoader, StepTotals
+from megabert.data.loader import PackedLoader
 from megabert.data.packing import MicroShape, shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
@@ -38,7 +36,7 @@ from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
-from megabert.training.step import StepResult, accumulate, describe_scores, update, validate
+from megabert.training.step import StepResult, accumulate, agree_on_step, describe_scores, update, validate
 
 SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
 """Tags whose last values TensorBoard shows next to the hyper-parameters."""
@@ -192,19 +190,11 @@ class Trainer:
             share=share,
             masking=train.masking_in(phase),
         )
-        return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=self._agree)
+        agree = partial(agree_on_step, world=self.world)
+        return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=agree)
 
     def _next_phase(self, state: TrainerState) -> TrainerState:
         return state.next_phase(data_start=self.config.phases[state.phase + 1].data_start)
-
-    def _agree(self, mine: StepTotals) -> StepTotals:
-        """Agree on a step with the other ranks; the loader's thread calls it, on a process group of its own."""
-        # Losses are divided by the sums of counts. The greatest number of micro-steps is everybody's, since collectives
-        # within a micro-step have to pair up; and one rank's request to stop stops all.
-        rows = [torch.empty(len(mine), dtype=torch.int64) for _ in range(self.world.size)]
-        dist.all_gather(rows, torch.tensor(mine, dtype=torch.int64), group=self.world.loader)
-        masked, instances, micro_steps, stop = torch.stack(rows).T.tolist()
-        return StepTotals(sum(masked), sum(instances), max(micro_steps), max(stop))
 
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
