@@ -22,7 +22,6 @@ from megabert.ops.attention.rotary.kernels import (
     first_key,
     is_seen,
     last_key,
-    load_rows,
     load_turned,
     products_of_halves,
     store_turned_back,
@@ -99,10 +98,11 @@ def rotary_attention_backward_queries(
             k_first, k_second = load_turned(
                 qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E
             )
-            v = load_rows(qkv_ptr + 2 * width, cols, length, 3 * width, HEAD, BLOCK_H)
+            v_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
+            v = tl.load(qkv_ptr + 2 * width + cols[:, None] * 3 * width + h[None, :], mask=v_mask, other=0.0)
             p = exp2(products_of_halves(q_first, q_second, k_first, k_second) * score_scale - lse[:, None])
             if is_masked:
-                seen = is_seen(row[:, None], first_col, columns[None, :], length, REACH)
+                seen = is_seen((first_row + rows)[:, None], first_col, columns[None, :], length, REACH)
                 p = tl.where(seen, p, 0.0)
             a = p
             if seeds_ptr is not None:
@@ -169,8 +169,8 @@ def rotary_attention_backward_keys(
     numbers = head.to(tl.int64) * queries + (start // PADDING + sequence) * PADDING
     k_first, k_second = load_turned(qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E)
     v_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
-    v_offsets = cols[:, None] * (3 * width) + h[None, :]
-    v = load_rows(qkv_ptr + 2 * width, cols, length, 3 * width, HEAD, BLOCK_H)
+    v_offsets = cols[:, None] * 3 * width + h[None, :]
+    v = tl.load(qkv_ptr + 2 * width + v_offsets, mask=v_mask, other=0.0)
     if seeds_ptr is not None:
         keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
@@ -183,7 +183,8 @@ def rotary_attention_backward_keys(
     for first_row in range(begin, last_key(first_col, length, REACH, COLUMNS), ROWS):
         row = first_row + rows
         q_first, q_second = load_turned(qkv_ptr, turns_ptr, row, length, 3 * width, IS_TURNED, HEAD, BLOCK_E)
-        do = load_rows(dout_ptr, row, length, width, HEAD, BLOCK_H)
+        mask = (row < length)[:, None] & (h < HEAD)[None, :]
+        do = tl.load(dout_ptr + row[:, None] * width + h[None, :], mask=mask, other=0.0)
         lse = tl.load(lse_ptr + numbers + row)
         p = exp2(products_of_halves(k_first, k_second, q_first, q_second) * score_scale - lse[None, :])
         if REACH:

@@ -92,21 +92,6 @@ def load_turned(
 
 
 @triton.jit
-def load_rows(
-    ptr,  # one head of a tensor of rows, moved to a sequence
-    row,  # which rows
-    length,  # rows of the sequence; rows past its end are zeros
-    stride,  # elements from one row to the next
-    HEAD: tl.constexpr,  # H
-    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
-):
-    """Return rows of one head, (rows, BLOCK_H)."""
-    h = tl.arange(0, BLOCK_H)
-    mask = (row < length)[:, None] & (h < HEAD)[None, :]
-    return tl.load(ptr + row[:, None] * stride + h[None, :], mask=mask, other=0.0)
-
-
-@triton.jit
 def store_turned_back(
     ptr,  # gradient of queries or keys of one sequence and head
     turns_ptr,  # cosines and sines, float32, (positions, 2, E)
@@ -241,7 +226,7 @@ def rotary_attention_forward(
     highest = tl.full((ROWS,), -1e30, dtype=tl.float32)
     total = tl.zeros((ROWS,), dtype=tl.float32)
     context = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
-    columns = tl.arange(0, COLUMNS)
+    columns, h = tl.arange(0, COLUMNS), tl.arange(0, BLOCK_H)
     begin = first_key(first_row, length, REACH, COLUMNS)
     end = last_key(first_row, length, REACH, ROWS)
     # Without a window, first the tiles that the sequence fills; then the tiles in which a query may not see some key.
@@ -251,10 +236,11 @@ def rotary_attention_forward(
             k_first, k_second = load_turned(
                 qkv_ptr + width, turns_ptr, cols, length, 3 * width, IS_TURNED, HEAD, BLOCK_E
             )
-            v = load_rows(qkv_ptr + 2 * width, cols, length, 3 * width, HEAD, BLOCK_H)
+            v_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
+            v = tl.load(qkv_ptr + 2 * width + cols[:, None] * 3 * width + h[None, :], mask=v_mask, other=0.0)
             scores = products_of_halves(q_first, q_second, k_first, k_second)
             if is_masked:
-                seen = is_seen(row[:, None], first_col, columns[None, :], length, REACH)
+                seen = is_seen((first_row + rows)[:, None], first_col, columns[None, :], length, REACH)
                 scores = tl.where(seen, scores, float("-inf"))
             p, shrink, total, highest = weigh(scores, total, highest, score_scale)
             if seeds_ptr is not None:  # after the sum: a dropped probability stays in the denominator
@@ -263,7 +249,6 @@ def rotary_attention_forward(
 
     # Divide by the denominator, and keep its logarithm; +inf past the end makes exp2(S - lse) zero there.
     context *= (dropout_scale / total)[:, None]
-    h = tl.arange(0, BLOCK_H)
     mask = (row < length)[:, None] & (h < HEAD)[None, :]
     offsets = (start + row).to(tl.int64)[:, None] * width + h[None, :]
     tl.store(out_ptr + offsets, context.to(out_ptr.dtype.element_ty), mask=mask)
