@@ -84,7 +84,7 @@ def do_unit(cost: Cost, bucket: int, options: PairOptions, tokenizer: Path) -> N
     cost.seconds += time.process_time() - cpu
     cost.wall_s += time.perf_counter() - wall
     document_set.checked_batches = read
-    cost.instances += len(pairs)
+    cost.instances += pairs.size
     cost.opened.append(len(opened))
 
 

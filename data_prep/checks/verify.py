@@ -195,8 +195,8 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
     said = [task.entry.rows, task.entry.tokens, task.entry.masked_tokens]
     if totals.tolist() != said:
         problems.append(f"rows, tokens, masked tokens are {totals.tolist()}, the manifest says {said}")
-    if pairs is not None and len(pairs) != first:
-        problems.append(f"it has {first} rows, the documents give {len(pairs)}")
+    if pairs is not None and pairs.size != first:
+        problems.append(f"it has {first} rows, the documents give {pairs.size}")
     return problems + _check_index(task, np.concatenate(sizes, axis=1))
 
 
@@ -262,9 +262,11 @@ def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDAr
     """Compare a sound batch with the ranges of the documents that it was made from, and those with the label."""
     documents = task.split_documents
     expected = assemble(documents, pairs, task.metadata)
-    if not np.array_equal(expected.offsets, batch.token_starts):
+    if not np.array_equal(expected.token_starts, batch.token_starts):
         return {"its length is not that of its pair in the documents": np.arange(len(batch.next_sentence_labels))}
-    is_other = batch.rows_of(batch.restored() != expected.ids_T) | (batch.segment_b_starts != expected.segment_b_start)
+    is_other = batch.rows_of(batch.restored() != expected.input_ids) | (
+        batch.segment_b_starts != expected.segment_b_starts
+    )
     checks = {
         "its text is not that of its pair in the documents": is_other,
         **untrue_pairs(documents, pairs, task.metadata),
@@ -284,7 +286,7 @@ def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) 
     # next sentence prediction are cut elsewhere, so they stay adjacent.
     follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
     adjacent = pairs.b_start == pairs.a_start + pairs.a_length
-    is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(len(pairs), bool)
+    is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(pairs.size, bool)
     checks["B does not follow A in its document"] = has_b & is_true & ~follows
     if (metadata.objective, metadata.pairing) == ("nsp", "balanced"):
         checks["B is not adjacent to A"] = has_b & is_true & ~adjacent

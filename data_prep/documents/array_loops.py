@@ -8,7 +8,7 @@ from megabert.compiled import compiled
 
 
 class Ranges(NamedTuple):
-    """Ranges of a flat array, and where they go in another; one element for each."""
+    """Ranges of a flat array and their places in another one; one element of each field per range."""
 
     starts: Any
     """Number of the first element of each range."""

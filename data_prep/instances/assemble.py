@@ -2,7 +2,6 @@
 
 # I instances, T tokens, M predictions, R rows
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,13 @@ from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import MASKS, ORDER
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, full_sentences
-from megabert.masking.masking import MaskedInstances, mask_instances
+from megabert.masking import mask_instances
 from megabert.randomness.keyed import mix
 from megabert.shards import FlatInstances, ShardMetadata, instance_schema, token_type
+from megabert.shards.columns import COLUMNS
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""
-
-
-@dataclass(frozen=True)
-class Instances:
-    """Instances before masking."""
-
-    ids_T: NDArray[np.integer]
-    """Ids of all instances end to end."""
-    offsets: NDArray[np.int64]
-    """Shape (I + 1,): where each instance starts, and the end of the last."""
-    segment_b_start: NDArray[np.int64]
-    """Position of B's first token in each instance; the length of the instance where there is no B."""
 
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
@@ -52,9 +40,9 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
     return pairs.take(order_of(mix(pairs.key, ORDER)))
 
 
-def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> Instances:
-    """Write ``[CLS] A [SEP] B [SEP]`` for each pair, ``[CLS] A [SEP]`` where there is no B."""
-    first_start, first, second_start, second = in_order(pairs)
+def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> FlatInstances:
+    """Write ``[CLS] A [SEP] B [SEP]`` for each pair, ``[CLS] A [SEP]`` if it has no B; without masks."""
+    first_start, first, second_start, second = in_order(pairs, metadata.objective)
     has_second = second > 0
     lengths = first + second + np.where(has_second, 3, 2)
     offsets = offsets_of(lengths)
@@ -67,50 +55,57 @@ def assemble(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> I
     # The text of all sides in one call, which reads each bucket of documents once.
     sides = np.concatenate([first_start, second_start]), np.concatenate([first, second])
     documents.copy_tokens(*sides, ids, np.concatenate([begin + 1, begin + first + 2]))
-    return Instances(ids, offsets, np.where(has_second, first + 2, lengths))
+    no_masks = np.zeros(pairs.size + 1, np.int64)
+    return FlatInstances(
+        token_starts=offsets,
+        input_ids=ids,
+        segment_b_starts=np.where(has_second, first + 2, lengths).astype(np.uint16),
+        masked_starts=no_masks,
+        masked_positions=np.zeros(0, np.uint16),
+        masked_id_starts=no_masks,
+        masked_ids=ids[:0],
+        next_sentence_labels=pairs.label,
+        rows=np.arange(pairs.size),
+    )
 
 
-def in_order(pairs: Pairs) -> tuple[NDArray[np.int64], ...]:
+def in_order(pairs: Pairs, objective: str) -> tuple[NDArray[np.int64], ...]:
     """Return start and length of the side written first, then of the second: for sentence order, label 1 swaps them."""
     a, b = (pairs.a_start, pairs.a_length), (pairs.b_start, pairs.b_length)
-    if not pairs.is_b_first:
-        return *a, *b
-    is_swapped = pairs.label == 1
+    is_swapped = (pairs.label == 1) & (objective == "sop")
     return tuple(np.where(is_swapped, other, own) for own, other in zip((*a, *b), (*b, *a), strict=True))
 
 
-def mask(instances: Instances, pairs: Pairs, metadata: ShardMetadata, is_subword: NDArray[np.bool_]) -> MaskedInstances:
-    """Choose and mask positions; none if masks are dynamic, that is, drawn by the loader while training."""
+def mask(
+    instances: FlatInstances, pairs: Pairs, metadata: ShardMetadata, is_subword: NDArray[np.bool_]
+) -> FlatInstances:
+    """Choose and mask positions, in place; none if masks are dynamic, that is, drawn by the loader while training."""
     if metadata.masking == "dynamic":
-        return MaskedInstances(
-            ids_T=instances.ids_T,
-            positions_M=np.zeros(0, np.uint16),
-            original_ids_M=instances.ids_T[:0],
-            offsets=np.zeros(len(pairs) + 1, np.int64),
-        )
-    return mask_instances(
-        instances.ids_T,
-        instances.offsets,
+        return instances
+    masked = mask_instances(
+        instances.input_ids,
+        instances.token_starts,
         keys=mix(pairs.key, MASKS),
         pieces=metadata.piece_table(is_subword),
         options=metadata.masking_options,
         is_in_place=True,
     )
+    return instances._replace(
+        masked_starts=masked.offsets,
+        masked_positions=masked.positions_M,
+        masked_id_starts=masked.offsets,
+        masked_ids=masked.original_ids_M,
+    )
 
 
-def to_batch(
-    instances: Instances, masked: MaskedInstances, label: NDArray[np.uint8], metadata: ShardMetadata
-) -> pa.RecordBatch:
+def to_batch(instances: FlatInstances, metadata: ShardMetadata) -> pa.RecordBatch:
     """Make the record batch of a shard; docs/instances.md lists its columns."""
-    schema = instance_schema(metadata)
+    arrays = instances._asdict()
     columns = [
-        make_list(masked.ids_T, instances.offsets),
-        pa.array(instances.segment_b_start.astype(np.uint16)),
-        make_list(masked.positions_M, masked.offsets),
-        make_list(masked.original_ids_M, masked.offsets),
-        pa.array(label),
+        make_list(arrays[column.values], arrays[column.starts]) if column.starts else pa.array(arrays[column.values])
+        for column in COLUMNS
     ]
-    return pa.record_batch(columns, schema=schema)
+    return pa.record_batch(columns, schema=instance_schema(metadata))
 
 
 def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str, Any]:

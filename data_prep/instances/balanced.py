@@ -1,16 +1,16 @@
 """Pairs by the paper's definition (Devlin et al. 2019, section 3.1) without the accidents of the original script.
 
-What is different from google-research/bert's `create_pretraining_data.py`:
+Differences from google-research/bert's `create_pretraining_data.py`:
 
 - The target length is drawn for each instance, not once for a document.
 - Half of the labels are random at each length, not in the mean over all.
 - A is cut at its front and B at its back, so a true pair stays adjacent, and no side starts inside a word.
-- A random B is the true B of another pair. So it is drawn as true ones are: it begins and ends where they do, in the
-  middle or at the end of a document, whole or cut, with as many sentences. Nothing in B alone can tell the label.
-- Pairs with a random label exchange their Bs: each gives its own to one of another text and takes that of one. So a
-  text is as often in a pass with one label as with the other, once, and a model that remembers what it has seen learns
-  nothing of the label by that. The original puts the true B of a random pair back and draws the random one elsewhere:
-  the text of nearly every random B is in the pass again, and that of a true one is not.
+- A random B is the true B of another pair. So it begins and ends like a true one, in the middle or at the end of a
+  document, whole or cut, and has as many sentences. Nothing in B alone can tell the label.
+- Pairs with a random label exchange their Bs: each gives its own to a pair of another text and takes the B of such a
+  pair. So a text is in a pass once, as often with one label as with the other, and a model that remembers the texts it
+  has seen learns nothing about the label. The original puts the true B of a random pair back and draws the random one
+  elsewhere: nearly every random B is in the pass a second time, and a true B is not.
 
 Every pair is planned with its true B first, and labels are dealt. Then those with label 1 exchange, each with one whose
 B is as long and was cut in the same way. With this A it makes an instance as long as the true one would have been, so
@@ -20,8 +20,6 @@ The same walk serves sentence order (Lan et al. 2020). There the two sides chang
 tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,9 +27,6 @@ from data_prep.instances.draws import LABELS, SIDE
 from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, DocumentBucket, Integers, PairOptions, Pairs
 from data_prep.instances.partners import partner_buckets
 from megabert.randomness.keyed import mix
-
-if TYPE_CHECKING:
-    from data_prep.instances.balanced_loops import PairColumns
 
 KEPT_PLANS = 4
 """Buckets whose plans are kept: all of a small split, whose buckets are partners of one another."""
@@ -43,24 +38,22 @@ def pair_balanced(bucket: DocumentBucket, options: PairOptions, is_subword: NDAr
 
     # Plan all pairs with the B that follows their A. Replace B where the label says so, and only then cut: the cut
     # depends on how long B is.
-    pairs = _at(_plan(bucket, options), slice(None))
+    pairs = _plan(bucket, options).take(slice(None))
     has_random = options.metadata.objective == "nsp"
     if has_random:
         _exchange_seconds(bucket, options, pairs)
     tokens, longest = bucket.documents.bucket_tokens(bucket.number), _longest(options)
     truncate_pairs(pairs, longest, has_random, (tokens, bucket.starts_S[0], is_subword))
-    kept = np.flatnonzero(pairs.b_end > pairs.b_start)
-    a_start, a_end, b_start, b_end, label, key = (column[kept] for column in pairs[:6])
-    return Pairs(a_start, a_end - a_start, b_start, b_end - b_start, label, key, is_b_first=not has_random)
+    return pairs.take(np.flatnonzero(pairs.b_end > pairs.b_start))
 
 
 def _longest(options: PairOptions) -> int:
     return options.metadata.max_seq_length - SPECIALS_OF_A_PAIR
 
 
-def _plan(bucket: DocumentBucket, options: PairOptions) -> "PairColumns":
-    """Plan the pairs of a bucket, uncut, each with the B that follows its A; not to be changed."""
-    from data_prep.instances.balanced_loops import PairColumns, WalkOptions, walk_bucket
+def _plan(bucket: DocumentBucket, options: PairOptions) -> Pairs:
+    """Plan the pairs of a bucket, uncut, each with the B that follows its A; its partners use the plan as well."""
+    from data_prep.instances.balanced_loops import WalkOptions, walk_bucket
 
     plans = bucket.documents.plans
     name = (bucket.number, int(options.key), options.short_seq_prob, options.metadata.objective, options.min_tokens)
@@ -73,17 +66,20 @@ def _plan(bucket: DocumentBucket, options: PairOptions) -> "PairColumns":
             min_tokens=options.min_tokens,
         )
         room = len(bucket.starts_S) - 1  # there are never more pairs than sentences
-        dtypes = (*[np.int64] * 4, np.uint8, np.uint64, *[np.int64] * 4)
-        columns = PairColumns(*(np.empty(room, dtype) for dtype in dtypes))
-        planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, walk_options, columns)
+        columns = np.empty((5, room), np.int64)
+        a_start, a_end, b_start, b_end, target = columns
+        label, key = np.empty(room, np.uint8), np.empty(room, np.uint64)
+        pairs = Pairs(a_start, a_end, b_start, b_end, label, key, target)
+        planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, walk_options, pairs)
         while len(plans) >= KEPT_PLANS:
             del plans[next(iter(plans))]  # the oldest
-        plans[name] = _at(columns, slice(planned))
+        plans[name] = pairs.take(slice(planned))
         _deal_labels(plans[name])
-    return plans[name]
+    plan: Pairs = plans[name]
+    return plan
 
 
-def _deal_labels(pairs: "PairColumns") -> None:
+def _deal_labels(pairs: Pairs) -> None:
     """Give half of the pairs the label 1, at each length.
 
     Pairs are sorted by the length that they will have, equal ones at random. Of each two neighbours one has label 1, by
@@ -91,7 +87,7 @@ def _deal_labels(pairs: "PairColumns") -> None:
     """
     from megabert.randomness.keyed_loops import order_of
 
-    length = np.minimum(pairs.a_end - pairs.a_start + pairs.b_end - pairs.b_start, pairs.target)
+    length = np.minimum(pairs.a_length + pairs.b_length, pairs.target)
     draws = mix(pairs.key, LABELS)
     order = order_of(draws)
     order = order[order_of(length[order])]
@@ -100,54 +96,58 @@ def _deal_labels(pairs: "PairColumns") -> None:
     pairs.label[order[1::2]] = 1 - coins[: len(order) // 2]
 
 
-def _at(pairs: "PairColumns", rows: NDArray[np.int64] | slice) -> "PairColumns":
-    """Return a copy of some pairs."""
-    return type(pairs)(*(np.array(column[rows]) for column in pairs))
-
-
-def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: "PairColumns") -> None:
+def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs) -> None:
     """Have the pairs whose label is 1, of this bucket and of its partners, exchange their Bs."""
-    from data_prep.instances.balanced_loops import CUT
+    from data_prep.instances.balanced_loops import excess_by_side
 
-    parts, texts, rows = [], [], np.flatnonzero(pairs.label == 1)
-    for number in partner_buckets(bucket, options):
-        plan = _plan(DocumentBucket(bucket.documents, number), options)
-        parts.append(_at(plan, np.flatnonzero(plan.label == 1)))
-        texts.append(bucket.documents.document_hashes(number)[parts[-1].document])
-        if number == bucket.number:
-            first = sum(len(part.key) for part in parts[:-1])
-    everyone = type(pairs)(*map(np.concatenate, zip(*parts, strict=True)))
-    takes = _takes(everyone, np.concatenate(texts), options)
+    # All pairs with label 1 of this bucket and its partners, and the text that each is from.
+    parts, texts, partners = [], [], partner_buckets(bucket, options)
+    for number in partners:
+        partner = DocumentBucket(bucket.documents, number)
+        plan = _plan(partner, options)
+        parts.append(plan.take(np.flatnonzero(plan.label == 1)))
+        texts.append(bucket.documents.document_hashes(number)[partner.document_of(parts[-1].a_start)])
+    everyone, first = Pairs.join(parts), sum(part.size for part in parts[: partners.index(bucket.number)])
+
+    # A B ends in one of three ways: with its document, where the target is reached, or cut there.
+    length = everyone.a_length + everyone.b_length
+    excess = excess_by_side(everyone.a_length, everyone.b_length, everyone.target)[1]
+    b_length, is_cut, is_reached = everyone.b_length - excess, excess > 0, length >= everyone.target
+    # In the order of these values, neighbors end alike and are as long, or nearly; at its two turns, they are as long.
+    apart = int(b_length.max(initial=0)) + 1
+    values = np.where(is_cut, 2 * apart + b_length, np.where(is_reached, 2 * apart - 1 - b_length, b_length))
+
+    takes = _takes(values, np.concatenate(texts), everyone.key, options)
+    rows = np.flatnonzero(pairs.label == 1)
     if takes is None:  # no pair of another text in the whole split: B stays, and the label says so
         pairs.label[rows] = 0
         return
-    other = takes[first : first + len(rows)]
     # A B that is cut ends exactly where the own one did, at the same length; any other is left whole.
-    start, other_length = everyone.b_start[other], everyone.b_length[other]
-    cut_length = np.minimum(pairs.b_length[rows], everyone.b_end[other] - start)
+    own = slice(first, first + len(rows))
+    start, whole = everyone.b_start[takes[own]], b_length[takes[own]]
+    cut = np.minimum(b_length[own], everyone.b_length[takes[own]])
     pairs.b_start[rows] = start
-    pairs.b_end[rows] = start + np.where(pairs.kind[rows] == CUT, cut_length, other_length)
+    pairs.b_end[rows] = start + np.where(is_cut[own], cut, whole)
 
 
-def _takes(pairs: "PairColumns", hashes: NDArray[np.uint64], options: PairOptions) -> Integers | None:
-    """Return whose B each of these pairs takes: one of another text, as near as can be in length and end.
+def _takes(
+    values: Integers, hashes: NDArray[np.uint64], keys: NDArray[np.uint64], options: PairOptions
+) -> Integers | None:
+    """Return whose B each of these pairs takes: one of another text, as near as can be in its value.
 
     Args:
-        pairs: All pairs with label 1 of buckets that are partners.
-        hashes: Of the text that each is from.
+        values: How each pair's B ends and how long it is, as one number.
+        hashes: Hash of the text that each pair is from.
+        keys: Key of each pair.
         options: Options of the pass.
 
     Returns:
         The number of a pair for each, every pair once. If one text has more than half of all pairs, each B of the
         others is taken by as many of its pairs as need be. None if there is no other text.
     """
-    from data_prep.instances.balanced_loops import REACHING, exchange_alike, part_alike
+    from data_prep.instances.balanced_loops import exchange_alike, part_alike
     from megabert.randomness.keyed_loops import order_of
 
-    # Neighbours in this order end alike and are as long, or nearly; at its two turns, they are as long.
-    apart = int(pairs.b_length.max(initial=0)) + 1
-    length = np.where(pairs.kind == REACHING, apart - 1 - pairs.b_length, pairs.b_length)
-    values = pairs.kind * apart + length
     different, text, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     if 2 * counts.max(initial=0) > len(text):
         return _taken_of_few(values, text == counts.argmax()) if len(different) > 1 else None
@@ -158,7 +158,7 @@ def _takes(pairs: "PairColumns", hashes: NDArray[np.uint64], options: PairOption
     order = order_of(mix(options.key, SIDE, different)[text[rows]])
     rows = rows[order[order_of(group[order])]]
     takes = np.empty_like(rows)
-    takes[rows] = rows[exchange_alike(ends, text[rows], pairs.key[rows])]
+    takes[rows] = rows[exchange_alike(ends, text[rows], keys[rows])]
     return takes
 
 

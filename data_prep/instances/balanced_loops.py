@@ -1,12 +1,29 @@
-"""The loops of `data_prep.instances.balanced`: the walk over one bucket, who takes whose B, and the cuts.
+"""The loops of `data_prep.instances.balanced`: the walk over one bucket, the exchange of Bs, and the cuts.
 
 In plain words: a document is a row of sentences. An instance starts at one of them, wants a number of tokens (its
 target) and takes whole sentences until it has that many or the document ends. A sentence boundary in the middle, drawn
 at random, parts them into A and B, and the next instance starts after B. google-research/bert's
-`create_pretraining_data.py` walks the same way, but for one thing: it puts the true B of a random pair back, so that
+`create_pretraining_data.py` walks the same way, with one difference: it puts the true B of a random pair back, so that
 the text of every random B is in the pass twice. Here random pairs exchange their Bs, so all text is used once.
 
 At last each pair is cut to its target.
+
+An example: two documents of six sentences each, p1 to p6 with 4 3 6 5 2 4 tokens and q1 to q6 with 5 4 4 6 3 2, and a
+target of 12 tokens for every pair (`tests/unit/data_prep/instances/test_worked_example.py` runs it)::
+
+    A        true B    label    B        tokens of A and B
+    p1       p2 p3     0        p2 p3    4 + 8: p3 loses its last token
+    p4       p5 p6     1        q3       5 + 4
+    q1 q2    q3        1        p5 p6    6 + 6: q1 loses its first 3 tokens
+    q4 q5    q6        0        q6       9 + 2
+
+1. The walk (`walk_bucket`): p1 to p3 are the first sentences with 12 tokens or more. Of the two boundaries inside, the
+   draw takes the one after p1. The next pair starts at p4 and ends with its document, one token short of the target.
+2. The labels (`balanced`): pairs are sorted by the length that they will have, 11 11 12 12, and of each two neighbors
+   one has label 1, by a coin.
+3. The exchange (`part_alike`, `exchange_alike`): the two pairs with label 1 are of different texts, and take each
+   other's B. Nothing is put back: every sentence is used once.
+4. The cut (`truncate_pairs`): a pair that is too long loses tokens from its longer side, A at the front, B at the back.
 """
 
 # S sentences of the bucket, numbered from 0
@@ -23,7 +40,7 @@ _1 = np.uint64(1)
 
 
 class WalkOptions(NamedTuple):
-    """What the walk draws from, and how long instances are."""
+    """Parameters of the walk: its draws, and how long instances are."""
 
     pass_key: Any
     """Key of all draws of one pass for one length."""
@@ -37,32 +54,6 @@ class WalkOptions(NamedTuple):
     """Documents with fewer tokens are left out."""
 
 
-WHOLE, REACHING, CUT = range(3)  # how a true B ends: with its document, where the target is reached, or cut there
-
-
-class PairColumns(NamedTuple):
-    """The pairs, one element each, as ranges of tokens over the split."""
-
-    a_start: Any
-    """First token of A."""
-    a_end: Any
-    b_start: Any
-    """First token of B: of the one that follows A, until a random one takes its place."""
-    b_end: Any
-    label: Any
-    """1: random, or swapped. Dealt after the walk, which does not depend on it."""
-    key: Any
-    """Key of all further draws of the instance."""
-    target: Any
-    """Tokens wanted of A and B together."""
-    document: Any
-    """Document of the bucket that A is from."""
-    b_length: Any
-    """Tokens of the B that follows A, once it is cut to the target."""
-    kind: Any
-    """How that B ends: `WHOLE`, `REACHING` or `CUT`."""
-
-
 @compiled
 def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
     """Plan the pairs of a bucket, each with the B that follows its A.
@@ -72,13 +63,13 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
         document_starts: First sentence of each document, and the end of the last.
         document_keys: Random key of each document.
         options: `WalkOptions`.
-        pairs: `PairColumns` with room for a pair at every sentence; written.
+        pairs: `data_prep.instances.pairs.Pairs` with room for a pair at every sentence; all but the labels is written.
 
     Returns:
         How many pairs were written.
     """
     pass_key, short_seq_prob, longest, has_random, min_tokens = options
-    a_start, a_end, b_start, b_end, _, keys, targets, documents, b_length, kinds = pairs
+    a_start, a_end, b_start, b_end, _, keys, targets = pairs
     count = 0
     for document in range(len(document_keys)):
         bounds = starts_S[document_starts[document] : document_starts[document + 1] + 1]
@@ -98,12 +89,8 @@ def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
             if is_backwards:  # back from the mirror: what came second there is first in the text
                 a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
             a_start[count], a_end[count], b_start[count], b_end[count] = a, a_stop, b, b_stop
-            keys[count], targets[count], documents[count] = key, target, document
-            excess = excess_by_side(a_stop - a, b_stop - b, target)[1]
-            b_length[count] = b_stop - b - excess
-            kinds[count] = CUT if excess else REACHING if b_stop - a >= target else WHOLE
+            keys[count], targets[count] = key, target
             count += 1
-
             sentence = _next_start(sentence, stop, end)
     return count
 
@@ -140,8 +127,8 @@ def _next_start(sentence, following, end):
 def part_alike(values, texts, num_texts):
     """Part items into groups of neighbours in which no text has more than half of the items.
 
-    A group is as small as can be: all items with one value, and those of the next value too where one text has too
-    many. Items that are left at the end join the last groups.
+    A group is as small as can be: all items with one value and, if one text has too many of them, all items with the
+    next value too. Items that are left at the end join the last groups.
 
     Args:
         values: Ascending.
@@ -164,7 +151,7 @@ def part_alike(values, texts, num_texts):
             for earlier in range(first, item + 1):
                 counts[texts[earlier]] = 0
             first, most = item + 1, 0
-    # What is left has too much of one text: groups before it join until it does not.
+    # The remaining items have too many of one text: earlier groups join them until they do not.
     while first < len(values) and 2 * most > len(values) - first:
         num_groups -= 1
         before = ends[num_groups - 1] if num_groups else 0
@@ -182,9 +169,9 @@ def part_alike(values, texts, num_texts):
 def exchange_alike(ends, texts, keys):
     """Return from whom each item takes: within its group, never from its own text, and from every item one takes.
 
-    Items of a group stand in a row, those of a text next to each other. Each takes from the one half of the group
-    further on, from the start again where the row ends: that one is of another text, since no text has more than half.
-    If the largest text leaves room, a stretch of items may take from one another's in any order.
+    Items of a group stand in a row, with the items of a text next to each other. Each takes from the item half a group
+    further on (the row is a circle), which is of another text, since no text has more than half of the group. If the
+    largest text leaves room, the items of a stretch swap these at random.
 
     Args:
         ends: Where each group ends.
@@ -211,20 +198,20 @@ def exchange_alike(ends, texts, keys):
 
 @compiled
 def truncate_pairs(pairs, longest, has_random, text):
-    """Cut pairs to the tokens wanted. Nothing is left of B where A's last word fills the instance.
+    """Cut pairs to the tokens wanted. Nothing is left of B if A's last word fills the instance.
 
     google-research/bert cuts tokens off the front or the back of a side by a coin for each. Here A loses its front and
     B its back, so that a true pair stays adjacent, and A then starts at the start of a word. A sentence order pair is
     cut in another way, since there the cuts must not tell which side came first.
 
     Args:
-        pairs: `PairColumns`, changed.
+        pairs: `data_prep.instances.pairs.Pairs`, changed.
         longest: Tokens of A and B together, at most.
         has_random: Whether label 1 means a random B or swapped sides.
         text: Ids of all tokens of the bucket that A is from, the number of the first of them over the split, and
             whether a piece continues a word, for each id.
     """
-    a_start, a_end, b_start, b_end, labels, keys, targets, _, _, _ = pairs
+    a_start, a_end, b_start, b_end, labels, keys, targets = pairs
     tokens, first_token, is_subword = text
     for pair in range(len(targets)):
         a, a_stop, b, b_stop = a_start[pair], a_end[pair], b_start[pair], b_end[pair]

@@ -7,7 +7,7 @@ from megabert.compiled import compiled
 
 @compiled
 def count_shown(ids_T, offsets, positions_M, ends_M, originals_M, mask):
-    """Return how many predictions are shown as [MASK], and how many others as what they were.
+    """Return the number of predictions that are shown as [MASK], and of others that are shown unchanged.
 
     Args:
         ids_T: Ids of all instances, masked.

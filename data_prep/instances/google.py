@@ -48,14 +48,10 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     b_start[rows], b_length[rows] = _text_of(bucket.documents, other, keys[chosen[rows]], wanted)
     # Each token over the limit is taken from the front or the back of its side, by its own coin.
     from_a, from_b = excess_by_side(a_length, b_length, options.metadata.max_seq_length - SPECIALS_OF_A_PAIR)
-    return Pairs(
-        a_start + heads(mix(keys[chosen], TRUNCATE, 0), from_a),
-        a_length - from_a,
-        b_start + heads(mix(keys[chosen], TRUNCATE, 1), from_b),
-        b_length - from_b,
-        is_random[chosen].astype(np.uint8),
-        keys[chosen],
-    )
+    a_start += heads(mix(keys[chosen], TRUNCATE, 0), from_a)
+    b_start += heads(mix(keys[chosen], TRUNCATE, 1), from_b)
+    a_end, b_end = a_start + a_length - from_a, b_start + b_length - from_b
+    return Pairs(a_start, a_end, b_start, b_end, is_random[chosen].astype(np.uint8), keys[chosen], targets[chosen])
 
 
 def _random_documents(bucket: DocumentBucket, options: PairOptions, chosen: Integers) -> Integers:

@@ -5,9 +5,9 @@ The pairing that makes none is here as well: instances of one segment.
 
 # I instances, S sentences of one bucket, numbered from 0
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,42 +93,60 @@ class DocumentBucket:
         """Sentence at which each sentence's document ends."""
         return self.document_starts[1:][self.document_S]
 
+    def document_of(self, tokens: Integers) -> Integers:
+        """Return the document of each token of the bucket, from 0."""
+        return np.searchsorted(self.starts_S[self.document_starts], tokens, side="right") - 1
+
     def keys_S(self, options: PairOptions) -> NDArray[np.uint64]:
         """Return a key for each sentence as the start of an instance, from its document and its number in it."""
         sentence = np.arange(len(self.document_S)) - self.document_starts[self.document_S]
         return mix(options.key, self.document_keys[self.document_S], sentence)
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Instances as ranges of tokens over the split."""
+class Pairs(NamedTuple):
+    """Pairs as ranges of tokens over the split, one element of each array per pair; a single segment has an empty B.
+
+    A NamedTuple, so that a compiled loop can take it. `data_prep.instances.balanced_loops` opens with an example.
+    """
 
     a_start: Integers
-    a_length: Integers
+    """First token of A."""
+    a_end: Integers
+    """The token after A."""
     b_start: Integers
-    b_length: Integers
-    """0 where there is no B."""
+    """First token of B: of the text after A, until a random B takes its place."""
+    b_end: Integers
+    """The token after B."""
     label: NDArray[np.uint8]
     """1: B is random or, for sentence order, the sides are swapped."""
     key: NDArray[np.uint64]
-    """Key of each instance's masks and of its place in the shard."""
-    is_b_first: bool = False
-    """Whether label 1 means that the second range is written first (sentence order)."""
+    """Key of the pair's further draws: its cuts, its masks and its place in the shard."""
+    target: Integers
+    """Tokens wanted of A and B together."""
 
-    def __len__(self) -> int:
-        return len(self.a_start)
+    @property
+    def size(self) -> int:
+        """Number of pairs."""
+        return len(self.key)
 
-    @staticmethod
-    def join(parts: "list[Pairs]") -> "Pairs":
-        """Return the instances of several buckets, one bucket after the other."""
-        names = [field.name for field in fields(Pairs) if field.name != "is_b_first"]
-        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        return replace(parts[0], **columns)
+    @property
+    def a_length(self) -> Integers:
+        """Tokens of each A."""
+        return self.a_end - self.a_start
+
+    @property
+    def b_length(self) -> Integers:
+        """Tokens of each B."""
+        return self.b_end - self.b_start
+
+    @classmethod
+    def join(cls, parts: "list[Pairs]") -> "Pairs":
+        """Return the pairs of several buckets, one bucket after the other."""
+        return cls._make(map(np.concatenate, zip(*parts, strict=True)))
 
     def take(self, rows: NDArray[np.integer] | slice) -> "Pairs":
-        """Return some of the instances, in the order of ``rows``."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "is_b_first"}
-        return replace(self, **{name: column[rows] for name, column in columns.items()})
+        """Return a copy of some of the pairs, in the order of ``rows``."""
+        return Pairs._make(np.array(column[rows]) for column in self)
 
 
 def full_sentences(bucket: DocumentBucket, options: PairOptions) -> Pairs:
@@ -148,6 +166,6 @@ def full_sentences(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     if options.min_tokens:
         is_long = np.diff(starts[bucket.document_starts]) >= options.min_tokens
         chosen = chosen[is_long[bucket.document_S[chosen]]]
-    length = np.minimum(starts[ends[chosen]] - starts[chosen], targets[chosen])
-    nothing = np.zeros_like(chosen)
-    return Pairs(starts[chosen], length, starts[chosen] + length, nothing, nothing.astype(np.uint8), keys[chosen])
+    stops = np.minimum(starts[ends[chosen]], starts[chosen] + targets[chosen])
+    labels = np.zeros(len(chosen), np.uint8)
+    return Pairs(starts[chosen], stops, stops, stops, labels, keys[chosen], targets[chosen])

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from data_prep.config import BuildConfig
 from data_prep.documents.arrow_files import write_batches
@@ -27,11 +26,9 @@ from data_prep.instances.pairs import PairOptions
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.shards import (
-    FlatInstances,
     Manifest,
     ShardEntry,
     ShardMetadata,
-    flat_list,
     instance_schema,
     rows_per_batch,
     write_lengths,
@@ -168,39 +165,33 @@ def _group(length: int, split: str) -> str:
 
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     """Write the shard of a task, bucket by bucket, and its lengths index; no instances give no file."""
-    metadata, tally = task.options.metadata, Tally()
-    tokenizer_of(task.folder / "tokenizer").forget_spans()  # step 3 may have filled this cache in the same process
-    buckets = range(task.bucket, task.bucket + task.buckets)
-    parts, lengths = (_bucket_rows(task, bucket, tally) for bucket in buckets), []
+    metadata, folder = task.options.metadata, task.folder / "tokenizer"
+    tokenizer = tokenizer_of(folder)
+    tokenizer.forget_spans()  # step 3 may have filled this cache in the same process
+    documents = documents_of(task.folder / "documents", task.split, tokenizer.vocab_size)
+    tally, sizes = Tally(), []
 
-    def noted() -> Iterator[pa.RecordBatch]:
-        for part in filter(None, parts):
-            lengths.append(_lengths_of(part, metadata))
-            yield part
+    def parts() -> Iterator[pa.RecordBatch]:
+        for bucket in range(task.bucket, task.bucket + task.buckets):
+            pairs = make_pairs(documents, bucket, task.options, folder)
+            if not pairs.size:
+                continue
+            # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.
+            instances = mask(assemble(documents, pairs, metadata), pairs, metadata, tokenizer.is_subword)
+            tally.add(count_instances(instances, metadata))
+            sizes.append([np.diff(instances.token_starts), np.diff(instances.masked_starts)])
+            yield to_batch(instances, metadata)
 
     # Small and as they are in memory: then a loader reads a row for the price of the bytes around it.
-    batches = _evenly(noted(), rows_per_batch(metadata.max_seq_length))
+    batches = _evenly(parts(), rows_per_batch(metadata.max_seq_length))
     first = next(batches, None)
     if first is None:
         return [], {"rows": 0}
     write_batches(task.path, instance_schema(metadata), chain([first], batches))
-    index = write_lengths(task.path, *(np.concatenate(kind) for kind in zip(*lengths, strict=True)))
-    return [task.path, index], tally.of()
-
-
-def _bucket_rows(task: InstanceTask, bucket: int, tally: Tally) -> pa.RecordBatch | None:
-    """Return the instances of a pass over a bucket, and count them; None if there are none."""
-    metadata, tokenizer = task.options.metadata, tokenizer_of(task.folder / "tokenizer")
-    documents = documents_of(task.folder / "documents", task.split, tokenizer.vocab_size)
-    pairs = make_pairs(documents, bucket, task.options, task.folder / "tokenizer")
-    if not len(pairs):
-        return None
-    # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.
-    instances = assemble(documents, pairs, metadata)
-    masked = mask(instances, pairs, metadata, tokenizer.is_subword)
-    rows = to_batch(instances, masked, pairs.label, metadata)
-    tally.add(count_instances(FlatInstances.of(rows), metadata))
-    return rows
+    # The index has the length of each instance and, if the shard has masks, how many positions are predicted in it.
+    kinds = 1 if metadata.masking == "dynamic" else 2
+    index_file = write_lengths(task.path, *np.concatenate(sizes, axis=1)[:kinds])
+    return [task.path, index_file], tally.of()
 
 
 def _evenly(parts: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -219,12 +210,6 @@ def _evenly(parts: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
         rest = part.slice(whole) if whole < len(part) else None
     if rest is not None:
         yield rest
-
-
-def _lengths_of(rows: pa.RecordBatch, metadata: ShardMetadata) -> list[NDArray[np.int64]]:
-    """Return how long instances are and, where the shard has masks, how many positions are predicted in each."""
-    lists = ("input_ids",) if metadata.masking == "dynamic" else ("input_ids", "masked_lm_positions")
-    return [np.diff(flat_list(rows[name])[1]) for name in lists]
 
 
 def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:

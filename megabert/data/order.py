@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from megabert.errors import DataError
-from megabert.randomness.keyed import mix, mix_before, string_key
+from megabert.randomness.keyed import mix, string_key
 
 BLOCK_ROWS = 8192
 """Rows of a block, as many as record batches of shards first had. A change changes the order of every run."""
@@ -232,7 +232,7 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
-    from megabert.randomness.keyed_loops import shuffled
+    from megabert.randomness.keyed_loops import order_of
 
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
@@ -241,5 +241,5 @@ def _window(order: EpochOrder, index: int) -> Window:
     # Their rows are sorted by keyed hashes. The sort is stable, so that equal hashes, should they ever occur, keep one
     # order everywhere.
     size = sum(stop - first for first, stop in spans)
-    key = mix_before(_ROWS_KEY, order.seed, order.epoch, index)
-    return Window(spans, _window_start(order, index), shuffled(key, size))
+    keys = mix(_ROWS_KEY, order.seed, order.epoch, index, np.arange(size))
+    return Window(spans, _window_start(order, index), order_of(keys).astype(np.int32))

@@ -1,6 +1,6 @@
 """Masked language model targets for many instances at once (Devlin et al. 2019, section 3.1).
 
-What happens to an instance is a function of its ids and its key alone, whatever it is batched with.
+What happens to an instance is a function of its ids and its key alone, in any batch.
 """
 
 # T tokens of all instances, I instances, M predictions of all instances
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from megabert.errors import ConfigError, DataError
 
 MASK_UNITS = ("token", "whole_word", "span")
-"""What is masked as one, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
+"""Units of masking, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
 whole_word: google-research/bert's whole word masking. span: runs of 1 to 10 words, geometrically distributed (SpanBERT,
 Joshi et al. 2020, section 3.1)."""
 MAX_LENGTH = 1 << 16
@@ -24,10 +24,10 @@ MAX_LENGTH = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingOptions:
-    """How instances are masked; the names are those of google-research/bert."""
+    """How instances are masked. The share and the cap have their names in google-research/bert."""
 
     mask_unit: str = "token"
-    """What is masked as one: "token", "whole_word" or "span"."""
+    """Unit that is masked as a whole: "token", "whole_word" or "span"."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens, special ones counted, that is predicted."""
     max_predictions_per_seq: int = 20

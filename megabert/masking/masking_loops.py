@@ -1,4 +1,4 @@
-"""Choosing and masking positions, row by row; `megabert.masking.masking` says what is meant.
+"""Choosing and masking positions, row by row; `megabert.masking.masking` has the definitions.
 
 In plain words: of each instance a number of positions is chosen to be predicted, at random and never [CLS] or [SEP]:
 single tokens, whole words, or spans of words. Of the chosen ones 80% become [MASK], 10% a random piece, and 10% are
@@ -25,9 +25,10 @@ LONGER_SPAN = tuple((1 - 0.8**words) / (1 - 0.8**MAX_SPAN_WORDS) for words in ra
 _ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
 _1, _11, _58 = np.uint64(1), np.uint64(11), np.uint64(58)
 
-# A de Bruijn sequence: its 64 windows of six bits are all different. Shifted left by n, its top six bits are the n-th
-# window, so a table from windows to n tells by how much it was shifted (Leiserson, Prokop, Randall 1998, "Using de
-# Bruijn sequences to index a 1 in a computer word").
+# A trick in place of the instruction that counts trailing zeros, which numba does not offer. This constant is a de Bruijn
+# sequence: its 64 windows of six bits are all different. Multiplied by 2**n, that is, shifted left by n, its top six bits
+# are the n-th window. So a table from windows to n tells by which power of two it was multiplied (Leiserson, Prokop,
+# Randall 1998, "Using de Bruijn sequences to index a 1 in a computer word").
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _BIT_OF = np.zeros(64, np.int64)
 for _bit in range(64):
@@ -38,6 +39,16 @@ for _bit in range(64):
 def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bounds):
     """Choose positions in all rows and mask them.
 
+    One row in, one row out, if three of its eleven positions are wanted
+    (`tests/unit/masking/test_worked_example.py` runs it)::
+
+        ids in       [CLS] the cat sat on the mat [SEP] it slept [SEP]
+        positions    1 4 9
+        originals    the on slept
+        ids out      [CLS] the cat sat [MASK] the mat [SEP] it on [SEP]
+
+    Position 1 is kept as it is, 4 becomes [MASK], and 9 a random piece. Nothing else of the row is predicted.
+
     Args:
         masked: `megabert.masking.MaskedInstances`: the ids before masking, changed; the rest is written, and has room
             for all that is wanted.
@@ -45,7 +56,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
         keys_R: Random key of each instance.
         wanted_R: How many positions to choose, at most.
         mask_unit: `TOKEN`, `WHOLE_WORD` or `SPAN`.
-        pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty where it is not needed.
+        pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty if single tokens are masked.
         action_bounds: What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK]
             (80% by default), from there to below the second a random piece (10%), and above it is kept (10%).
     """
@@ -53,8 +64,8 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
     ids_T, positions_M, originals_M, ends = masked
     cls_id, sep_id, mask_id, vocab_size, is_subword = pieces
     mask = ids_T.dtype.type(mask_id)
-    # Scratch for the longest row, used by all. The first array counts up; whoever changes it puts it back or fills it
-    # again.
+    # Scratch for the longest row, used by all. The first array counts up; a row that changes it restores it, or fills
+    # it anew.
     longest = 0
     for row in range(len(keys_R)):
         longest = max(longest, offsets[row + 1] - offsets[row])
@@ -101,7 +112,8 @@ def _list_chosen(chosen, length, positions_M, count):
 def _lowest_bit(bits):
     """Return the number of the lowest bit that is set.
 
-    ``bits & -bits`` leaves that bit alone, a power of two; the product shifts the de Bruijn sequence by its number.
+    ``bits & -bits`` keeps only that bit, which is 2**n. Times the de Bruijn sequence, its top six bits (``>> 58``) are
+    the window in which the table finds n. For bits 0b1100: 0b0100 is 2**2, and the answer 2.
     """
     return _BIT_OF[((bits & (~bits + _1)) * _DE_BRUIJN) >> _58]
 
@@ -120,11 +132,11 @@ def _find_specials(ids, specials, positions):
 
 @inlined
 def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
-    """Choose single positions: one after the other is drawn from those that are left (Fisher-Yates).
+    """Choose single positions: one after the other is drawn from the remaining ones (Fisher-Yates).
 
     ``order`` is a permutation of the numbers of all tokens that are not special, and starts as 0, 1, 2, ... Draw
     ``index`` picks one of its elements from ``index`` on and puts the element at ``index`` in its place, so the next
-    draw sees only what is left. A whole shuffle would touch every token; this one stops after the wanted number, a
+    draw sees only the others. A whole shuffle would touch every token; this one stops after the wanted number, a
     seventh of them.
     """
     order, special_positions, taken = scratch
@@ -148,7 +160,7 @@ def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
 def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, scratch, chosen):
     """Choose whole words in random order while they fit, or spans of words; drawn only as far as needed.
 
-    A word that is longer than what is left of the wanted number is passed over, and the next one tried, as in
+    A word that would exceed the wanted number is passed over, and the next one tried, as in
     google-research/bert: an instance may end with fewer predictions than wanted, never with more or with part of a
     word.
     """

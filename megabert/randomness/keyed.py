@@ -82,23 +82,10 @@ def mix(*words: ArrayLike) -> NDArray[np.uint64]:
         *words: Integers or integer arrays; negative values wrap modulo 2**64.
 
     Returns:
-        Uint64 array of the broadcast shape (shape ``()`` where every word is a scalar).
+        Uint64 array of the broadcast shape (shape ``()`` if every word is a scalar).
     """
-    return _mix(len(words), words)
-
-
-def mix_before(*words: ArrayLike) -> np.uint64:
-    """Return what `mix` makes of all words but the last, for a loop that goes through last words.
-
-    There ``extend(mix_before(a, b), c)`` is ``mix(a, b, c)``.
-    """
-    return np.uint64(_mix(len(words) + 1, words))
-
-
-def _mix(count: int, words: tuple[ArrayLike, ...]) -> NDArray[np.uint64]:
-    """Hash the first words of ``count``."""
     with np.errstate(over="ignore"):  # numpy warns of scalars that wrap, not of arrays
-        key = begin(_words(count))
+        key = begin(_words(len(words)))
         for word in words:
             key = extend(key, _words(word))
     return np.asarray(key, dtype=np.uint64)

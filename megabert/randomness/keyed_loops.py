@@ -1,11 +1,11 @@
 """Keyed draws inside compiled loops, and the orders that keys give: sorting, shuffling, permuting without a table.
 
-The draws are those of `megabert.randomness.keyed` for one key at a time; the numbers are the same, since numba compiles
-the very functions that numpy runs. What is added here are conversions, since a loop's counters are signed, and one
-function for each number of words, since a loop cannot take any number of them.
+A draw takes one key and gives the same number as in `megabert.randomness.keyed`, since numba compiles the very functions
+that numpy runs. This file adds conversions, since a loop's counters are signed, and one function for each
+number of words, since a loop cannot take any number of them.
 
-The order of random keys is how anything here is shuffled: `order_of` sorts any numbers, `shuffled` makes the order of
-the hashes of a range. `permute` is for ranges that are too long for a table.
+Things are shuffled by the order of random keys: `order_of` sorts any numbers. `permute` is for ranges that are too long
+for a table.
 """
 
 import numpy as np
@@ -22,12 +22,6 @@ _1 = np.uint64(1)
 _DIGIT_BITS, _DIGITS = 11, 3
 _DIGIT_SHIFT, _DIGIT_MASK = np.uint64(_DIGIT_BITS), np.uint64((1 << _DIGIT_BITS) - 1)
 _SORTED_BITS = np.uint64(_DIGITS * _DIGIT_BITS)
-# `shuffled` sorts by two smaller ones, words whose lower 16 bits are the number itself.
-_MOST_NUMBERS = 1 << 16
-_NUMBER = np.uint64(_MOST_NUMBERS - 1)
-_SMALL_DIGIT_BITS = 9
-_SMALL_DIGIT_MASK = np.uint64((1 << _SMALL_DIGIT_BITS) - 1)
-_LOW, _HIGH = np.uint64(64 - 2 * _SMALL_DIGIT_BITS), np.uint64(64 - _SMALL_DIGIT_BITS)
 _ROUNDS = 6  # of the Feistel network
 
 
@@ -65,12 +59,12 @@ def below(key, bound):
 
 @compiled
 def order_of(numbers):
-    """Return the rows in ascending order of their numbers, equal ones by row; several times as fast as `numpy.argsort`.
+    """Return the rows in ascending order of their numbers, equal ones by row; faster than `numpy.argsort`.
 
     A radix sort of the upper 33 bits in use: the numbers are sorted by their lowest digit of 11 bits, then by the next,
     and so on; each round keeps the order of the one before among equal digits, so after the last round all is in order.
     Bits below the 33 are not sorted that way. Hashes that agree in their upper 33 bits are rare and next to each other
-    by then, so an insertion sort over the whole, one comparison a number, finishes the work.
+    by then, so an insertion sort over the whole, one comparison per number, finishes the work.
 
     Args:
         numbers: Not negative; below 2**33, or hashes. Others are sorted as well, but slowly where many agree in their
@@ -115,70 +109,6 @@ def _insert_in_order(words, rows):
             words[slot], rows[slot] = words[slot - 1], rows[slot - 1]
             slot -= 1
         words[slot], rows[slot] = word, row
-
-
-@compiled
-def shuffled(key, size):
-    """Return ``range(size)`` in the order of the hashes of its numbers, equal hashes in the order of the numbers.
-
-    A word holds the upper 48 bits of a hash and, below them, its number. Two rounds of a radix sort, each by 9 bits and
-    in the order of the one before, leave the words in order but for some neighbors, which insertion exchanges.
-
-    Args:
-        key: Uint64, from `mix_before`: the hash of a number is ``extend(key, number)``.
-        size: How many numbers, below 2**31.
-
-    Returns:
-        Int32.
-    """
-    # One array for both: malloc would give the memory of two back to the system each time, and take it page by page.
-    words, others = np.empty((2, size), np.uint64)
-    # Nothing but the hash in this loop, so that the compiler makes several at a time.
-    for number in range(size):
-        words[number] = (extend(key, np.uint64(number)) & ~_NUMBER) | np.uint64(number)
-    _sort_by_digit(words, others, _LOW)
-    _sort_by_digit(others, words, _HIGH)
-    for index in range(1, size):
-        word, slot = words[index], index
-        while slot > 0 and words[slot - 1] > word:
-            words[slot] = words[slot - 1]
-            slot -= 1
-        words[slot] = word
-
-    # Where two hashes agree in 48 bits, once in a hundred thousand windows, the lower 16 decide.
-    order, is_equal, before = np.empty(size, np.int32), size > _MOST_NUMBERS, ~np.uint64(0)
-    for index, word in enumerate(words):
-        order[index] = word & _NUMBER
-        is_equal |= index > 0 and (word ^ before) <= _NUMBER
-        before = word
-    if is_equal:
-        for number in range(size):
-            words[number] = extend(key, np.uint64(number))
-        order[:] = order_of(words)
-    return order
-
-
-@inlined
-def _sort_by_digit(words, others, shift):
-    """Copy words to others in the order of a digit, equal ones in the order in which they are.
-
-    Args:
-        words: Uint64.
-        others: Uint64, written.
-        shift: Bits below the digit.
-    """
-    # Where the next word with each digit goes.
-    slots = np.zeros(1 << _SMALL_DIGIT_BITS, np.uint32)
-    for word in words:
-        slots[(word >> shift) & _SMALL_DIGIT_MASK] += 1
-    total = 0
-    for digit in range(len(slots)):
-        slots[digit], total = total, total + slots[digit]
-    for word in words:
-        digit = (word >> shift) & _SMALL_DIGIT_MASK
-        slot = slots[digit]
-        others[slot] = word
-        slots[digit] = slot + 1
 
 
 @compiled

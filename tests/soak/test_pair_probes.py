@@ -82,7 +82,7 @@ def pairs_of(folder: Path, length: int, pairing: str, least: int = ROWS):
         for bucket in range(len(text.documents.bucket_starts) - 1):
             pairs = make_pairs(text.documents, bucket, options, folder / "tokenizer")
             columns.append((pairs.a_start, pairs.a_length, pairs.b_start, pairs.b_length, pairs.label))
-            rows += len(pairs)
+            rows += pairs.size
         pass_number += 1
     return text, [np.concatenate(column) for column in zip(*columns, strict=True)]
 

@@ -12,8 +12,8 @@ from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
 from data_prep.instances.assemble import in_order, make_pairs
 from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.balanced_loops import PairColumns, excess_by_side, exchange_alike, part_alike, truncate_pairs
-from data_prep.instances.pairs import DocumentBucket
+from data_prep.instances.balanced_loops import excess_by_side, exchange_alike, part_alike, truncate_pairs
+from data_prep.instances.pairs import DocumentBucket, Pairs
 from data_prep.pipeline import build
 from megabert.randomness.keyed import mix
 
@@ -148,7 +148,8 @@ def test_sentence_order_swaps_half(built):
 def test_neither_cuts_nor_lengths_tell_the_order(built, length):
     """A table of answers for what each pair looks like, learned on half of the documents, is of no use on the rest."""
     documents, found = pairs_of(built, length, objective="sop", passes=30)
-    first, first_length, second, second_length = map(np.concatenate, zip(*map(in_order, found), strict=True))
+    sides = (in_order(pairs, "sop") for pairs in found)
+    first, first_length, second, second_length = map(np.concatenate, zip(*sides, strict=True))
     edges = (first, first + first_length, second, second + second_length)
     sentences = WholeSplit.of(documents).tokens_of_sentences
     is_whole = sum(np.isin(edge, sentences) << place for place, edge in enumerate(edges))
@@ -171,7 +172,7 @@ def test_passes_differ_and_repeat(built):
     options = [pair_options(64, seed=3, pass_number=d) for d in (0, 0, 1)]
     first, again, other = (make_pairs(documents, 0, option, built.folder / "tokenizer") for option in options)
     assert np.array_equal(first.b_start, again.b_start)
-    assert len(first) != len(other) or not np.array_equal(first.b_start, other.b_start)
+    assert first.size != other.size or not np.array_equal(first.b_start, other.b_start)
 
 
 def test_closed_form_of_truncation_equals_the_loop():
@@ -192,7 +193,7 @@ def test_first_word_of_a_document_is_not_extended_into_the_one_before():
     # Byte-level BPE of a script without spaces: id 0 begins a word, but no piece tells where a document's first begins.
     tokens = np.repeat([0, 1], [1, 34])
     ends = {"a_start": 5, "a_end": 25, "b_start": 25, "b_end": 35, "target": 20}
-    pairs = PairColumns(*(np.array([ends.get(name, 0)]) for name in PairColumns._fields))
+    pairs = Pairs(*(np.array([ends.get(name, 0)]) for name in Pairs._fields))
     truncate_pairs(pairs, 40, True, (tokens, 0, np.array([False, True])))
     assert [pairs.a_start[0], pairs.a_end[0], pairs.b_start[0], pairs.b_end[0]] == [5, 25, 25, 35]
 
