@@ -110,7 +110,7 @@ def run_step(step: str, folder: Path, language: str) -> None:
     """Run a step on the document of a folder; print the peak of this process."""
     from data_prep.config import BuildConfig, CleanConfig, SourceConfig
     from data_prep.extract.inputs import find_files, plan_chunks
-    from data_prep.steps import step1_extract, step3_tokenize
+    from data_prep.steps import step1_extract, step3_tokens
     from data_prep.vocabulary.training import VocabularyOptions
     from data_prep.vocabulary.words import CountTask, count_words
 
@@ -123,7 +123,7 @@ def run_step(step: str, folder: Path, language: str) -> None:
     elif step == "words":
         count_words(CountTask((text,), 1.0, VocabularyOptions(), folder / "words"))
     else:
-        step3_tokenize.tokenize(step3_tokenize.TokenizeTask(text, folder / step, 0.0, folder / "tokens.arrow"))
+        step3_tokens.tokenize(step3_tokens.TokenizeTask(text, folder / step, 0.0, folder / "tokens.arrow"))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10)
 
 

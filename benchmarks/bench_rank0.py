@@ -27,7 +27,7 @@ from data_prep.checks.corpus_counts import corpus_counts  # noqa: E402
 from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
 from data_prep.config import BuildConfig, CleanConfig, SourceConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
-from data_prep.execution.build_state import Origins, installed_versions  # noqa: E402
+from data_prep.execution.build_state import BuildState, installed_versions  # noqa: E402
 from data_prep.execution.executors import Executor  # noqa: E402
 from data_prep.execution.problems import EXAMPLES  # noqa: E402
 from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
@@ -36,10 +36,11 @@ from data_prep.extract.opening import InputFile  # noqa: E402
 from data_prep.instances.assemble import LENGTH_BINS  # noqa: E402
 from data_prep.pipeline import build as build_all  # noqa: E402
 from data_prep.steps.step1_extract import PART_CHARACTERS, extract_documents  # noqa: E402
-from data_prep.steps.step3_tokenize import tokenize_documents  # noqa: E402
-from data_prep.steps.step4_merge_chunks import merge_chunks  # noqa: E402
-from data_prep.steps.step5_bucket import BUCKET_TOKENS, count_buckets, fill_buckets  # noqa: E402
-from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances  # noqa: E402
+from data_prep.steps.step3_tokens import tokenize_documents  # noqa: E402
+from data_prep.steps.step4_chunks import merge_chunks  # noqa: E402
+from data_prep.steps.step5_documents import BUCKET_TOKENS, count_buckets, fill_buckets  # noqa: E402
+from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances  # noqa: E402
+from megabert.config.loading import to_dict  # noqa: E402
 from megabert.shards import lengths_path, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
@@ -170,7 +171,7 @@ def documents(build: Build, files: list[InputFile], clock: Clock | None) -> tupl
     kept = fill_buckets(build, merged, buckets, 30_522)
     stop(f"buckets {buckets} and index")
     corpus = corpus_counts(build.config, extracted, tokenized, kept)
-    return corpus, count_buckets_a_shard(build.config, buckets["train"], corpus["tokens"])
+    return corpus, count_buckets_per_shard(build.config, buckets["train"], corpus["tokens"])
 
 
 def main() -> None:
@@ -191,7 +192,7 @@ def main() -> None:
         build_all(small, Path(folder) / "small", Executor())  # for a tokenizer
         root.mkdir()
         (Path(folder) / "small" / "tokenizer").rename(root / "tokenizer")
-        build = Build(root, config, ranks, installed_versions(), Origins({}))
+        build = Build(root, config, ranks, BuildState(to_dict(config), [], installed_versions()))
         number = int(options.terabytes * 1e12 / FILE_BYTES)
         files = [InputFile(f"parts/{n:06d}.jsonl", FILE_BYTES, 0, "jsonl", "utf-8", "text") for n in range(number)]
         measure(build, ranks, files, options)
@@ -204,9 +205,9 @@ def measure(build: Build, ranks: SyntheticRanks, files: list[InputFile], options
     )
     clock = Clock(ranks)
     first = time.process_time() - ranks.own_s
-    corpus, buckets_a_shard = documents(build, files, clock)
-    manifests = make_instances(build, corpus, buckets_a_shard)
-    clock.stop(f"instances, {buckets_a_shard} buckets a shard, manifests")
+    corpus, buckets_per_shard = documents(build, files, clock)
+    manifests = make_instances(build, corpus, buckets_per_shard)
+    clock.stop(f"instances, {buckets_per_shard} buckets per shard, manifests")
     seconds = time.process_time() - ranks.own_s - first
     print(f"all: {seconds:.1f} CPU s; messages {ranks.messages:,}, {ranks.bytes:,} bytes")
     print(
@@ -226,7 +227,7 @@ def measure(build: Build, ranks: SyntheticRanks, files: list[InputFile], options
     ranks.units.clear()
     documents(build, files, None)
     clock.stop("restart with the documents made, unplanned")
-    make_instances(build, corpus, buckets_a_shard)
+    make_instances(build, corpus, buckets_per_shard)
     clock.stop("restart with the instances made")
     assert not ranks.units, "a unit was done again"
     sizes = {path.name: path.stat().st_size >> 20 for path in build.path("work", "records").glob("*.jsonl")}

@@ -18,9 +18,9 @@ from data_prep.extract.inputs import chunk_size
 from data_prep.extract.opening import InputFile
 from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step2_vocabulary import counting_units
-from data_prep.steps.step4_merge_chunks import MAX_FILES, plan_levels
-from data_prep.steps.step5_bucket import count_buckets
-from data_prep.steps.step6_instances import BYTES_A_TOKEN, count_buckets_a_shard
+from data_prep.steps.step4_chunks import MAX_FILES, plan_levels
+from data_prep.steps.step5_documents import count_buckets
+from data_prep.steps.step6_instances import BYTES_PER_TOKEN, count_buckets_per_shard
 from data_prep.text_sample import TextSample, english
 from megabert.errors import ConfigError, DataError
 from megabert.path_arguments import takes_paths
@@ -42,11 +42,11 @@ VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
 """Training of a vocabulary from so much text, in one process. Less takes less in proportion; more is a sample."""
 WORKER_MIB, RANK0_MIB, RANK0_BYTES_PER_UNIT = 425, 400, 820
 """Memory of a worker; that of rank 0, and what a restart takes there for each finished unit of any step."""
-RANK0_S_A_UNIT = 150e-6
+RANK0_S_PER_UNIT = 150e-6
 """Time in which rank 0 makes, hands out and records a unit."""
 ASKED_BUCKET_TOKENS = 20_000_000
 """Tokens that ``buckets`` may put into each, about; twice as many are refused."""
-WORK_BYTES_A_TOKEN = 40
+WORK_BYTES_PER_TOKEN = 40
 """Memory of a worker for each token of the bucket that it works on, about."""
 
 
@@ -138,35 +138,35 @@ def estimate(
     used_tokens = round(used / sample.bytes_per_token)
     buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens}, used_tokens)
     _require_small_buckets(config, used_tokens, buckets["train"])
-    levels = plan_levels(TokenFiles(lambda block, number: Path(), texts), Path(), buckets["train"])
-    all_buckets, a_shard = sum(buckets.values()), count_buckets_a_shard(config, buckets["train"], used_tokens)
-    shards = config.dupe_factor * -(-buckets["train"] // a_shard)
-    validation_shards = -(-buckets.get("validation", 0) // a_shard)
+    levels = plan_levels(TokenFiles(Path(), "", texts), Path(), buckets["train"])
+    all_buckets, per_shard = sum(buckets.values()), count_buckets_per_shard(config, buckets["train"], used_tokens)
+    shards = config.dupe_factor * -(-buckets["train"] // per_shard)
+    validation_shards = -(-buckets.get("validation", 0) // per_shard)
     copies = used / max(text_bytes, 1)  # documents and instances are made after weights
     passes = len(config.lengths) * (config.dupe_factor + config.validation_share) * copies
     speeds = {**RATES, **(rates or {})}
 
     def stage(title: str, step: str, units: int, opened: int, files: int, size: float, times: float = 1) -> Stage:
         busy = times * text_bytes / 1e6 / speeds[step] / min(ranks, units)
-        return Stage(title, units, opened, files, round(size * text_bytes), max(busy, units * RANK0_S_A_UNIT))
+        return Stage(title, units, opened, files, round(size * text_bytes), max(busy, units * RANK0_S_PER_UNIT))
 
     stages = [
         _hash_stage(files, ranks),
         stage("extract", "extract", chunks, chunks, texts, EXTRACTED),
         _vocabulary_stage(config, texts, text_bytes),
-        stage("tokenize", "tokens", texts, texts, texts, TOKENIZED),
+        stage("tokens", "tokens", texts, texts, texts, TOKENIZED),
     ]
     for before, after in pairwise(levels):
         merged = after.blocks * after.files
         opened = before.files * max(before.blocks, after.blocks)
-        stages.append(stage("merge", "chunks", merged, opened, merged, TOKENIZED))
+        stages.append(stage("chunks", "chunks", merged, opened, merged, TOKENIZED))
     last = levels[-1]
     opened = all_buckets * last.files + last.blocks * last.files
-    stages.append(stage("buckets", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))
+    stages.append(stage("documents", "documents", all_buckets, opened, all_buckets, TOKENIZED * copies))
     units = len(config.lengths) * (shards + validation_shards)
     masks = DYNAMIC_SIZE if config.masking == "dynamic" else 1.0
-    size = passes * masks * BYTES_A_TOKEN[config.pairing] / sample.bytes_per_token
-    stages.append(stage("instances", "instances", units, 4 * units * a_shard, 2 * units, size, passes))
+    size = passes * masks * BYTES_PER_TOKEN[config.pairing] / sample.bytes_per_token
+    stages.append(stage("instances", "instances", units, 4 * units * per_shard, 2 * units, size, passes))
     work = sum(stage.bytes for stage in stages[:-1])
     memory = RANK0_MIB + (sum(stage.units for stage in stages) * RANK0_BYTES_PER_UNIT >> 20)
     # A bucket's range of hashes may begin in one block and end in another.
@@ -197,7 +197,7 @@ def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> No
         held, enough = tokens // buckets, -(-tokens // ASKED_BUCKET_TOKENS)
         raise ConfigError(
             f"buckets={buckets} puts {held:,} tokens into each, which a worker holds in memory (about "
-            f"{held * WORK_BYTES_A_TOKEN / 2**30:,.0f} GiB). Leave buckets out, or give {enough:,} or more."
+            f"{held * WORK_BYTES_PER_TOKEN / 2**30:,.0f} GiB). Leave buckets out, or give {enough:,} or more."
         )
 
 

@@ -1,9 +1,9 @@
 """The build of shards from text, as the list of its steps.
 
-    extract -> vocabulary -> tokenize -> merge chunks -> buckets and index -> instances and manifests
+    extract -> vocabulary -> tokens -> chunks (merged) -> documents (buckets and index) -> instances and manifests
 
 Each step is a list of units of work. Units depend on the inputs and the configuration alone, so any number of workers
-and any number of interruptions give the same bytes; a build that is started again does what is not finished.
+and any number of interruptions give the same bytes; a build that is started again does the rest.
 """
 
 import sys
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -44,10 +44,10 @@ from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
 from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
-from data_prep.steps.step3_tokenize import split_documents_again, tokenize_documents
-from data_prep.steps.step4_merge_chunks import merge_chunks
-from data_prep.steps.step5_bucket import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
-from data_prep.steps.step6_instances import count_buckets_a_shard, make_instances
+from data_prep.steps.step3_tokens import split_documents_again, tokenize_documents
+from data_prep.steps.step4_chunks import merge_chunks
+from data_prep.steps.step5_documents import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
+from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
 from data_prep.text_sample import sample_text
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
@@ -75,7 +75,7 @@ class Built:
 
 @dataclass(frozen=True)
 class DocumentPlan:
-    """What steps 1 to 5 came to: the content of ``work/plan.json``, written when they are done."""
+    """Outcome of steps 1 to 5: the content of ``work/plan.json``, written when they are done."""
 
     buckets: dict[str, Number]
     """Number of buckets of each split."""
@@ -93,26 +93,15 @@ class DocumentPlan:
         return corpus_counts(config, self.extracted, self.tokenized, self.kept)
 
 
-class Tokenized(NamedTuple):
-    """What steps 1 to 3 came to."""
-
-    files: TokenFiles
-    extracted: Counts
-    tokenized: Counts
-    duplicates: Counts
-    """What step 5 has dropped of these documents already."""
-    report: list[str]
-
-
 @takes_paths
 def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> Built:
-    """Make shards from text, or finish what an earlier run began.
+    """Make shards from text, or finish the work of an earlier run.
 
     Args:
         config: What to build.
         output: Folder of the build.
         executor: Does the work; entered and left here.
-        needs_space: Whether to refuse to begin where the disk has less space than the build is going to take.
+        needs_space: Whether to refuse to begin if the disk has less space than the build is going to take.
 
     Raises:
         ConfigError: The folder was begun with another configuration.
@@ -130,7 +119,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
         if earlier is not None:
             require_text_as_before(output, earlier.config, to_dict(config))
         state = remember(output, config, earlier, hash_inputs(files, executor))
-        begun = Build(output, config, executor, state.versions, state.origins)
+        begun = Build(output, config, executor, state)
         if state.before:
             set_aside(output)
         with _repeats_said(earlier, state):
@@ -144,14 +133,14 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
             documents_of.cache_clear()  # another build in this process may have opened the ones before
             # 6. Pairs and masks, for each length and each pass over each bucket.
             corpus = plan.corpus(config)
-            buckets_a_shard = count_buckets_a_shard(config, plan.buckets["train"], corpus["tokens"])
-            manifests = make_instances(begun, corpus, buckets_a_shard)
+            buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"])
+            manifests = make_instances(begun, corpus, buckets_per_shard)
     return Built(output, manifests, plan.report)
 
 
 @contextmanager
 def _repeats_said(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
-    """Say what another setting repeats, and how long that took."""
+    """Print the parts that another setting repeats, and how long that took."""
     changes = describe_repeats(earlier.config, state.config) if earlier else None
     if not changes:
         yield
@@ -172,41 +161,41 @@ def _remove_work(build: Build) -> None:
 
 def _make_documents(build: Build, files: list[InputFile], before: str) -> DocumentPlan:
     """Run steps 1 to 5: from the input, or from documents of earlier settings, to shuffled, tokenized documents."""
-    begun = _split_again(build, before) if before else _tokenize_input(build, files)
+    tokenized, plan = _split_again(build, before) if before else _tokenize_input(build, files)
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
-    buckets = count_buckets(build.config, begun.tokenized)
+    buckets = count_buckets(build.config, plan.tokenized)
     # 4. Many chunks become few files first; of up to 256, nothing is done.
-    merged = merge_chunks(build, begun.files, buckets["train"], vocab_size)
+    merged = merge_chunks(build, tokenized, buckets["train"], vocab_size)
     # 5. Each bucket takes a range of hashes out of all of these files: that shuffles the corpus.
-    kept = fill_buckets(build, merged, buckets, vocab_size) | begun.duplicates
-    plan = DocumentPlan(buckets, begun.extracted, begun.tokenized, kept, begun.report)
+    kept = fill_buckets(build, merged, buckets, vocab_size) | plan.kept
+    plan = replace(plan, buckets=buckets, kept=kept)
     require_pairs(build.config, plan.corpus(build.config))
-    atomic_write(build.path(PLAN_NAME), seal(asdict(plan), build.origins.context("plan")))
+    atomic_write(build.path(PLAN_NAME), seal(asdict(plan), build.state.context("plan")))
     return plan
 
 
-def _tokenize_input(build: Build, files: list[InputFile]) -> Tokenized:
-    """Run steps 1 to 3."""
+def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, DocumentPlan]:
+    """Run steps 1 to 3; return their files, and a plan that still lacks steps 4 and 5."""
     # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
     split = first_trained(build.config, _documents(extracted), [(path, EXTRACTED) for path in texts], build.executor)
-    # 2. The tokenizer, trained on the whole corpus or, where that is large, on a sample of its documents.
+    # 2. The tokenizer, trained on the whole corpus or, if that is large, on a sample of its documents.
     report = train_or_copy_vocabulary(build, texts, extracted["characters"])
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
     chunks, tokenized = tokenize_documents(build, texts, split)
-    return Tokenized(chunks, extracted, tokenized, {}, report)
+    return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
 
 
-def _split_again(build: Build, before: str) -> Tokenized:
+def _split_again(build: Build, before: str) -> tuple[TokenFiles, DocumentPlan]:
     """Take the documents of earlier settings in place of steps 1 to 3; only their splits change.
 
     Args:
         build: The build.
-        before: What their plan and records are sealed with.
+        before: Digest that their plan and records are sealed with.
     """
     remedy = "Delete the folder, or give --output a new one."
-    plan = _read_plan(build, SET_ASIDE[PLAN_NAME], build.origins.context("plan", before), remedy)
+    plan = _read_plan(build, SET_ASIDE[PLAN_NAME], build.state.context("plan", before), remedy)
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
     sources = [
         bucket_path(build.path(SET_ASIDE["documents"]), split, bucket)
@@ -217,10 +206,11 @@ def _split_again(build: Build, before: str) -> Tokenized:
     split = first_trained(
         build.config, _documents(plan.extracted), [(path, schema) for path in sources], build.executor
     )
-    chunks, held_out = split_documents_again(build, sources, build.origins.context("documents", before), split)
+    chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), split)
     tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
+    # Duplicates are gone already, so step 5 finds none: their earlier count stays.
     duplicates = {name: plan.kept[name] for name in ("duplicate_documents",) if name in plan.kept}
-    return Tokenized(chunks, plan.extracted, tokenized, duplicates, plan.report)
+    return chunks, replace(plan, tokenized=tokenized, kept=duplicates)
 
 
 def _documents(extracted: Counts) -> int:
@@ -229,14 +219,14 @@ def _documents(extracted: Counts) -> int:
 
 
 def _finished_documents(build: Build) -> DocumentPlan | None:
-    """Return what an earlier run's steps 1 to 5 came to if all that they made is there and sound, else None.
+    """Return the outcome of an earlier run's steps 1 to 5 if all of their files are there and sound, else None.
 
     Then the intermediate files, which a finished build deletes, are not needed and not made again.
     """
     if not build.path(PLAN_NAME).exists():
         return None
     try:
-        plan = _read_plan(build, PLAN_NAME, build.origins.context("plan"), "Steps 1 to 5 are done again.")
+        plan = _read_plan(build, PLAN_NAME, build.state.context("plan"), "Steps 1 to 5 are done again.")
     except DataError as error:
         print(f"warning: {error}", file=sys.stderr)
         return None
@@ -251,12 +241,12 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
 
 
 def _read_plan(build: Build, name: str, context: str, remedy: str) -> DocumentPlan:
-    """Read a plan whose counts are those of a corpus.
+    """Read a plan, and check that a corpus can have its counts.
 
     Args:
         build: The build.
         name: Path of the plan in its folder.
-        context: What the plan belongs to, as `sealed` has it.
+        context: Context of its seal.
         remedy: The end of the error if it is damaged.
     """
     path = build.path(name)

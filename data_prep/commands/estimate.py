@@ -68,7 +68,7 @@ def estimate_lines(plan: BuildEstimate) -> list[str]:
     ]
     headers = ("step", "units", "files opened", "files written", "bytes written", "time")
     table = render_table(rows, headers=headers, align="lrrrrr").splitlines()
-    shuffle = sum(s.bytes for s in plan.stages if s.title in ("tokenize", "merge", "buckets"))
+    shuffle = sum(s.bytes for s in plan.stages if s.title in ("tokens", "chunks", "documents"))
     idle = max(0, plan.ranks - max(s.units for s in plan.stages))
     return [
         f"{shown(plan.text_bytes)} of {_kind(plan)}, {plan.ranks:,} ranks; about:",

@@ -6,7 +6,7 @@ which batches these are follows from the range alone.
 """
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -50,8 +50,9 @@ class TokenFile:
 class TokenFiles:
     """All files of one step: the hashes are divided into blocks of cells, each with the same number of files."""
 
-    path: Callable[[int, int], Path]
-    """Names the file of a block and a number."""
+    folder: Path
+    name: str
+    """Name of a file, with places for its block and its number."""
     files: int
     """Files of each block."""
     blocks: int = 1
@@ -62,7 +63,8 @@ class TokenFiles:
         """Return a file of a block."""
         block, number = place
         first, end = (border * self.grid // self.blocks for border in (block, block + 1))
-        return TokenFile(self.path(block, number), first, end - first, self.grid)
+        path = self.folder / self.name.format(block=block, number=number)
+        return TokenFile(path, first, end - first, self.grid)
 
     def overlapping(self, low: int, high: int, numbers: range | None = None) -> tuple[TokenFile, ...]:
         """Return the files that may hold hashes from ``low`` to below ``high``, block by block.
@@ -76,22 +78,11 @@ class TokenFiles:
         return tuple(self[block, n] for block in range(first, last + 1) for n in numbers or range(self.files))
 
 
-@dataclass(frozen=True)
-class ListedPaths:
-    """Names the files of one block."""
-
-    paths: tuple[Path, ...]
-
-    def __call__(self, block: int, number: int) -> Path:
-        """Return the path of a file."""
-        return self.paths[number]
-
-
 class TokenReader:
     """Some open files of tokenized documents, read range by range.
 
-    A mapped page counts as memory of the process, and the files of a unit are far larger than what it may hold. So what
-    is read is copied, and the pages are given back after each range.
+    A mapped page counts as memory of the process, and the files of a unit are far larger than a worker's share. So a
+    range is copied when it is read, and the pages are given back after each range.
     """
 
     def __init__(self, files: Iterable[TokenFile], vocab_size: int) -> None:
@@ -159,7 +150,7 @@ class _OpenFile:
     def _open(self, index: int) -> tuple[TokenizedDocuments, NDArray[np.int64]]:
         """Return the documents of a batch as views of the file, and where the tokens of each begin."""
         if self._last is None or self._last[0] != index:
-            try:  # what a unit does not copy it does not read, so that offsets are checked with what is copied
+            try:  # a unit reads only the rows that it copies, so their offsets are checked with the copy
                 batch = read_batch(self._reader, index, is_full=False)
             except DataError as error:
                 raise unreadable(self._file.path, str(error)) from error

@@ -1,1 +1,1 @@
-"""How a build runs: units of work, executors, progress, memory, and what a restart finds."""
+"""How a build runs and restarts: units of work and their records, executors, progress, memory."""

@@ -1,4 +1,4 @@
-"""What the folder of a build remembers, so that the same command continues it and no other one spoils it.
+"""The state of a build in its folder, so that the same command continues it and no other one spoils it.
 
 ``build.json`` holds the configuration, the inputs with their hashes, and the versions of the packages. Every start
 hashes the inputs again: a file that was replaced may have the size and the time of the one before it. A lock lets one
@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import megabert
 from data_prep.config import BuildConfig
@@ -70,32 +70,28 @@ class BuildState:
     """Packages that shape the shards, by name."""
 
     before: str = ""
-    """If documents of earlier settings are still to be split again: what their plan and records are sealed with."""
+    """If documents of earlier settings are still to be split again: the digest that their plan and records are sealed
+    with."""
 
-    @property
-    def origins(self) -> "Origins":
-        """Hashes of what records and plan are made from."""
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Hash of the input and of the settings that each step depends on, so that steps of two builds are told
+        apart.
+        """
         inputs = [(record.path, record.sha256) for record in self.inputs]
         settings = {step: settings_of(self.config, part) for step, part in PART_OF_STEP.items()}
         for length in self.config["lengths"]:
             settings[f"instances-{length}"] = shard_settings_of(self.config, length)
         texts = {step: json.dumps([own, inputs], sort_keys=True) for step, own in settings.items()}
-        return Origins({step: hashlib.sha256(text.encode()).hexdigest() for step, text in texts.items()})
-
-
-class Origins(NamedTuple):
-    """Hashes of the input and the settings, so that no state of one build is taken for that of another."""
-
-    digests: dict[str, str]
-    """Hash of the input and of the settings that each step depends on."""
+        return {step: hashlib.sha256(text.encode()).hexdigest() for step, text in texts.items()}
 
     def context(self, step: str, digest: str | None = None) -> str:
-        """Return what the records of a step belong to, as `sealed` has it; with a digest, those of earlier settings."""
-        return f"{step} of {self.digests.get(step, '') if digest is None else digest}"
+        """Return the context of a step's seals; with a digest, of the same step under earlier settings."""
+        return f"{step} of {self.digests[step] if digest is None else digest}"
 
 
 FOLDERS = ("work", "work/*", "documents", "tokenizer", "instances", "instances/*", "instances/*/tokenizer")
-"""What a build makes in its folder."""
+"""Folders of a build."""
 
 
 @contextmanager
@@ -114,7 +110,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(foreign)[:3])}). Give --output a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
     refuse_linked_folders(folder, FOLDERS)
-    # The file keeps its content until the lock is ours, so that whoever holds it can be read.
+    # The file keeps its content until the lock is ours, so that its holder can be named.
     with open_lock(folder / ".lock") as stream:
         try:
             is_locked = try_lock(stream, fcntl.LOCK_EX)
@@ -133,7 +129,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         _remove_leftovers(folder)
         try:
             yield
-        except KeyboardInterrupt:  # the workers were killed over what they wrote
+        except KeyboardInterrupt:  # the workers were killed in the middle of their files
             _remove_leftovers(folder)
             raise
 
@@ -189,7 +185,7 @@ def _change(folder: Path, earlier: BuildState, config: dict[str, Any], inputs: l
         set_aside(folder)
     elif first is Part.DOCUMENTS and _is_planned(folder, earlier):
         require_plain_documents(folder, earlier.config)
-        before = earlier.origins.digests["documents"]
+        before = earlier.digests["documents"]
     make_way(folder, earlier.config, config, keeps_documents=bool(before) and not earlier.before)
     versions = installed_versions() if first is Part.TEXT else earlier.versions
     return BuildState(config, inputs, versions, before)
@@ -198,7 +194,7 @@ def _change(folder: Path, earlier: BuildState, config: dict[str, Any], inputs: l
 def _is_planned(folder: Path, state: BuildState) -> bool:
     """Whether steps 1 to 5 were done, after which the text is deleted."""
     with suppress(DataError, OSError):
-        unseal(read_small(folder / PLAN_NAME), dict[str, Any], state.origins.context("plan"), where="", remedy="")
+        unseal(read_small(folder / PLAN_NAME), dict[str, Any], state.context("plan"), where="", remedy="")
         return True
     return False
 
@@ -210,7 +206,7 @@ def write_state(folder: Path, state: BuildState) -> None:
 
 @takes_paths
 def read_state(folder: Path) -> BuildState | None:
-    """Return what an earlier run recorded; None if there was none.
+    """Return the record of an earlier run; None if there was none.
 
     Raises:
         DataError: It is damaged.
@@ -270,7 +266,7 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse to write where the folder of the build is not: it would be made anew, where nobody else looks for it.
+    """Refuse to write if the folder of the build is gone: it would be made anew, on a disk that nobody else reads.
 
     Raises:
         DataError: There is no ``build.json``.
@@ -301,7 +297,7 @@ def require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any
 
 
 def describe_repeats(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Return a line on what has changed, what is kept and what is repeated; None if nothing has changed."""
+    """Return a line on the changes, and the parts that are kept and repeated; None if nothing has changed."""
     first, parts = first_changed(old, new), [part.name.lower() for part in Part]
     if first is None:
         return None

@@ -1,8 +1,8 @@
-"""What a build deletes when a setting is changed, so that the same folder can be built on.
+"""Deleting the parts of a build that a changed setting reaches, so that the same folder can be built on.
 
-Manifests go first: from then on nobody reads shards of the earlier settings. What the change reaches is deleted next.
-Documents are not: their token ids are the same under any split, so they are set aside and split again. The new settings
-are recorded between the two, so a kill anywhere leaves a folder that either command continues.
+Manifests go first: from then on nobody reads shards of the earlier settings. The parts that depend on the change are
+deleted next. Documents are not: their token ids are the same under any split, so they are set aside and split again.
+The new settings are recorded between the two, so a kill anywhere leaves a folder that either command continues.
 """
 
 import os
@@ -24,11 +24,11 @@ MADE = {
     Part.VOCABULARY: ("work/words", "tokenizer", *SET_ASIDE.values()),
     Part.DOCUMENTS: ("work/tokens", "work/chunks", *SET_ASIDE),
 }
-"""What the parts of a build leave in its folder, but for the records of steps of the same names."""
+"""Files and folders of each part of a build; records are deleted with the step of the same name."""
 
 
 def make_way(folder: Path, old: Config, new: Config, *, keeps_documents: bool) -> None:
-    """Delete what was made with settings that have changed.
+    """Delete everything that depends on the settings that have changed.
 
     Args:
         folder: The build.

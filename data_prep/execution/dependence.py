@@ -66,7 +66,7 @@ PART_OF_STEP = {
     "documents": Part.DOCUMENTS,
     "plan": Part.DOCUMENTS,
 }
-"""Part of each step that has records; those of step 6 are named for their lengths."""
+"""Part of each step that has records. The records of step 6 are named for their lengths."""
 BY_LENGTH = ("max_predictions_per_seq", "min_tokens")
 """Settings with a number for each length."""
 

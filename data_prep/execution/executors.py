@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 WORKING_RANKS = 16
 """Ranks up to which rank 0 does tasks as well."""
 BATCH_S = 1.0
-"""What the tasks of one message take together, about, where one alone does not take longer."""
+"""Approximate time of the tasks of one message, if no single one takes longer."""
 POLL_S = 0.002
 """How long an idle rank sleeps between two looks for a message: a blocking receive of MPI burns a core."""
 
@@ -54,7 +54,7 @@ class Executor:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _kill(self) -> None:
-        """End the workers in the middle of their tasks; what they had not finished is done again by the next run."""
+        """End the workers in the middle of their tasks, which the next run repeats."""
 
     @property
     def workers(self) -> int:
@@ -170,8 +170,8 @@ class MpiExecutor(Executor):
         batches, unit_s = [], float("inf")
 
         def plan() -> Iterator[range]:
-            # A message takes some milliseconds, so quick tasks go several to one, for about a second. What is left at
-            # the end is shared out finely, for all ranks are to be done at the same time.
+            # A message takes some milliseconds, so quick tasks go several to one, for about a second. The last
+            # tasks are shared out finely, so that all ranks finish at the same time.
             end = 0
             while end < len(tasks):
                 most = max(1, (len(tasks) - end) // (4 * self._ranks))

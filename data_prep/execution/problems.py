@@ -24,7 +24,7 @@ class Problems:
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
         self.lost_bytes = 0
-        """Bytes as stored behind the damage of files."""
+        """Stored bytes that follow the damage in files."""
 
     @property
     def is_cut(self) -> bool:
@@ -54,7 +54,7 @@ class Problems:
         self.add("oversized_documents", f"{path}: the document {where} is above {MAX_DOCUMENT_BYTES >> 20} MiB")
 
     def give_example(self, kind: str, message: str) -> None:
-        """Remember a message, where it is one of the first of its kind."""
+        """Remember a message if it is one of the first of its kind."""
         examples = self.examples.setdefault(kind, [])
         if len(examples) < EXAMPLES:
             examples.append(message[:MAX_EXAMPLE_CHARACTERS])

@@ -1,4 +1,4 @@
-"""Records of finished units: what each wrote and counted. A build that is started again reads them and goes on.
+"""Records of finished units: the files and counts of each. A build that is started again reads them and continues.
 
 A step has one file, ``work/records/STEP.jsonl``, with a line for each unit that is finished. The process that hands out
 the units appends the lines, so there are as many files as steps, however large the corpus; a build that is started
@@ -54,14 +54,14 @@ def _holds_numbers(value: Any) -> bool:
 
 
 Counts = Annotated[dict[str, Any], AfterValidator(_require_numbers)]
-"""What a unit counted: numbers, lists of numbers, texts, and mappings of these, which a `Tally` adds up."""
+"""Counts of a unit: numbers, lists of numbers, texts, and mappings of these, which a `Tally` adds up."""
 
 
 class Tally:
     """Adds up the counts of units: numbers are added, lists element by element, mappings key by key.
 
     The sum is the same in any order. Of the examples of a rule, which are named in the order of the input, only the
-    first few are kept: all of those of a large corpus would fill the memory of one process.
+    first few are kept: all examples of a large corpus would fill the memory of one process.
     """
 
     def __init__(self, groups: dict[str, Counts] | None = None) -> None:
@@ -132,12 +132,12 @@ class FileRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished unit wrote and counted: the content of its record."""
+    """Files and counts of a finished unit: the content of its record."""
 
     files: dict[str, FileRecord]
     """The files, by their paths relative to the build's folder."""
     counts: Counts
-    """What the unit counted."""
+    """Counts of the unit."""
 
     def line(self, name: str, context: str) -> bytes:
         """Return the record of a unit of this name, sealed."""
@@ -145,16 +145,16 @@ class Outcome:
 
 
 Keep = Callable[[Outcome], Any]
-"""What a step needs of each unit besides the sum of all counts, such as the size of its file."""
+"""Returns the part of each unit's outcome that its step needs besides the sum of all counts."""
 
 
 def outcome_of(root: Path, paths: Sequence[Path], counts: Counts) -> Outcome:
-    """Return what a unit wrote, with hashes.
+    """Return the outcome of a unit, with the hashes of its files.
 
     Args:
         root: Folder of the build.
         paths: The files, finished.
-        counts: What the unit counted.
+        counts: Counts of the unit.
     """
     files = {str(path.relative_to(root)): FileRecord(path.stat().st_size, sha256_file(path)) for path in paths}
     return Outcome(files, counts)
@@ -176,7 +176,7 @@ class StoredRecord(NamedTuple):
     group: str
     """The group that its counts are added to."""
     context: str
-    """What it belongs to, as `sealed` has it."""
+    """Context of its seal (`sealed`)."""
     line: bytes
 
 
@@ -187,15 +187,15 @@ class CheckTask(NamedTuple):
     """Folder of the build."""
     records: list[StoredRecord]
     keep: Keep | None
-    """Names what the step needs of each unit."""
+    """Takes the part that the step needs of each unit."""
 
     def __str__(self) -> str:
-        """Return what it is, for an error."""
+        """Return a name for an error."""
         return "the check of finished units"
 
 
 class Checked(NamedTuple):
-    """Which of some units are finished, and what they counted."""
+    """The finished ones of some units, and their counts."""
 
     finished: list[int]
     kept: list[Any]

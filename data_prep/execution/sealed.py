@@ -1,8 +1,8 @@
 """JSON texts that carry a SHA-256 of themselves: the state of a build, its plan, and the records of its units.
 
-A build that continues believes what it reads back, and a count that was changed would give other shards. So each text
-begins with a hash of the rest and of a *context*, which says what it belongs to: the step, the input, the
-configuration. A text that was edited or damaged, or that another build wrote, does not fit its hash.
+A build that continues trusts these texts, and a count that was changed would give other shards. So each text begins
+with a hash of the rest and of a *context*: the step, the input and the configuration that it belongs to. A text that
+was edited or damaged, or that another build wrote, does not fit its hash.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def seal(content: dict[str, Any], context: str, *, indent: int | None = None) ->
 
 
 def unseal(text: bytes, cls: type[Content], context: str, *, where: str, remedy: str) -> Content:
-    """Return what was sealed, its types checked as `megabert.json_files.read_json` does.
+    """Return the content, its types checked as `megabert.json_files.read_json` does.
 
     Raises:
         DataError: The hash does not fit, or the content is of another type.

@@ -1,12 +1,17 @@
 """Units of work: the parts of a build that are done once, in any order, by any worker.
 
 A unit is a function and its argument. It reads files, writes files, and depends on nothing else, so units can be handed
-to any number of workers and repeated at will. When a unit is finished, a record with the SHA-256 of what it wrote is
+to any number of workers and repeated at will. When a unit is finished, a record with the SHA-256 of its files is
 stored; a build that is started again skips the units whose records and files are as they should be. A step of the build
 is a list of units that need nothing of one another.
 
-A corpus of terabytes has a million units. So units are made when they are handed out, what they counted is added up as
-they finish, and of each only what its step asks for is kept.
+A corpus of terabytes has a million units. So units are made when they are handed out, their counts are added up as
+they finish, and of each unit only the part that its step asks for is kept.
+
+Function and argument are not part of a unit's identity: a record is found by step and name alone. Its *context* makes
+that safe. It is a hash of the input and of every setting that the step depends on (`BuildState.context`), from which
+the argument follows; the code is that of the recorded versions (`require_versions`). A record that was sealed with
+another context is not opened, and its unit is done again.
 """
 
 import ctypes
@@ -24,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.config import BuildConfig
-from data_prep.execution.build_state import Origins, require_folder, require_versions
+from data_prep.execution.build_state import BuildState, require_folder, require_versions
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import Rate, UnitProgress
 from data_prep.execution.records import (
@@ -41,9 +46,9 @@ from data_prep.execution.records import (
 from megabert.command_line.failures import as_user_error
 from megabert.errors import MegabertError
 
-RECORDS_A_CHECK = 256
+RECORDS_PER_CHECK = 256
 """Records that a worker checks at a time, at most."""
-FILES_A_REMOVAL = 1000
+FILES_PER_REMOVAL = 1000
 """Files that a worker deletes at a time."""
 Item = TypeVar("Item", covariant=True)
 
@@ -73,7 +78,7 @@ class LazyList(Sequence[Item], Generic[Item]):
 
 @dataclass(frozen=True)
 class Unit:
-    """One unit of work: a function of a module, its argument, and where it is recorded."""
+    """One unit of work: a function of a module, its argument, and the place of its record, which identifies it."""
 
     root: Path
     """Folder of the build."""
@@ -90,25 +95,25 @@ class Unit:
     context: str
     """What its record belongs to, as `sealed` has it."""
     origin: str = ""
-    """What it reads, where a user knows it by name."""
+    """Name of its input, if a user knows it."""
     group: str = ""
     """Units whose counts are added up together, where a step wants several sums."""
     host: str = ""
     """The node that hands units out, which is named where another one fails."""
 
     def __str__(self) -> str:
-        """Return what the unit is, for an error."""
+        """Return a name of the unit, for an error."""
         return f"{self.step} {self.name}" + (f", {self.origin}" if self.origin else "")
 
 
 class Results:
-    """What the units of a step came to."""
+    """Outcome of the units of a step."""
 
     def __init__(self, units: int, keep: Keep | None) -> None:
         """Begin without a finished unit."""
         self.tally = Tally()
         self.kept: list[Any] = [None] * units if keep else []
-        """What the step keeps of each unit, in the order of the units."""
+        """Kept part of each unit, in the order of the units."""
 
     @property
     def counts(self) -> Counts:
@@ -123,7 +128,7 @@ class Results:
 
 
 class Done(NamedTuple):
-    """What a worker returns of a unit that it has done."""
+    """Outcome of a unit, as its worker returns it."""
 
     step: str
     group: str
@@ -134,7 +139,7 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True)
 class Build:
-    """A build on its way: where it writes, what it makes, and who does the work."""
+    """A running build: its folder, its configuration, and the executor that does the work."""
 
     folder: Path
     """Output folder."""
@@ -142,10 +147,8 @@ class Build:
     """What to make."""
     executor: Executor
     """Does the units; entered already."""
-    versions: dict[str, str]
-    """Packages that the build was begun with."""
-    origins: Origins
-    """Hashes of the input and the configuration."""
+    state: BuildState
+    """The record of its input, its settings and the packages that it was begun with."""
     host: str = field(default_factory=socket.gethostname)
     """The node that hands units out."""
 
@@ -164,8 +167,20 @@ class Build:
         group: str = "",
     ) -> Unit:
         """Return a unit of a step."""
-        context = self.origins.context(step)
-        return Unit(self.folder, step, name, function, argument, self.versions, context, origin, group, self.host)
+        context, versions = self.state.context(step), self.state.versions
+        return Unit(self.folder, step, name, function, argument, versions, context, origin, group, self.host)
+
+    def units(
+        self, step: str, function: Callable[[Any], tuple[list[Path], Counts]], count: int, task: Callable[[int], Any]
+    ) -> "LazyList[Unit]":
+        """Return units of a step, each named after the file that its task writes: the ``path`` of ``task(number)``."""
+
+        def unit(number: int) -> Unit:
+            argument = task(number)
+            origin = getattr(argument, "origin", "")
+            return self.unit(step, argument.path.stem, function, argument, origin=origin)
+
+        return LazyList(count, unit)
 
     def run(self, title: str, units: Sequence[Unit], rate: Rate | None = None, keep: Keep | None = None) -> Results:
         """Do the units that are not finished yet, and return what all of them came to.
@@ -173,8 +188,8 @@ class Build:
         Args:
             title: Name of the step for its line of progress.
             units: Independent of each other.
-            rate: What the line of progress tells per second.
-            keep: What is kept of each unit: a function of a module, for workers call it.
+            rate: Count that the line of progress tells per second.
+            keep: Returns the part of each unit that is kept; a function of a module, for workers call it.
         """
         with UnitProgress(title, len(units), rate, self.executor.workers) as progress, ExitStack() as stack:
             results, left = self._check(units, keep, progress)
@@ -193,7 +208,7 @@ class Build:
         return results
 
     def finished(self, units: Sequence[Unit], keep: Keep | None = None) -> Results | None:
-        """Return what units came to if all are finished, their files sound; else None."""
+        """Return the outcome of units if all are finished and their files sound; else None."""
         results, left = self._check(units, keep)
         return None if left else results
 
@@ -201,8 +216,8 @@ class Build:
         """Delete a folder of files that are not needed any more, if it is there."""
         names = os.listdir(folder) if folder.is_dir() else []
         # Shared among the workers: a parallel file system deletes many files at a time.
-        starts = range(0, len(names) - FILES_A_REMOVAL, FILES_A_REMOVAL)
-        parts = LazyList(len(starts), lambda number: names[starts[number] : starts[number] + FILES_A_REMOVAL])
+        starts = range(0, len(names) - FILES_PER_REMOVAL, FILES_PER_REMOVAL)
+        parts = LazyList(len(starts), lambda number: names[starts[number] : starts[number] + FILES_PER_REMOVAL])
         for _ in self.executor.run(partial(remove_files, folder), parts):
             pass
         shutil.rmtree(folder, ignore_errors=True)
@@ -210,7 +225,7 @@ class Build:
     def _check(
         self, units: Sequence[Unit], keep: Keep | None, progress: UnitProgress | None = None
     ) -> tuple[Results, list[int]]:
-        """Return what the units that an earlier run has finished came to, and the numbers of the others."""
+        """Return the outcome of the units that an earlier run has finished, and the numbers of the others."""
         results, is_left = Results(len(units), keep), np.ones(len(units), bool)
         stored: list[StoredRecord] = []
         # Units of a step are next to each other. Of one that has not begun, none has to be made to be looked up.
@@ -221,7 +236,7 @@ class Build:
             if (line := steps[unit.step].get(unit.name.encode())) is not None:
                 stored.append(StoredRecord(number, unit.group, unit.context, line))
         # Files are looked at by the workers: a parallel file system answers many at a time.
-        size = min(RECORDS_A_CHECK, -(-len(stored) // (4 * self.executor.workers)) or 1)
+        size = min(RECORDS_PER_CHECK, -(-len(stored) // (4 * self.executor.workers)) or 1)
         tasks = LazyList(
             -(-len(stored) // size),
             lambda index: CheckTask(self.folder, stored[size * index : size * (index + 1)], keep),
@@ -242,7 +257,7 @@ def remove_files(folder: Path, names: Sequence[str]) -> None:
 
 
 def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
-    """Do a unit and return its record, to be stored by whoever handed the unit out."""
+    """Do a unit and return its record, to be stored by the process that handed the unit out."""
     # Checked here and not at the start, so that a finished build needs no particular versions.
     require_versions(unit.root, unit.versions)
     release_before(unit.step)

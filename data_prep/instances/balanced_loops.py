@@ -9,7 +9,7 @@ the text of every random B is in the pass twice. Here random pairs exchange thei
 At last each pair is cut to its target.
 
 An example: two documents of six sentences each, p1 to p6 with 4 3 6 5 2 4 tokens and q1 to q6 with 5 4 4 6 3 2, and a
-target of 12 tokens for every pair (`tests/unit/data_prep/instances/test_worked_example.py` runs it)::
+target of 12 tokens for every pair (`tests/unit/data_prep/instances/test_pairing_example.py` runs it)::
 
     A        true B    label    B        tokens of A and B
     p1       p2 p3     0        p2 p3    4 + 8: p3 loses its last token

@@ -37,8 +37,8 @@ READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "arrow": column_documents,
     "wikipedia": wikipedia_documents,
 }
-"""What yields the documents of a chunk, by the format of its file."""
-DOCUMENTS_A_BATCH = 4096
+"""Readers of the documents of a chunk, by the format of its file."""
+DOCUMENTS_PER_BATCH = 4096
 PART_CHARACTERS = 16 << 20
 """Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
 
@@ -56,8 +56,9 @@ class ExtractTask:
     copies: Path | None = None
     """File of the paragraphs that documents of this chunk, and of some others, lose to another document."""
 
-    def __str__(self) -> str:
-        """Return what is read, for an error."""
+    @property
+    def origin(self) -> str:
+        """Name of the input, for an error."""
         return f"{self.chunk.file.path} (part {self.chunk.start} to {self.chunk.end})"
 
 
@@ -65,7 +66,7 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
     """Extract the documents of all input files.
 
     Returns:
-        The files of extracted documents, in the order of the input, and what was counted.
+        The files of extracted documents, in the order of the input, and the counts.
     """
     chunks = plan_chunks(files, build.config.chunk_bytes)
     copies = None
@@ -87,7 +88,7 @@ def count_files(outcome: Outcome) -> int:
 
 
 def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Callable[[int], Path]:
-    """Return what names the file that knows which paragraphs documents of a chunk lose."""
+    """Return a function from a chunk to the file of the paragraphs that its documents lose."""
     results = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks), BYTES)
     plan = ParagraphPlan.of(len(chunks), results.counts["paragraphs"])
     return find_paragraph_copies(build, plan)
@@ -102,16 +103,15 @@ def _units(
 ) -> Sequence[Unit]:
     """Return a unit for each chunk."""
 
-    def unit(number: int) -> Unit:
+    def task(number: int) -> ExtractTask:
         own_copies = None if copies is None else copies(number)
-        task = ExtractTask(chunks[number], number, build.config, _output(build, step, number), own_copies)
-        return build.unit(step, task.path.name, function, task, origin=str(task))
+        return ExtractTask(chunks[number], number, build.config, _output(build, step, number), own_copies)
 
-    return LazyList(len(chunks), unit)
+    return build.units(step, function, len(chunks), task)
 
 
 def _output(build: Build, step: str, number: int) -> Path:
-    """Return what the files of a chunk are named after."""
+    """Return the path of a chunk's files, without suffix."""
     return build.path("work", step, f"{number:06d}")
 
 
@@ -150,7 +150,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
         if not sentences:
             counts["empty_documents"] += 1
             continue
-        # The hash is that of the text before it is cut: another splitter leaves a document in its split and bucket.
+        # The hash is taken of the text before it is cut: another splitter leaves a document in its split and bucket.
         part.add(hash_text("\n".join(paragraphs)), sentences)
         if part.characters >= PART_CHARACTERS:
             write_part()
@@ -163,7 +163,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
 
 
 class DocumentReader:
-    """Reads and cleans the documents of a chunk, and knows what was dropped on the way."""
+    """Reads and cleans the documents of a chunk, and counts its losses."""
 
     def __init__(self, task: ExtractTask) -> None:
         self._task = task
@@ -232,6 +232,6 @@ class _Part:
         sentences = pa.StringArray.from_buffers(len(self.lengths), *buffers)
         lists = pa.ListArray.from_arrays(pa.array(self.starts, pa.int32()), sentences)
         batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=EXTRACTED)
-        batches = [batch.slice(i, DOCUMENTS_A_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_A_BATCH)]
-        write_batches(path, EXTRACTED, batches)  # lz4 would take twice as long, to halve what is soon deleted
+        batches = [batch.slice(i, DOCUMENTS_PER_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_PER_BATCH)]
+        write_batches(path, EXTRACTED, batches)  # lz4 would take twice as long, to halve files that are soon deleted
         return path

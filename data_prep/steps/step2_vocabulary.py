@@ -4,7 +4,7 @@ All workers count words, each in some of the files (`data_prep.vocabulary.words`
 trains on them, and measures the tokenizer on documents that were not counted.
 
 Of a large corpus a sample is trained on. A hash of its text decides whether a document is in the sample, so neither the
-order of the input nor the way it is cut into files and chunks changes a piece. Where the sample has too many different
+order of the input nor the way it is cut into files and chunks changes a piece. If the sample has too many different
 words for the memory of a worker, half of it is taken, and half of that.
 """
 
@@ -19,7 +19,7 @@ from data_prep.config import BuildConfig
 from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.progress import BYTES, say_stage
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build, LazyList, Unit, release_memory
+from data_prep.execution.work_units import Build, Unit, release_memory
 from data_prep.vocabulary.quality import VocabularyReport, require_bars, require_fit
 from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
 from data_prep.vocabulary.words import CountTask, count_words, extracted_texts, held_out_of, merge_words
@@ -34,7 +34,7 @@ TRAINING_WORDS = 750_000
 SHOWN_WORDS = 20_000
 """With more different words, training takes so long that its parts are announced."""
 COUNT_UNITS = 4096
-"""Units that count words, at most: one process reads what they wrote."""
+"""Units that count words, at most: one process reads all of their files."""
 SAMPLE_CHARACTERS = 1_000_000
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
@@ -52,7 +52,7 @@ class VocabularyTask:
     folder: Path
     """Output."""
     words: tuple[Path, ...] = ()
-    """What the counts of words are named after."""
+    """Paths of the counts of words, without suffix."""
     share: float = 1.0
     """Share of all documents that were counted."""
 
@@ -79,17 +79,15 @@ def counting_units(texts: int) -> int:
 
 
 def _count_words(build: Build, texts: Sequence[Path], share: float) -> tuple[Path, ...]:
-    """Have the words of the sample counted; return what the files of counts are named after."""
-    files, folder, options = -(-len(texts) // COUNT_UNITS), build.path("work", "words"), _options(build.config)
-    names = [f"{number:05d}" for number in range(counting_units(len(texts)))]
+    """Have the words of the sample counted; return the paths of the counts, without suffix."""
+    files, options = -(-len(texts) // COUNT_UNITS), _options(build.config)
+    paths = tuple(build.path("work", "words", f"{number:05d}") for number in range(counting_units(len(texts))))
 
-    def unit(number: int) -> Unit:
-        sources = tuple(texts[number * files : (number + 1) * files])
-        task = CountTask(sources, share, options, folder / names[number])
-        return build.unit("words", names[number], count_words, task)
+    def task(number: int) -> CountTask:
+        return CountTask(tuple(texts[number * files : (number + 1) * files]), share, options, paths[number])
 
-    build.run("vocabulary: count words", LazyList(len(names), unit), BYTES)
-    return tuple(folder / name for name in names)
+    build.run("vocabulary: count words", build.units("words", count_words, len(paths), task), BYTES)
+    return paths
 
 
 def _options(config: BuildConfig) -> VocabularyOptions:
@@ -124,14 +122,14 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
 
 
 def _train(task: VocabularyTask) -> tuple[Tokenizer, VocabularyReport, float]:
-    """Train on the whole sample or, where it has too many words, on a half, a quarter, ...; return the share too."""
+    """Train on the whole sample or, if it has too many words, on a half, a quarter, ...; return the share too."""
     options = _options(task.config)
     level, words = merge_words(task.words, TRAINING_WORDS)
     share = task.share / 2**level
     notify = partial(_say, len(words) > SHOWN_WORDS)
     notify(f"{len(words):,} different words are counted")
     held_out = held_out_of(task.words, level, words, options)
-    # What the sums took is free now, and the trainer allocates elsewhere.
+    # The memory of the sums is free now, and the trainer allocates elsewhere.
     release_memory()
     if not len(words):  # all of a corpus of a few documents are held out: better trained on than refused
         return *train_vocabulary(_documents(task.sources), options), share

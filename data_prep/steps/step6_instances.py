@@ -37,7 +37,7 @@ from megabert.shards import (
 from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 from megabert.whole_folders import publish_folder
 
-BYTES_A_TOKEN = {"balanced": 2.9, "google": 3.8}
+BYTES_PER_TOKEN = {"balanced": 2.9, "google": 3.8}
 """Size of a shard with static masks for each token of the text that went into it; `google` writes some text twice."""
 SHARD_NAME = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}-\d{{2,}}\.(arrow|row_lengths\.npy)")
 """Names of shards and of the indices next to them."""
@@ -63,7 +63,7 @@ class InstanceTask:
     """The shard."""
 
 
-def count_buckets_a_shard(config: BuildConfig, buckets: int, tokens: int) -> int:
+def count_buckets_per_shard(config: BuildConfig, buckets: int, tokens: int) -> int:
     """Return how many buckets the instances of a shard come from: by the corpus, never by the number of workers.
 
     Args:
@@ -72,12 +72,12 @@ def count_buckets_a_shard(config: BuildConfig, buckets: int, tokens: int) -> int
         tokens: Tokens in these.
     """
     passes = buckets * config.dupe_factor
-    wanted = int(config.shard_mib * 2**20 * buckets / (BYTES_A_TOKEN[config.pairing] * max(tokens, 1)))
+    wanted = int(config.shard_mib * 2**20 * buckets / (BYTES_PER_TOKEN[config.pairing] * max(tokens, 1)))
     shared = min(wanted, passes // MIN_SHARDS)
     return max(1, shared, -(-passes // MAX_SHARDS))
 
 
-def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[int, Manifest]:
+def make_instances(build: Build, corpus: Counts, buckets_per_shard: int) -> dict[int, Manifest]:
     """Write the shards of all lengths, then a manifest for each length.
 
     The manifest comes last, so a folder without one is unfinished.
@@ -85,10 +85,10 @@ def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[i
     Args:
         build: The build.
         corpus: Counts of the corpus for the manifests.
-        buckets_a_shard: What `count_buckets_a_shard` returned.
+        buckets_per_shard: Result of `count_buckets_per_shard`.
     """
     metadata = {length: _metadata(build, length) for length in build.config.lengths}
-    units = [unit for length in metadata for unit in instance_units(build, metadata[length], buckets_a_shard)]
+    units = [unit for length in metadata for unit in instance_units(build, metadata[length], buckets_per_shard)]
     # The units of all lengths are run as one list, so that no worker waits for the last ones of a length.
     results = build.run("instances", units, INSTANCES, keep=shard_of)
     entries: dict[int, list[ShardEntry]] = {length: [] for length in metadata}
@@ -109,7 +109,7 @@ def make_instances(build: Build, corpus: Counts, buckets_a_shard: int) -> dict[i
 
 
 def _remove_others(folder: Path, manifest: Manifest) -> None:
-    """Delete shards of earlier settings, such as those of passes that are asked for no more."""
+    """Delete shards of earlier settings, such as shards of passes that are not wanted any more."""
     listed = {Path(shard.file).stem for shard in manifest.shards}
     for path in folder.iterdir():
         stem = path.name.partition(".")[0]
@@ -134,7 +134,7 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
     )
 
 
-def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) -> Iterator[Unit]:
+def instance_units(build: Build, metadata: ShardMetadata, buckets_per_shard: int) -> Iterator[Unit]:
     """Yield a unit for each pass over the buckets of each shard."""
     config, documents, length = build.config, build.path("documents"), metadata.max_seq_length
     for split in SPLITS:
@@ -148,10 +148,10 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_a_shard: int) 
                 pass_number=pass_number,
                 min_tokens=config.least_tokens(length),
             )
-            for bucket in range(0, buckets, buckets_a_shard):
+            for bucket in range(0, buckets, buckets_per_shard):
                 name = f"{split}-{bucket:05d}-{pass_number:02d}"
                 path = build.path("instances", str(length), f"{name}.arrow")
-                count = min(buckets_a_shard, buckets - bucket)
+                count = min(buckets_per_shard, buckets - bucket)
                 task = InstanceTask(build.folder, split, bucket, count, options, path)
                 # Another number of passes may put another number of buckets into each shard.
                 record = f"{name} of {count}"
@@ -213,7 +213,7 @@ def _evenly(parts: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBat
 
 
 def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
-    """Return what the manifest says of a shard, rows, tokens, masked tokens and hash; None where there is no file."""
+    """Return rows, tokens, masked tokens and hash of a shard, for the manifest; None if it has no file."""
     for name, file in outcome.files.items():
         if name.endswith(".arrow"):  # not the index next to it
             rows, tokens, masked = (index(outcome.counts[key]) for key in ("rows", "tokens", "masked_tokens"))
@@ -236,7 +236,7 @@ def _manifest(
         metadata=metadata,
         shards=shards,
         config=to_dict(build.config),
-        versions=build.versions,
+        versions=build.state.versions,
         statistics={"corpus": corpus, "instances": counts},
     )
 

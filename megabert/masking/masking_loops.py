@@ -25,10 +25,10 @@ LONGER_SPAN = tuple((1 - 0.8**words) / (1 - 0.8**MAX_SPAN_WORDS) for words in ra
 _ORDER, _ACTION, _REPLACEMENT, _SPAN_LENGTH = 1, 2, 3, 4
 _1, _11, _58 = np.uint64(1), np.uint64(11), np.uint64(58)
 
-# A trick in place of the instruction that counts trailing zeros, which numba does not offer. This constant is a de Bruijn
-# sequence: its 64 windows of six bits are all different. Multiplied by 2**n, that is, shifted left by n, its top six bits
-# are the n-th window. So a table from windows to n tells by which power of two it was multiplied (Leiserson, Prokop,
-# Randall 1998, "Using de Bruijn sequences to index a 1 in a computer word").
+# A trick in place of the instruction that counts trailing zeros, which numba does not offer. This constant is a de
+# Bruijn sequence: its 64 windows of six bits are all different. Multiplied by 2**n, that is, shifted left by n, its top
+# six bits are the n-th window. So a table from windows to n tells by which power of two it was multiplied (Leiserson,
+# Prokop, Randall 1998, "Using de Bruijn sequences to index a 1 in a computer word").
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _BIT_OF = np.zeros(64, np.int64)
 for _bit in range(64):
@@ -40,7 +40,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
     """Choose positions in all rows and mask them.
 
     One row in, one row out, if three of its eleven positions are wanted
-    (`tests/unit/masking/test_worked_example.py` runs it)::
+    (`tests/unit/masking/test_masking_example.py` runs it)::
 
         ids in       [CLS] the cat sat on the mat [SEP] it slept [SEP]
         positions    1 4 9

@@ -1,9 +1,9 @@
 """Random numbers that are a pure function of a key: no generator, no state, no order of calls.
 
-A key is built with `mix` from whatever names the draw (seed, step, document, position, ...), so a result depends
-neither on the batch, nor on the worker, nor on what was drawn before.
+A key is built with `mix` from the names of the draw (seed, step, document, position, ...), so a result depends
+neither on the batch, nor on the worker, nor on earlier draws.
 
-The hash is that of the generator SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+The hash is the one of the generator SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
 generators"): a counter that grows by the golden ratio, and a finalizer that scrambles it. It is written once for numpy
 and for compiled loops: the first functions below, from `scramble` to `scale`, take and return 64-bit words. These are
 numpy arrays when the other functions call, and single words when a loop does (`megabert.randomness.keyed_loops`). Sums
@@ -33,7 +33,7 @@ def scramble(word: Any) -> Any:
 
 
 def begin(count: Any) -> Any:
-    """Return what the hash of so many words starts from: the number of words is hashed as well."""
+    """Return the key from which the hash of so many words starts: their number is hashed as well."""
     return scramble(count + GOLDEN)
 
 

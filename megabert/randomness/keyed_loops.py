@@ -1,6 +1,6 @@
 """Keyed draws inside compiled loops, and the orders that keys give: sorting, shuffling, permuting without a table.
 
-A draw takes one key and gives the same number as in `megabert.randomness.keyed`, since numba compiles the very functions
+A draw takes one key and gives the same number as in `megabert.randomness.keyed`, since numba compiles the functions
 that numpy runs. This file adds conversions, since a loop's counters are signed, and one function for each
 number of words, since a loop cannot take any number of them.
 

@@ -1,7 +1,7 @@
 """The 32-bit hash of dropout: lowbias32 (Wellons 2018, "Prospecting for hash functions"), a bijection.
 
 torch and Triton have no common source with Python: `megabert.ops` writes the hash once more for each of them, with the
-constants of this file, and the tests compare their words with those of `lowbias32`.
+constants of this file, and the tests compare the words of both with `lowbias32`.
 """
 
 GOLDEN = 0x9E3779B9  # 2**32 divided by the golden ratio: sets apart the positions and columns that are hashed

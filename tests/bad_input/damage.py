@@ -97,11 +97,11 @@ TARGETS = (
     Target("documents, continued", "build/documents/*.arrow", build_again, fit_records),
     Target("index of documents, verified", "build/documents/*.npy", verify),
     Target("index of documents, continued", "build/documents/*.npy", build_again),
-    Target("plan", f"build/{PLAN_NAME}", build_again, context=lambda state: state.origins.context("plan")),
+    Target("plan", f"build/{PLAN_NAME}", build_again, context=lambda state: state.context("plan")),
     Target("state", f"build/{STATE_NAME}", build_again, context=lambda state: STATE_NAME),
     *(
         Target(f"records of {name}", f"build/work/records/{name}.jsonl", build_again, None,
-               lambda state, name=name: state.origins.context(name))
+               lambda state, name=name: state.context(name))
         for name in ("documents", "instances-32", "tokenizer")
     ),
     Target("extracted text", f"{WORK}/extract/*.arrow", tokenized),
@@ -203,7 +203,7 @@ def prepare(folder: Path) -> None:
     from data_prep import config
     from data_prep.execution.executors import Executor
     from data_prep.pipeline import build
-    from data_prep.steps import step4_merge_chunks
+    from data_prep.steps import step4_chunks
 
     class Stopping(Executor):
         def run(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
@@ -212,7 +212,7 @@ def prepare(folder: Path) -> None:
                     raise DataError("that is enough")
                 yield index, function(task)
 
-    step4_merge_chunks.MAX_FILES = 2
+    step4_chunks.MAX_FILES = 2
     clean = config.CleanConfig(rules=("length", "duplicate_paragraphs", "duplicate_documents"))
     source = config.SourceConfig(input=str(folder / "text.jsonl"))
     wanted = config.BuildConfig(

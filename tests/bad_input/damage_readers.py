@@ -89,7 +89,7 @@ def train(folder: Path) -> Any:
 
 def tokenized(folder: Path) -> Any:
     """Tokenize and count extracted text."""
-    from data_prep.steps.step3_tokenize import TokenizeTask, tokenize
+    from data_prep.steps.step3_tokens import TokenizeTask, tokenize
     from data_prep.vocabulary.words import extracted_texts
 
     parts = []
@@ -181,14 +181,14 @@ def fit_manifests(folder: Path) -> None:
 def fit_records(folder: Path) -> None:
     """Let the records vouch for documents and shards as they are, and have instances made of the documents again."""
     build = folder / "build"
-    origins = _state_of(folder).origins
+    state = _state_of(folder)
     for path in (build / "work" / "records").glob("*.jsonl"):
         lines = [json.loads(b"{" + line[sealed.START :]) for line in path.read_bytes().splitlines() if line]
         for line in lines:
             for name in line["files"]:
                 content = (build / name).read_bytes()
                 line["files"][name] = [len(content), hashlib.sha256(content).hexdigest()]
-        path.write_bytes(b"".join(sealed.seal(line, origins.context(path.stem)) + b"\n" for line in lines))
+        path.write_bytes(b"".join(sealed.seal(line, state.context(path.stem)) + b"\n" for line in lines))
     for path in [*build.glob("work/records/instances-*"), *build.glob("instances/*/manifest.json")]:
         path.unlink()
 

@@ -12,9 +12,12 @@ from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
+from data_prep.execution.build_state import BuildState
 from data_prep.execution.executors import Executor
+from data_prep.execution.work_units import Build
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build
+from megabert.config.loading import to_dict
 from megabert.shards import ShardMetadata
 from megabert.shards.format import SPECIAL_TOKENS
 
@@ -82,6 +85,11 @@ def write_split(folder, buckets):
         sizes.append((count, len(lengths), len(ids)))
     np.save(index_path(folder, "train"), np.cumsum(sizes, axis=0))
     return DocumentSet.open(folder, "train", 2000)
+
+
+def begun_build(folder, config, **more):
+    """A build of no input, to do single units in."""
+    return Build(folder, config, Executor(), BuildState(to_dict(config), [], {}), **more)
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def test_estimated_units_are_those_of_the_plan(built, make_config, corpus):
 def test_weights_count_in_the_documents_and_the_instances(corpus):
     plain, heavy = (BuildConfig(sources=(SourceConfig(input=str(corpus), weight=weight),)) for weight in (1, 60))
     once, often = (estimate(config, find_files(config.sources), 2) for config in (plain, heavy))
-    for title, times in (("extract", 1), ("tokenize", 1), ("buckets", 60), ("instances", 60)):
+    for title, times in (("extract", 1), ("tokens", 1), ("documents", 60), ("instances", 60)):
         sizes = [stage.bytes for plan in (once, often) for stage in plan.stages if stage.title == title]
         assert sizes[1] == pytest.approx(times * sizes[0], rel=1e-3)
 

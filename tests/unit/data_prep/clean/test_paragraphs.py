@@ -4,16 +4,14 @@ import random
 
 import pytest
 from unit.data_prep.builds import hashes
-from unit.data_prep.conftest import write_jsonl
+from unit.data_prep.conftest import begun_build, write_jsonl
 
 from data_prep.clean import paragraphs
 from data_prep.clean.paragraph_copies import find_paragraph_copies
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, text_hash, write_hashes
 from data_prep.config import CleanConfig, SourceConfig
 from data_prep.documents.document_set import hash_text
-from data_prep.execution.build_state import Origins
 from data_prep.execution.executors import Executor
-from data_prep.execution.work_units import Build
 from data_prep.pipeline import build
 
 LONG = 10
@@ -52,7 +50,7 @@ def test_owners_are_those_of_the_definition_however_documents_are_parted(
     documents = random_documents(60)
     folder, parts = tmp_path / "work" / "paragraphs", [documents[number::chunks] for number in range(chunks)]
     rows_of = [write_hashes(iter(part), LONG, folder / f"{i:06d}.npy")[1]["paragraphs"] for i, part in enumerate(parts)]
-    own = Build(tmp_path, make_config(), Executor(), {}, Origins({}))
+    own = begun_build(tmp_path, make_config())
     (tmp_path / "build.json").touch()
     copies = find_paragraph_copies(own, ParagraphPlan.of(chunks, sum(rows_of)))
     kept = {}

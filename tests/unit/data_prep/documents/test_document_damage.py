@@ -11,7 +11,7 @@ from data_prep.documents.document_set import DocumentSet, bucket_path, document_
 from data_prep.documents.token_files import TokenFile, TokenReader
 from data_prep.execution.executors import Executor
 from data_prep.steps.step1_extract import EXTRACTED
-from data_prep.steps.step3_tokenize import TokenizeTask, tokenize
+from data_prep.steps.step3_tokens import TokenizeTask, tokenize
 from megabert.errors import DataError
 from megabert.masking import MaskingOptions
 from megabert.masking.masking import PieceTable, mask_instances

@@ -121,7 +121,7 @@ def sealed_again(path, context, change):
 
 
 def test_plan_whose_counts_are_no_corpus_is_made_again_under_any_hash(built, own_copy, make_config, capsys):
-    context = read_state(own_copy).origins.context("plan")
+    context = read_state(own_copy).context("plan")
     sealed_again(own_copy / "work" / "plan.json", context, lambda plan: plan["kept"].pop("documents"))
     build(make_config(), own_copy, Executor())
     assert "plan.json: its statistics are damaged or edited (KeyError" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract import inputs
 from data_prep.pipeline import build
-from data_prep.steps import step2_vocabulary, step4_merge_chunks
+from data_prep.steps import step2_vocabulary, step4_chunks
 from megabert.files import sha256_file
 
 
@@ -23,10 +23,10 @@ def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path
 
 def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config, tmp_path, monkeypatch, capsys):
     """What terabytes take, with few chunks: two to a merged file, in several levels."""
-    monkeypatch.setattr(step4_merge_chunks, "MAX_FILES", 2)
+    monkeypatch.setattr(step4_chunks, "MAX_FILES", 2)
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1000)
     build(make_config(chunk_mib=0.02), tmp_path / "out", Executor())
-    assert len(re.findall(r"^merge chunks: (\d+)/\1 units", capsys.readouterr().err, re.MULTILINE)) >= 3
+    assert len(re.findall(r"^chunks: (\d+)/\1 units", capsys.readouterr().err, re.MULTILINE)) >= 3
     assert not (tmp_path / "out" / "work" / "chunks").exists()
     before, after = (
         {name: digest for name, digest in hashes(folder).items() if name.endswith(".arrow")}

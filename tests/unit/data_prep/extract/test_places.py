@@ -7,12 +7,12 @@ import time
 
 import pytest
 from unit.data_prep.builds import hashes
+from unit.data_prep.conftest import begun_build
 
 from data_prep.execution import work_units
-from data_prep.execution.build_state import Origins
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import UnitProgress
-from data_prep.execution.work_units import Build, run_unit
+from data_prep.execution.work_units import run_unit
 from data_prep.pipeline import build
 from megabert.command_line.failures import as_user_error
 from megabert.errors import DataError
@@ -62,14 +62,14 @@ def broken(_):
 
 @pytest.mark.parametrize(("function", "words"), [(changed, "a.jsonl: changed"), (broken, "tokens/a.arrow: Input")])
 def test_node_that_fails_is_named(make_config, own_copy, monkeypatch, function, words):
-    unit = unit_of(Build(own_copy, make_config(), Executor(), {}, Origins({}), host="first"), function)
+    unit = unit_of(begun_build(own_copy, make_config(), host="first"), function)
     monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
     with pytest.raises(DataError, match=f"{words}.* on the node second, and first hands the units out"):
         run_unit(unit)
 
 
 def test_node_that_does_not_see_the_output_writes_nothing(make_config, tmp_path, monkeypatch):
-    unit = unit_of(Build(tmp_path / "elsewhere", make_config(), Executor(), {}, Origins({}), host="first"), changed)
+    unit = unit_of(begun_build(tmp_path / "elsewhere", make_config(), host="first"), changed)
     monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
     with pytest.raises(DataError, match=r"not mounted here.* on the node second"):
         run_unit(unit)

@@ -1,8 +1,8 @@
 """Step 5: put the documents of all chunks into buckets by their hash, and write the index over them.
 
-A bucket is a range of hashes, and its documents are sorted by hash. So the order within and over buckets is that of the
-hashes: the whole corpus is shuffled, although no process holds more than one bucket of it. From here on, documents
-and tokens are named by their number over all buckets of a split (`DocumentSet`).
+A bucket is a range of hashes, and its documents are sorted by hash. So documents are in the order of their hashes,
+within a bucket and over all: the whole corpus is shuffled, although no process holds more than one bucket of it. From
+here on, documents and tokens are named by their number over all buckets of a split (`DocumentSet`).
 """
 
 import io
@@ -27,7 +27,7 @@ from data_prep.documents.document_set import (
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
-from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.execution.work_units import Build, Unit
 from megabert.files import atomic_write, read_small
 from megabert.randomness.keyed import mix, string_key, uniform
 
@@ -36,9 +36,9 @@ MAX_BUCKET_TOKENS = 10_000_000
 """Tokens that a bucket holds after weights, about, and the copies of one document, which are in one bucket: a worker
 has all of them in memory."""
 MIN_BUCKETS = 4
-TRAIN_BUCKETS_A_VALIDATION_BUCKET = 4096
+TRAIN_BUCKETS_PER_VALIDATION_BUCKET = 4096
 """At most, so that a validation bucket overlaps few of the merged files."""
-DOCUMENTS_A_BUCKET = 8  # with fewer, some buckets are likely to be empty
+DOCUMENTS_PER_BUCKET = 8  # with fewer, some buckets are likely to be empty
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class BucketTask:
     """Which documents of which files to put into a bucket."""
 
     files: TokenFiles | None
-    """All tokenized documents; None where the task is not going to be done."""
+    """All tokenized documents; None for a task that is only looked up, and never done."""
     split: str
     bucket: int
     buckets: int
@@ -68,8 +68,8 @@ def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None
 
     Args:
         config: Configuration of the build.
-        counts: What the tokenization counted.
-        used_tokens: Tokens after weights, where they are not counted by source.
+        counts: Counts of step 3.
+        used_tokens: Tokens after weights, if they are not counted by source.
     """
     train, validation = counts["documents"]
     # One bucket for 5 million tokens and at least four, but none that is likely to stay empty. Weights let a bucket
@@ -79,7 +79,7 @@ def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None
     used = used if used_tokens is None else used_tokens
     wanted = max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS), math.ceil(used / MAX_BUCKET_TOKENS))
     # Both splits together, so that another share alone leaves documents in their buckets.
-    automatic = max(1, min(wanted, (train + validation) // DOCUMENTS_A_BUCKET))
+    automatic = max(1, min(wanted, (train + validation) // DOCUMENTS_PER_BUCKET))
     buckets = {"train": config.buckets or automatic}
     if validation:
         buckets["validation"] = validation_buckets(buckets["train"], config.validation_share)
@@ -95,11 +95,11 @@ def validation_buckets(train: int, share: float) -> int:
     """
     # The last term, for terabytes with few held-out documents: a bucket of theirs takes a wide range of hashes, and
     # the files that overlap it are opened one by one.
-    return max(1, round(train * share), train // TRAIN_BUCKETS_A_VALIDATION_BUCKET)
+    return max(1, round(train * share), train // TRAIN_BUCKETS_PER_VALIDATION_BUCKET)
 
 
 def fill_buckets(build: Build, files: TokenFiles, buckets: dict[str, int], vocab_size: int) -> Counts:
-    """Write all buckets and their index; return what was counted of the documents that are kept.
+    """Write all buckets and their index; return the counts of the documents that are kept.
 
     Args:
         build: The build.
@@ -107,7 +107,7 @@ def fill_buckets(build: Build, files: TokenFiles, buckets: dict[str, int], vocab
         buckets: Number of buckets of each split.
         vocab_size: Pieces of the vocabulary.
     """
-    results = build.run("buckets", bucket_units(build, files, buckets, vocab_size), TOKENS, keep=bucket_sizes)
+    results = build.run("documents", bucket_units(build, files, buckets, vocab_size), TOKENS, keep=bucket_sizes)
     write_index(build, buckets, results.kept)
     return results.counts
 
@@ -117,14 +117,13 @@ def bucket_units(build: Build, files: TokenFiles | None, buckets: dict[str, int]
     folder, splits = build.path("documents"), list(buckets)
     first_units = offsets_of(np.array([buckets[split] for split in splits], np.int64))
 
-    def unit(number: int) -> Unit:
+    def task(number: int) -> BucketTask:
         index = int(np.searchsorted(first_units, number, side="right")) - 1
         split, bucket = splits[index], number - int(first_units[index])
         path = bucket_path(folder, split, bucket)
-        task = BucketTask(files, split, bucket, buckets[split], vocab_size, path, build.config)
-        return build.unit("documents", path.stem, fill_bucket, task)
+        return BucketTask(files, split, bucket, buckets[split], vocab_size, path, build.config)
 
-    return LazyList(int(first_units[-1]), unit)
+    return build.units("documents", fill_bucket, int(first_units[-1]), task)
 
 
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
@@ -203,7 +202,7 @@ def write_index(build: Build, buckets: dict[str, int], sizes: list[tuple[int, in
     Args:
         build: The build.
         buckets: Number of buckets of each split.
-        sizes: What `bucket_sizes` returned of each bucket, split by split.
+        sizes: Result of `bucket_sizes` for each bucket, split by split.
     """
     first = 0
     for split, count in buckets.items():

@@ -6,8 +6,8 @@ from unit.data_prep.conftest import WholeSplit
 from data_prep.config import SourceConfig
 from data_prep.documents.arrow_files import gather, offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, tokenizer_of
-from data_prep.steps import step5_bucket
-from data_prep.steps.step5_bucket import count_buckets
+from data_prep.steps import step5_documents
+from data_prep.steps.step5_documents import count_buckets
 
 
 def copied(documents, starts, lengths):
@@ -47,9 +47,9 @@ def test_large_weights_need_more_buckets(make_config):
 
 def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, monkeypatch, tmp_path):
     """Copies of a text are all in one bucket, however many buckets there are."""
-    monkeypatch.setattr(step5_bucket, "MAX_BUCKET_TOKENS", 100)
+    monkeypatch.setattr(step5_documents, "MAX_BUCKET_TOKENS", 100)
     config = make_config(sources=(SourceConfig(input="a", weight=60), SourceConfig(input="b")))
-    task = step5_bucket.BucketTask(None, "train", 0, 1, 2000, tmp_path / "a.arrow", config)
+    task = step5_documents.BucketTask(None, "train", 0, 1, 2000, tmp_path / "a.arrow", config)
     lengths = np.array([1, 30, 200, 200])
     kind = {"hashes_D": np.arange(4, dtype=np.uint64), "splits_D": np.zeros(4, np.uint8)}
     sources = np.array([0, 0, 0, 1], np.uint16)
@@ -60,7 +60,7 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
         sentence_lengths_S=lengths,
         sentence_offsets=np.arange(5),
     )
-    order, counts = step5_bucket._choose(task, documents)
+    order, counts = step5_documents._choose(task, documents)
     assert np.bincount(order).tolist() == [60, 3, 1, 1]
     assert counts["copies_left_out"] == 57 + 59
 

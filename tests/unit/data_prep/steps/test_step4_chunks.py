@@ -5,21 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from unit.data_prep.conftest import begun_build
 
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import TokenizedDocuments, document_schema, hash_range
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
-from data_prep.execution.build_state import Origins
-from data_prep.execution.executors import Executor
-from data_prep.execution.work_units import Build
-from data_prep.steps.step4_merge_chunks import MAX_FILES, merge_units, plan_levels
-from data_prep.steps.step5_bucket import bucket_units, validation_buckets
+from data_prep.steps.step4_chunks import MAX_FILES, merge_units, plan_levels
+from data_prep.steps.step5_documents import bucket_units, validation_buckets
 
 SAMPLE = 40
 
 
 def chunks(count):
-    return TokenFiles(lambda block, number: Path(f"{number:06d}.arrow"), count)
+    return TokenFiles(Path(), "{number:06d}.arrow", count)
 
 
 def some(items):
@@ -33,7 +31,7 @@ def some(items):
 )
 @pytest.mark.parametrize("validation_share", [0.02, 1e-5])
 def test_no_unit_opens_more_than_256_files_at_any_size(make_config, tmp_path, files, buckets, validation_share):
-    build = Build(tmp_path, make_config(), Executor(), {}, Origins({}))
+    build = begun_build(tmp_path, make_config())
     levels = plan_levels(chunks(files), tmp_path, buckets)
     opens = 0
     for before, after in pairwise(levels):
@@ -50,7 +48,7 @@ def test_no_unit_opens_more_than_256_files_at_any_size(make_config, tmp_path, fi
 
 def test_ten_terabytes_open_each_file_a_few_times(make_config, tmp_path):
     """They took 3e8 opens of tokenized chunks, and 2e9 of what these were merged into."""
-    build = Build(tmp_path, make_config(), Executor(), {}, Origins({}))
+    build = begun_build(tmp_path, make_config())
     levels = plan_levels(chunks(1_190_000), tmp_path, 419_000)
     assert [level.blocks * level.files for level in levels] == [1_190_000, 4649, 4864]
     units = bucket_units(build, levels[-1], {"train": 419_000}, 30_000)

@@ -1,13 +1,13 @@
 """Step 4, for large corpora: many tokenized files become few, sorted by hash.
 
 Every bucket of step 5 needs documents of every chunk. If each of many buckets opened each of many chunks, a terabyte of
-text would take billions of opens. So where there are more than ``MAX_FILES`` files, groups of that many are merged, and
-where that leaves too many, the merged files are merged again. A merged file has a record batch for each small range of
-hashes, so that whoever needs one range reads no other. No unit opens more than ``MAX_FILES`` files, and no file is
+text would take billions of opens. So if there are more than ``MAX_FILES`` files, groups of that many are merged, and if
+that leaves too many, the merged files are merged again. A merged file has a record batch for each small range of
+hashes, so that one range is read without the others. No unit opens more than ``MAX_FILES`` files, and no file is
 opened more often than the ranges are divided among units: once a level for most of a large corpus.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from data_prep.documents.arrow_files import write_batches
 from data_prep.documents.document_set import SPLITS, document_schema, hash_range
-from data_prep.documents.token_files import ListedPaths, TokenFile, TokenFiles, TokenReader
+from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, LazyList, Unit
@@ -34,7 +34,7 @@ class MergeTask:
 
 
 def plan_levels(files: TokenFiles, folder: Path, buckets: int) -> list[TokenFiles]:
-    """Return the files that are there, and those of each level of merging.
+    """Return the tokenized chunks, and the files of each level of merging.
 
     Args:
         files: The tokenized chunks.
@@ -49,28 +49,16 @@ def plan_levels(files: TokenFiles, folder: Path, buckets: int) -> list[TokenFile
         # The hashes are divided among units as far as a bucket, which may need any of them, still opens no more than
         # MAX_FILES files. Where another level follows, and where one went before, there are units enough.
         blocks = MAX_FILES if len(levels) > 1 else max(1, MAX_FILES // groups)
-        levels.append(TokenFiles(_Paths(folder, len(levels)), groups, min(blocks, grid), grid))
+        name = f"{len(levels)}-{{block:05d}}-{{number:05d}}.arrow"
+        levels.append(TokenFiles(folder, name, groups, min(blocks, grid), grid))
     return levels
 
 
-@dataclass(frozen=True)
-class _Paths:
-    """Names the files of a level."""
-
-    folder: Path
-    level: int
-
-    def __call__(self, block: int, number: int) -> Path:
-        return self.folder / f"{self.level}-{block:05d}-{number:05d}.arrow"
-
-
 def merge_chunks(build: Build, tokenized: TokenFiles, buckets: int, vocab_size: int) -> TokenFiles:
-    """Return the files that buckets are filled from: the tokenized chunks, or what they were merged into."""
+    """Return the files that buckets are filled from: the tokenized chunks, or the files they were merged into."""
     levels = plan_levels(tokenized, build.path("work", "chunks"), buckets)
-    if len(levels) == 1:  # these few are named in each task of the next step
-        return replace(tokenized, path=ListedPaths(tuple(tokenized.path(0, n) for n in range(tokenized.files))))
     for before, after in pairwise(levels):
-        build.run("merge chunks", merge_units(build, before, after, vocab_size), TOKENS)
+        build.run("chunks", merge_units(build, before, after, vocab_size), TOKENS)
     return levels[-1]
 
 

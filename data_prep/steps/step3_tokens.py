@@ -16,13 +16,15 @@ from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome, StepRecords
 from data_prep.execution.sealed import unseal
-from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.execution.work_units import Build
 from megabert.errors import DataError
 from megabert.files import sha256_file
 from megabert.shards import token_type
 from megabert.tokenization import Tokenizer
 
-SENTENCES_A_CALL = 65_536
+SENTENCES_PER_CALL = 65_536
+NAME = "{number:06d}.arrow"
+"""Name of a file of tokenized documents."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class SplitTask:
     record: bytes
     """Record of the bucket."""
     context: str
-    """What that is sealed with."""
+    """Context of its seal."""
     vocab_size: int
     first_trained: int
     """Smallest draw of a document that is not held out."""
@@ -59,20 +61,18 @@ def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) 
     Args:
         build: The build.
         texts: Files of extracted documents.
-        first_trained: What `data_prep.documents.held_out.first_trained` returned.
+        first_trained: The result of `data_prep.documents.held_out.first_trained`.
 
     Returns:
-        One file of tokenized documents for each extracted file, and what was counted.
+        One file of tokenized documents for each extracted file, and the counts.
     """
-    tokenizer, folder = build.path("tokenizer"), build.path("work", "tokens")
+    tokenizer, files = build.path("tokenizer"), TokenFiles(build.path("work", "tokens"), NAME, len(texts))
 
-    def unit(number: int) -> Unit:
-        source = texts[number]
-        task = TokenizeTask(source, tokenizer, first_trained, folder / source.name)
-        return build.unit("tokens", source.stem, tokenize, task)
+    def task(number: int) -> TokenizeTask:
+        return TokenizeTask(texts[number], tokenizer, first_trained, files[0, number].path)
 
-    results = build.run("tokenize", LazyList(len(texts), unit), TOKENS)
-    return TokenFiles(lambda _, number: folder / texts[number].name, len(texts)), results.counts
+    results = build.run("tokens", build.units("tokens", tokenize, len(texts), task), TOKENS)
+    return files, results.counts
 
 
 def split_documents_again(
@@ -83,30 +83,31 @@ def split_documents_again(
     Args:
         build: The build.
         sources: Their buckets.
-        context: What the records of these are sealed with.
-        first_trained: What `data_prep.documents.held_out.first_trained` returned.
+        context: Context of the seals of their records.
+        first_trained: The result of `data_prep.documents.held_out.first_trained`.
 
     Returns:
         A file of tokenized documents for each bucket, and how many are held out.
     """
-    folder, records = build.path("work", "tokens"), StepRecords(build.folder, "before").read()
+    files, records = (
+        TokenFiles(build.path("work", "tokens"), NAME, len(sources)),
+        StepRecords(build.folder, "before").read(),
+    )
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
 
-    def unit(number: int) -> Unit:
-        source = sources[number]
-        record = records.get(source.stem.encode(), b"")
-        task = SplitTask(source, record, context, vocab_size, first_trained, folder / source.name)
-        return build.unit("tokens", source.stem, split_again, task)
+    def task(number: int) -> SplitTask:
+        record = records.get(sources[number].stem.encode(), b"")
+        return SplitTask(sources[number], record, context, vocab_size, first_trained, files[0, number].path)
 
-    results = build.run("split again", LazyList(len(sources), unit), TOKENS)
-    return TokenFiles(lambda _, number: folder / sources[number].name, len(sources)), results.counts["held_out"]
+    results = build.run("tokens: split again", build.units("tokens", split_again, len(sources), task), TOKENS)
+    return files, results.counts["held_out"]
 
 
 def split_again(task: SplitTask) -> tuple[list[Path], Counts]:
     """Write the documents of a bucket with their new splits.
 
     Raises:
-        DataError: The bucket is not what was recorded of it.
+        DataError: The bucket does not fit its record.
     """
     remedy = "Delete the folder of the build, or give --output a new one: the text that it was made from is deleted."
     outcome = unseal(task.record, Outcome, task.context, where=f"{task.source}: its record", remedy=remedy)
@@ -147,7 +148,7 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     sentence_offsets = offsets_of(has_tokens.astype(np.int64))[sentence_offsets]
     documents = TokenizedDocuments(hashes, splits, sources, ids, lengths[has_tokens], sentence_offsets)
 
-    # Sorted by split and hash, any range of hashes is one slice of the file for those who read it later.
+    # Sorted by split and hash, any range of hashes is one slice of the file for its readers.
     order = np.lexsort((hashes, splits))
     documents = documents.take(order[np.diff(sentence_offsets)[order] > 0])
     documents.write(task.path, schema)
@@ -175,10 +176,10 @@ def _spaced(sentences: pa.StringArray, sentence_offsets: NDArray[np.int64]) -> p
 def _encode(tokenizer: Tokenizer, sentences: pa.StringArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
     """Return the ids of all sentences, end to end, and the number of ids of each."""
     dtype = np.dtype(token_type(tokenizer.vocab_size).to_pandas_dtype())
-    # In calls of bounded size: what the tokenizer returns takes more memory than the narrower ids that are kept.
+    # In calls of bounded size: the ids of the tokenizer take more memory than the narrower ones that are kept.
     parts, lengths = [], []
-    for first in range(0, len(sentences), SENTENCES_A_CALL):
-        ids, offsets = tokenizer.encode_flat(sentences.slice(first, SENTENCES_A_CALL))
+    for first in range(0, len(sentences), SENTENCES_PER_CALL):
+        ids, offsets = tokenizer.encode_flat(sentences.slice(first, SENTENCES_PER_CALL))
         parts.append(ids.astype(dtype))
         lengths.append(np.diff(offsets))
     return np.concatenate(parts), np.concatenate(lengths).astype(np.int64)
