@@ -1,4 +1,4 @@
-"""The configuration of a build: what a ``--config`` file or the flags of ``megabert-data build`` say."""
+"""The configuration of a build, from ``--config`` files and the flags of ``megabert-data build``."""
 
 import math
 import re

@@ -1,8 +1,8 @@
-"""What a build will take, before it begins: units, files, opens, disk, memory, and time for each step.
+"""The cost of a build, before it begins: units, files, opens, disk, memory, and time for each step.
 
 Counts come from the functions that plan a build. How many tokens and documents the text has is estimated from a look
-at some of it (`data_prep.text_sample`), or is that of English web text. Rates were measured as
-``benchmarks/bench_data.log`` and ``benchmarks/bench_rank0.log`` say; `data_prep.rates` measures those of this machine.
+at some of it (`data_prep.text_sample`), or the same as in English web text. Rates are from
+``benchmarks/bench_data.log`` and ``benchmarks/bench_rank0.log``; `data_prep.rates` measures this machine.
 """
 
 import shutil
@@ -32,8 +32,8 @@ EXPANSION = {"gz": 3.0, "bz2": 4.0, "zst": 3.5, "xz": 4.5}
 HASHED = 1300.0
 """Megabytes of stored input that a core hashes in a second."""
 RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "instances": 181.0}
-"""Megabytes of text a second and core: for ``chunks`` each level (taken as that of ``documents``, which does the same),
-for ``instances`` each pass of a length."""
+"""Megabytes of text a second and core: for ``chunks`` each level (taken to be the rate of ``documents``, which does the
+same), for ``instances`` each pass of a length."""
 DYNAMIC_SIZE = 0.77
 """Size of shards without masks, as a share of that with static ones: 2.2 bytes per token instead of 2.9."""
 INPUT_FILE_BYTES = 10**9
@@ -41,7 +41,7 @@ INPUT_FILE_BYTES = 10**9
 VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
 """Training of a vocabulary from so much text, in one process. Less takes less in proportion; more is a sample."""
 WORKER_MIB, RANK0_MIB, RANK0_BYTES_PER_UNIT = 425, 400, 820
-"""Memory of a worker; that of rank 0, and what a restart takes there for each finished unit of any step."""
+"""Memory of a worker and of rank 0, and more there at a restart for each finished unit of any step."""
 RANK0_S_PER_UNIT = 150e-6
 """Time in which rank 0 makes, hands out and records a unit."""
 ASKED_BUCKET_TOKENS = 20_000_000
@@ -66,7 +66,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class BuildEstimate:
-    """What a build will take."""
+    """The cost of a build."""
 
     text_bytes: int
     sample: TextSample
@@ -113,14 +113,14 @@ def estimate(
     rates: dict[str, float] | None = None,
     sample: TextSample | None = None,
 ) -> BuildEstimate:
-    """Return what a build will take.
+    """Estimate the cost of a build.
 
     Args:
-        config: What is built.
+        config: Configuration of the build.
         files: The input; or bytes of text, uncompressed, that are not there yet.
         ranks: Processes or MPI ranks, each with a core of its own.
-        rates: As `RATES`; those by default.
-        sample: What a look at the text says; English web text by default.
+        rates: Rates in place of `RATES`.
+        sample: Result of a look at the text; English web text by default.
 
     Raises:
         ConfigError: The build cannot work.

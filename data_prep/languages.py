@@ -1,7 +1,7 @@
 """The codes that a language may be named by.
 
-The sentence splitter takes any word for a language, and cuts what it does not know as English, without a word: a German
-text under ``de-DE`` or ``deu`` would end a sentence behind each "bzw.". So a code is compared with these lists.
+The sentence splitter takes any word for a language, and cuts an unknown one as English, without a word: a German
+text under ``de-DE`` or ``deu`` would end a sentence after each "bzw.". So a code is compared with these lists.
 """
 
 _TWO_LETTERS = """
@@ -11,7 +11,7 @@ _TWO_LETTERS = """
     nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn
     so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"""
 ISO_639_1 = frozenset(_TWO_LETTERS.split())
-"""Two letters a language: what most have."""
+"""Two letters per language, which most have."""
 _OTHERS = """
     abs ace ady aeb aln als alt ami ang anp arn arq ary arz ast atj avk awa azb ban bar bat-smg bbc bcc bci bdr
     be-tarask bew bgn bhb bho bjn blk bpy bqi btm bug bxr cbk-zam cdo ceb ckb cpx crh csb de-at de-ch de-formal dsb
@@ -24,7 +24,7 @@ _OTHERS = """
     sr-el srn stq sty szl tay tcy tet tg-cyrl tg-latn trv tt-cyrl tyv udm ug-arab vec vep vls vmf vmw vot vro war
     wls wuu xal xmf yue zh-classical zh-cn zh-hans zh-hant zh-hk zh-min-nan zh-mo zh-my zh-sg zh-tw zh-yue"""
 OF_THE_SPLITTER = frozenset(_OTHERS.split())
-"""Codes without two letters of their own that the sentence splitter knows: those of Wikipedia's languages."""
+"""Codes without two letters of their own that the sentence splitter knows: languages of Wikipedia."""
 
 
 def require_language(code: str, known: frozenset[str] = ISO_639_1 | OF_THE_SPLITTER) -> str:

@@ -59,14 +59,14 @@ class TextSample:
 
 
 def english(config: BuildConfig) -> TextSample:
-    """Return what stands for text that is not there yet."""
+    """Return the figures of English, for text that is not there yet."""
     size = float(ENGLISH_DOCUMENT_BYTES)
     tokens = size * TOKENS_PER_CHARACTER["other"] / _vocabulary_factor(config)
     return TextSample(document_bytes=np.array([size]), document_tokens=np.array([tokens]))
 
 
 def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
-    """Look at the first documents of some places, spread over the input; that of English if nothing can be read there.
+    """Look at the first documents of some places, spread over the input; English text if nothing can be read there.
 
     Args:
         config: Says how documents are read and cleaned, and gives the tokenizer or the size of the vocabulary.

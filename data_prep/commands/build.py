@@ -100,7 +100,7 @@ def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
 
 
 def _warnings(corpus: Counts) -> Iterator[str]:
-    """Yield what was lost, and whether the tokenizer fits."""
+    """Yield a line on each kind of lost text, and on a tokenizer that does not fit."""
     for kind, places in corpus.get("examples", {}).items():
         if number := corpus["dropped"].get(kind):
             lost = "what follows is not in the shards" if kind in LOST_ENDS else "not in the shards"

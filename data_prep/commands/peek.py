@@ -67,7 +67,7 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
 
 
 def describe(row: pa.RecordBatch, metadata: ShardMetadata, tokenizer: Tokenizer) -> list[str]:
-    """Return lines that show an instance: segments with what each masked position shows and hides."""
+    """Return lines that show an instance: segments with the shown and the hidden piece of each masked position."""
     values = {name: column[0].as_py() for name, column in zip(row.schema.names, row.columns, strict=True)}
     ids, split = values["input_ids"], values["segment_b_start"]
     positions, hidden = values["masked_lm_positions"], values["masked_lm_ids"]

@@ -1,8 +1,8 @@
-"""Arrow IPC files and arrays of numpy: write one whole or not at all, open one mapped, check what it says of itself.
+"""Arrow IPC files and arrays of numpy: write one whole or not at all, open one mapped, check its offsets and types.
 
 Arrow and the compiled loops believe offsets and lengths, so that a damaged file would make them read and write foreign
 memory. So all files that steps leave for one another are opened here: `checked_batches` checks every
-offset of a batch, `checked_array` type and shape; what the numbers mean is for the readers to check.
+offset of a batch, `checked_array` type and shape; their readers check the meaning of the numbers.
 """
 
 import os

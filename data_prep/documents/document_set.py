@@ -38,7 +38,7 @@ from megabert.tokenization import load_tokenizer
 EXTRACTED = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
 """Schema of extracted documents, which are not tokenized yet."""
 HELD_BYTES = 36 << 20
-"""Buckets that a process holds open: of 5 million tokens a unit's own and two that its window overlaps."""
+"""Buckets that a process holds open: with 5 million tokens each, a unit's own and two partners of it."""
 SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 
@@ -156,7 +156,7 @@ class TokenizedDocuments:
 
         Args:
             path: The file.
-            schema: That of `document_schema`, or some of its columns.
+            schema: The result of `document_schema`, or some of its columns.
         """
         write_batches(path, schema, [self.to_batch(schema)] if len(self) else [])
 
@@ -323,7 +323,9 @@ class DocumentSet:
             copy_ranges(self.bucket_tokens(bucket), self.first_tokens[bucket], rows, ranges, target)
 
     def document_of_token(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the document, numbered over the split, that holds each token; the last one for a number behind all."""
+        """Return the document, numbered over the split, that holds each token; the last one for a number past the
+        end.
+        """
         documents = np.empty_like(tokens)
         for bucket, rows in self.by_bucket(tokens, self.first_tokens):
             document_starts, sentence_starts = self.sentences(bucket)

@@ -1,4 +1,4 @@
-"""Which documents are held out: those whose text has the smallest draws, as many as the share asks for.
+"""The documents that are held out: the ones with the smallest draws, as many as the share asks for.
 
 A draw is a hash of the text alone. So the choice depends neither on the order of the input nor on the workers nor on
 the seed, copies of a text are in one split, and documents that are added change it for few of the others. Draws are
@@ -37,7 +37,7 @@ def draws_of(hashes: NDArray[np.uint64]) -> Draws:
 
 
 def split_of(hashes: NDArray[np.uint64], below: int) -> NDArray[np.uint8]:
-    """Return 1 for documents that are held out: those whose draw is below a bound, which `first_trained` returns."""
+    """Return 1 for documents that are held out: their draw is below a bound, the result of `first_trained`."""
     return (draws_of(hashes) < np.uint64(below)).astype(np.uint8)
 
 

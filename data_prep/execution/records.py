@@ -207,24 +207,17 @@ def check_records(task: CheckTask) -> Checked:
     """Find the units whose files are there and sound."""
     checked = Checked([], [], Tally())
     for number, group, context, line in task.records:
-        outcome = _parsed(line, context)
-        if outcome is None or not all(_is_sound(task.root / name, file) for name, file in outcome.files.items()):
-            continue
-        if task.keep is not None:
-            try:
-                checked.kept.append(task.keep(outcome))
-            except (AttributeError, LookupError, TypeError, ValueError):  # counts have no types: a damaged record
+        try:
+            outcome = unseal(line, Outcome, context, where="record", remedy="The unit is done again.")
+            if not all(_is_sound(task.root / name, file) for name, file in outcome.files.items()):
                 continue
+            if task.keep is not None:
+                checked.kept.append(task.keep(outcome))
+        except (DataError, AttributeError, LookupError, TypeError, ValueError):  # damaged; counts have no types
+            continue
         checked.finished.append(number)
         checked.tally.add(outcome.counts, group)
     return checked
-
-
-def _parsed(line: bytes, context: str) -> Outcome | None:
-    try:
-        return unseal(line, Outcome, context, where="record", remedy="The unit is done again.")
-    except DataError:
-        return None
 
 
 class StepRecords:

@@ -10,7 +10,7 @@ they finish, and of each unit only the part that its step asks for is kept.
 
 Function and argument are not part of a unit's identity: a record is found by step and name alone. Its *context* makes
 that safe. It is a hash of the input and of every setting that the step depends on (`BuildState.context`), from which
-the argument follows; the code is that of the recorded versions (`require_versions`). A record that was sealed with
+the argument follows; the recorded versions stand for the code (`require_versions`). A record that was sealed with
 another context is not opened, and its unit is done again.
 """
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.instances.draws import LABELS, SIDE
-from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, DocumentBucket, Integers, PairOptions, Pairs
+from data_prep.instances.pairs import PAIR_SPECIALS, DocumentBucket, Integers, PairOptions, Pairs
 from data_prep.instances.partners import partner_buckets
 from megabert.randomness.keyed import mix
 
@@ -48,7 +48,7 @@ def pair_balanced(bucket: DocumentBucket, options: PairOptions, is_subword: NDAr
 
 
 def _longest(options: PairOptions) -> int:
-    return options.metadata.max_seq_length - SPECIALS_OF_A_PAIR
+    return options.metadata.max_seq_length - PAIR_SPECIALS
 
 
 def _plan(bucket: DocumentBucket, options: PairOptions) -> Pairs:

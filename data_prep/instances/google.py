@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.draws import CANDIDATE, IS_RANDOM, SPLIT_POINT, START, TRUNCATE
-from data_prep.instances.pairs import SPECIALS_OF_A_PAIR, DocumentBucket, Integers, PairOptions, Pairs
+from data_prep.instances.pairs import PAIR_SPECIALS, DocumentBucket, Integers, PairOptions, Pairs
 from data_prep.instances.partners import other_documents
 from megabert.randomness.keyed import below, mix, uniform
 
@@ -27,9 +27,9 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
 
     starts, sentences, keys = bucket.starts_S, np.arange(len(bucket.document_S)), bucket.keys_S(options)
     # The target is drawn once per document and pass, not per instance.
-    targets = options.draw_targets(mix(options.key, bucket.document_keys), SPECIALS_OF_A_PAIR)[bucket.document_S]
+    targets = options.draw_targets(mix(options.key, bucket.document_keys), PAIR_SPECIALS)[bucket.document_S]
     # The sentences from each start that together reach the target, and how many of these are A's: one at least, and
-    # one at least left for B where there are two.
+    # one at least left for B if there are two.
     ends = np.minimum(np.maximum(np.searchsorted(starts, starts[:-1] + targets), sentences + 1), bucket.ends_S)
     count = ends - sentences
     a_count = np.where(count > 1, 1 + below(mix(keys, SPLIT_POINT), np.maximum(count - 1, 1)), 1)
@@ -38,7 +38,8 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     # The sentences after A of a random pair are put back, and start the next instance.
     chosen = follow(np.where(is_random, sentences + a_count, ends), bucket.ends_S)
 
-    # From here on only the starts that are reached. B is what follows A, or random text as long as the target has room.
+    # From here on only the starts that are reached. B is the text after A, or random text as long as the target has
+    # room.
     a_start, middle = starts[chosen], starts[chosen + a_count[chosen]]
     a_length = middle - a_start
     b_start, b_length = middle.copy(), starts[ends[chosen]] - middle
@@ -47,7 +48,7 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     other = _random_documents(bucket, options, chosen[rows])
     b_start[rows], b_length[rows] = _text_of(bucket.documents, other, keys[chosen[rows]], wanted)
     # Each token over the limit is taken from the front or the back of its side, by its own coin.
-    from_a, from_b = excess_by_side(a_length, b_length, options.metadata.max_seq_length - SPECIALS_OF_A_PAIR)
+    from_a, from_b = excess_by_side(a_length, b_length, options.metadata.max_seq_length - PAIR_SPECIALS)
     a_start += heads(mix(keys[chosen], TRUNCATE, 0), from_a)
     b_start += heads(mix(keys[chosen], TRUNCATE, 1), from_b)
     a_end, b_end = a_start + a_length - from_a, b_start + b_length - from_b

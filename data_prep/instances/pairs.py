@@ -19,15 +19,15 @@ from megabert.shards import ShardMetadata
 
 Integers = NDArray[np.int64]
 
-SPECIALS_OF_A_PAIR = 3
+PAIR_SPECIALS = 3
 """[CLS] A [SEP] B [SEP]."""
-SPECIALS_OF_ONE_SEGMENT = 2
+ONE_SEGMENT_SPECIALS = 2
 """[CLS] text [SEP]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairOptions:
-    """What the pairs of one pass over one bucket depend on, besides the documents."""
+    """Everything that the pairs of one pass over one bucket depend on, besides the documents."""
 
     metadata: ShardMetadata
     """Objective, pairing, length and seed are read from it."""
@@ -158,7 +158,7 @@ def full_sentences(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     from data_prep.documents.array_loops import follow
 
     starts, keys = bucket.starts_S, bucket.keys_S(options)
-    targets = options.draw_targets(keys, SPECIALS_OF_ONE_SEGMENT)
+    targets = options.draw_targets(keys, ONE_SEGMENT_SPECIALS)
     # From each sentence, as many sentences as fit into the target, one at least, and none of the next document.
     last = np.searchsorted(starts, starts[:-1] + targets, side="right") - 1
     ends = np.minimum(np.maximum(last, np.arange(1, len(starts))), bucket.ends_S)

@@ -71,7 +71,8 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
     chunks = plan_chunks(files, build.config.chunk_bytes)
     copies = None
     if "duplicate_paragraphs" in build.config.clean.rules:
-        copies = _find_duplicate_paragraphs(build, chunks)
+        counts = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks), BYTES).counts
+        copies = find_paragraph_copies(build, ParagraphPlan.of(len(chunks), counts["paragraphs"]))
     results = build.run("extract", _units(build, "extract", extract, chunks, copies), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))
 
@@ -83,15 +84,8 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
 
 
 def count_files(outcome: Outcome) -> int:
-    """Return how many files a unit wrote."""
+    """Return the number of files of a unit."""
     return len(outcome.files)
-
-
-def _find_duplicate_paragraphs(build: Build, chunks: list[InputChunk]) -> Callable[[int], Path]:
-    """Return a function from a chunk to the file of the paragraphs that its documents lose."""
-    results = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks), BYTES)
-    plan = ParagraphPlan.of(len(chunks), results.counts["paragraphs"])
-    return find_paragraph_copies(build, plan)
 
 
 def _units(
@@ -119,14 +113,10 @@ def _part_path(output: Path, part: int) -> Path:
     return output.with_name(f"{output.name}-{part:03d}.arrow")
 
 
-def _hashes_path(output: Path) -> Path:
-    return output.with_suffix(".npy")
-
-
 def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the hashes of the paragraphs of a chunk's documents, as they are before the rule on duplicates."""
-    documents = DocumentReader(task).documents()
-    paths, counts = write_hashes(documents, task.config.clean.min_paragraph_characters, _hashes_path(task.path))
+    least, path = task.config.clean.min_paragraph_characters, task.path.with_suffix(".npy")
+    paths, counts = write_hashes(DocumentReader(task).documents(), least, path)
     return paths, {**counts, "bytes": task.chunk.bytes}
 
 

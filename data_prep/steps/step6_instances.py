@@ -155,12 +155,7 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_per_shard: int
                 task = InstanceTask(build.folder, split, bucket, count, options, path)
                 # Another number of passes may put another number of buckets into each shard.
                 record = f"{name} of {count}"
-                yield build.unit(f"instances-{length}", record, write_shard, task, group=_group(length, split))
-
-
-def _group(length: int, split: str) -> str:
-    """Return under which name the counts of a length and split are added up."""
-    return f"{length} {split}"
+                yield build.unit(f"instances-{length}", record, write_shard, task, group=f"{length} {split}")
 
 
 def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
@@ -231,7 +226,7 @@ def _manifest(
         raise DataError(
             f"{build.folder}: the training documents gave no instance of length {length}. Give more text{least}."
         )
-    counts = {split: results.tally.of(_group(metadata.max_seq_length, split)) for split in splits}
+    counts = {split: results.tally.of(f"{metadata.max_seq_length} {split}") for split in splits}
     return Manifest(
         metadata=metadata,
         shards=shards,

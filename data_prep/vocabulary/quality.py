@@ -1,7 +1,7 @@
-"""Held-out text, and what a vocabulary does with it.
+"""Held-out text, and the quality of a vocabulary on it.
 
 A hash of a document's id decides whether it is held out (5%): then it is kept aside and not trained on. Afterwards the
-tokenizer is measured on what was kept: how many of its words become [UNK], how many of its characters have a piece, and
+tokenizer is measured on that text: how many of its words become [UNK], how many of its characters have a piece, and
 whether the text can be read back. `require_bars` and `require_fit` refuse a vocabulary that loses text.
 """
 
@@ -27,7 +27,7 @@ MAX_LINE = 65_536
 
 
 def held_out_draw(name: str, seed: int) -> float:
-    """Return the draw that holds a document out, where it is below the share."""
+    """Return a document's draw, which holds it out if it is below the share."""
     return float(uniform(mix(seed, _HELD_OUT_DRAW, string_key(name))))
 
 
@@ -50,7 +50,7 @@ class HeldOut:
     endless_words: int = 0
     """Words of thousands of characters, which are not measured."""
     fallback: tuple[float, str] | None = None
-    """The document that would be held out next, of those that are trained on: its draw and its text."""
+    """The document with the smallest draw among the trained ones, to be held out next: its draw and its text."""
 
     def keep(self, text: str) -> None:
         """Keep a document to measure, unless there is enough."""
@@ -63,7 +63,7 @@ class HeldOut:
 
         Args:
             name: Id of the document.
-            text: What is measured of it.
+            text: Its text to measure.
         """
         # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
         draw = held_out_draw(name, self.seed)
@@ -98,7 +98,7 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyReport:
-    """What a tokenizer does with held-out text. Words are what normalizing and splitting at punctuation gives."""
+    """Quality of a tokenizer on held-out text. Words are counted after normalizing and splitting at punctuation."""
 
     vocab_size: int
     tokenizer_sha256: str
@@ -114,7 +114,7 @@ class VocabularyReport:
     coverage_pct: float
     """Share of the characters of all documents, trained on and held out, that are in the vocabulary as pieces."""
     held_out_coverage_pct: float
-    """Share of the held-out characters with a piece for where they are in the word (first or not). It has no bar: in a
+    """Share of the held-out characters with a piece for their place in the word (first or not). It has no bar: in a
     small text one rare character decides."""
     round_trip_pct: float
     """Share of the paragraphs that decode to their normalized text, white space apart."""
@@ -157,7 +157,7 @@ def require_bars(report: VocabularyReport, *, where: str = "vocabulary") -> None
         DataError: More than 0.5% of the held-out words become [UNK], fewer than 99.95% of all characters can
             be written, or more than 0.5% of the words are Hangul split into jamo.
     """
-    # All at once: they have one remedy, and whoever fixes one would meet the next only after another training.
+    # All at once: they have one remedy, and a user who fixes one would meet the next only after another training.
     problems = []
     if report.unknown_words_pct > MAX_UNKNOWN_WORDS_PCT:
         problems.append(
@@ -264,7 +264,7 @@ def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, n
 
 
 def _normalize_characters(tokenizer: Tokenizer, characters: Counter[str]) -> Counter[str]:
-    """Return what the tokenizer makes of single characters; white space and control characters vanish."""
+    """Return the normalized forms of single characters; white space and control characters vanish."""
     normalized: Counter[str] = Counter()
     for character, count in characters.items():
         for result in _squeeze(tokenizer.normalize(character)):

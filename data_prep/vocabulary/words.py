@@ -2,7 +2,7 @@
 
 A worker counts the words of the sample's documents in some files. Should all of them together be too many to be held,
 half of the documents will do, or half of these. So each word is counted by *level*: a document of level 2 is in the
-whole sample, in the half of it and in the quarter. Whoever adds up leaves out the lowest levels until the rest fits.
+whole sample, in the half of it and in the quarter. The lowest levels are left out of the sum until the rest fits.
 """
 
 from collections import Counter
@@ -37,9 +37,9 @@ HELD_OUT = pa.schema(
 )
 """A row for each document that is held out; and one for the others of each level, with the text of the one that would
 be held out next."""
-ROWS_A_MERGE = 1 << 18
+ROWS_PER_MERGE = 1 << 18
 """Counts that are added up at a time."""
-SPANS_A_BATCH = 1 << 16
+SPANS_PER_BATCH = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CountTask:
     """Share of the documents to count."""
     options: VocabularyOptions
     path: Path
-    """What the outputs are named after."""
+    """Path of the outputs, without suffix."""
 
 
 def words_path(path: Path) -> Path:
@@ -126,11 +126,11 @@ class CountedWords:
         return self._table.num_rows
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        for batch in self._table.to_batches(max_chunksize=SPANS_A_BATCH):
+        for batch in self._table.to_batches(max_chunksize=SPANS_PER_BATCH):
             yield from zip(batch["span"].to_pylist(), batch["count"].to_pylist(), strict=True)
 
     def characters(self) -> Counter[str]:
-        """Return how often each character occurs, those of endless words and white space left out."""
+        """Return how often each character occurs, outside of endless words and white space."""
         counts: Counter[str] = Counter()
         for span, count in self:
             for character in without_endless_words(span)[0]:
@@ -150,7 +150,7 @@ def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
         part = checked_table(words_path(path), WORDS)
         parts.append(part.filter(pc.greater_equal(part["level"], level)))
         waiting += parts[-1].num_rows
-        if waiting < ROWS_A_MERGE and number + 1 < len(paths):
+        if waiting < ROWS_PER_MERGE and number + 1 < len(paths):
             continue
         merged = _added_up(pa.concat_tables([merged, *parts]), ["span", "level"])
         parts, waiting = [], 0
@@ -169,7 +169,7 @@ def _added_up(table: pa.Table, names: list[str]) -> pa.Table:
 
 
 def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options: VocabularyOptions) -> HeldOut:
-    """Return what is known of the documents of a level and above that words were counted of, and those to measure."""
+    """Return the documents to measure, and the counts of all others, of a level and above."""
     held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=words.characters())
     # In random order, for those to measure are the first ones, and are to be from all over the corpus.
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
