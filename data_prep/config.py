@@ -152,20 +152,14 @@ class BuildConfig:
             raise ValueError(f"lengths={self.lengths}: give one or more lengths, each once")
         if min(self.lengths) < 16 or max(self.lengths) > MAX_LENGTH:
             raise ValueError(f"lengths={self.lengths}: allowed are 16 to {MAX_LENGTH} tokens")
-        counts = self.max_predictions_per_seq
-        if counts is not None and (len(counts) != len(self.lengths) or min(counts) < 1 or max(counts) > MAX_LENGTH):
+        for name, low, high in (("max_predictions_per_seq", 1, MAX_LENGTH), ("min_tokens", 0, MAX_DOCUMENT)):
+            counts = getattr(self, name)
+            if counts is not None and (len(counts) != len(self.lengths) or min(counts) < low or max(counts) > high):
+                raise ValueError(f"{name}={counts}: give one number from {low} to {high} for each of {self.lengths}")
+        if any(self.min_tokens or ()) and self.pairing == "google":
             raise ValueError(
-                f"max_predictions_per_seq={counts}: give one number from 1 to {MAX_LENGTH} for each of {self.lengths}"
-            )
-        least = self.min_tokens
-        if least is not None and (len(least) != len(self.lengths) or min(least) < 0 or max(least) > MAX_DOCUMENT):
-            raise ValueError(
-                f"min_tokens={least}: give one number from 0 (all documents) to {MAX_DOCUMENT:,} for each of "
-                f"{self.lengths}"
-            )
-        if least is not None and any(least) and self.pairing == "google":
-            raise ValueError(
-                f"min_tokens={least}: pairing=google takes random Bs from all documents, long or not; use balanced"
+                f"min_tokens={self.min_tokens}: pairing=google takes random Bs from all documents, long or not; use "
+                "balanced"
             )
         if self.objective != "nsp" and self.pairing == "google":
             raise ValueError(f"pairing=google is defined for objective=nsp, not {self.objective}; use balanced")

@@ -23,7 +23,7 @@ from typing import Any
 import megabert
 from data_prep.config import BuildConfig
 from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
-from data_prep.execution.dependence import PART_OF_STEP, Part, first_changed, settings_of, shard_settings_of
+from data_prep.execution.dependence import STEPS, Part, first_changed, settings_of, shard_settings_of
 from data_prep.execution.sealed import seal, unseal
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
@@ -79,7 +79,7 @@ class BuildState:
         apart.
         """
         inputs = [(record.path, record.sha256) for record in self.inputs]
-        settings = {step: settings_of(self.config, part) for step, part in PART_OF_STEP.items()}
+        settings = {name: settings_of(self.config, step.part) for name, step in STEPS.items()}
         for length in self.config["lengths"]:
             settings[f"instances-{length}"] = shard_settings_of(self.config, length)
         texts = {step: json.dumps([own, inputs], sort_keys=True) for step, own in settings.items()}

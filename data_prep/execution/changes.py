@@ -9,22 +9,16 @@ import os
 import shutil
 from pathlib import Path
 
-from data_prep.execution.dependence import Config, Part, are_shards_as_before, first_changed
+from data_prep.execution.dependence import STEPS, Config, Part, are_shards_as_before, first_changed
 from megabert.errors import ConfigError
 
-PLAN_NAME = "work/plan.json"
+PLAN_NAME = STEPS["plan"].output
 SET_ASIDE = {
     PLAN_NAME: "work/plan-before.json",
     "work/records/documents.jsonl": "work/records/before.jsonl",
     "documents": "work/before",
 }
 """Where documents of earlier settings wait, with their plan and records, until they are split again; in this order."""
-MADE = {
-    Part.TEXT: ("work/extract", "work/paragraphs"),
-    Part.VOCABULARY: ("work/words", "tokenizer", *SET_ASIDE.values()),
-    Part.DOCUMENTS: ("work/tokens", "work/chunks", *SET_ASIDE),
-}
-"""Files and folders of each part of a build; records are deleted with the step of the same name."""
 
 
 def make_way(folder: Path, old: Config, new: Config, *, keeps_documents: bool) -> None:
@@ -41,11 +35,13 @@ def make_way(folder: Path, old: Config, new: Config, *, keeps_documents: bool) -
     stale = [path for path in shards if not are_shards_as_before(old, new, int(path.name))]
     for path in stale if old["dupe_factor"] == new["dupe_factor"] else shards:
         (path / "manifest.json").unlink(missing_ok=True)
-    gone = [name for part, names in MADE.items() if part >= first for name in names]
-    gone = [name for name in gone if not (keeps_documents and name in SET_ASIDE)]
-    for path in (*stale, *(folder / name for name in gone)):
+    # Steps 1 to 5 from the first one that changes on; documents that are set aside depend on the vocabulary alone.
+    kept = SET_ASIDE if keeps_documents else ()
+    steps = {name: step for name, step in STEPS.items() if step.part >= first and step.output not in kept}
+    aside = SET_ASIDE.values() if first <= Part.VOCABULARY else ()
+    for path in (*stale, *(folder / name for name in (*(step.output for step in steps.values()), *aside))):
         _remove(path)
-    for name in (*(f"instances-{path.name}" for path in stale), *(Path(name).name for name in gone)):
+    for name in (*(f"instances-{path.name}" for path in stale), *steps):
         _remove(folder / "work" / "records" / f"{name}.jsonl")
 
 

@@ -6,7 +6,7 @@ it has to, and nothing that was made with another one is taken for current.
 """
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 Config = dict[str, Any]
 
@@ -56,17 +56,27 @@ FIRST_PART: dict[str, Part] = {
     "shard_mib": Part.INSTANCES,
 }
 """First part that depends on each setting."""
-PART_OF_STEP = {
-    "extract": Part.TEXT,
-    "paragraphs": Part.TEXT,
-    "words": Part.VOCABULARY,
-    "tokenizer": Part.VOCABULARY,
-    "tokens": Part.DOCUMENTS,
-    "chunks": Part.DOCUMENTS,
-    "documents": Part.DOCUMENTS,
-    "plan": Part.DOCUMENTS,
+
+
+class Step(NamedTuple):
+    """A step that has records, in the file of its name."""
+
+    part: Part
+    output: str
+    """Its file or folder in the folder of the build."""
+
+
+STEPS = {
+    "extract": Step(Part.TEXT, "work/extract"),
+    "paragraphs": Step(Part.TEXT, "work/paragraphs"),
+    "words": Step(Part.VOCABULARY, "work/words"),
+    "tokenizer": Step(Part.VOCABULARY, "tokenizer"),
+    "tokens": Step(Part.DOCUMENTS, "work/tokens"),
+    "chunks": Step(Part.DOCUMENTS, "work/chunks"),
+    "documents": Step(Part.DOCUMENTS, "documents"),
+    "plan": Step(Part.DOCUMENTS, "work/plan.json"),
 }
-"""Part of each step that has records. The records of step 6 are named for their lengths."""
+"""Steps 1 to 5; the steps of instances are named for their lengths. The plan is sealed like a record."""
 BY_LENGTH = ("max_predictions_per_seq", "min_tokens")
 """Settings with a number for each length."""
 

@@ -36,8 +36,8 @@ def pair_balanced(bucket: DocumentBucket, options: PairOptions, is_subword: NDAr
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
     from data_prep.instances.balanced_loops import truncate_pairs
 
-    # Plan all pairs with the B that follows their A. Replace B where the label says so, and only then cut: the cut
-    # depends on how long B is.
+    # Plan all pairs with the B that follows their A. Replace B if the label says so, and only then cut: the cut depends
+    # on how long B is. The plan itself is copied, not changed: partners of this bucket use it too.
     pairs = _plan(bucket, options).take(slice(None))
     has_random = options.metadata.objective == "nsp"
     if has_random:
