@@ -88,7 +88,7 @@ def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
     for word in (
         "10.0 TB of text, taken to be English (4.76 bytes per token), 1,000 ranks",
         "hash input",
-        "merge",
+        "chunks",
         "instances",
         "shuffle: 18.0 TB",
         "at the peak",
