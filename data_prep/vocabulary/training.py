@@ -1,7 +1,7 @@
 """Train a vocabulary, or check an existing one, and measure it on text that it has not seen.
 
-Documents stream by once: those that are held out are kept aside (`data_prep.vocabulary.quality`), all others are
-trained on, or, for an existing tokenizer, skipped.
+Documents stream by once: the held-out ones are kept aside (`data_prep.vocabulary.quality`), all others are trained on
+or, for an existing tokenizer, skipped.
 """
 
 from collections.abc import Iterable, Iterator
@@ -87,8 +87,8 @@ def train_on_spans(
     """Train a vocabulary on counted text and measure it.
 
     Args:
-        spans: What `spans_of` yields of all documents that are trained on, each with how often it occurs; read twice.
-        held_out: The other documents, and what was counted of all.
+        spans: The spans (`spans_of`) of all documents that are trained on, each with its count; read twice.
+        held_out: The other documents, and the counts of all.
         options: Size and case.
         notify: Is told what begins.
     """
@@ -97,7 +97,7 @@ def train_on_spans(
     else:
         cased, size = not options.uncased, options.vocab_size
         tokenizer = train_wordpiece_on(spans, vocab_size=size, cased=cased, notify=notify)
-    release_memory()  # what the trainer took
+    release_memory()  # the trainer's memory
     return tokenizer, measure(tokenizer, held_out)
 
 
