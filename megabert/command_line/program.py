@@ -3,13 +3,14 @@
 import argparse
 import ast
 import math
+import pkgutil
 import re
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -82,8 +83,8 @@ class Program:
 
     def help_of(self, name: str) -> str:
         """Return the docstring of a command's module, read from its source: imports of all would take seconds."""
-        source = resources.files(self.package) / f"{name.replace('-', '_')}.py"
-        return ast.get_docstring(ast.parse(source.read_bytes())) or ""
+        source = pkgutil.get_data(self.package, f"{name.replace('-', '_')}.py") or b""
+        return ast.get_docstring(ast.parse(source)) or ""
 
     def usage(self) -> str:
         """Return the table of commands, each with the first line of its help."""

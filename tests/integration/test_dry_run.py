@@ -30,7 +30,7 @@ def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
 def test_dry_run_says_where_a_phase_over_the_same_shards_begins(shards, capsys):
     same = ("--phases.1.max_seq_length", "64", "--phases.0.global_batch_size", "37")
     assert dry_run(shards, *same) == 0
-    assert "behind what was read: epoch 1, instance 297 (data_start: continue)" in capsys.readouterr().out
+    assert "after its last instance: epoch 1, instance 297 (data_start: continue)" in capsys.readouterr().out
     assert dry_run(shards, *same, "--phases.1.data_start", "beginning") == 0
     assert "again from their first instance (data_start: beginning)" in capsys.readouterr().out
 

@@ -29,7 +29,7 @@ ALLOWED = {
     "data_prep/extract/opening.py": "files of another host's, by fsspec",
     "megabert/doctor/machine.py": "the file that it has just written",
     "megabert/shards/": "an index or a shard, opened without waiting or checked before",
-    "data_prep/estimate.py": "in a temporary folder of Python's",
+    "data_prep/rates.py": "in a temporary folder of Python's",
 }
 
 
