@@ -15,7 +15,6 @@ from pathlib import Path
 PACKAGES = ("megabert", "data_prep")
 LAMB = "the op, its reference and its kernel take the same arguments; the tests compare them"
 NUMPY_AND_LOOPS = "one draw for numpy arrays and one for compiled loops, which give the same numbers"
-RENAME = "two different things; one of them is to be renamed"
 TWINS: dict[str, tuple[str, ...]] = {
     "add_arguments": ("every command describes itself by one", "*/commands/*.py"),
     "run": ("every command is run by one", "*/commands/*.py"),
@@ -32,10 +31,6 @@ TWINS: dict[str, tuple[str, ...]] = {
         "megabert/ops/triton_support/device_functions.py",
     ),
     "encode": ("the loop of each tokenizer, called alike", "megabert/tokenization/*_loops.py"),
-    "assemble": (RENAME, "data_prep/instances/assemble.py", "megabert/data/batch.py"),
-    "describe": (RENAME, "data_prep/commands/peek.py", "megabert/training/recovery/*"),
-    "excess_of": (RENAME, "data_prep/clean/bounds.py", "data_prep/extract/markup_cost.py"),
-    "remember": (RENAME, "data_prep/execution/build_state.py", "megabert/tokenization/span_loops.py"),
 }
 """Names that may be defined more than once: the reason, then patterns of the files that may define them."""
 

@@ -41,7 +41,7 @@ class _Open(NamedTuple):
     start: int
 
 
-def excess_of(markup: str) -> str:
+def markup_excess(markup: str) -> str:
     """Return what makes a page too slow to parse; "" for every other one."""
     if any(line[:1] == "=" and line.count("=") > MAX_HEADING_MARKS for line in markup.split("\n")):
         return "a heading without end would take the parser's stack"

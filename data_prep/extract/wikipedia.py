@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from data_prep.execution.problems import Problems
-from data_prep.extract.markup_cost import excess_of
+from data_prep.extract.markup_cost import markup_excess
 from data_prep.extract.opening import BLOCK_BYTES, InputChunk, InputFile, content_blocks
 from data_prep.extract.text import Document, chunk_blocks, grouped
 from megabert.errors import ConfigError
@@ -86,7 +86,7 @@ def _article(page: str, site: Site, problems: Problems, origin: str) -> str | No
     if content is None:
         return ""
     markup = html.unescape(content)
-    if excess := excess_of(markup):
+    if excess := markup_excess(markup):
         problems.add("excessive_documents", f"{origin}: {title!r}: {excess}")
         return None
     try:

@@ -131,7 +131,7 @@ def instance_seeds(seed: int, number: int, ordinals: NDArray[np.int64]) -> NDArr
     return (mix(_SEEDS_KEY, seed, number, ordinals) >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
-def assemble(
+def assemble_batch(
     columns: FlatInstances,
     indices: NDArray[np.int64],
     seeds: NDArray[np.int32],
@@ -240,7 +240,7 @@ def pack_sequences(
     columns = columns_of(sequences, segment_b_starts, mask_id=mask_id)
     batch_format = BatchFormat(pad_id=0, max_seq_length=int(columns.lengths.max()), has_labels=False)
     seeds = np.zeros(len(sequences), np.int32)
-    return assemble(columns, columns.rows, seeds, batch_format)
+    return assemble_batch(columns, columns.rows, seeds, batch_format)
 
 
 def probe_batch(*, tokens: int, length: int, masked_share: float | None = None) -> MicroBatch:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.data.batch import BatchFormat, MicroBatch, assemble, instance_seeds
+from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
@@ -249,4 +249,4 @@ def _pack_share(
     start = 0
     for mine in bins:
         indices, start = index_of[start : start + mine.size], start + mine.size
-        yield assemble(columns, indices, instance_seeds(*key, first + mine), batch_format, padded)
+        yield assemble_batch(columns, indices, instance_seeds(*key, first + mine), batch_format, padded)

@@ -15,10 +15,10 @@ from megabert.tokenization.span_loops import (
     REMEMBERED_BYTES,
     SPACE,
     is_plain,
+    keep_span,
     load,
     lowest_bytes,
     recall,
-    remember,
     slot_of,
     span_end,
 )
@@ -125,7 +125,7 @@ def _encode_plain(text, start, end, recent, byte_ids, keys, ranks, merged_ids, s
         else:
             begin = written
             written = _merge_word(text, start, stop, byte_ids, keys, ranks, merged_ids, scratch, ids, written)
-            remember(recent, slot, first, second, ids[begin:written])
+            keep_span(recent, slot, first, second, ids[begin:written])
         start = stop
     return written
 

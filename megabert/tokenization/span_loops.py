@@ -236,7 +236,7 @@ def recall(recent, slot, ids, written):
 
 
 @inlined
-def remember(recent, slot, first, second, ids):
+def keep_span(recent, slot, first, second, ids):
     """Enter a word of four ids or fewer; all bits are set where there is none."""
     if len(ids) > REMEMBERED_IDS:
         return

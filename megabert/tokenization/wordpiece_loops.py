@@ -19,12 +19,12 @@ from megabert.tokenization.span_loops import (
     SPACE,
     character_at,
     is_plain,
+    keep_span,
     kind_at,
     load,
     lowest_bytes,
     next_stretch,
     recall,
-    remember,
     slot_of,
 )
 
@@ -165,7 +165,7 @@ def _encode_spans(text, start, end, options, pieces, spans, ids, written, num_me
                 written = _encode_word(
                     text, start, end_of_word, edges, piece_of_node, is_lower, unknown, most, ids, written
                 )
-                remember(recent, slot, first, second, ids[begin:written])
+                keep_span(recent, slot, first, second, ids[begin:written])
             start = end_of_word
     return written, num_met
 
@@ -208,7 +208,7 @@ def _encode_plain(text, start, end, recent, edges, piece_of_node, is_lower, unkn
             # Not there: cut the word, and let it take the place of the word in this slot.
             begin = written
             written = _encode_word(text, start, stop, edges, piece_of_node, is_lower, unknown, longest, ids, written)
-            remember(recent, slot, first, second, ids[begin:written])
+            keep_span(recent, slot, first, second, ids[begin:written])
         start = stop
     return written
 

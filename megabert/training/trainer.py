@@ -313,7 +313,7 @@ class Trainer:
 
     def _roll_back(self) -> None:
         """Return to the last good checkpoint, leave out the data that is blamed, and record both at once."""
-        failed, reason = self.state, rollback.describe(self.state, self.config.rollback)
+        failed, reason = self.state, rollback.describe_divergence(self.state, self.config.rollback)
         folder, step = self._drop_trouble(failed)
         stored = TrainerState.from_dict(load_checkpoint(folder, self.engine, self.world))
         # A checkpoint at the end of a phase: the trouble was at the beginning of the phase after it.

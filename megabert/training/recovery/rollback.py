@@ -26,7 +26,7 @@ def is_due(state: TrainerState, rule: RollbackConfig, *, has_dynamic_loss_scale:
     return has_skipped or state.has_spiked(rule)
 
 
-def describe(state: TrainerState, rule: RollbackConfig) -> str:
+def describe_divergence(state: TrainerState, rule: RollbackConfig) -> str:
     """Return the trouble in words."""
     if state.has_spiked(rule):
         return f"{state.spikes_in_a_row} losses in a row were above {rule.spike_ratio:g} times their running median"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from megabert.data import batch as batch_module
-from megabert.data.batch import IGNORED, BatchFormat, assemble, pack_sequences
+from megabert.data.batch import IGNORED, BatchFormat, assemble_batch, pack_sequences
 from megabert.data.packing import MicroShape
 from megabert.shards.columns import FlatInstances
 
@@ -55,14 +55,14 @@ def test_the_example_of_a_packed_batch_is_what_happens():
         rows=np.arange(3),
     )
     batch_format = BatchFormat(pad_id=0, max_seq_length=8, has_labels=True)
-    batch = assemble(instances, instances.rows, np.zeros(3, np.int32), batch_format)
+    batch = assemble_batch(instances, instances.rows, np.zeros(3, np.int32), batch_format)
     shown = {words[0]: words[1:] for words in (line.split("#")[0].split() for line in lines) if words}
     wanted = {name: list(map(int, shown[name])) for name in vars(batch) if name in shown}
     assert len(wanted) == 7
     assert {name: getattr(batch, name).tolist() for name in wanted} == wanted
 
     shape = MicroShape(tokens=18, sequences=4, masked=5)
-    padded = assemble(instances, instances.rows, np.zeros(3, np.int32), batch_format, shape)
+    padded = assemble_batch(instances, instances.rows, np.zeros(3, np.int32), batch_format, shape)
     filling = {"input_ids_T": [0], "cu_seqlens": [17], "masked_positions_M": [0, 0], "masked_ids_M": [-100] * 2}
     for name, values in {**filling, "next_sentence_label_B": [-100]}.items():
         assert getattr(padded, name).tolist() == wanted[name] + values

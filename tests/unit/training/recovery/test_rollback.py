@@ -2,7 +2,7 @@ from pathlib import Path
 
 from megabert.config.run import RollbackConfig
 from megabert.data.order import PositionRange
-from megabert.training.recovery.rollback import describe, divergence, is_due
+from megabert.training.recovery.rollback import describe_divergence, divergence, is_due
 from megabert.training.state import BlamedData, TrainerState
 
 BATCHES = [(PositionRange(0, start, start + 4),) for start in range(0, 20, 4)]
@@ -33,7 +33,7 @@ def test_spikes_send_back_only_where_the_rule_is_on():
     assert not is_due(state, RollbackConfig(), has_dynamic_loss_scale=True)
     rule = RollbackConfig(spike_ratio=1.5)
     assert is_due(state, rule, has_dynamic_loss_scale=True)
-    assert describe(state, rule) == "5 losses in a row were above 1.5 times their running median"
+    assert describe_divergence(state, rule) == "5 losses in a row were above 1.5 times their running median"
 
 
 def test_diagnosis_names_the_command_that_goes_on():
