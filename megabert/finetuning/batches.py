@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of, instance_seeds, sent_to
+from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch, columns_of, instance_seeds, sent_to
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
 from megabert.observability.logs import logger
@@ -184,7 +184,7 @@ class Batcher:
         batch_format = BatchFormat(pad_id=self.pad_id, max_seq_length=0, has_labels=False)
         for mine in packing.micro_batches(self.rank):
             ordinals = _sequences_of(mine, group)
-            inputs = assemble(features.columns, sequences[ordinals], seeds[ordinals], batch_format)
+            inputs = assemble_batch(features.columns, sequences[ordinals], seeds[ordinals], batch_format)
             starts = inputs.cu_seqlens.numpy()[: len(mine) * group : group]
             labels, positions = features.select_labels(items[mine], starts)
             # A rank without items still runs the model, for tagging on one position that is ignored.

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble, columns_of
+from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch, columns_of
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, validation_batches
 from megabert.errors import ConfigError, DataError
@@ -203,7 +203,7 @@ def text_batches(path: Path, tokenizer: Tokenizer, options: ScoringOptions) -> I
         )
         by_length = np.argsort(columns.lengths, kind="stable").tolist()
         for run in runs_within(by_length, columns.lengths, options.batch_tokens):
-            yield assemble(columns, np.array(run), np.zeros(len(run), np.int32), batch_format)
+            yield assemble_batch(columns, np.array(run), np.zeros(len(run), np.int32), batch_format)
 
 
 def _shard_batches(folder: Path, tokenizer: Tokenizer, options: ScoringOptions, limit: int) -> Iterator[MicroBatch]:
