@@ -81,6 +81,20 @@ def test_training_may_go_on_while_a_checkpoint_is_written(folder, engine, writer
     assert torch.equal(read_masters(find_checkpoint(folder, 5))["weight"].view(-1), expected)
 
 
+def test_writer_may_be_closed_just_before_a_write_begins(writer, written, monkeypatch):
+    # The thread that ends a rank after another one's failure closes the writer at any moment of the main thread.
+    start = threading.Thread.start
+
+    def close_and_start(thread):
+        writer.close()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", close_and_start)
+    writer.save(TrainerState(step=5))
+    assert writer.wait() is None
+    assert written == [5]
+
+
 def test_a_save_waits_for_the_one_before_and_counts_it(folder, writer, disk, caplog):
     writer.save(TrainerState(step=5))
     threading.Timer(0.1, disk.set).start()

@@ -103,13 +103,12 @@ class CheckpointWriter:
             state = replace(state, best_step=self._written.best_step, best_loss=self._written.best_loss)
         snapshot = self._copied(snapshot_of(self._engine, state.step, state.to_dict(), self._world))
         self._begun, self._failure = state, None
-        self._thread = threading.Thread(
-            target=self._write, args=(snapshot, state), name="megabert-checkpoint", daemon=True
-        )
         stall_s = time.monotonic() - started
         self.counts.stall_s += stall_s
         logger.debug("checkpoint of step %d: training paused for %.3f s", state.step, stall_s)
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=(snapshot, state), name="megabert-checkpoint", daemon=True)
+        thread.start()
+        self._thread = thread  # only now: ``close``, from another thread, cannot join one that has not begun
         return state
 
     def wait(self, doing: str = "writing a checkpoint") -> MegabertError | None:
