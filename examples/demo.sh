@@ -34,8 +34,7 @@ say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)) >&2; }
 
 say "text to vocabulary and shards: $data"
 "$bin/megabert-data" build --input "$input" --format jsonl --language "$language" --output "$data" \
-  "${vocabulary[@]}" --objective none --masking dynamic --dupe-factor 1 --lengths 128 512 --validation-share 0.06 \
-  --workers "$(nproc)"
+  --for demo "${vocabulary[@]}" --validation-share 0.06 --workers "$(nproc)"
 
 say "pre-training, both phases: $run_dir"
 gpus=$("$bin/python" -c 'import torch; print(torch.cuda.device_count())')

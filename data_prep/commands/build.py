@@ -3,6 +3,7 @@
 It cleans, splits, tokenizes, pairs, masks and writes.
 
 Examples:
+  megabert-data build --for bert_base_1gpu --input 'texts/*.txt' --output data/mine
   megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512
   megabert-data build --config build.yaml --output data/mine
 """
@@ -47,7 +48,18 @@ def add_arguments(parser: Parser) -> None:
     instances = ("lengths", "objective", "dupe-factor", "validation-share")
     parser.add_fields(
         BuildConfig,
-        first=("input", "output", "config", "tokenizer", "vocab-size", "uncased", *instances, "workers", "dry-run"),
+        first=(
+            "for",
+            "input",
+            "output",
+            "config",
+            "tokenizer",
+            "vocab-size",
+            "uncased",
+            *instances,
+            "workers",
+            "dry-run",
+        ),
         sections=("sources.N", "clean"),
     )
 

@@ -29,7 +29,10 @@ def add_source_arguments(parser: Parser) -> None:
     parser.add_rule("--clean", excludes=["--clean.rules"])
     for name in SOURCE_FIELDS:  # sources of a file have their own
         parser.add_rule(f"--{name}", needs=["--input"])
-    parser.add_config_files(under="the defaults")
+    recipes = ", ".join(loading.shipped_names("recipe"))
+    text = f"build what this recipe of megabert pretrain is meant for: {recipes}, or a file; flags override it"
+    parser.add_argument("--for", dest="recipe", metavar="RECIPE", help=text)
+    parser.add_config_files(under="the recipe of --for")
 
 
 def add_worker_arguments(parser: Parser) -> None:
@@ -50,7 +53,7 @@ def _workers(text: str) -> int:
 
 
 def make_config(options: Namespace) -> BuildConfig:
-    """Merge defaults, files and flags.
+    """Merge defaults, the shards of a recipe, files and flags.
 
     Raises:
         ConfigError: Unknown or impossible settings, or no source.
@@ -63,6 +66,7 @@ def make_config(options: Namespace) -> BuildConfig:
     sources = {"sources": [{"input": glob, **of_source} for glob in options.input]} if options.input else {}
     if not sources and not any("sources" in loading.read_yaml(path) for path in options.config):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
-    config = loading.merge_layers(BuildConfig, *options.config, sources, fields)
+    of_recipe = loading.build_fields(loading.load_run_config(options.recipe)) if options.recipe else {}
+    config = loading.merge_layers(BuildConfig, of_recipe, *options.config, sources, fields)
     refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), BUILD_NEEDS)
     return config

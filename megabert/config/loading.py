@@ -160,9 +160,7 @@ def shipped_or_own(kind: str, name_or_file: str) -> Path:
         return folder / f"{name_or_file}{suffix}"
     if path.suffix and path.is_file():
         return path
-    raise ConfigError(
-        f"--{kind} {name_or_file}: neither a shipped {kind} nor a file{did_you_mean(name_or_file, names)}"
-    )
+    raise ConfigError(f"{kind} {name_or_file}: neither a shipped {kind} nor a file{did_you_mean(name_or_file, names)}")
 
 
 def load_run_config(
@@ -275,6 +273,12 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
             see="there-are-no-shards",
         )
     return Path(config.data.path) / "instances" / str(phase.max_seq_length)
+
+
+def build_fields(config: RunConfig) -> dict[str, Any]:
+    """Return the fields of a build that makes the shards of a run: those that it states, and the phases' lengths."""
+    stated = {name: value for name, value in to_dict(config.shards).items() if value is not None}
+    return {"lengths": sorted({phase.max_seq_length for phase in config.phases}), **stated}
 
 
 def _merge(base: Any, update: Any, where: str) -> Any:

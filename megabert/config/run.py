@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from megabert.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Seconds, Weight
 from megabert.config.model import DecayRate, ModelConfig
 from megabert.config.phase import PhaseConfig
+from megabert.config.shards import ShardsConfig
 
 Weights = Literal["trained", "average"]
 
@@ -169,6 +170,7 @@ class RunConfig:
     data: DataConfig = DataConfig()
     phases: Annotated[tuple[PhaseConfig, ...], Field(min_length=1)]
     """The phases in their order: sequence lengths, each with its own data, batch and schedule."""
+    shards: ShardsConfig = ShardsConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     z_loss: Weight = 0.0
     """Weight of the z-loss in the objective: the mean square of the log of the softmax's normaliser at masked positions
@@ -222,12 +224,22 @@ class RunConfig:
 
 
 FREE_ON_RESUME = (
-    *("name", "data", "phases.*.name", "phases.*.data", "engine", "micro_batch_tokens", "activation_checkpointing"),
-    *("checkpoint", "validation.every_steps", "validation.max_instances", "logging", "watchdog", "rollback", "ops"),
+    *("name", "data", "shards", "phases.*.name", "phases.*.data", "engine", "micro_batch_tokens"),
+    *(
+        "activation_checkpointing",
+        "checkpoint",
+        "validation.every_steps",
+        "validation.max_instances",
+        "logging",
+        "watchdog",
+        "rollback",
+        "ops",
+    ),
 )
 """Paths (with everything below them) that are free to change on resume; every other field is ``science``.
 
-The folders of the data are free because the shards themselves are compared by their manifests' SHA-256.
+The folders of the data, and what a recipe asks of shards, are free because the shards themselves are compared by their
+manifests' SHA-256.
 """
 
 

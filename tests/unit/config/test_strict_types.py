@@ -38,6 +38,7 @@ def refused(row: FieldRow) -> list[Any]:
     """Return what a field must refuse: values that none of its types takes."""
     kinds = [kind for kind in NEVER if kind in row.kinds]
     values = [value for value in NEVER[kinds[0]] if all(value in NEVER[kind] for kind in kinds)] if kinds else [3, ""]
+    values = [value for value in values if value is not None or row.default is not None]  # None is an unset field
     if row.is_list:
         length = len(row.default) or 1 if isinstance(row.default, tuple) else 1
         return [[value] * length for value in values]

@@ -1,0 +1,75 @@
+"""``--for RECIPE``: the settings of a build that a recipe states."""
+
+import dataclasses
+
+import pytest
+
+from data_prep.cli import PROGRAM, main
+from data_prep.commands.options import make_config
+from data_prep.config import BuildConfig
+from megabert.config.fields import field_table
+from megabert.config.loading import load_run_config, read_yaml, shipped_names, shipped_or_own
+from megabert.config.shards import ShardsConfig
+
+BERT = {"objective": "nsp", "masking": "static", "dupe_factor": 5, "vocab_size": 30522, "lengths": (128, 512)}
+SINGLE_SEGMENTS = {"objective": "none", "masking": "dynamic", "dupe_factor": 1}
+BYTES = {**SINGLE_SEGMENTS, "pieces": "byte_bpe"}
+MODERN = {**BYTES, "vocab_size": 50368, "lengths": (1024, 8192)}
+EXPECTED = {
+    "albert_base": {**BERT, "objective": "sop", "mask_unit": "span", "lengths": (512,)},
+    "bert_base": BERT,
+    "bert_base_1gpu": BERT,
+    "bert_large": BERT,
+    "cramming": {**SINGLE_SEGMENTS, "uncased": True, "vocab_size": 32768, "lengths": (128,)},
+    "deberta_base": {**BYTES, "vocab_size": 50265, "lengths": (512,)},
+    "debug": {"lengths": (128, 512)},
+    "demo": {**SINGLE_SEGMENTS, "lengths": (128, 512)},
+    "electra_small": {**SINGLE_SEGMENTS, "lengths": (128,)},
+    "gpt_bert_style": {**BYTES, "mask_unit": "span", "vocab_size": 16384, "lengths": (128, 256, 512)},
+    "modernbert_1gpu": MODERN,
+    "modernbert_base": MODERN,
+    "modernbert_large": MODERN,
+    "roberta_base": {**BYTES, "vocab_size": 50265, "lengths": (512,)},
+}
+"""Settings of each recipe's shards, beside the defaults of a build."""
+
+
+def config_of(*words: str) -> BuildConfig:
+    _, options = PROGRAM.parse("build", ["--input", "texts/*.txt", "--output", "data", *words])
+    return make_config(options)
+
+
+@pytest.mark.parametrize("name", shipped_names("recipe"))
+def test_a_build_for_a_recipe_has_the_settings_that_it_states(name):
+    assert "shards" in read_yaml(shipped_or_own("recipe", name))
+    assert config_of("--for", name) == dataclasses.replace(config_of(), **EXPECTED[name])
+
+
+def test_flags_override_files_and_files_the_recipe(tmp_path):
+    file = tmp_path / "build.yaml"
+    file.write_text("objective: nsp\ndupe_factor: 3\n", encoding="utf-8")
+    words = ("--for", "roberta_base", "--config", str(file), "--dupe-factor", "2", "--lengths", "64")
+    config = config_of(*words)
+    assert (config.pieces, config.objective, config.dupe_factor, config.lengths) == ("byte_bpe", "nsp", 2, (64,))
+
+
+def test_a_recipe_may_be_a_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    phase = "{steps: 1, global_batch_size: 1, learning_rate: 1.0, max_seq_length: %d}"
+    phases = f"phases: [{phase % 256}, {phase % 64}, {phase % 256}]\n"
+    file.write_text(f"shards: {{min_tokens: [0, 200], masked_lm_prob: 0.4}}\n{phases}", encoding="utf-8")
+    config = config_of("--for", str(file))
+    assert (config.lengths, config.min_tokens, config.masked_lm_prob) == ((64, 256), (0, 200), 0.4)
+
+
+def test_an_unknown_recipe_is_refused_with_the_one_that_is_meant(capsys):
+    assert main(["build", "--for", "bert_bse", "--input", "x", "--output", "y"]) == 2
+    assert "recipe bert_bse: neither a shipped recipe nor a file; did you mean bert_base?" in capsys.readouterr().err
+
+
+def test_what_a_recipe_can_state_are_fields_of_a_build_with_the_same_choices_and_bounds():
+    of_build = {row.path: row for row in field_table(BuildConfig)}
+    for row in field_table(ShardsConfig):
+        assert row.choices == of_build[row.path].choices
+        assert row.kinds == of_build[row.path].kinds
+    assert load_run_config("debug").shards == ShardsConfig()
