@@ -48,7 +48,7 @@ def _render_h200() -> str:
     lines = [
         "**Recipe bert_large on H200**, full sequences, ZeRO-1, 8 GPUs a node. Nothing of this is measured.",
         "",
-        "| GPUs | while computing | s a step, phase 1 and 2 | MFU, phase 1 and 2 | sequences/s | both phases |",
+        "| GPUs | while computing | s per step, phase 1 and 2 | MFU, phase 1 and 2 | sequences/s | both phases |",
         "|---|---|---|---|---|---|",
     ]
     for efficiency in (None, TARGET_EFFICIENCY):

@@ -31,7 +31,8 @@ def run(options: Namespace) -> int:
     from megabert.inspection.attention_page import render_attention
 
     refuse_input(options.output, Path(options.model))
-    record = record_attention(source.build_model(), source.load_tokenizer(), options.text, options.second)
+    tokenizer = source.load_tokenizer()  # before the model, whose size it has to fit
+    record = record_attention(source.build_model(), tokenizer, options.text, options.second)
     page = render_attention(record, model=options.model, layers=options.layers)
     atomic_write(options.output, page)
     print(f"{options.output}: {len(record.pieces)} tokens, {len(page) / 2**20:.1f} MiB; open it in a browser")

@@ -15,6 +15,7 @@ FROM_OUTSIDE = {"COLUMNS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}
 """Cleared too, though no source of ours names them: make and the terminal set them for what they start."""
 KEPT = {
     "CUDA_VISIBLE_DEVICES": "chooses the card for the tests in tests/gpu",
+    "NUMBA_CACHE_DIR": "of the machine: compiled loops are kept there",
     "OMP_NUM_THREADS": "set by tests/conftest.py",
     "PATH": "of the machine",
     "PWD": "of the shell",

@@ -37,4 +37,4 @@ def test_model_without_a_masked_lm_head_guesses_nothing(model_folder, capsys):
 @pytest.mark.parametrize("words", [["fill-mask", "[MASK]", "--model", "model"], ["similar", "cat", "--model", "model"]])
 def test_number_of_results_is_checked(words, capsys):
     assert main([*words, "--top", "-1"]) == 2
-    assert "-1 is not 1 or more" in capsys.readouterr().err
+    assert "-1 is not at least 1" in capsys.readouterr().err
