@@ -12,8 +12,9 @@ them, nobody in this code does.
         ZeroStage.backward
           * _WeightSum.add_product            stages 1 and 2: a dense layer adds its weight's gradient to the sum
           * GradientReduction._take           stages 1 and 2: any other gradient is added
-                GradientReduction._send           and a bucket that is complete is sent
+                GradientReduction._send           and a bucket that is complete is sent (stage 1: is_last only)
           * DeepSpeedEngine._backward_prologue    stage 3: DeepSpeed's own reduction begins
+    Engine.wait_for_backward                  once; with several GPUs the host waits for its own
     Engine.step(settings, sums)               once
         ZeroStage.sum_of_squares              wait for the reduction, or make it
         World.sum_over_ranks                  losses and the squared norm: one small collective
