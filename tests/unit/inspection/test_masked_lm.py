@@ -152,6 +152,7 @@ def test_command_prints_the_table_and_writes_json(model_folder, text, tmp_path, 
     [
         (["mlm", "--task", "rte"], "--task has no effect with mlm"),
         (["mlm", "--epochs", "3"], "--epochs has no effect on the score of a text file"),
+        (["mlm", "--ops.attention", "torch"], "--ops.attention has no effect on the score of a text file"),
         (["mlm", "--split", "train"], "--split has no effect"),
         (["--masked-lm-prob", "0.2"], "--masked-lm-prob has no effect without mlm"),
         (["mlm", "--max-seq-length", "13"], "max_seq_length=13 is above the 12 positions"),
