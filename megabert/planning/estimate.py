@@ -125,7 +125,7 @@ def estimate(
         cluster: GPUs and nodes.
         efficiency: Share of the peak while computing; None takes the share of published systems.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
-        communication: Traffic of another training system; None takes that traffic of the recipe's engine.
+        communication: Traffic of another training system; None takes the traffic of the recipe's engine.
 
     Raises:
         ConfigError: A micro-batch of one instance does not fit, or the engine contradicts the precision.

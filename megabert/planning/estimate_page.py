@@ -23,7 +23,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         "",
         *_phase_lines(estimate),
         "",
-        f"altogether {span(3600 * estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
+        f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
         f"{describe_checkpoints(config, estimate.parameters)} of disk",
         *_pass_lines(estimate),
@@ -82,7 +82,7 @@ def _phase_lines(estimate: Estimate) -> list[str]:
             f"{phase.tokens_per_step / phase.step.total_s:,.0f}",
             f"{phase.global_batch_size / phase.step.total_s:,.0f}",
             f"{phase.mfu_pct:.1f}%",
-            span(3600 * phase.hours),
+            _duration(phase.hours),
         )
         for phase in estimate.phases
     ]
@@ -120,3 +120,8 @@ def _assumption(estimate: Estimate) -> str:
         share += f" (a guess: published A100 runs; not measured on {estimate.cluster.gpu.name}; --efficiency)"
     full = "" if estimate.passes is not None else "full sequences, "
     return f"assumed: {full}{share}; memory is counted, not measured. docs/scaling.md has the errors."
+
+
+def _duration(hours: float) -> str:
+    """Return a duration; small models take less than a second for all their steps."""
+    return span(3600 * hours) if 3600 * hours >= 1 else f"{3600 * hours:.2g} s"

@@ -139,7 +139,9 @@ def test_electra_counts_its_generator():
 
 def test_short_steps_are_warned_of(capsys):
     assert main(["estimate", "--recipe", "debug", "--gpu", "a100"]) == 0
-    assert "NOTE: phase1, phase2: a micro-step computes for less than 20 ms" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "NOTE: phase1, phase2: a micro-step computes for less than 20 ms" in page
+    assert re.search(r"altogether 0\.[0-9]+ s,", page)
     assert main(["estimate"]) == 0
     assert "NOTE" not in capsys.readouterr().out
 
