@@ -118,6 +118,26 @@ def test_a_failure_leaves_the_earlier_folder_and_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_file_that_cannot_be_removed_leaves_no_other_behind(tmp_path, monkeypatch):
+    unlink = os.unlink
+
+    def refuse(path, **options):
+        if str(path).endswith("stuck"):
+            raise OSError(errno.EBUSY, "in use", path)
+        unlink(path, **options)
+
+    def write_and_fail():
+        with publish_folder(tmp_path / "model") as temporary:
+            for name in ("a", "stuck", "z"):
+                (temporary / name).write_text("part")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["stuck"]
+
+
 def test_a_value_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "whole.json"
     path.write_text(json.dumps(to_json(WHOLE)))
