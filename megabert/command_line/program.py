@@ -230,7 +230,7 @@ class Parser(argparse.ArgumentParser):
         for flag, needs, excludes in self.rules:
             if flag in given and needs and not set(needs) & set(given):
                 raise ConfigError(f"{flag} has no effect without {' or '.join(needs)}. Add it, or leave {flag} out.")
-            for other in set(excludes) & set(given) if flag in given else ():
+            for other in [other for other in excludes if flag in given and other in given]:
                 raise ConfigError(f"{flag} and {other} exclude each other. Leave one of the two out.")
 
     def add_stops(self, *, dry_run: str) -> None:

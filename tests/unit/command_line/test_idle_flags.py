@@ -61,6 +61,13 @@ def test_rules_of_flags_name_flags_and_hold(program, name):
             parser._check_rules({flag, *excludes[:1]})
 
 
+def test_of_several_excluded_flags_the_first_is_named():
+    parser = Parser("x")
+    parser.add_rule("--a", excludes=["--b", "--c", "--d", "--e"])
+    with pytest.raises(ConfigError, match="--a and --b exclude"):
+        parser._check_rules(["--e", "--d", "--c", "--b", "--a"])
+
+
 @pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
 def test_fields_that_change_nothing_of_a_command_are_no_flags_of_it(program, name):
     parser = parser_of(program, name)
