@@ -37,7 +37,7 @@ def add_source_arguments(parser: Parser) -> None:
 
 def add_worker_arguments(parser: Parser) -> None:
     """Add the options that say who does the work."""
-    text = "processes (default: one a core)"
+    text = "processes (default: one per core)"
     parser.add_argument("--workers", type=_workers, default=available_cores(), metavar="N", help=text)
     text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
     parser.add_argument("--mpi", action="store_true", help=text)

@@ -1,4 +1,6 @@
-"""Guess the [MASK]s of a text with a run's checkpoint or a Hugging Face folder.
+"""Guess the [MASK]s of a text.
+
+The model is a run's checkpoint or a Hugging Face folder.
 
 Example:
   megabert fill-mask --model runs/demo "The whale is a [MASK] animal."

@@ -1,7 +1,8 @@
-"""Train a head on labelled examples, and score it with the task's metrics.
+"""Train a head on labelled examples, and score it.
 
-The same command resumes: seeds that have finished are kept, the one that was killed starts again. `glue` runs every
-task of GLUE that --data holds, each in a process of its own; its table is glue.json and glue.md of the output folder.
+The scores are the task's official metrics. The same command resumes: seeds that have finished are kept, the one that
+was killed starts again. `glue` runs every task of GLUE that --data holds, each in a process of its own; its table is
+glue.json and glue.md of the output folder.
 
 Examples:
   megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5

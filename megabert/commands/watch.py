@@ -1,7 +1,7 @@
-"""Show a run: loss, rate, time left, last checkpoint, restarts, skipped steps.
+"""Show a run: loss, rate, time left, last checkpoint.
 
-They come from its metrics.jsonl and status.json; on a terminal again and again until the run is done or has failed,
-else once.
+These, restarts and skipped steps come from its metrics.jsonl and status.json; on a terminal again and again until the
+run is done or has failed, else once.
 
 Example:
   megabert watch runs/large --interval 10

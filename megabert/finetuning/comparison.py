@@ -111,7 +111,7 @@ def _compare_set(task: str, name: str, folders: tuple[Path, Path], summaries: tu
 
 
 def _example(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a row that describe_example the example alone."""
+    """Return the fields of a row that describe the example alone."""
     return {name: row.get(name) for name in ("line", "id", "text", "pair", "context", "question", "tokens", "label")}
 
 

@@ -53,6 +53,13 @@ def test_every_command_has_help_with_an_example(program, name, shown):
         assert len(everything) > 20
 
 
+@pytest.mark.parametrize("program", [MEGABERT, DATA], ids=lambda program: program.name)
+def test_rows_of_the_table_of_commands_fit_a_terminal(program):
+    rows = [line for line in program.usage().splitlines() if line.split()[:1] and line.split()[0] in program.commands]
+    assert len(rows) == len(program.commands)
+    assert [row for row in rows if len(row) > 79] == []
+
+
 def test_names_to_choose_from_stand_as_they_are_typed(shown):
     about = flags(shown(MEGABERT, "estimate", "--help"))
     for flag, names in (("--recipe", shipped_names("recipe")), ("--gpu", GPUS)):
