@@ -182,7 +182,7 @@ class _Cache(NullCache):
 
 
 def _read(path: Path) -> Any:
-    """Return the content of a file of machine code; None if there is none, or if it is damaged.
+    """Return the content of a file of machine code; None if there is none, or if it is damaged or outdated.
 
     Damaged code would end the process, or compute something else.
     """
@@ -191,9 +191,11 @@ def _read(path: Path) -> Any:
     except OSError:
         return None
     data, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    if hashlib.sha256(data).digest() == digest:
-        return pickle.loads(data)
-    logger.warning("%s: damaged, so its loops are compiled anew", path)
+    if hashlib.sha256(data).digest() != digest:
+        logger.warning("%s: damaged, so its loops are compiled anew", path)
+    else:
+        with suppress(Exception):  # the class of an argument may be in another module now; pickle raises nearly any
+            return pickle.loads(data)
     with suppress(OSError):
         path.unlink()
     return None

@@ -12,6 +12,7 @@ from megabert.compiled import frozen_files
 
 ROOT = Path(__file__).parents[2]
 LOOP = "from megabert.compiled import compiled\n\n@compiled\ndef increase(x):\n    return x + 1\n"
+FIELD_LOOP = "from megabert.compiled import compiled\n\n@compiled\ndef value_of(row):\n    return row.value\n"
 FULL_DISK = """
 import logging, resource, signal
 logging.basicConfig()
@@ -83,6 +84,16 @@ def test_damaged_machine_code_is_compiled_anew(tmp_path, lost):
     result = run(script, tmp_path, XDG_CACHE_HOME=cache)
     assert result.stdout == "2\n"
     assert "damaged, so its loops are compiled anew" in result.stderr
+
+
+def test_a_loop_whose_argument_moved_to_another_module_is_compiled_anew(tmp_path):
+    """Machine code names the classes of arguments by their modules, which need not be files that loops import."""
+    (tmp_path / "b_loop.py").write_text(FIELD_LOOP)
+    (tmp_path / "before.py").write_text("import typing\nclass Row(typing.NamedTuple):\n    value: typing.Any\n")
+    script, cache = "import b_loop, {0}\nprint(b_loop.value_of({0}.Row(1)))", str(tmp_path / "cache")
+    assert run(script.format("before"), tmp_path, XDG_CACHE_HOME=cache).stdout == "1\n"
+    (tmp_path / "before.py").rename(tmp_path / "after.py")
+    assert run(script.format("after"), tmp_path, XDG_CACHE_HOME=cache).stdout == "1\n"
 
 
 def imported_files(loops: Path) -> set[Path]:
