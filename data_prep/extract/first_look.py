@@ -4,7 +4,7 @@ import codecs
 import re
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import PurePosixPath
 
 from data_prep.execution.problems import Problems
@@ -117,8 +117,9 @@ def warn_of_likely_mistakes(files: Sequence[InputFile]) -> None:
     Where blank lines part documents, such a text falls apart: its paragraphs become documents, and half of the
     sentences end in the middle.
     """
-    for source in sorted({file.source for file in files if file.format == "text"}):
-        texts = [file for file in files if (file.source, file.format) == (source, "text")]
+    # Sources are in order; a shell that expands a glob makes one of each file, so there may be tens of thousands.
+    for _, group in groupby((file for file in files if file.format == "text"), key=lambda file: file.source):
+        texts = list(group)
         # A table whose rows would become text.
         if table := next((file.path for file in texts if PurePosixPath(file.path).suffix.lower() in TABLES), None):
             print(

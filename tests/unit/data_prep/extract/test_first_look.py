@@ -45,6 +45,23 @@ def test_wrapped_lines_are_warned_of_once_a_source(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
+def test_files_are_gone_through_once_however_many_sources_there_are(tmp_path, capsys):
+    class Counted(list):
+        times = 0
+
+        def __iter__(self):
+            self.times += 1
+            return super().__iter__()
+
+    paths = [tmp_path / f"{number}.txt" for number in range(5)]
+    for path in paths:
+        path.write_text(WRAPPED)
+    files = Counted(find_files(tuple(SourceConfig(input=str(path)) for path in paths)))
+    warn_of_likely_mistakes(files)
+    assert files.times == 1
+    assert len(capsys.readouterr().err.splitlines()) == len(paths)
+
+
 @pytest.mark.parametrize("text", [UNWRAPPED, POEM, "a list\nof words\n" * 200, ""], ids=range(4))
 def test_whole_lines_are_not_taken_for_wrapped(text):
     inside, ends = count_wrapped(text)
