@@ -77,11 +77,11 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
     tokens: list[float] = []
     try:
         for texts in _batches(_documents(config, files)):
-            sizes += [len(text.encode()) for text in texts]
             if tokenizer:
                 tokens += np.diff(tokenizer.encode_flat(texts)[1]).tolist()
             else:
                 tokens += [_tokens(text, config) for text in texts]
+            sizes += [len(text.encode()) for text in texts]
     except MegabertError:  # the build will name what cannot be read, with what helps
         pass
     if not sum(tokens):
@@ -138,12 +138,16 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
     """Yield lists of about `CHARACTERS_PER_CALL`: for single texts a tokenizer does not use its compiled loops."""
     batch: list[str] = []
     characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters >= CHARACTERS_PER_CALL:
-            yield batch
-            batch, characters = [], 0
+    try:
+        for text in texts:
+            batch.append(text)
+            characters += len(text)
+            if characters >= CHARACTERS_PER_CALL:
+                yield batch
+                batch, characters = [], 0
+    except MegabertError:
+        yield batch  # the texts before the one that cannot be read
+        raise
     yield batch
 
 

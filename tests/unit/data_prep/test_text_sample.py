@@ -46,6 +46,14 @@ def test_disk_follows_the_script(tmp_path):
     assert end_bytes("\ud55c\uad6d\uc5b4 \ubb38\uc7a5 ") < 0.75 * end_bytes("The cat sat on the mat. ")
 
 
+def test_documents_before_one_that_cannot_be_read_are_the_sample(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", ["\ud55c\uad6d\uc5b4 \ubb38\uc7a5 " * 40] * 5)
+    with open(source, "a") as stream:
+        stream.write("no JSON\n")
+    sample = sampled(source)
+    assert len(sample.document_bytes) == len(sample.document_tokens) == 5
+
+
 def test_text_that_cannot_be_read_counts_as_english(tmp_path):
     source = tmp_path / "a.jsonl"
     source.write_text("no JSON\n" * 10)
