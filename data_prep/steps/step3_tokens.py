@@ -23,8 +23,9 @@ from megabert.shards import token_type
 from megabert.tokenization import Tokenizer
 
 SENTENCES_PER_CALL = 65_536
-NAME = "{number:06d}.arrow"
-"""Name of a file of tokenized documents."""
+NAME, SPLIT_AGAIN_NAME = "{number:06d}.arrow", "again-{number:06d}.arrow"
+"""Names of files of tokenized documents: of text, and of documents of earlier settings. They differ, because a record
+is found by the name of its file, and both kinds have records in one step."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,8 @@ def split_documents_again(
     Returns:
         A file of tokenized documents for each bucket, and how many are held out.
     """
-    files, records = (
-        TokenFiles(build.path("work", "tokens"), NAME, len(sources)),
-        StepRecords(build.folder, "before").read(),
-    )
+    files = TokenFiles(build.path("work", "tokens"), SPLIT_AGAIN_NAME, len(sources))
+    records = StepRecords(build.folder, "before").read()
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
 
     def task(number: int) -> SplitTask:

@@ -6,9 +6,11 @@ import pytest
 from unit.data_prep.builds import Stopping
 from unit.data_prep.conftest import files_of
 
+from data_prep import pipeline
 from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.execution.build_state import read_state
+from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.dependence import FIRST_PART, Part
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
@@ -133,3 +135,18 @@ def test_dry_run_says_what_a_change_repeats(own_copy, corpus, capsys):
     assert main(["build", *flags, "0.1", "--uncased"]) == 2
     assert "uncased: False there, True now" in capsys.readouterr().err
     assert before == {path: path.stat().st_mtime_ns for path in own_copy.rglob("*")}
+
+
+def interrupt(_):
+    raise KeyboardInterrupt
+
+
+def test_documents_that_were_split_again_are_not_taken_for_the_text(own_copy, make_config, tmp_path, monkeypatch):
+    """A build is killed before it deletes its intermediate files, and loses its plan: it begins with the text again."""
+    config = make_config(validation_share=0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "_remove_work", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(config, own_copy, Executor())
+    (own_copy / PLAN_NAME).unlink()
+    assert build(config, own_copy, Executor()).manifests == build(config, tmp_path / "new", Executor()).manifests
