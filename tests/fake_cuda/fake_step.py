@@ -1,171 +1,68 @@
-"""A step of the trainer on a device "cuda" that is not there: the real model, engine, optimizer and loss.
+"""Pre-training on a device that is not there: optimizer steps, and validations."""
 
-DeepSpeed's optimizer is a stand-in with its buffers (flat weights, float32 masters of a partition), and so are the
-collectives. Run in a process that loaded guard.cpp.
-"""
-
-import contextlib
-import itertools
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
-import torch
-import torch.distributed as dist
+from fake_cuda.fake_gpu import FAMILIES, SIZES, fake_engine, fake_gpu, ops_of
 from fake_cuda.watch import Seen, Watch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from triton.runtime.jit import JITFunction
 
 from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig, OptimizerConfig
 from megabert.data.batch import probe_batch
 from megabert.data.step_packer import StepBatch
-from megabert.engine import buckets, engine, fragment_table, gradient_reduction
 from megabert.models.build import build_model
-from megabert.optim import StepSettings, build_optimizer
-from megabert.training.step import accumulate, update
+from megabert.optim import StepSettings
+from megabert.training import step
 
-CUDA = torch.device("cuda", 0)
-SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 1000}
 MICRO_STEPS = 2
-
-
-class HostTensor:
-    """What the host read of a fake tensor, whose numbers do not exist: ones."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self._values = values
-
-    def tolist(self) -> Any:
-        return self._values.tolist()
-
-    def __getitem__(self, index: Any) -> "HostTensor":
-        return HostTensor(self._values[index])
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def view(self, *shape: int) -> "HostTensor":
-        return HostTensor(self._values.reshape(*shape))
-
-
-class Bf16Optimizer:
-    """Stands in for DeepSpeed's: each group of parameters is one flat tensor, of which a rank has one master."""
-
-    def __init__(self, optimizer: Any, *, world_size: int, stage: int) -> None:
-        self.optimizer, self._grad_acc_hooks = optimizer, []
-        self.bit16_groups, self.bit16_groups_flat = [], []
-        self.single_partition_of_fp32_groups, self.fp32_groups_gradients_flat = [], []
-        for group in optimizer.param_groups:
-            parameters = list(group["params"])
-            partition = -(-sum(parameter.numel() for parameter in parameters) // (2 * world_size)) * 2
-            flat = torch.empty(partition * world_size, dtype=torch.bfloat16, device=CUDA)
-            starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
-            for parameter, start in zip(parameters, starts, strict=False):
-                parameter.data = flat[start : start + parameter.numel()].view(parameter.shape)
-            master = torch.empty(partition, device=CUDA, requires_grad=True)
-            self.bit16_groups.append(parameters)
-            self.bit16_groups_flat.append(flat)
-            self.single_partition_of_fp32_groups.append(master)
-            self.fp32_groups_gradients_flat.append(torch.zeros(partition * world_size, device=CUDA))
-            group["params"] = [master]
-        if stage == 1:  # names of the optimizer that DeepSpeed takes there
-            self.bf16_groups, self.bf16_groups_flat = self.bit16_groups, self.bit16_groups_flat
-            self.fp32_groups_flat_partition = self.single_partition_of_fp32_groups
-
-
-def address(tensor: Tensor) -> int:
-    """Return a number for a fake tensor's address, in which offsets within a storage are right."""
-    return (tensor.untyped_storage()._cdata << 8) + tensor.storage_offset() * tensor.element_size()
-
-
-@contextlib.contextmanager
-def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
-    """Put an H100 in the place of what cannot run without one."""
-    take = gradient_reduction.GradientReduction._take
-
-    def taken(self: Any, *arguments: Any) -> Any:
-        watch.note_thread()
-        return take(self, *arguments)
-
-    def copied(copy: Any, tensor: Tensor) -> None:
-        watch.seen.copies_to_host += 1
-        copy.numel = tensor.numel()
-
-    def wait_for_stream() -> None:
-        watch.seen.stream_waits += 1
-
-    stream = SimpleNamespace(synchronize=wait_for_stream)
-    patches = {
-        # A launch is called with its kernel, and a collective with its bucket, like methods.
-        (JITFunction, "run"): lambda kernel, *given, **rest: watch.launch(kernel, *given, **rest),
-        (torch.cuda, "get_device_capability"): lambda device=None: (9, 0),
-        (torch.cuda, "get_device_properties"): lambda device=None: SimpleNamespace(multi_processor_count=132),
-        (torch.cuda, "current_stream"): lambda device=None: stream,
-        (Tensor, "data_ptr"): address,
-        (Tensor, "pin_memory"): lambda tensor: tensor,
-        (fragment_table, "checked"): lambda fragment, weights: fragment,
-        (engine, "check_coverage"): lambda *_: None,
-        (buckets.Bucket, "reduce"): lambda bucket, *given: watch.reduce(*given),
-        (buckets.Bucket, "gather"): lambda bucket: watch.gather(bucket),
-        (engine.HostCopy, "__init__"): copied,
-        (engine.HostCopy, "wait"): lambda copy: HostTensor(np.ones(copy.numel)),
-        (dist, "get_rank"): lambda *_: 0,
-        (dist, "get_world_size"): lambda *_: world_size,
-        (gradient_reduction.GradientReduction, "_take"): taken,
-    }
-    with contextlib.ExitStack() as stack:
-        for (owner, name), stand_in in patches.items():
-            stack.enter_context(mock.patch.object(owner, name, stand_in))
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-        yield
+VALIDATION_BATCHES = 3
 
 
 def steps(
-    *, stage: int = 1, world_size: int = 1, optimizer: str = "lamb", number: int = 2, **config: Any
+    *, family: str = "bert", stage: int = 1, world_size: int = 1, optimizer: str = "lamb", number: int = 2
 ) -> tuple[list[Seen], list[Any]]:
     """Make some steps; return what was seen in each, and the engine's fragments."""
-    watch = Watch()
+    watch, seen = Watch(), []
     with fake_gpu(watch, world_size):
-        made = _engine(stage, world_size, optimizer, ModelConfig(**{**SIZES, **config}))
-        seen = []
+        engine, world = _engine_of(family, stage=stage, world_size=world_size, optimizer=optimizer)
         for _ in range(number):
             watch.seen = Seen()
-            with unset_fake_temporarily():
-                batch = _batch()
             with watch:
-                sums = accumulate(made, batch, made._world)
-                update(made, batch, sums, StepSettings(lr=1e-3), made._world)
+                _step(engine, world)
             seen.append(watch.seen)
-        return seen, made.fragments
+        return seen, engine.fragments
 
 
-def _batch() -> StepBatch:
-    micro_batches = [probe_batch(tokens=1024, length=128) for _ in range(MICRO_STEPS)]
-    return StepBatch(
-        number=1, micro_batches=micro_batches, num_masked=300, num_instances=16, num_tokens=2048, position_after=None
+def validations(*, family: str = "bert", world_size: int = 1, number: int = 2) -> list[Seen]:
+    """Validate some times, each time after a step, whose weights are still on their way; return what was seen."""
+    watch, seen = Watch(), []
+    batches = mock.patch.object(step, "validation_batches", return_value=_micro_batches(VALIDATION_BATCHES))
+    with fake_gpu(watch, world_size), batches, watch:
+        engine, world = _engine_of(family, world_size=world_size)
+        for _ in range(number):
+            _step(engine, world)
+            watch.seen = Seen()
+            step.validate(engine, None, shape=None, max_instances=0, world=world)
+            seen.append(watch.seen)
+        return seen
+
+
+def _engine_of(family: str, **options: Any) -> tuple[Any, Any]:
+    config = ModelConfig(family=family, **SIZES, **FAMILIES[family])
+    return fake_engine(lambda: build_model(config, ops=ops_of(family)), **options)
+
+
+def _step(engine: Any, world: Any) -> None:
+    batch = StepBatch(
+        number=1,
+        micro_batches=_micro_batches(MICRO_STEPS),
+        num_masked=300,
+        num_instances=16,
+        num_tokens=2048,
+        position_after=None,
     )
+    sums = step.accumulate(engine, batch, world)
+    step.update(engine, batch, sums, StepSettings(lr=1e-3), world)
 
 
-def _engine(stage: int, world_size: int, optimizer: str, config: ModelConfig) -> engine.Engine:
-    ops = OpsConfig(**dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb"), "triton"))
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with CUDA:
-            model = build_model(config, ops=ops)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer), lamb_backend="triton")
-    inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, 50_000)
-    deepspeed = SimpleNamespace(
-        module=model,
-        optimizer=Bf16Optimizer(inner, world_size=world_size, stage=stage),
-        device=CUDA,
-        zero_optimization_stage=lambda: stage,
-    )
-    world = SimpleNamespace(rank=0, size=world_size, device=CUDA, control=None, sum_over_ranks=lambda vector: vector)
-    settings = {"gradient_clipping": 1.0, "zero_optimization": {"overlap_comm": True, "stage": stage}}
-    return engine.Engine(deepspeed, inner, world, ds_config=settings)
+def _micro_batches(number: int) -> list[Any]:
+    return [probe_batch(tokens=1024, length=128) for _ in range(number)]

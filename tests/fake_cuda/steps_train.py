@@ -2,34 +2,39 @@
 
 import pytest
 import torch
+from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
 from fake_cuda.fake_step import MICRO_STEPS, steps
 from fake_cuda.watch import Seen
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from megabert.engine import engine, gradient_reduction, zero1_zero2
-from megabert.models import bert
-
-BATCH_TENSORS = 8
-FAMILIES = ("bert", "roberta", "albert", "modernbert")
+from megabert.data import batch
+from megabert.engine import buckets, engine, gradient_reduction, zero1_zero2
+from megabert.models import bert, deberta, electra
 
 
-def check(seen: Seen, world_size: int) -> None:
+def check(seen: Seen, world_size: int, family: str = "bert") -> None:
     assert dict(seen.faults) == {}
     assert seen.copies_to_host == 1
     assert seen.stream_waits == (world_size > 1)
     assert dict(seen.async_copies) == {"copy from the host": BATCH_TENSORS * MICRO_STEPS}
     assert len(seen.hook_threads) == 1, "hooks of two threads would race for the same counters"
-    assert seen.kernels["attention_forward"] or seen.kernels["rotary_attention_forward"]
+    attention = {"deberta": "layer_norm_forward", "modernbert": "rotary_attention_forward"}  # DeBERTa's is plain torch
+    assert seen.kernels[attention.get(family, "attention_forward")]
+
+
+def misaligned(fragments) -> set[str]:
+    """Return the parameters that do not begin at a multiple of 16 bytes in their bucket."""
+    return {fragment.parameter for fragment in fragments if fragment.offset * 2 % 16}
 
 
 @pytest.mark.parametrize(("stage", "world_size"), [(1, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
     (first, second), fragments = steps(family=family, stage=stage, world_size=world_size)
-    check(second, world_size)
+    check(second, world_size, family)
     assert second.kernels == first.kernels
     assert second.collectives["gather"] >= (world_size > 1)
-    assert [fragment.parameter for fragment in fragments if fragment.offset * 2 % 16] == []
+    assert misaligned(fragments) == set()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -86,3 +91,35 @@ def test_a_copy_that_the_host_waits_for_is_seen(monkeypatch):
         return first_tokens(batch) + torch.zeros(1, dtype=torch.int64).to("cuda")
 
     assert faults_with(monkeypatch, bert, "first_tokens", copied) == {"blocking copy from the host"}
+
+
+def test_a_copy_from_memory_that_is_not_page_locked_is_seen(monkeypatch):
+    def sent(device, tensor):
+        return tensor.to(device, non_blocking=True)
+
+    assert faults_with(monkeypatch, batch, "sent_to", sent) == {"copy from memory that is not page-locked"}
+
+
+def test_relative_positions_that_are_copied_each_time_are_seen(monkeypatch):
+    class Uncached:
+        __call__ = staticmethod(deberta.positions_of.__wrapped__)
+        cache_clear = deberta.positions_of.cache_clear
+
+    found = faults_with(monkeypatch, deberta, "positions_of", Uncached(), family="deberta")
+    assert found == {"blocking copy from the host"}
+
+
+def test_a_shape_that_depends_on_drawn_tokens_is_seen(monkeypatch):
+    histogram = electra._histogram
+
+    def of_real_tokens(logits_T, is_replaced_T, is_real_T):
+        return histogram(logits_T[is_real_T], is_replaced_T[is_real_T], is_real_T[is_real_T])
+
+    monkeypatch.setattr(electra, "_histogram", of_real_tokens)
+    with pytest.raises(DynamicOutputShapeException):
+        steps(family="electra")
+
+
+def test_parameters_after_a_bias_of_one_element_are_seen(monkeypatch):
+    monkeypatch.setattr(buckets, "_aligned", lambda parameters: parameters)
+    assert misaligned(steps(family="electra", number=1)[1])

@@ -1,5 +1,6 @@
 """What a step does on a device: copies, waits of the host, kernels, and what is read and written meanwhile."""
 
+import contextlib
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -43,7 +45,8 @@ class Seen:
     """How often the host waited for a stream."""
     async_copies: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
-    """Blocking copies, operations on two devices, and races with collectives. A number that the host reads, and most
+    """Blocking copies, copies from memory that is not page-locked (blocking too, whatever they say), operations on two
+    devices, and races with collectives. A number that the host reads, and most
     operations on two devices, are errors of FakeTensorMode."""
     kernels: Counter[str] = field(default_factory=Counter)
     collectives: Counter[str] = field(default_factory=Counter)
@@ -70,20 +73,25 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.seen = Seen()
         self.under_way: list[Work] = []
+        self._pinned: dict[int, Tensor] = {}
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        # The host's own arithmetic has numbers; only the device's are missing.
+        inputs = _tensors((args, kwargs))
+        is_of_host = _is_of_host(inputs, kwargs)
+        with unset_fake_temporarily() if is_of_host else contextlib.nullcontext():
+            out = function(*args, **kwargs)
         name = function.name().removeprefix("aten::").partition(".")[0]
         if not function.is_view and name not in TOUCH_NOTHING:
             for argument, value in zip(function._schema.arguments, args, strict=False):
                 is_written = bool(argument.alias_info and argument.alias_info.is_write)
                 for tensor in _tensors(value):
                     self.touch(tensor, name, is_written=is_written)
-        self._check_devices(name, args, kwargs or {}, out)
+        self._check_devices(name, args, kwargs, out, inputs)
         return out
 
-    def _check_devices(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        inputs = _tensors((args, kwargs))
+    def _check_devices(self, name: str, args: Any, kwargs: Any, out: Any, inputs: list[Tensor]) -> None:
         devices = {tensor.device.type for tensor in [*inputs, *_tensors(out)]}
         if len(devices) == 1:
             return
@@ -91,10 +99,22 @@ class Watch(TorchDispatchMode):
             source = args[1] if name == "copy_" else args[0]
             is_async = kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2])
             way = "to the host" if source.device.type == "cuda" else "from the host"
+            if is_async and source.device.type == "cpu" and not self._is_pinned(source):
+                self.seen.faults["copy from memory that is not page-locked"] += 1
             counts = self.seen.async_copies if is_async else self.seen.faults
             counts[f"copy {way}" if is_async else f"blocking copy {way}"] += 1
         elif any(tensor.dim() for tensor in inputs if tensor.device.type == "cpu"):  # a number travels with the launch
             self.seen.faults[f"on two devices: {name}"] += 1
+
+    def pin(self, tensor: Tensor) -> Tensor:
+        """Stand in for ``Tensor.pin_memory``."""
+        with unset_fake_temporarily():
+            pinned = tensor.clone()
+        self._pinned[pinned.untyped_storage()._cdata] = pinned  # kept, so that no other storage gets its number
+        return pinned
+
+    def _is_pinned(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._pinned
 
     def touch(self, tensor: Tensor, by: str, *, is_written: bool) -> None:
         """Hold a read or a write against the collectives under way."""
@@ -130,6 +150,12 @@ class Watch(TorchDispatchMode):
     def note_thread(self) -> None:
         """Note which thread runs a hook."""
         self.seen.hook_threads.add(threading.get_ident())
+
+
+def _is_of_host(inputs: list[Tensor], kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation begins and ends on the host."""
+    is_made_there = torch.device(kwargs.get("device") or "cpu").type == "cpu"
+    return is_made_there and not any(isinstance(tensor, FakeTensor) for tensor in inputs)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -1,0 +1,155 @@
+"""A device "cuda" that is not there, and the engine on it with the real model, optimizer and loss.
+
+DeepSpeed's optimizer is a stand-in with its buffers (flat weights, float32 masters of a partition), and so are the
+collectives. Run in a process that loaded guard.cpp.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from fake_cuda.watch import Watch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.runtime.jit import JITFunction
+
+from megabert.config.run import OpsConfig, OptimizerConfig
+from megabert.engine import buckets, engine, fragment_table, gradient_reduction
+from megabert.models import deberta
+from megabert.optim import build_optimizer
+
+CUDA = torch.device("cuda", 0)
+SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 1000}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {},
+    "albert": {},
+    "electra": {"generator_size": 0.5},
+    "deberta": {},
+    "modernbert": {},
+}
+"""The families that are trained here, with the settings that make each different from BERT."""
+BATCH_TENSORS = 8
+"""Tensors of a micro-batch, each copied to the device by itself."""
+
+
+def ops_of(family: str) -> OpsConfig:
+    """Return the kernels of a GPU; there is none for DeBERTa's attention."""
+    ops = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb"), "triton")
+    return OpsConfig(**ops | ({"attention": "torch"} if family == "deberta" else {}))
+
+
+class Bf16Optimizer:
+    """Stands in for DeepSpeed's: each group of parameters is one flat tensor, of which a rank has one master."""
+
+    def __init__(self, optimizer: Any, *, world_size: int, stage: int) -> None:
+        self.optimizer, self._grad_acc_hooks = optimizer, []
+        self.bit16_groups, self.bit16_groups_flat = [], []
+        self.single_partition_of_fp32_groups, self.fp32_groups_gradients_flat = [], []
+        for group in optimizer.param_groups:
+            parameters = list(group["params"])
+            partition = -(-sum(parameter.numel() for parameter in parameters) // (2 * world_size)) * 2
+            flat = torch.empty(partition * world_size, dtype=torch.bfloat16, device=CUDA)
+            starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
+            for parameter, start in zip(parameters, starts, strict=False):
+                parameter.data = flat[start : start + parameter.numel()].view(parameter.shape)
+            master = torch.empty(partition, device=CUDA, requires_grad=True)
+            self.bit16_groups.append(parameters)
+            self.bit16_groups_flat.append(flat)
+            self.single_partition_of_fp32_groups.append(master)
+            self.fp32_groups_gradients_flat.append(torch.zeros(partition * world_size, device=CUDA))
+            group["params"] = [master]
+        if stage == 1:  # names of the optimizer that DeepSpeed takes there
+            self.bf16_groups, self.bf16_groups_flat = self.bit16_groups, self.bit16_groups_flat
+            self.fp32_groups_flat_partition = self.single_partition_of_fp32_groups
+
+
+def address(tensor: Tensor) -> int:
+    """Return a number for a fake tensor's address, in which offsets within a storage are right."""
+    return (tensor.untyped_storage()._cdata << 8) + tensor.storage_offset() * tensor.element_size()
+
+
+@contextlib.contextmanager
+def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
+    """Put an H100 in the place of what cannot run without one."""
+    take = gradient_reduction.GradientReduction._take
+
+    def taken(self: Any, *arguments: Any) -> Any:
+        watch.note_thread()
+        return take(self, *arguments)
+
+    def copied(copy: Any, tensor: Tensor) -> None:
+        watch.seen.copies_to_host += 1
+        copy.shape = tensor.shape
+
+    def wait_for_stream() -> None:
+        watch.seen.stream_waits += 1
+
+    stream = SimpleNamespace(synchronize=wait_for_stream)
+    patches = {
+        # A launch is called with its kernel, and a collective with its bucket, like methods.
+        (JITFunction, "run"): lambda kernel, *given, **rest: watch.launch(kernel, *given, **rest),
+        (torch.cuda, "get_device_capability"): lambda device=None: (9, 0),
+        (torch.cuda, "get_device_properties"): lambda device=None: SimpleNamespace(multi_processor_count=132),
+        (torch.cuda, "current_stream"): lambda device=None: stream,
+        (Tensor, "data_ptr"): address,
+        (Tensor, "pin_memory"): lambda tensor: watch.pin(tensor),
+        (fragment_table, "checked"): lambda fragment, weights: fragment,
+        (engine, "check_coverage"): lambda *_: None,
+        (buckets.Bucket, "reduce"): lambda bucket, *given: watch.reduce(*given),
+        (buckets.Bucket, "gather"): lambda bucket: watch.gather(bucket),
+        (engine.HostCopy, "__init__"): copied,
+        (engine.HostCopy, "wait"): lambda copy: torch.ones(copy.shape, dtype=torch.float64, device="cpu"),
+        (dist, "get_rank"): lambda *_: 0,
+        (dist, "get_world_size"): lambda *_: world_size,
+        (gradient_reduction.GradientReduction, "_take"): taken,
+    }
+    with contextlib.ExitStack() as stack:
+        for (owner, name), stand_in in patches.items():
+            stack.enter_context(mock.patch.object(owner, name, stand_in))
+        deberta.positions_of.cache_clear()  # it may hold a tensor of another device that was not there
+        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        yield
+
+
+def fake_engine(
+    make_model: Callable[[], nn.Module], *, stage: int = 1, world_size: int = 1, optimizer: str = "lamb"
+) -> tuple[engine.Engine, SimpleNamespace]:
+    """Return an engine of rank 0, and its world.
+
+    Args:
+        make_model: Makes the model; its weights are bfloat16.
+        stage: ZeRO stage, 1 or 2.
+        world_size: Number of ranks; there is none but this one.
+        optimizer: ``lamb`` or ``adamw``.
+    """
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with CUDA:
+            model = make_model()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer), lamb_backend="triton")
+    inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, 50_000)
+    deepspeed = SimpleNamespace(
+        module=model,
+        optimizer=Bf16Optimizer(inner, world_size=world_size, stage=stage),
+        device=CUDA,
+        zero_optimization_stage=lambda: stage,
+    )
+    world = SimpleNamespace(
+        rank=0,
+        size=world_size,
+        device=CUDA,
+        control=None,
+        is_main=False,  # who writes logs and files
+        sum_over_ranks=lambda vector: vector,
+        gather=lambda value: [value],
+    )
+    settings = {"gradient_clipping": 1.0, "zero_optimization": {"overlap_comm": True, "stage": stage}}
+    return engine.Engine(deepspeed, inner, world, ds_config=settings), world
