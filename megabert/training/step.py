@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megabert.data.batch import MicroBatch
+from megabert.data.batch import MicroBatch, sent_to
 from megabert.data.loader import StepTotals
 from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepBatch, validation_batches
 from megabert.distributed.process_group import World
-from megabert.engine.engine import Engine
+from megabert.engine.engine import Engine, HostCopy
 from megabert.models.bert import Count, PretrainingOutput, Term, terms_of
 from megabert.models.electra import BINS
 from megabert.observability.logs import logger
@@ -117,15 +117,15 @@ def validate(
         The means as ``eval/*``.
     """
     terms = terms_of(engine.module)
-    sums, counts_3 = no_sums(terms, world.device), torch.zeros(3, dtype=torch.float64, device=world.device)
+    sums, counts_3 = no_sums(terms, world.device), torch.zeros(3, dtype=torch.float64)
     share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=world.device.type == "cuda")
     with engine.evaluating(), torch.no_grad():
         for micro_batch in validation_batches(shards, share, max_instances=max_instances):
             output = engine.forward(micro_batch.to(world.device))
             sums += sums_of(output, terms)
-            counts_3 += counts_3.new_tensor(list(counts_of(micro_batch).values()))
+            counts_3 += torch.tensor(list(counts_of(micro_batch).values()))  # on the host, which would wait for a copy
     # Counts travel with the sums: unlike a training batch, nobody knows the held-out instances of the other ranks.
-    totals = world.sum_over_ranks(torch.cat([counts_3, sums])).cpu()
+    totals = HostCopy(world.sum_over_ranks(torch.cat([sent_to(world.device, counts_3), sums]))).wait()
     masked, instances, tokens = map(int, totals[:3].tolist())
     means = means_of(totals[3:], terms, {"masked": masked, "instances": instances, "tokens": tokens})
     return {f"eval/{name}": value for name, value in means.items()}

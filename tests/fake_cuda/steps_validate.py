@@ -1,0 +1,40 @@
+"""What a validation of pre-training does on a GPU: the host waits once, at its end, and weights arrive before use."""
+
+import pytest
+from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
+from fake_cuda.fake_step import VALIDATION_BATCHES, validations
+
+from megabert.engine import zero1_zero2
+from megabert.training import step
+
+COUNTS = 1
+"""The counts of the held-out instances travel to the device once, at the end."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_second_validation_waits_once_and_nothing_races(family):
+    seen = validations(family=family, world_size=2)[1]
+    assert dict(seen.faults) == {}
+    assert seen.copies_to_host == 1
+    assert seen.stream_waits == 0
+    assert dict(seen.async_copies) == {"copy from the host": BATCH_TENSORS * VALIDATION_BATCHES + COUNTS}
+    assert dict(seen.collectives) == {}
+    assert seen.kernels["layer_norm_forward"]
+    assert not seen.kernels["layer_norm_backward"]
+
+
+def test_numbers_that_the_host_sends_with_each_batch_are_seen(monkeypatch):
+    sums_of = step.sums_of
+
+    def sent_each_time(output, terms):
+        sums = sums_of(output, terms)
+        return sums + sums.new_tensor([0.0] * len(sums))
+
+    monkeypatch.setattr(step, "sums_of", sent_each_time)
+    assert dict(validations()[1].faults) == {"blocking copy from the host": VALIDATION_BATCHES}
+
+
+def test_a_validation_that_does_not_wait_for_the_last_update_is_seen(monkeypatch):
+    monkeypatch.setattr(zero1_zero2.PartitionedStage, "before_forward", lambda stage: None)
+    monkeypatch.setattr(zero1_zero2.PartitionedStage, "after_forward", lambda stage: None)
+    assert "read while a collective writes it: embedding" in validations(world_size=2)[1].faults
