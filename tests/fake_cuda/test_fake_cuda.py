@@ -31,10 +31,9 @@ def guard(tmp_path_factory) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_steps_on_a_gpu_that_is_not_there_keep_their_bounds(guard, tmp_path):
-    files = sorted(FOLDER.glob("steps_*.py"))
-    assert files
+@pytest.mark.parametrize("steps", sorted(FOLDER.glob("steps_*.py")), ids=lambda path: path.stem)
+def test_steps_on_a_gpu_that_is_not_there_keep_their_bounds(steps, guard, tmp_path):
     environment = os.environ | {"LD_PRELOAD": str(guard), "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--durations=5", *map(str, files)]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--durations=5", str(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
