@@ -99,7 +99,7 @@ class CommandSignals:
         if self.received is not None:  # the thread ends the process, if that is meant
             return
         self.received = signal.Signals(number)
-        if _is_importing(frame) and not _is_anything_open():
+        if not self._is_held and _is_importing(frame) and not _is_anything_open():
             self._say(self.words())
             os._exit(exit_code(number))
         signal.setitimer(signal.ITIMER_REAL, CHECK_S, CHECK_S)
