@@ -85,7 +85,7 @@ def run(options: Namespace) -> int:
         if options.print_config:
             print(to_yaml(config), end="")
             return 0
-        _require_shards(config)
+        _require_shards(config, is_new=not (Path(options.run_dir) / CONFIG_NAME).is_file())
         if options.dry_run:
             _dry_run(options, config)
             return 0
@@ -100,14 +100,19 @@ def run(options: Namespace) -> int:
     return 0 if is_done else EXIT_STOPPED
 
 
-def _require_shards(config: RunConfig) -> None:
-    """Refuse shards that are missing before the seconds that torch takes; ranks of a job do so once they have met."""
+def _require_shards(config: RunConfig, *, is_new: bool) -> None:
+    """Refuse shards that are missing or do not fit before the seconds that torch takes.
+
+    Ranks of a job do so once they have met, and a run that has begun once its checkpoints are known.
+    """
     if find_launcher() is not None:
         return
+    from megabert.shards.recipe_fit import refuse_unfit_shards
     from megabert.shards.shard_set import ShardSet
 
-    for phase in config.phases:
-        ShardSet.open(phase_data(config, phase), "train")
+    shards = [ShardSet.open(phase_data(config, phase), "train") for phase in config.phases]
+    if is_new:
+        refuse_unfit_shards(config, shards)
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:

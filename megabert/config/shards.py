@@ -1,4 +1,4 @@
-"""The shards that a recipe is meant for: what ``megabert-data build --for RECIPE`` builds."""
+"""The shards that a recipe is meant for: what ``megabert-data build --for`` builds and ``megabert pretrain`` wants."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from megabert.config.fields import STRICT
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ShardsConfig:
-    """Settings of the build that a recipe is meant for. A field that is left out may have any value."""
+    """Settings of the build that a recipe is meant for; any value fits a field that is left out."""
 
     objective: Literal["nsp", "sop", "none"] | None = None
     """Objective besides masked tokens: nsp (next sentence), sop (sentence order), or none (full sentences in one

@@ -93,7 +93,7 @@ def describe_run(
         ConfigError, DataError, CheckpointError: Whatever ``pretrain`` would refuse, except for damaged bytes in shards
             that were not sampled.
     """
-    dry_run = _open(config, initial, world_size=world_size, gpu=gpu)
+    dry_run = _open(config, run_dir, initial, world_size=world_size, gpu=gpu)
     inputs, model = dry_run.inputs, dry_run.inputs.config.model
     lines = [
         f"recipe {config.name}: {model.family}, {model.num_hidden_layers} layers, {model.hidden_size} wide, "
@@ -145,14 +145,16 @@ def _describe_beginning(phase: PhaseConfig, position: DataPosition) -> str:
     return f"continues in the shards of an earlier phase after its last instance: {place} (data_start: continue)"
 
 
-def _open(config: RunConfig, initial: InitialWeights | None, *, world_size: int, gpu: str | None) -> DryRun:
+def _open(
+    config: RunConfig, run_dir: Path, initial: InitialWeights | None, *, world_size: int, gpu: str | None
+) -> DryRun:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind = gpu_by_name(gpu) if gpu else gpu_of_device(torch.cuda.get_device_name()) if device.type == "cuda" else None
     if gpu and kind and config.precision == "auto":
         config = replace(config, precision=kind.best_precision)
     if kind is None:
         refuse_fp16_on_cpu(config.precision, device)
-    inputs = open_inputs(config, device=device, initial=initial)
+    inputs = open_inputs(config, run_dir, device=device, initial=initial)
     parameters = count_parameters(inputs.config.model, inputs.objective)
     return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)
 

@@ -3,8 +3,8 @@
 ``format`` has the Arrow schema, its metadata and the manifest, ``columns`` the table of the columns, ``instances``
 the checks of record batches, and ``row_lengths`` the index of lengths next to a shard. To read: ``shard_set`` is one
 split by global rows, ``row_reader`` the shards that are open, ``shard_file`` one of them, mapped into memory,
-``copy_loops`` the loops that copy instances out of it, and ``checked_shards`` the checks of
-shards before a run.
+``copy_loops`` the loops that copy instances out of it. Before a run, ``checked_shards`` checks their bytes, and
+``recipe_fit`` compares their settings with the recipe.
 """
 
 from megabert.shards.columns import FlatInstances, flat_list, token_type

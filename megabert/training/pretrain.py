@@ -89,7 +89,7 @@ def _run(
     """Check everything, make the steps that the run has left, if any, and record how it ended."""
     # Each rank opens the shards itself: a node may lack the folder or see another one.
     refuse_fp16_on_cpu(config.precision, world.device)
-    inputs = run_on_all_ranks(world, lambda: open_inputs(config, device=world.device, initial=initial))
+    inputs = run_on_all_ranks(world, lambda: open_inputs(config, run_dir, device=world.device, initial=initial))
     config = inputs.config
     start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
     state = start.state

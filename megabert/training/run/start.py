@@ -31,6 +31,7 @@ from megabert.data.order import BEGINNING
 from megabert.engine.build import resolve_precision
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
+from megabert.shards.recipe_fit import refuse_unfit_shards
 from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
@@ -80,8 +81,17 @@ class RunInputs:
         return tuple(train.manifest.data_sha256 for train, _ in self.shards)
 
 
-def open_inputs(config: RunConfig, *, device: torch.device, initial: InitialWeights | None = None) -> RunInputs:
+def open_inputs(
+    config: RunConfig, run_dir: Path, *, device: torch.device, initial: InitialWeights | None = None
+) -> RunInputs:
     """Open the shards, resolve every ``auto`` of a science field, and check all parts against each other.
+
+    Args:
+        config: The configuration.
+        run_dir: Folder of the run. If it has a checkpoint, its shards are held to those that it began with
+            (`find_start`) and not compared with the recipe, which may have changed since.
+        device: Device that is trained on.
+        initial: Weights to start from.
 
     Raises:
         ConfigError: The engine file contradicts the recipe.
@@ -89,6 +99,8 @@ def open_inputs(config: RunConfig, *, device: torch.device, initial: InitialWeig
     """
     folders = [phase_data(config, phase) for phase in config.phases]
     shards = tuple((ShardSet.open(folder, "train"), ShardSet.open(folder, "validation")) for folder in folders)
+    if not has_checkpoint(checkpoints_dir(run_dir)):
+        refuse_unfit_shards(config, [train for train, _ in shards])
     if initial is not None:
         initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
     _check_shards(config, shards)
