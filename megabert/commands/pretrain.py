@@ -107,9 +107,11 @@ def _require_shards(config: RunConfig, *, is_new: bool) -> None:
     """
     if find_launcher() is not None:
         return
-    from megabert.shards.recipe_fit import refuse_unfit_shards
+    from megabert.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards
     from megabert.shards.shard_set import ShardSet
 
+    if is_new:
+        refuse_missing_lengths(config)
     shards = [ShardSet.open(phase_data(config, phase), "train") for phase in config.phases]
     if is_new:
         refuse_unfit_shards(config, shards)

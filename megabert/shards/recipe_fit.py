@@ -6,11 +6,11 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from megabert.config.loading import build_fields, load_run_config, shipped_names
+from megabert.config.loading import build_fields, load_run_config, phase_data, shipped_names
 from megabert.config.names import value_at
 from megabert.config.run import RunConfig
 from megabert.errors import DataError
-from megabert.shards.format import Manifest
+from megabert.shards.format import MANIFEST_NAME, Manifest, read_manifest
 from megabert.shards.shard_set import ShardSet
 
 OF_METADATA = ("objective", "masking", "mask_unit", "masked_lm_prob")
@@ -48,6 +48,24 @@ def refuse_unfit_shards(config: RunConfig, phases: Sequence[ShardSet]) -> None:
                 f"Or train on these shards: {' '.join(_flags(accepted, 'shards.'))}",
             ]
             raise DataError("\n".join(lines), see="the-shards-do-not-fit-the-recipe")
+
+
+def refuse_missing_lengths(config: RunConfig) -> None:
+    """Refuse a build that has shards, but none of the length of a phase.
+
+    Raises:
+        DataError: With the lengths that are there, and the command that builds all lengths of the phases.
+    """
+    for index, phase in enumerate(config.phases):
+        folder = phase_data(config, phase)
+        others = [] if phase.data or folder.exists() else sorted(folder.parent.glob(f"*/{MANIFEST_NAME}"))
+        if others:
+            lengths = ", ".join(sorted((path.parent.name for path in others), key=lambda name: (len(name), name)))
+            raise DataError(
+                f"{folder}: not there: phases[{index}].max_seq_length={phase.max_seq_length}, and {folder.parent} has "
+                f"shards of {lengths}.\nBuild all of them: {build_command(config, read_manifest(others[0].parent))}",
+                see="there-are-no-shards",
+            )
 
 
 def build_command(config: RunConfig, manifest: Manifest) -> str:

@@ -31,7 +31,7 @@ from megabert.data.order import BEGINNING
 from megabert.engine.build import resolve_precision
 from megabert.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
-from megabert.shards.recipe_fit import refuse_unfit_shards
+from megabert.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards
 from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
@@ -97,9 +97,12 @@ def open_inputs(
         ConfigError: The engine file contradicts the recipe.
         DataError: Shards that are unfinished, damaged, or do not fit the model, the phases, or the initial weights.
     """
+    is_new = not has_checkpoint(checkpoints_dir(run_dir))
+    if is_new:
+        refuse_missing_lengths(config)
     folders = [phase_data(config, phase) for phase in config.phases]
     shards = tuple((ShardSet.open(folder, "train"), ShardSet.open(folder, "validation")) for folder in folders)
-    if not has_checkpoint(checkpoints_dir(run_dir)):
+    if is_new:
         refuse_unfit_shards(config, [train for train, _ in shards])
     if initial is not None:
         initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)

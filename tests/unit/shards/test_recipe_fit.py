@@ -90,6 +90,16 @@ def test_a_mismatch_is_refused_with_both_values_and_a_command_that_then_works(
     assert dry_run(recipe, Path(f"{here}-small")) == 0
 
 
+def test_a_length_that_was_not_built_is_refused_with_a_command_that_builds_it(data, tmp_path, capsys):
+    recipe = tmp_path / "small.yaml"
+    recipe.write_text(RECIPE % "", encoding="utf-8")
+    assert dry_run(recipe, data, "--phases.1.max-seq-length", "48") == 3
+    message = capsys.readouterr().err
+    assert "phases[1].max_seq_length=48" in message
+    assert "has shards of 32, 64." in message
+    assert "Build all of them: megabert-data build --lengths 32 48 --pieces wordpiece --vocab-size 600" in message
+
+
 def test_what_a_recipe_leaves_out_is_not_compared_nor_are_shards_without_a_record(data, shard_folder):
     config = load_run_config("debug", flags={"data": {"path": str(data)}})
     shards = ShardSet.open(data / "instances" / "32")
