@@ -10,6 +10,7 @@ from torch import Tensor
 
 from megabert.data.batch import MicroBatch
 from megabert.distributed.process_group import World
+from megabert.engine.engine import HostCopy
 from megabert.errors import CheckpointError
 from megabert.finetuning.batches import Features
 from megabert.finetuning.task_kinds import Example, Prediction, TaskKind
@@ -45,16 +46,18 @@ def evaluate(
     features = data.features
     rank, ranks = (world.rank, world.size) if world else (0, 1)
     # Each rank computes the logits of its share of the items.
-    mine: list[tuple[NDArray, NDArray]] = []
+    mine: list[tuple[NDArray, HostCopy]] = []
     with Progress(title=data.name, total=len(features), unit="example", is_main=rank == 0) as progress:
         for batch in kind.batcher(features, rank=rank, world_size=ranks).all():
             on_device = batch.to(device)
-            logits = forward(on_device.inputs, on_device.label_positions_M).detach().float().cpu().numpy()
-            mine.append((batch.items, logits[: features.rows[batch.items].sum()]))
+            output = forward(on_device.inputs, on_device.label_positions_M)
+            # The copy is under way while the next micro-batch is launched; the host waits after the last one.
+            mine.append((batch.items, HostCopy(output.detach().float())))
             progress.advance(len(batch.items) * ranks, is_reported=False)
     # Packing mixes the items: put the rows of each, of shape (rows, outputs), back where the item belongs.
     logits_of_items: list[NDArray] = [np.empty(0)] * len(features)
-    for parts in world.gather(mine) if world else [mine]:
+    arrived = [(items, copy.wait().numpy()[: features.rows[items].sum()]) for items, copy in mine]
+    for parts in world.gather(arrived) if world else [arrived]:
         for items, logits in parts:
             if len(items):
                 ends = np.cumsum(features.rows[items])[:-1]

@@ -85,7 +85,11 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
 
     def copied(copy: Any, tensor: Tensor) -> None:
         watch.seen.copies_to_host += 1
-        copy.shape = tensor.shape
+        copy.shape, copy.dtype = tensor.shape, tensor.dtype
+
+    def waited(copy: Any) -> Tensor:
+        watch.seen.launches_before_waits.append(watch.seen.kernels.total())
+        return torch.ones(copy.shape, dtype=copy.dtype, device="cpu")
 
     def wait_for_stream() -> None:
         watch.seen.stream_waits += 1
@@ -104,7 +108,7 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
         (buckets.Bucket, "reduce"): lambda bucket, *given: watch.reduce(*given),
         (buckets.Bucket, "gather"): lambda bucket: watch.gather(bucket),
         (engine.HostCopy, "__init__"): copied,
-        (engine.HostCopy, "wait"): lambda copy: torch.ones(copy.shape, dtype=torch.float64, device="cpu"),
+        (engine.HostCopy, "wait"): waited,
         (dist, "get_rank"): lambda *_: 0,
         (dist, "get_world_size"): lambda *_: world_size,
         (gradient_reduction.GradientReduction, "_take"): taken,

@@ -15,6 +15,7 @@ from megabert.models import bert, deberta, electra
 def check(seen: Seen, world_size: int, family: str = "bert") -> None:
     assert dict(seen.faults) == {}
     assert seen.copies_to_host == 1
+    assert seen.launches_before_waits == [seen.kernels.total()], "a kernel is launched only after the host has waited"
     assert seen.stream_waits == (world_size > 1)
     assert dict(seen.async_copies) == {"copy from the host": BATCH_TENSORS * MICRO_STEPS}
     assert len(seen.hook_threads) == 1, "hooks of two threads would race for the same counters"

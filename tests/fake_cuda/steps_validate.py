@@ -16,6 +16,7 @@ def test_second_validation_waits_once_and_nothing_races(family):
     seen = validations(family=family, world_size=2)[1]
     assert dict(seen.faults) == {}
     assert seen.copies_to_host == 1
+    assert seen.launches_before_waits == [seen.kernels.total()]
     assert seen.stream_waits == 0
     assert dict(seen.async_copies) == {"copy from the host": BATCH_TENSORS * VALIDATION_BATCHES + COUNTS}
     assert dict(seen.collectives) == {}

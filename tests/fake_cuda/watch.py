@@ -41,6 +41,8 @@ class Seen:
     """Counts of one step."""
 
     copies_to_host: int = 0
+    launches_before_waits: list[int] = field(default_factory=list)
+    """For each copy to the host that it waited for, how many kernels had been launched by then."""
     stream_waits: int = 0
     """How often the host waited for a stream."""
     async_copies: Counter[str] = field(default_factory=Counter)
