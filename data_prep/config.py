@@ -15,6 +15,8 @@ from megabert.tokenization import Pieces
 MAX_SOURCES = 65_536
 """Sources that a build can tell apart: their numbers are stored in 16 bits."""
 MAX_LENGTH = 65_535
+LEAST_PIECES: dict[Pieces, int] = {"wordpiece": 64, "byte_bpe": 261}
+"""Pieces of a vocabulary at least, beside the spare ones; byte-level BPE has 256 bytes and 5 special pieces."""
 MAX_DOCUMENT = 2**25
 """More tokens than a document can have: a larger one than 32 MiB is left out."""
 Language = Annotated[str, AfterValidator(require_language)]
@@ -105,7 +107,10 @@ class BuildConfig:
     pieces: Pieces = "wordpiece"
     """Kind of vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
     vocab_size: int = Field(30_522, ge=64, le=2_000_000)
-    """Pieces of the vocabulary to train."""
+    """Pieces of the vocabulary to train, special and spare ones counted."""
+    spare_pieces: int = Field(0, ge=0)
+    """Pieces of the vocabulary to train that no text is cut into, named [unused0] and on: free for markers in a later
+    fine-tuning. Their ids begin at 5."""
     uncased: bool = False
     """Whether the vocabulary to train lower-cases and drops accents."""
     lengths: tuple[int, ...] = (128, 512)
@@ -145,6 +150,17 @@ class BuildConfig:
     workers share them; a very large one gets larger shards, so that no length has more than 50,000."""
     chunk_mib: float = Field(8.0, ge=1e-4, le=65_536)
     """Size of the chunks that input files are read in, as stored; small inputs are cut finer."""
+
+    @model_validator(mode="after")
+    def _spare_pieces_leave_room(self) -> "BuildConfig":
+        left, least = self.vocab_size - self.spare_pieces, LEAST_PIECES[self.pieces]
+        if self.spare_pieces and left < least:
+            raise ValueError(
+                f"spare_pieces={self.spare_pieces}: leaves {max(left, 0)} of vocab_size={self.vocab_size} pieces for "
+                f"the text, and a {self.pieces} vocabulary needs {least} or more; reserve fewer, or raise vocab_size "
+                f"to {self.spare_pieces + least} or more"
+            )
+        return self
 
     @model_validator(mode="after")
     def _lengths_are_usable(self) -> "BuildConfig":
@@ -194,7 +210,7 @@ class BuildConfig:
 
 
 BUILD_NEEDS: Needs = {
-    **dict.fromkeys(("vocab_size", "pieces", "uncased"), Need("tokenizer", (None,))),
+    **dict.fromkeys(("vocab_size", "spare_pieces", "pieces", "uncased"), Need("tokenizer", (None,))),
     **dict.fromkeys(("clean.min_characters", "clean.max_characters"), Need("clean.rules", ("length",))),
     "clean.boilerplate": Need("clean.rules", ("boilerplate",)),
     "clean.max_repeated_share": Need("clean.rules", ("repeated_lines",)),

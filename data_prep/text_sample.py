@@ -166,4 +166,4 @@ def _tokens(text: str, config: BuildConfig) -> float:
 
 
 def _vocabulary_factor(config: BuildConfig) -> float:
-    return float((config.vocab_size / DEFAULT_VOCAB_SIZE) ** VOCABULARY_EXPONENT)
+    return float(((config.vocab_size - config.spare_pieces) / DEFAULT_VOCAB_SIZE) ** VOCABULARY_EXPONENT)

@@ -17,8 +17,9 @@ from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
+from data_prep.steps.step2_vocabulary import vocabulary_options
 from data_prep.vocabulary.quality import require_bars
-from data_prep.vocabulary.training import VocabularyOptions, train_vocabulary
+from data_prep.vocabulary.training import train_vocabulary
 from megabert.command_line.program import Parser
 from megabert.errors import DataError
 from megabert.tokenization import save_huggingface
@@ -35,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     add_source_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new folder for the tokenizer")
-    first = ("input", "output", "config", "pieces", "vocab-size", "uncased", "clean", "max-bad-share")
+    first = ("input", "output", "config", "pieces", "vocab-size", "spare-pieces", "uncased", "clean", "max-bad-share")
     parser.add_fields(BuildConfig, first=first, without=LATER)
 
 
@@ -44,11 +45,10 @@ def run(options: Namespace) -> int:
     config = make_config(options)
     if options.output.exists() and any(options.output.iterdir()):
         raise DataError(f"{options.output}: is not empty. Give --output a new folder.")
-    wanted = VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     chunks = plan_chunks(files, config.chunk_bytes)
-    tokenizer, report = train_vocabulary(_texts(config, chunks), wanted)
+    tokenizer, report = train_vocabulary(_texts(config, chunks), vocabulary_options(config))
     require_bars(report)
     with publish_folder(options.output) as temporary:
         save_huggingface(tokenizer, temporary)

@@ -39,6 +39,7 @@ FIRST_PART: dict[str, Part] = {
     "tokenizer": Part.VOCABULARY,
     "pieces": Part.VOCABULARY,
     "vocab_size": Part.VOCABULARY,
+    "spare_pieces": Part.VOCABULARY,
     "uncased": Part.VOCABULARY,
     "validation_share": Part.DOCUMENTS,
     "objective": Part.DOCUMENTS,  # how many documents each split needs

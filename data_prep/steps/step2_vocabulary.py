@@ -80,7 +80,7 @@ def counting_units(texts: int) -> int:
 
 def _count_words(build: Build, texts: Sequence[Path], share: float) -> tuple[Path, ...]:
     """Have the words of the sample counted; return the paths of the counts, without suffix."""
-    files, options = -(-len(texts) // COUNT_UNITS), _options(build.config)
+    files, options = -(-len(texts) // COUNT_UNITS), vocabulary_options(build.config)
     paths = tuple(build.path("work", "words", f"{number:05d}") for number in range(counting_units(len(texts))))
 
     def task(number: int) -> CountTask:
@@ -90,8 +90,14 @@ def _count_words(build: Build, texts: Sequence[Path], share: float) -> tuple[Pat
     return paths
 
 
-def _options(config: BuildConfig) -> VocabularyOptions:
-    return VocabularyOptions(pieces=config.pieces, vocab_size=config.vocab_size, uncased=config.uncased)
+def vocabulary_options(config: BuildConfig) -> VocabularyOptions:
+    """Return what vocabulary a configuration asks for."""
+    return VocabularyOptions(
+        pieces=config.pieces,
+        vocab_size=config.vocab_size,
+        spare_pieces=config.spare_pieces,
+        uncased=config.uncased,
+    )
 
 
 def vocabulary_unit(build: Build, task: VocabularyTask | None = None) -> Unit:
@@ -123,7 +129,7 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
 
 def _train(task: VocabularyTask) -> tuple[Tokenizer, VocabularyReport, float]:
     """Train on the whole sample or, if it has too many words, on a half, a quarter, ...; return the share too."""
-    options = _options(task.config)
+    options = vocabulary_options(task.config)
     level, words = merge_words(task.words, TRAINING_WORDS)
     share = task.share / 2**level
     notify = partial(_say, len(words) > SHOWN_WORDS)

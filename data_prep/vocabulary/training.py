@@ -30,7 +30,9 @@ class VocabularyOptions:
     pieces: Pieces = "wordpiece"
     """WordPiece ("wordpiece") or byte-level BPE ("byte_bpe")."""
     vocab_size: int = DEFAULT_VOCAB_SIZE
-    """Number of pieces at most, special ones counted."""
+    """Number of pieces at most, special and spare ones counted."""
+    spare_pieces: int = 0
+    """Number of them that are reserved as ``[unused0]`` and on."""
     uncased: bool = False
     """Lower-case the text and strip accents; Hangul syllables stay whole."""
     held_out_share: float = 0.05
@@ -89,14 +91,15 @@ def train_on_spans(
     Args:
         spans: The spans (`spans_of`) of all documents that are trained on, each with its count; read twice.
         held_out: The other documents, and the counts of all.
-        options: Size and case.
+        options: Size, spare pieces and case.
         notify: Is told what begins.
     """
+    size, spare = options.vocab_size, options.spare_pieces
     if options.pieces == "byte_bpe":
-        tokenizer = train_byte_bpe_on(spans, vocab_size=options.vocab_size, notify=notify)
+        tokenizer = train_byte_bpe_on(spans, vocab_size=size, spare_pieces=spare, notify=notify)
     else:
-        cased, size = not options.uncased, options.vocab_size
-        tokenizer = train_wordpiece_on(spans, vocab_size=size, cased=cased, notify=notify)
+        cased = not options.uncased
+        tokenizer = train_wordpiece_on(spans, vocab_size=size, spare_pieces=spare, cased=cased, notify=notify)
     release_memory()  # the trainer's memory
     return tokenizer, measure(tokenizer, held_out)
 

@@ -197,12 +197,12 @@ def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
-    """Load a tokenizer that has to fit a model.
+    """Load a tokenizer that has to fit a model. It reads spare pieces, since its texts are a user's, not a corpus.
 
     Raises:
         DataError: It has more or fewer pieces than the model has embeddings.
     """
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder, reads_spare=True)
     if not model.fits_pieces(tokenizer.vocab_size):
         raise DataError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {model.vocab_size:,}. Put the "

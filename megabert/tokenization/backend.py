@@ -24,6 +24,7 @@ _SPACE, _CHARACTERS_PER_SPLIT = re.compile(r"\s"), 1 << 18
 # Marks that BERT makes words of their own whatever is around them; long spans are cut at them before they are counted.
 _MARKS = "!-/:-@\\[-`{-~\u00ab\u00bb\u2010-\u2027\u2030-\u2043\u3001-\u3003\u3008-\u3011"
 _AT_MARKS = re.compile(f"[{_MARKS}]|[^{_MARKS}]+")
+_SPARE = re.compile(r"\[unused\d+\]")
 Pieces = Literal["wordpiece", "byte_bpe"]
 """Kinds that can be trained; ``unigram`` is only read."""
 
@@ -304,6 +305,41 @@ def build_byte_bpe(
         add_prefix_space=add_prefix_space,
     )
     return backend
+
+
+def spare_names(count: int) -> list[str]:
+    """Return the names of so many spare pieces; they are google-research/bert's."""
+    return [f"[unused{number}]" for number in range(count)]
+
+
+def mark_spare(backend: tokenizers.Tokenizer, names: Sequence[str], *, keeps_spaces: bool) -> None:
+    """Register spare pieces of the vocabulary, so that transformers takes each as one piece where a text spells it.
+
+    They are registered as special, because a text for pre-training may not have them: special pieces that a text
+    spells out are cut there like any other text.
+
+    Args:
+        backend: The tokenizer.
+        names: The spare pieces.
+        keeps_spaces: Whether pieces keep the space before a word; a spare piece then takes the space before it.
+    """
+    backend.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False, lstrip=keeps_spaces) for name in names]
+    )
+
+
+def find_spare_ids(backend: tokenizers.Tokenizer) -> list[int]:
+    """Return the ids of the spare pieces that `mark_spare` has registered; a vocabulary may hold others."""
+    added = backend.get_added_tokens_decoder()
+    return [index for index, token in added.items() if token.special and _SPARE.fullmatch(token.content)]
+
+
+def with_ordinary_added(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> tokenizers.Tokenizer:
+    """Return a copy in which added pieces with these ids are not special, so that they are found in every text."""
+    state = json.loads(backend.to_str())
+    for token in state["added_tokens"]:
+        token["special"] = token["special"] and token["id"] not in ids
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 def mark_special(backend: tokenizers.Tokenizer, names: SpecialNames) -> None:

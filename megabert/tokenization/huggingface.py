@@ -54,12 +54,14 @@ def download_remedy(name: str | Path) -> str:
     return f"Names of the Hugging Face Hub are not read. Download it first (pip install huggingface_hub): {command}"
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
+def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenizer:
     """Read a tokenizer from a Hugging Face folder.
 
     Args:
         folder: A folder with ``tokenizer.json``; or with ``vocab.txt`` (WordPiece), or ``vocab.json`` and
             ``merges.txt`` (byte-level BPE), and an optional ``tokenizer_config.json``.
+        reads_spare: Whether a spare piece (``[unused0]``) that a text spells out is taken as that piece, as
+            transformers does. Text for pre-training is read without.
 
     Returns:
         A tokenizer with the ids that `transformers` gives for the folder.
@@ -74,7 +76,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
             with panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
                 names = _names(settings, kind, backend.get_vocab(), where=str(folder))
-                return Tokenizer(backend, names=names, where=str(folder / name))
+                return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
         "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
@@ -101,7 +103,7 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     options = options_of(backend)
     if options is not None:
         # Built again from its parts, so that equal tokenizers give equal files, whatever folder they were read from.
-        added = [token for token in backend.get_added_tokens_decoder().values() if not token.special]
+        added = [token for token in backend.get_added_tokens_decoder().values() if token.content not in tokenizer.names]
         backend = build_backend(json.loads(tokenizer.to_json())["model"]["vocab"], options, tokenizer.names)
         backend.add_tokens(added)
     settings: dict[str, Any] = {f"{role}_token": name for role, name in tokenizer.names._asdict().items()}

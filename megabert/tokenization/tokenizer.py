@@ -20,6 +20,7 @@ from megabert.tokenization.backend import (
     WORDPIECE,
     SpecialIds,
     SpecialNames,
+    find_spare_ids,
     find_special_ids,
     has_plain_byte_bpe,
     kind_of,
@@ -27,6 +28,7 @@ from megabert.tokenization.backend import (
     options_of,
     panics_as_errors,
     split_spans,
+    with_ordinary_added,
 )
 from megabert.tokenization.characters import character_kinds
 
@@ -43,11 +45,17 @@ class Tokenizer:
     """A tokenizer of any kind in `backend`; its ids are the ids that Hugging Face's gives for the same files.
 
     Text is never truncated or padded, ``[CLS]`` and ``[SEP]`` are not added, and special pieces that a text
-    spells out, such as a literal ``[MASK]``, are cut into pieces like any other text.
+    spells out, such as a literal ``[MASK]``, are cut into pieces like any other text. Spare pieces (``[unused0]``) are
+    so too, unless the tokenizer is made to read them.
     """
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, *, names: SpecialNames | None = None, where: str = "tokenizer"
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        names: SpecialNames | None = None,
+        where: str = "tokenizer",
+        reads_spare: bool = False,
     ) -> None:
         """Wrap a `tokenizers` object; it is copied.
 
@@ -55,6 +63,7 @@ class Tokenizer:
             backend: WordPiece, byte-level BPE or Unigram.
             names: How the special pieces are written; by default as is usual for the kind.
             where: The file or folder that it came from, for messages.
+            reads_spare: Whether a spare piece that a text spells out is taken as that piece.
 
         Raises:
             DataError: The model is of another kind, a special piece is missing, or ids have gaps.
@@ -71,7 +80,10 @@ class Tokenizer:
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
         mark_special(self._backend, self.names)
-        self._backend.encode_special_tokens = True
+        self._spare_ids = find_spare_ids(self._backend)
+        self._reads_spare = reads_spare and bool(self._spare_ids)
+        self._encoder = with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
+        self._encoder.encode_special_tokens = True
         if self.kind.decoder is not None:
             self._backend.decoder = self.kind.decoder
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
@@ -80,7 +92,7 @@ class Tokenizer:
         self._options = options_of(self._backend)
         added = self._backend.get_added_tokens_decoder().values()
         has_usual_text = self._options is not None or (self.kind is BYTE_BPE and has_plain_byte_bpe(self._backend))
-        self._has_spans = has_usual_text and all(token.special for token in added)
+        self._has_spans = has_usual_text and all(token.special for token in added) and not self._reads_spare
 
     @cached_property
     def _spans(self) -> "SpanCache":
@@ -122,9 +134,9 @@ class Tokenizer:
 
     @cached_property
     def is_subword(self) -> NDArray[np.bool_]:
-        """Whether the piece of each id continues a word, as a boolean array; special pieces do not."""
+        """Whether the piece of each id continues a word, as a boolean array; special and spare pieces do not."""
         continues = np.array([self.kind.continues_word(piece) for piece in self.pieces], dtype=bool)
-        continues[list(self.special_ids)] = False
+        continues[[*self.special_ids, *self._spare_ids]] = False
         return continues
 
     @cached_property
@@ -160,7 +172,7 @@ class Tokenizer:
         ids: list[list[int]] = []
         with panics_as_errors(self.where):
             for start, end in pairwise(borders):
-                encodings = self._backend.encode_batch_fast(texts[start:end], add_special_tokens=False)
+                encodings = self._encoder.encode_batch_fast(texts[start:end], add_special_tokens=False)
                 ids += [encoding.ids for encoding in encodings]
         return ids
 
@@ -194,7 +206,7 @@ class Tokenizer:
         """
         _refuse_surrogates(texts)
         with panics_as_errors(self.where):
-            encodings = self._backend.encode_batch(list(texts), add_special_tokens=False)
+            encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
         return [
             (np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
             for encoding in encodings
@@ -253,7 +265,7 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle through the JSON form, so that workers get the same tokenizer with either start method."""
-        return _restore, (self._backend.to_str(), self.names, self.where)
+        return _restore, (self._backend.to_str(), self.names, self.where, self._reads_spare)
 
 
 def _refuse_surrogates(texts: Iterable[str]) -> None:
@@ -273,8 +285,8 @@ def _characters(texts: Sequence[str] | pa.StringArray) -> int:
     return int(pc.sum(pc.binary_length(texts)).as_py() or 0) if isinstance(texts, pa.Array) else sum(map(len, texts))
 
 
-def _restore(state: str, names: SpecialNames, where: str) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(state), names=names, where=where)
+def _restore(state: str, names: SpecialNames, where: str, reads_spare: bool) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(state), names=names, where=where, reads_spare=reads_spare)
 
 
 def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:

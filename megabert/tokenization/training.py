@@ -6,16 +6,15 @@ Hangul syllables are kept whole.
 
 import json
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
 
 import pyarrow as pa
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from megabert.errors import ConfigError, DataError
+from megabert.tokenization.alphabet import choose_alphabet
 from megabert.tokenization.backend import (
     BYTE_BPE,
     CONTINUATION,
@@ -25,7 +24,9 @@ from megabert.tokenization.backend import (
     build_backend,
     build_byte_bpe,
     build_normalizer,
+    mark_spare,
     panics_as_errors,
+    spare_names,
     split_spans,
     words_of,
 )
@@ -43,14 +44,6 @@ _LONG_SPANS = re.compile(rf"(?<!\S)\S{{{MAX_TRAINED_WORD + 1},}}")
 _WORDS_PER_BATCH = 1 << 16
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 _FEED_CHARACTERS = 1 << 16  # characters of such a line, about
-MIN_COVERAGE = 0.9995
-"""Least share of a text's characters that a vocabulary must be able to write."""
-
-# Pairs of a coverage and the largest share of the vocabulary that characters may take to reach it, tried in turn.
-# All characters in half of it, 99.99% of the text in three quarters, 99.95% in all of it.
-_POLICY = ((1.0, 0.5), (0.9999, 0.75), (MIN_COVERAGE, 1.0))
-
-
 Notify = Callable[[str], None]
 """Called with the name of each part of a training that takes long, when it begins."""
 
@@ -107,6 +100,7 @@ def train_wordpiece_on(
     spans: Iterable[tuple[str, int]],
     *,
     vocab_size: int = DEFAULT_VOCAB_SIZE,
+    spare_pieces: int = 0,
     cased: bool = True,
     notify: Notify = lambda text: None,
 ) -> Tokenizer:
@@ -115,16 +109,19 @@ def train_wordpiece_on(
     Args:
         spans: What `wordpiece_spans` yields, each with how often it occurs; read twice.
         vocab_size: As for `train_wordpiece`.
-        cased: Likewise.
+        spare_pieces: How many of them, ``[unused0]`` and on, are reserved: they follow the special pieces, and the
+            others are the pieces of a vocabulary that is smaller by as many.
+        cased: As for `train_wordpiece`.
         notify: Called at the beginning of each part that takes long.
 
     Raises:
         ConfigError: An option is out of its range.
         DataError: There are no words, or too many different characters for ``vocab_size``.
     """
-    special = WORDPIECE.names
-    if vocab_size <= len(special):
-        raise ConfigError(f"vocab_size={vocab_size} must be above {len(special)}, the number of special pieces.")
+    special, spare = WORDPIECE.names, spare_names(spare_pieces)
+    reserved = len(special) + len(spare)
+    if vocab_size <= reserved:
+        raise ConfigError(f"vocab_size={vocab_size} must be above {reserved}, the number of special and spare pieces.")
     composes = not cased and any(has_hangul(span) for span, _ in spans)
     options = TextOptions(do_lower_case=not cased, strip_accents=not cased, compose=composes)
     # From here on the text is a table of words. It is in the order of code points, so the order of documents and the
@@ -133,11 +130,13 @@ def train_wordpiece_on(
     words = _split_words(spans, options)
     if not len(words):
         raise DataError("vocabulary: the text has no words. Give documents that hold text.")
-    initial, inside = choose_alphabet(words, vocab_size - len(special))
+    initial, inside = choose_alphabet(words, vocab_size - reserved, spare_pieces=len(spare))
     notify(f"{len(words):,} words are read by the trainer, then pieces are learned")
-    merged = _train_pieces(words, initial, [*special, *inside], vocab_size)
-    vocabulary = {piece: index for index, piece in enumerate([*special, *initial, *inside, *merged])}
-    return Tokenizer(build_backend(vocabulary, options), where="trained vocabulary")
+    merged = _train_pieces(words, initial, [*special, *inside], vocab_size - len(spare))
+    vocabulary = {piece: index for index, piece in enumerate([*special, *spare, *initial, *inside, *merged])}
+    backend = build_backend(vocabulary, options)
+    mark_spare(backend, spare, keeps_spaces=False)
+    return Tokenizer(backend, where="trained vocabulary")
 
 
 def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
@@ -167,13 +166,18 @@ def byte_bpe_spans(text: str) -> Iterator[str]:
 
 @panics_as_errors("vocabulary")
 def train_byte_bpe_on(
-    spans: Iterable[tuple[str, int]], *, vocab_size: int, notify: Notify = lambda text: None
+    spans: Iterable[tuple[str, int]],
+    *,
+    vocab_size: int,
+    spare_pieces: int = 0,
+    notify: Notify = lambda text: None,
 ) -> Tokenizer:
     """Train byte-level BPE on counted text.
 
     Args:
         spans: What `byte_bpe_spans` yields, each with how often it occurs.
         vocab_size: As for `train_byte_bpe`.
+        spare_pieces: As for `train_wordpiece_on`.
         notify: Called at the beginning of each part that takes long.
 
     Raises:
@@ -182,13 +186,13 @@ def train_byte_bpe_on(
     """
     names = BYTE_BPE.names
     special = [names.cls, names.pad, names.sep, names.unk, names.mask]  # RoBERTa's order: the padding has id 1
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    if vocab_size < len(special) + len(alphabet):
-        raise ConfigError(
-            f"vocab_size={vocab_size} must be {len(special) + len(alphabet)} at least: 256 bytes, 5 special pieces."
-        )
+    spare, alphabet = spare_names(spare_pieces), sorted(pre_tokenizers.ByteLevel.alphabet())
+    least = len(special) + len(spare) + len(alphabet)
+    if vocab_size < least:
+        spared = f", {spare_pieces:,} spare pieces" if spare else ""
+        raise ConfigError(f"vocab_size={vocab_size} must be {least} at least: 256 bytes, 5 special pieces{spared}.")
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=vocab_size - len(spare),
         min_frequency=_MIN_FREQUENCY,
         special_tokens=special,
         initial_alphabet=alphabet,
@@ -201,7 +205,10 @@ def train_byte_bpe_on(
     model = json.loads(trained.to_str())["model"]
     if not model["merges"]:
         raise DataError("vocabulary: the text has no words that repeat. Give documents that hold more text.")
-    backend = build_byte_bpe(model["vocab"], [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
+    learned = sorted(model["vocab"], key=model["vocab"].__getitem__)[len(special) :]
+    vocabulary = {piece: index for index, piece in enumerate([*special, *spare, *learned])}
+    backend = build_byte_bpe(vocabulary, [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
+    mark_spare(backend, spare, keeps_spaces=True)
     return Tokenizer(backend, where="trained vocabulary")
 
 
@@ -298,43 +305,3 @@ def _train_pieces(words: _Words, initial: list[str], fixed: list[str], vocab_siz
     vocabulary = backend.get_vocab(with_added_tokens=False)
     known = {*fixed, *initial}
     return [piece for piece in sorted(vocabulary, key=vocabulary.__getitem__) if piece not in known]
-
-
-def choose_alphabet(words: Iterable[tuple[str, int]], capacity: int) -> tuple[list[str], list[str]]:
-    """Choose the single-character pieces for a vocabulary.
-
-    All characters are kept if they take at most half of the vocabulary. Otherwise the most frequent ones are kept, as
-    many as reach 99.99% of the text, or 99.95% if no more fit.
-
-    Args:
-        words: How often each word occurs.
-        capacity: Number of pieces in the vocabulary, special ones not counted.
-
-    Returns:
-        The kept characters as first pieces of a word; and with the continuation prefix the ones among them that occur
-        in words of two characters or more. Each in the order of code points.
-
-    Raises:
-        DataError: Even the characters of 99.95% of the text do not fit.
-    """
-    counts: Counter[str] = Counter()
-    inside: set[str] = set()
-    for word, occurrences in words:
-        for character in word:
-            counts[character] += occurrences
-        if len(word) > 1:
-            # The first character as well: a new text may have it inside a word, which would otherwise be unknown.
-            inside.update(word)
-    # Equally frequent characters are ranked by code point, so that the same text gives the same alphabet.
-    ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    covered = [0, *accumulate(counts[character] for character in ranked)]  # by the first 0, 1, 2, ... of them
-    for coverage, share in _POLICY:
-        kept = ranked[: bisect_left(covered, coverage * covered[-1])]
-        size = len(kept) + sum(character in inside for character in kept)
-        if size <= capacity * share:
-            return sorted(kept), [CONTINUATION + character for character in sorted(inside.intersection(kept))]
-    raise DataError(
-        f"vocabulary: {len(kept):,} different characters make up {MIN_COVERAGE:.2%} of the text and need {size:,} "
-        f"single-character pieces; vocab_size leaves room for {capacity:,}. Raise vocab_size to {2 * size:,} or more, "
-        "or remove text in other scripts."
-    )

@@ -7,7 +7,7 @@ import pytest
 
 from megabert.errors import ConfigError, DataError
 from megabert.tokenization import train_byte_bpe_on, train_wordpiece, train_wordpiece_on
-from megabert.tokenization.training import choose_alphabet
+from megabert.tokenization.alphabet import choose_alphabet
 
 TRAIN = """
 from megabert.tokenization import train_wordpiece
