@@ -2,6 +2,7 @@ import json
 import shutil
 
 import pytest
+import tokenizers
 
 from megabert.errors import DataError
 from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
@@ -39,6 +40,13 @@ def test_saving_and_loading_keeps_the_identity(name, tmp_path, request):
     save_huggingface(loaded, tmp_path / "two")
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+
+
+def test_special_pieces_that_were_added_are_kept(cased, tmp_path):
+    backend = tokenizers.Tokenizer.from_str(cased.to_json())
+    backend.add_special_tokens(["<e1>", "<e2>"])
+    save_huggingface(Tokenizer(backend), tmp_path)
+    assert load_tokenizer(tmp_path).pieces == [*cased.pieces, "<e1>", "<e2>"]
 
 
 def test_identity_does_not_depend_on_the_form_of_the_files(minilm, minilm_folder, tmp_path):

@@ -191,7 +191,7 @@ def test_few_long_texts_reach_the_library_in_parts_of_bounded_size(cased, monkey
     backend = type("Backend", (), {})()
     backend.encode_batch_fast = lambda texts, **options: calls.append(sum(map(len, texts))) or encode(texts, **options)
     other = Tokenizer(cased._backend)
-    monkeypatch.setattr(other, "_backend", backend)
+    monkeypatch.setattr(other, "_encoder", backend)
     words = [f"w{number}" * 20 for number in range(60_000)]
     ids = other._encode_lists(words)
     assert ids == [encoding.ids for encoding in encode(words, add_special_tokens=False)]
