@@ -125,9 +125,9 @@ def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str
         "random_next": int(np.count_nonzero(is_random_R)),  # in sentence order: swapped
         "random_next_tokens": int(length_R[is_random_R].sum()),
         "full_length": int(np.count_nonzero(length_R == metadata.max_seq_length)),
-        "shown_as_mask": as_mask,
+        "shown_as_mask": int(as_mask),
         # [MASK] itself may be a word of the text; it counts as masked.
-        "shown_as_original": as_original,
+        "shown_as_original": int(as_original),
         "unknown_tokens": int(np.count_nonzero(ids_T == metadata.special_ids["unk"])),
         "length_histogram": np.bincount(bin_R, minlength=LENGTH_BINS).tolist(),
     }
