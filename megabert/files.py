@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import os
 import re
-import resource
 import secrets
 import shutil
 import stat
@@ -23,9 +22,8 @@ from typing import IO, Any
 from weakref import WeakSet
 
 from megabert.errors import ConfigError, DataError
+from megabert.full_disk import NO_SPACE, disk_full
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk, a quota or a limit of file size (``ulimit -f``) leaves no room."""
 MAX_SMALL_BYTES = 64 << 20
 """Most bytes of a file that is read as a whole and parsed: JSON, YAML, a vocabulary. The largest known tokenizer.json,
 of 256,000 pieces, has 34 MB."""
@@ -327,35 +325,6 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         sync_file(temporary)
         os.replace(temporary, path)
         sync_folder(path.parent)
-
-
-def existing_folder(path: Path) -> Path:
-    """Return the folder at a path, or else its nearest parent that exists."""
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
-
-
-def disk_full(path: Path, error: OSError) -> DataError:
-    """Return the error for a write to ``path`` that failed for lack of space: of the disk, a quota or a limit."""
-    finished = "What was finished is kept"
-    if error.errno == errno.EFBIG:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        allowed = "the file system's" if limit == resource.RLIM_INFINITY else f"{limit:,} bytes (ulimit -f)"
-        return DataError(
-            f"{path}: would be larger than the limit of file size, {allowed}. {finished}: raise the limit "
-            "(ulimit -f unlimited), or name a folder on another disk, and run the same command again."
-        )
-    free_mib = shutil.disk_usage(existing_folder(path.parent)).free / 2**20
-    lack = "your quota is used up" if error.errno == errno.EDQUOT else "no space left"
-    return DataError(
-        f"{path.parent}: {lack} while {path.name} was written ({free_mib:.1f} MiB free). "
-        f"{finished}: free some space and run the same command again."
-    )
-
-
-def library_error(error: Exception) -> OSError | None:
-    """Return the system's error that a library in Rust reports in words, such as "(os error 28)"; None for another."""
-    number = re.search(r"\(os error (\d+)\)", str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else None
 
 
 def atomic_write(path: Path | str, content: bytes | str) -> None:

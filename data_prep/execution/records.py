@@ -24,7 +24,8 @@ from pydantic import AfterValidator, NonNegativeInt
 from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.sealed import START, seal, unseal
 from megabert.errors import DataError
-from megabert.files import NO_SPACE, disk_full, open_in_place, open_to_read, sha256_file
+from megabert.files import open_in_place, open_to_read, sha256_file
+from megabert.full_disk import NO_SPACE, disk_full
 
 SYNC_S = 2.0
 """Between two moments at which the records of a step are made durable."""

@@ -14,7 +14,8 @@ from megabert.distributed.environments import describe_rank, find_launcher, own_
 from megabert.doctor.finding import Finding, failure, listing, merge_findings
 from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions
 from megabert.errors import ConfigError
-from megabert.files import existing_folder, open_in_place
+from megabert.files import open_in_place
+from megabert.full_disk import existing_folder
 from megabert.path_arguments import takes_paths
 
 if TYPE_CHECKING:

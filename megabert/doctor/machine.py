@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from megabert.doctor.finding import Finding, Level, failure, verdict_on
-from megabert.files import existing_folder
+from megabert.full_disk import existing_folder
 from megabert.observability.environment import package_versions
 
 NEEDED = ("deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")

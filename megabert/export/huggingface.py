@@ -25,7 +25,8 @@ from megabert.export.config_json import (
 )
 from megabert.export.model_card import ModelCard, render_card
 from megabert.export.model_folder import config_path
-from megabert.files import atomic_write, library_error
+from megabert.files import atomic_write
+from megabert.full_disk import library_error
 from megabert.json_files import read_json
 from megabert.models.convert import (
     ENCODER,

@@ -16,7 +16,7 @@ from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.engine.build import refuse_fp16_on_cpu
 from megabert.errors import CheckpointError
-from megabert.files import existing_folder
+from megabert.full_disk import existing_folder
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.observability.progress import span

@@ -12,7 +12,8 @@ from typing import Any
 import tokenizers
 
 from megabert.errors import DataError
-from megabert.files import atomic_path, atomic_write, library_error, read_small
+from megabert.files import atomic_path, atomic_write, read_small
+from megabert.full_disk import library_error
 from megabert.tokenization.backend import (
     BYTE_BPE,
     WORDPIECE,

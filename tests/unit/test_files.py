@@ -14,7 +14,6 @@ from megabert.files import (
     atomic_write,
     check_regular,
     is_temporary,
-    library_error,
     open_lock,
     open_to_append,
     open_to_read,
@@ -27,6 +26,7 @@ from megabert.files import (
     sync_folder,
     write_durably,
 )
+from megabert.full_disk import library_error
 from megabert.json_files import parse_json, read_json, to_json
 from megabert.whole_folders import publish_folder
 
