@@ -2,8 +2,8 @@
 # The whole chain, each job after the one before it: prepare -> pretrain -> finetune. Run on a login node:
 #   FINETUNE_DATA=data/glue bash slurm/submit_all.sh [FLAGS of megabert pretrain]
 #
-# Settings of the single scripts are passed on by their names (DATA, RUN_DIR, VENV, CONTAINER, ...). Existing shards are
-# not built again; without FINETUNE_DATA there is no fine-tuning.
+# Settings of the single scripts are passed on by their names (DATA, RUN_DIR, VENV, CONTAINER, ...). Shards are built
+# for RECIPE (DATA_FLAGS and CONFIG override it); existing ones are not built again. Without FINETUNE_DATA there is no fine-tuning.
 set -euo pipefail
 
 RECIPE=${RECIPE:-bert_large}          # what is pre-trained; a smaller one needs fewer nodes: PRETRAIN_OPTIONS=--nodes=2
@@ -26,7 +26,7 @@ submit() { sbatch --parsable --kill-on-invalid-dep=yes "$@" | cut -d';' -f1; }
 after=()
 if [ ! -d "$DATA/instances" ]; then
   # shellcheck disable=SC2086  # several options in one variable
-  prepared=$(OUTPUT=$DATA submit $PREPARE_OPTIONS slurm/prepare_data.sh)
+  prepared=$(OUTPUT=$DATA submit $PREPARE_OPTIONS slurm/prepare_data.sh --for "$RECIPE")
   echo "prepare   $prepared"
   after=(--dependency="afterok:$prepared")
 else

@@ -130,7 +130,7 @@ def submit_chain(job: Job, **settings: str) -> list[list[str]]:
         **settings,
     }
     done = subprocess.run(
-        ["bash", "slurm/submit_all.sh", *job.flags],
+        ["bash", "slurm/submit_all.sh", *job.flags, "--shards.vocab-size", "1000"],  # as the shards of the tests have
         env=environment,
         cwd=ROOT,
         capture_output=True,
@@ -154,6 +154,7 @@ def test_chain_trains_after_the_data_are_there(job, tmp_path):
     (_, prepared), (_, job.number) = submit_chain(job, DATA=str(tmp_path / "new"), INPUT="texts/*.txt")
     try:
         assert job.shown("Dependency").startswith(f"afterok:{prepared}")
+        assert "prepare_data.sh --for bert_base" in job.ask("scontrol", "show", "job", prepared)
     finally:
         job.ask("scancel", prepared)
 
