@@ -108,7 +108,7 @@ class BuildConfig:
     """Kind of vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
     vocab_size: int = Field(30_522, ge=64, le=2_000_000)
     """Pieces of the vocabulary to train, special and spare ones counted."""
-    spare_pieces: int = Field(0, ge=0)
+    spare_pieces: int = Field(0, ge=0, le=2_000_000)
     """Pieces of the vocabulary to train that no text is cut into, named [unused0] and on: free for markers in a later
     fine-tuning. Their ids begin at 5."""
     uncased: bool = False

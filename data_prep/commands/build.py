@@ -45,20 +45,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_stops(dry_run="check and list the inputs, estimate what the build takes")
     text = "begin although the disk has less free space than the build is going to take"
     parser.add_argument("--ignore-disk-space", action="store_true", help=text)
-    instances = ("lengths", "objective", "dupe-factor", "validation-share")
     parser.add_fields(
         BuildConfig,
         first=(
-            "for",
-            "input",
-            "output",
-            "config",
-            "tokenizer",
-            "vocab-size",
-            "uncased",
-            *instances,
-            "workers",
-            "dry-run",
+            *("for", "input", "output", "config", "tokenizer", "vocab-size", "uncased"),
+            *("lengths", "objective", "validation-share", "workers", "dry-run"),
         ),
         sections=("sources.N", "clean"),
     )
