@@ -4,7 +4,7 @@
     python benchmarks/reading/habits.py --rev REV     counts of a commit
     python benchmarks/reading/habits.py --list KIND   every place of one kind ("all": of all)
     python benchmarks/reading/habits.py --check       exit 1 if a message has one, or prose or docs more than before
-    python benchmarks/reading/habits.py --lower       record this tree's counts where they are below the recorded ones
+    python benchmarks/reading/habits.py --lower       lower the recorded counts to those of this tree
 
 A *message* is what a user reads: help texts, field docstrings of a configuration (they are shown by ``--help``), logged
 lines and errors. *Prose* is docstrings, comments and names; *docs* is Markdown. Of these two, ``habits.json`` has the

@@ -97,7 +97,7 @@ class Bucket:
         return dist.all_gather_into_tensor(self.weights, self.partition, async_op=True)  # type: ignore[no-any-return]
 
     def _offset_of(self, parameter: nn.Parameter) -> int:
-        # DeepSpeed has made each parameter a view of the flat weights: its address says where it begins.
+        # DeepSpeed has made each parameter a view of the flat weights: its address gives its first element.
         return (parameter.data_ptr() - self.weights.data_ptr()) // parameter.element_size()
 
     def _fragments(self) -> Iterator[Fragment]:

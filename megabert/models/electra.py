@@ -127,7 +127,7 @@ def replace_tokens(batch: PackedBatch, logits_MV: Tensor) -> tuple[Tensor, Tenso
     seen_M = batch.input_ids_T[positions_M]
     stream = DropoutStream.of_batch(batch.instance_seeds_B ^ SAMPLING_KEY, batch.cu_seqlens, batch.position_ids_T)
     drawn_M = sample(logits_MV, stream.row_seeds_T[positions_M])
-    # Padding of M points to position 0, where it writes back the token of position 0.
+    # Padding of M points to position 0, and writes the token of that position back.
     originals_T = batch.input_ids_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, batch.masked_ids_M))
     ids_T = originals_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, drawn_M))
     return ids_T, ids_T != originals_T

@@ -28,7 +28,7 @@ def draw_schedules(config: RunConfig, masked_shares: Sequence[float]) -> list[st
         for steps, share in zip(plans, masked_shares, strict=True)
     ]
     lines = [f"schedules over steps 1 to {total:,}, phase by phase:"]
-    for title, phases in (("learning rate", rates), ("instances a batch", batches), ("masked tokens, %", masked)):
+    for title, phases in (("learning rate", rates), ("instances per batch", batches), ("masked tokens, %", masked)):
         lines += _draw(title, phases)
     return lines
 

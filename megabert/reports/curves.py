@@ -28,7 +28,7 @@ CURVES: tuple[tuple[str, float, dict[str, str]], ...] = (
     # Label of the axis, a factor, and the name of each tag's curve in the legend.
     ("accuracy (%)", 100, _ACCURACIES),
     ("learning rate", 1, {"train/lr": ""}),
-    ("instances a batch", 1, {"train/global_batch_size": ""}),
+    ("instances per batch", 1, {"train/global_batch_size": ""}),
     ("masked tokens (%)", 100, {"train/masked_share": ""}),
     ("gradient norm", 1, {"train/grad_norm": ""}),
     ("sequences/s", 1, {"perf/sequences_per_s": ""}),

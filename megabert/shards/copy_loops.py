@@ -102,7 +102,7 @@ def locate(shard, rows, numbers, inside):
 
 @inlined
 def _expected(shard, number):
-    """Return where a batch begins, where its tokens and the rest after them probably begin, and where it ends.
+    """Return the first byte of a batch, the likely first bytes of its tokens and of the rest, and its end.
 
     If tokens fill too little of the batch to be asked for apart, they are said to begin at the end: the whole batch is
     then in front of them.

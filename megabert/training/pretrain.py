@@ -215,7 +215,7 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     if manifest is None:
         logger.info("new run in %s", run_dir)
         return
-    # A resumed run or a fork: differences to the start that wrote the checkpoint, and where it continues.
+    # A resumed run or a fork: its differences to the start that wrote the checkpoint, and its next step.
     origin = "the last start" if start.has_own_checkpoint else f"{config.fork}, of which this is a fork"
     sizes = (("ranks", manifest.world_size, world.size), ("ZeRO stage", manifest.zero_stage, inputs.zero_stage))
     for change in (*start.changes, *(f"{name}: {old} -> {new}" for name, old, new in sizes if old != new)):

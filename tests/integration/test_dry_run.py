@@ -50,7 +50,7 @@ def test_dry_run_draws_the_schedules(shards, capsys):
     assert dry_run(shards, *ramp) == 0
     shown = capsys.readouterr().out
     assert "schedules over steps 1 to 13" in shown
-    assert "instances a batch, 3 to 12" in shown
+    assert "instances per batch, 3 to 12" in shown
     assert "masked tokens, %: 15 throughout" in shown
     drawn = [line for line in shown.splitlines() if line.startswith("    |")]
     assert len(drawn) == 10

@@ -20,7 +20,7 @@ def test_every_recipe_is_estimated_and_drawn(recipe):
     lines = draw_schedules(config, [0.15] * len(config.phases))
     ramps = any(phase.initial_batch_size for phase in config.phases)
     assert any(line.startswith("  learning rate, ") for line in lines)
-    assert any("instances a batch, " in line for line in lines) == (ramps or len(config.phases) > 1)
+    assert any("instances per batch, " in line for line in lines) == (ramps or len(config.phases) > 1)
     drawn = [line for line in lines if line.startswith("    |")]
     assert drawn
     assert all(line.count("|") == len(config.phases) + 1 for line in drawn)

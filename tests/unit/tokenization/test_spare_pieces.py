@@ -1,4 +1,4 @@
-"""Spare pieces: where they are in a vocabulary, which readers of a text take them, and that nothing else changes."""
+"""Spare pieces: their ids, the readers of a text that take them, and that no other piece changes."""
 
 import hashlib
 import pickle

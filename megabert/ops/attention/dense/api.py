@@ -44,7 +44,8 @@ def attention(
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
         bias_C: The bias that ``qkv_TC`` has already, if it is to get its gradient from here: a kernel has two
-            thirds of it in registers. It changes no value. With None the bias gets its gradient where it was added.
+            thirds of it in registers. It changes no value. With None the operation
+            that added the bias computes its gradient.
         backend: ``auto``, ``triton`` or ``torch``.
 
     Returns:
