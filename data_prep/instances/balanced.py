@@ -16,6 +16,11 @@ Every pair is planned with its true B first, and labels are dealt. Then those wi
 B is as long and was cut in the same way. With this A it makes an instance as long as the true one would have been, so
 the length tells nothing either.
 
+Random Bs should come from anywhere in the corpus. Drawn from all of it, each of them would be in another bucket, and a
+unit would open them all: 20,000 files at 500 GB, of which it uses a token or two. So each unit uses a part of the
+split, another one in each pass: the buckets of its group (`partner_buckets`). Documents are sorted by the hash of their
+text, so any part is a random sample.
+
 The same walk serves sentence order (Lan et al. 2020). There the two sides change places, and nothing but the text may
 tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
 """
@@ -23,9 +28,8 @@ tell: each side is cut at its front or its back, by a coin, and half of the docu
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.instances.draws import LABELS, SIDE
-from data_prep.instances.pairs import PAIR_SPECIALS, DocumentBucket, Integers, PairOptions, Pairs
-from data_prep.instances.partners import partner_buckets
+from data_prep.instances.draws import LABELS, PARTNER, SIDE
+from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
 from megabert.randomness.keyed import mix
 
 KEPT_PLANS = 4
@@ -94,6 +98,22 @@ def _deal_labels(pairs: Pairs) -> None:
     coins = (draws[order[::2]] & np.uint64(1)).astype(np.uint8)
     pairs.label[order[::2]] = coins
     pairs.label[order[1::2]] = 1 - coins[: len(order) // 2]
+
+
+def partner_buckets(bucket: DocumentBucket, options: PairOptions) -> list[int]:
+    """Return the buckets that exchange random Bs with a bucket in a pass, itself among them, ascending.
+
+    In each pass, one random order of the buckets parts them into groups of two or three, or of as many as hold
+    `PARTNER_TOKENS`. Every unit of a group works out who takes from whom, and all come to the same. So every B is used
+    once in each pass, however units are dealt out.
+    """
+    buckets, tokens = bucket.documents.num_buckets, int(bucket.documents.first_tokens[-1])
+    size = min(max(2, -(-PARTNER_TOKENS * buckets // max(tokens, 1))), buckets)
+    groups = buckets // size
+    order = np.argsort(mix(options.key, PARTNER, np.arange(buckets)))
+    group = np.arange(buckets) * groups // buckets
+    own = group[np.flatnonzero(order == bucket.number)]
+    return sorted(order[group == own].tolist())
 
 
 def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs) -> None:

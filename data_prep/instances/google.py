@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
-from data_prep.instances.draws import CANDIDATE, IS_RANDOM, SPLIT_POINT, START, TRUNCATE
-from data_prep.instances.pairs import PAIR_SPECIALS, DocumentBucket, Integers, PairOptions, Pairs
-from data_prep.instances.partners import other_documents
+from data_prep.instances.draws import CANDIDATE, IS_RANDOM, PARTNER, SPLIT_POINT, START, TRUNCATE
+from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
 from megabert.randomness.keyed import below, mix, uniform
 
 DRAWS_OF_ANOTHER_DOCUMENT = 10
@@ -53,6 +52,24 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     b_start += heads(mix(keys[chosen], TRUNCATE, 1), from_b)
     a_end, b_end = a_start + a_length - from_a, b_start + b_length - from_b
     return Pairs(a_start, a_end, b_start, b_end, is_random[chosen].astype(np.uint8), keys[chosen], targets[chosen])
+
+
+def other_documents(bucket: DocumentBucket, options: PairOptions) -> tuple[int, int]:
+    """Return the first document of a unit's window over all documents, and how many it has; it may go on at the start.
+
+    It has as many as a bucket has in the mean, or as hold `PARTNER_TOKENS` in the mean, if that is more. The split is
+    seen as a circle, and one draw for each pass turns the windows of all units against their own buckets. So every
+    document is as likely to be in a unit's window as every other, and in each pass all windows together cover the split
+    once. The unit's own bucket is not left out: the original draws from all documents and compares with A's own
+    afterwards. `data_prep.instances.balanced` says why a unit does not draw from all of them.
+    """
+    starts, documents = bucket.documents.bucket_starts, bucket.documents.num_documents
+    share = max(1 / bucket.documents.num_buckets, PARTNER_TOKENS / max(int(starts[-1, 2]), 1))
+    if share >= 1:
+        return 0, documents
+    # Drawn below a number that may be more than `megabert.randomness.keyed.below` takes.
+    first = int(starts[bucket.number, 0]) + (int(mix(options.key, PARTNER)) * documents >> 64)
+    return first % documents, max(1, round(share * documents))
 
 
 def _random_documents(bucket: DocumentBucket, options: PairOptions, chosen: Integers) -> Integers:

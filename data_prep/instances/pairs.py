@@ -23,6 +23,9 @@ PAIR_SPECIALS = 3
 """[CLS] A [SEP] B [SEP]."""
 ONE_SEGMENT_SPECIALS = 2
 """[CLS] text [SEP]."""
+PARTNER_TOKENS = 2_000_000
+"""The part of the split that a unit's random Bs come from holds at least so many tokens: all of a smaller split. At
+length 512 these are 2,000 pairs that exchange, among which nearly every one finds a B of exactly its own length."""
 
 
 @dataclass(frozen=True, kw_only=True)

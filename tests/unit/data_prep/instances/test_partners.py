@@ -5,11 +5,10 @@ import pytest
 from unit.data_prep.conftest import pair_options, write_split
 
 from data_prep.documents.document_set import DocumentSet
-from data_prep.instances import balanced, partners
-from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.google import pair_google
+from data_prep.instances import balanced, google
+from data_prep.instances.balanced import pair_balanced, partner_buckets
+from data_prep.instances.google import other_documents, pair_google
 from data_prep.instances.pairs import DocumentBucket
-from data_prep.instances.partners import other_documents, partner_buckets
 
 PAIRINGS = {"balanced": lambda *words: pair_balanced(*words, np.zeros(2000, bool)), "google": pair_google}
 
@@ -26,7 +25,8 @@ def uneven_split(folder, documents=30, longest=30):
 
 @pytest.fixture
 def small_windows(monkeypatch):
-    monkeypatch.setattr(partners, "PARTNER_TOKENS", 100)
+    monkeypatch.setattr(balanced, "PARTNER_TOKENS", 100)
+    monkeypatch.setattr(google, "PARTNER_TOKENS", 100)
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 7, 20])
