@@ -57,9 +57,8 @@ from megabert.distributed.process_group import World
 from megabert.engine.fragment_table import check_coverage
 from megabert.engine.gradient_reduction import MicroStepReduction, StepReduction
 from megabert.engine.weight_average import WeightAverage
-from megabert.engine.zero1_zero2 import PartitionedStage
 from megabert.engine.zero3 import Zero3
-from megabert.engine.zero_stages import Zero0, ZeroStage
+from megabert.engine.zero_stages import PartitionedStage, Zero0, ZeroStage
 from megabert.errors import ConfigError
 from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import BaseOptimizer, Fragment, StepSettings

@@ -1,4 +1,4 @@
-"""The ZeRO stages: the interface that the engine calls, and stage 0; see `zero1_zero2` and `zero3` for the others.
+"""The ZeRO stages: the interface that the engine calls, and stages 0 to 2; `zero3` has DeepSpeed's own.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) shards what data parallelism would keep on every rank. A *master* is
 the float32 weight that the optimizer updates; *whole* means all elements of every parameter, *local* not yet reduced:
@@ -13,20 +13,32 @@ Stage 3 is DeepSpeed's own: it reduces, clips, updates and gathers. At stages 0 
 and the collectives are ours: its stages 1 and 2 all-reduce although a reduce-scatter is enough, and do not overlap with
 the backward pass (docs/decisions.md).
 
+Stages 1 and 2 are one class. They differ in the reduction of gradients that it is given (`gradient_reduction`). Weights
+are gathered from their owners bucket by bucket, while the next step's first layers already run. As soon as the
+optimizer has updated a bucket's masters, they are rounded into this rank's partition of the model's weights (LAMB
+rounds while it updates) and the gathering of the other partitions is started. Before a weight is used, somebody has to
+wait for its bucket; on a GPU it is the stream that waits, not the host:
+
+- a layer waits when it is called, by a hook. A layer is a member of a ``ModuleList``: nobody else reads its weights;
+- everything else (embeddings, heads, tied weights) is waited for before the model is called, since a weight outside of
+  the layers may be read anywhere.
+
 DeepSpeed's documented access to a gradient (``safe_get_full_grad``) gathers one whole parameter from all ranks. The
 norm needs every gradient in every step, so it is taken directly from DeepSpeed's buffers. They are private: all code
-that depends on their names is in the files of the stages, DeepSpeed is pinned (0.19.8), and the tests in
+that depends on their names is here and in `zero3`, DeepSpeed is pinned (0.19.8), and the tests in
 ``tests/several_ranks`` compare every stage with plain torch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from megabert.engine.buckets import Bucket, Work
+from megabert.engine.gradient_reduction import GradientReduction
 from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import Fragment, StepSettings, UpdateSink
 
@@ -154,3 +166,149 @@ class Zero0(ZeroStage):
         """Drop the gradients."""
         self._reduced = []
         self.engine.zero_grad()
+
+
+class PartitionedStage(ZeroStage):
+    """A rank holds a partition of the masters of each bucket; gradients are scattered and weights gathered by us."""
+
+    def __init__(self, engine: Any, reduce_in: Callable[[Sequence[Bucket]], GradientReduction]) -> None:
+        """Take gradients and weights over from DeepSpeed, which keeps the layout and the masters.
+
+        Args:
+            engine: The ``DeepSpeedEngine``.
+            reduce_in: Makes the reduction of the buckets' gradients.
+        """
+        super().__init__(engine)
+        # DeepSpeed's hooks would reduce gradients, or copy them into buffers that nobody reads.
+        for hook in self.optimizer._grad_acc_hooks:
+            hook.remove()
+        self._buckets = [
+            Bucket({self.names[id(p)]: p for p in parameters}, weights, master, whole_gradient, rank=dist.get_rank())
+            for parameters, weights, master, whole_gradient in _groups_of(self.optimizer)
+        ]
+        self.fragments = [fragment for bucket in self._buckets for fragment in bucket.fragments]
+        self.sink = self._gathering = WeightGathering(engine.module, self._buckets)
+        self._reduction = reduce_in(self._buckets)
+
+    def before_forward(self) -> None:
+        """Wait for the weights outside of the layers; each layer waits for its own."""
+        self._gathering.wait_outside()
+
+    def after_forward(self) -> None:
+        """Check that every layer has waited."""
+        self._gathering.check_forward()
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        """Add the gradients to the buckets, and send these: at stage 1 in the last micro-step, at stage 2 in each."""
+        self._reduction.begin_backward(is_last=is_last)
+        scale = self.loss_scale
+        (loss if scale == 1.0 else loss * scale).backward()
+        self._reduction.end_backward()
+
+    def sum_of_squares(self) -> Tensor:
+        """Wait for the reduction; return the sum of squares of this rank's partitions."""
+        return self._squares(self._reduction.finish())
+
+    def start_update(self, settings: StepSettings) -> None:
+        """Launch the update of this rank's masters, and the gathering of the weights (``WeightGathering.updated``)."""
+        self.optimizer.optimizer.step(settings)  # the optimizer inside DeepSpeed's
+
+    def finish_update(self, settings: StepSettings) -> None:
+        """Forget the sums of the step, and let the loss scale grow when it is due."""
+        self.discard()
+        if getattr(self.optimizer, "dynamic_loss_scale", False):
+            self.optimizer.loss_scaler.update_scale(False)
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the rank's own whole gradients at stage 1, its fragments of the reduced ones at stage 2."""
+        return self._reduction.gradients()
+
+    def discard(self) -> None:
+        """Forget the sums."""
+        self._reduction.forget()
+
+    def settle(self) -> None:
+        """Wait for all weights that are under way."""
+        self._gathering.settle()
+
+    def refresh(self) -> None:
+        """Gather all weights again from the masters, and wait for them."""
+        self.settle()
+        for bucket in self._buckets:
+            self._gathering.updated(bucket.master)
+        self.settle()
+
+
+def _groups_of(optimizer: Any) -> Iterator[tuple[list[nn.Parameter], Tensor, Tensor, Tensor | None]]:
+    """Yield the parameters of each group, its flat weights, this rank's master, and a buffer for whole gradients.
+
+    The buffer is float32 and zero; None if DeepSpeed has not allocated one.
+    """
+    if hasattr(optimizer, "bf16_groups"):  # BF16_Optimizer, which DeepSpeed takes at stage 1 in bfloat16
+        groups = (optimizer.bf16_groups, optimizer.bf16_groups_flat, optimizer.fp32_groups_flat_partition)
+        buffers = optimizer.fp32_groups_gradients_flat
+    else:
+        groups = (optimizer.bit16_groups, optimizer.bit16_groups_flat, optimizer.single_partition_of_fp32_groups)
+        buffers = [None] * len(optimizer.bit16_groups)
+    return zip(*groups, buffers, strict=True)
+
+
+class WeightGathering(UpdateSink):
+    """The weights that are under way between two steps."""
+
+    def __init__(self, model: nn.Module, buckets: Sequence[Bucket]) -> None:
+        """Put a hook on every layer."""
+        self._buckets = {id(bucket.master): bucket for bucket in buckets}
+        self._under_way: dict[int, Work] = {}  # by id of the bucket's master
+        bucket_of = {id(p): id(bucket.master) for bucket in buckets for p in bucket.parameters.values()}
+        in_layers: set[int] = set()
+        for layer in _layers(model):
+            parameters = {id(parameter) for parameter in layer.parameters()}
+            in_layers |= parameters
+            needed = {bucket_of[key] for key in parameters if key in bucket_of}
+            layer.register_forward_pre_hook(lambda *_, needed=needed: self._wait_for(needed))
+        self._outside = {bucket for key, bucket in bucket_of.items() if key not in in_layers}
+
+    def rounded_weights(self, flat: Tensor) -> Tensor | None:
+        """Return this rank's partition of a bucket's weights, unless the masters themselves are the weights."""
+        bucket = self._buckets[id(flat)]
+        return None if bucket.is_shared else bucket.partition
+
+    def updated(self, flat: Tensor, *, is_rounded: bool = False) -> None:
+        """Round the masters of a bucket into the model's weights, unless that is done, and gather the other ranks'."""
+        bucket = self._buckets[id(flat)]
+        if not (is_rounded or bucket.is_shared):
+            bucket.partition.copy_(flat.detach())
+        if not bucket.is_alone:
+            self._under_way[id(flat)] = bucket.gather()
+
+    def wait_outside(self) -> None:
+        """Wait for the weights outside of the layers."""
+        self._wait_for(self._outside)
+
+    def check_forward(self) -> None:
+        """Make sure that the forward pass has waited for all weights.
+
+        Raises:
+            RuntimeError: A layer's weights were used, if at all, before they were there.
+        """
+        if self._under_way:
+            names = [name for key in self._under_way for name in self._buckets[key].parameters]
+            raise RuntimeError(
+                f"The model has not called the layers with {names[0]} ... {names[-1]}, so nobody has waited for their "
+                "weights. Call the modules of a ModuleList, and do not read their weights from outside."
+            )
+
+    def settle(self) -> None:
+        """Wait for all weights."""
+        self._wait_for(set(self._under_way))
+
+    def _wait_for(self, needed: set[int]) -> None:
+        for key in [key for key in self._under_way if key in needed]:
+            self._under_way.pop(key).wait()
+
+
+def _layers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the members of the outermost ModuleLists."""
+    for child in model.children():
+        yield from child if isinstance(child, nn.ModuleList) else _layers(child)

@@ -8,7 +8,7 @@ from fake_cuda.watch import Seen
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from megabert.data import batch
-from megabert.engine import buckets, engine, gradient_reduction, zero1_zero2
+from megabert.engine import buckets, engine, gradient_reduction, zero_stages
 from megabert.models import bert, deberta, electra, layers
 
 LAUNCHES = {"bert": 58, "roberta": 56, "albert": 49, "electra": 107, "deberta": 47, "modernbert": 45}
@@ -61,7 +61,7 @@ def test_a_read_before_the_weights_have_arrived_is_seen(monkeypatch):
         for key in needed & set(self._under_way):
             del self._under_way[key]
 
-    found = faults_with(monkeypatch, zero1_zero2.WeightGathering, "_wait_for", forget, world_size=2)
+    found = faults_with(monkeypatch, zero_stages.WeightGathering, "_wait_for", forget, world_size=2)
     assert "read while a collective writes it: embedding" in found
 
 

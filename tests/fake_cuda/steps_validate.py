@@ -4,7 +4,7 @@ import pytest
 from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
 from fake_cuda.fake_step import VALIDATION_BATCHES, validations
 
-from megabert.engine import zero1_zero2
+from megabert.engine import zero_stages
 from megabert.training import step
 
 COUNTS = 1
@@ -36,6 +36,6 @@ def test_numbers_that_the_host_sends_with_each_batch_are_seen(monkeypatch):
 
 
 def test_a_validation_that_does_not_wait_for_the_last_update_is_seen(monkeypatch):
-    monkeypatch.setattr(zero1_zero2.PartitionedStage, "before_forward", lambda stage: None)
-    monkeypatch.setattr(zero1_zero2.PartitionedStage, "after_forward", lambda stage: None)
+    monkeypatch.setattr(zero_stages.PartitionedStage, "before_forward", lambda stage: None)
+    monkeypatch.setattr(zero_stages.PartitionedStage, "after_forward", lambda stage: None)
     assert "read while a collective writes it: embedding" in validations(world_size=2)[1].faults
