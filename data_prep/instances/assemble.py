@@ -18,7 +18,7 @@ from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, full_s
 from megabert.masking import mask_instances
 from megabert.randomness.keyed import mix
 from megabert.shards import FlatInstances, ShardMetadata, instance_schema, token_type
-from megabert.shards.columns import COLUMNS
+from megabert.shards.format import COLUMNS
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""

@@ -29,7 +29,7 @@ from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.models.bert import PretrainingModel
 from megabert.path_arguments import takes_paths
 from megabert.randomness.keyed import mix, string_key
-from megabert.shards.format import MANIFEST_NAME
+from megabert.shards.folder import MANIFEST_NAME
 from megabert.shards.shard_set import ShardSet
 from megabert.text_tables import render_table
 from megabert.tokenization import SpecialIds, Tokenizer

@@ -1,27 +1,24 @@
-"""The format of instance shards, described in docs/instances.md: Arrow schema, the metadata in it, and the manifest.
+"""The format of instance shards, described in docs/instances.md: columns, Arrow schema, and the metadata in it.
 
-The manifest of a folder of shards is written last, so that a folder without one is unfinished.
+Arrow stores a column as *nodes*: one for a number per row, two for a list per row, which are where each row's values
+start and the values of all rows end to end. ``COLUMNS`` is the table; the schema, the arrays of `FlatInstances` and the
+loops that find these arrays in a file (`copy_loops`) follow from it.
 """
 
-import hashlib
+# R rows
+
 import json
-import os
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field
 
 from megabert.errors import DataError
-from megabert.files import atomic_write
-from megabert.json_files import parse_json, read_json
+from megabert.json_files import parse_json
 from megabert.masking import MaskingOptions, PieceTable
-from megabert.shards.columns import COLUMNS, token_type
 
-MANIFEST_NAME = "manifest.json"
 FORMAT_VERSION = 2
 MAX_BATCH_ROWS = 8192
 BATCH_TOKENS = 32_768
@@ -29,9 +26,129 @@ BATCH_TOKENS = 32_768
 PREFIX = "megabert."  # of the keys of a shard's schema metadata
 MAX_SEQ_LENGTH = 65_535  # a position is stored in 16 bits
 MAX_VOCAB_SIZE = 2**24  # some hundred times the largest that was ever trained
-Count = Annotated[int, Field(ge=0, le=1 << 48)]
-"""A number of rows, tokens or files that is no damage."""
 SPECIAL_TOKENS = ("pad", "unk", "cls", "sep", "mask")
+
+
+class Column(NamedTuple):
+    """A column of the Arrow schema, and the fields of `FlatInstances` that hold it."""
+
+    name: str
+    """Name in the schema."""
+    values: str
+    """Field with the values of all rows, end to end."""
+    starts: str | None
+    """Field that says where each row's values start; None if there is one value per row."""
+    width: int
+    """Bytes of a value, an unsigned integer; 0 for a token id, whose type follows from the size of the vocabulary."""
+
+    def type(self, token: pa.DataType) -> pa.DataType:
+        """Return the column's Arrow type, for token ids of a type."""
+        value = {0: token, 1: pa.uint8(), 2: pa.uint16()}[self.width]
+        return value if self.starts is None else pa.list_(value)
+
+
+COLUMNS = (
+    Column("input_ids", "input_ids", "token_starts", 0),
+    Column("segment_b_start", "segment_b_starts", None, 2),
+    Column("masked_lm_positions", "masked_positions", "masked_starts", 2),
+    Column("masked_lm_ids", "masked_ids", "masked_id_starts", 0),
+    Column("next_sentence_label", "next_sentence_labels", None, 1),
+)
+
+# Kinds of nodes.
+PER_ROW, STARTS, LIST_VALUES = range(3)
+
+
+class Node(NamedTuple):
+    """An array of a record batch in a file."""
+
+    field: str
+    """Field of `FlatInstances`."""
+    holds: int
+    """PER_ROW, STARTS or LIST_VALUES."""
+    width: int
+    """Bytes of a value; 0 for a token id."""
+
+
+def _nodes() -> tuple[Node, ...]:
+    nodes = []
+    for column in COLUMNS:
+        if column.starts is None:
+            nodes.append(Node(column.values, PER_ROW, column.width))
+        else:
+            nodes += [Node(column.starts, STARTS, 4), Node(column.values, LIST_VALUES, column.width)]
+    return tuple(nodes)
+
+
+NODES = _nodes()
+"""All nodes of a record batch, in the order of the file. Each has two buffers there: validity, then its values."""
+
+
+class FlatInstances(NamedTuple):
+    """Instances as flat arrays: the values of a list column end to end, and where each row's start.
+
+    It is a NamedTuple, so that a compiled loop can take it; the arrays of a file come first, in the order of ``NODES``.
+    """
+
+    token_starts: NDArray[np.integer]
+    """Shape (R + 1,): where each instance's tokens start, and the end."""
+    input_ids: NDArray[np.integer]
+    """The tokens of all instances, as stored: masked if the shards hold the masks."""
+    segment_b_starts: NDArray[np.integer]
+    """Shape (R,): the index in its instance of segment B's first token; the instance's length if there is no B."""
+    masked_starts: NDArray[np.integer]
+    """Shape (R + 1,): where each instance's masked positions start, and the end."""
+    masked_positions: NDArray[np.integer]
+    """All positions to predict, counted from the start of their instance, ascending within it."""
+    masked_id_starts: NDArray[np.integer]
+    """The same as ``masked_starts``, for ``masked_ids``; the two are equal in sound instances."""
+    masked_ids: NDArray[np.integer]
+    """The ids before masking at these positions."""
+    next_sentence_labels: NDArray[np.integer]
+    """Shape (R,): 1 if segment B is random (or, for SOP, swapped), else 0."""
+    rows: NDArray[np.int64]
+    """Shape (R,): number of each instance in the set or batch that it was read from; no column of a shard."""
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> Self:
+        """Open a record batch of a shard, or a slice of one; values are not copied."""
+        arrays: list[NDArray[np.integer]] = []
+        for column in COLUMNS:
+            if column.starts is None:
+                arrays.append(np.asarray(batch[column.name]))
+            else:
+                arrays += reversed(flat_list(batch[column.name]))
+        return cls._make([*arrays, np.arange(len(batch))])
+
+    @property
+    def lengths(self) -> NDArray[np.integer]:
+        """Tokens of each instance."""
+        return np.diff(self.token_starts)
+
+    def lengths_of(self, indices: NDArray[np.int64]) -> NDArray[np.integer]:
+        """Return the number of tokens of some instances."""
+        return self.token_starts[indices + 1] - self.token_starts[indices]
+
+    def masked_counts_of(self, indices: NDArray[np.int64]) -> NDArray[np.integer]:
+        """Return the number of positions to predict in some instances."""
+        return self.masked_starts[indices + 1] - self.masked_starts[indices]
+
+    @property
+    def predicted_tokens(self) -> NDArray[np.int64]:
+        """Where the token of each masked position is in ``input_ids``."""
+        return np.repeat(self.token_starts[:-1], np.diff(self.masked_starts)) + self.masked_positions
+
+
+def token_type(vocab_size: int) -> pa.DataType:
+    """Return the narrowest Arrow type that holds every token id."""
+    return pa.uint16() if vocab_size <= 65_536 else pa.uint32()
+
+
+def flat_list(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Return the values and the offsets (length + 1, from 0) of a list column, without copying values."""
+    offsets = np.asarray(column.offsets)
+    values = np.asarray(column.values)[offsets[0] : offsets[-1]] if len(column) else np.asarray(column.values)[:0]
+    return values, np.subtract(offsets, offsets[:1], dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,154 +303,3 @@ def instance_schema(metadata: ShardMetadata) -> pa.Schema:
         [(column.name, column.type(token)) for column in COLUMNS],
         metadata={PREFIX + name: json.dumps(value, sort_keys=True) for name, value in metadata.to_dict().items()},
     )
-
-
-@dataclass(frozen=True)
-class ShardEntry:
-    """A shard file as the manifest lists it."""
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    file: str
-    """Name of the file in the manifest's folder."""
-    split: Literal["train", "validation"]
-    """The split; instances of held-out documents are ``validation``."""
-    rows: Count
-    """Number of instances."""
-    tokens: Count
-    """Number of tokens in all instances, special ones counted."""
-    masked_tokens: Count
-    """Number of positions to predict; 0 if masking is dynamic."""
-    sha256: str
-    """SHA-256 of the file's bytes."""
-    bucket: Count
-    """Number of the part of the documents that the first segments came from; the first of them if there are several."""
-    pass_number: Count
-    """Number of the pass over the documents, from 0 to ``dupe_factor`` - 1, that wrote the shard."""
-    buckets: Count = 1
-    """Number of consecutive parts of the documents that the first segments came from."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
-    """The shards of one sequence length. Rows are numbered globally over the order of ``shards``."""
-
-    metadata: ShardMetadata
-    """Properties that all shards share."""
-    shards: list[ShardEntry]
-    """The shards, in the order that numbers the rows."""
-    config: dict[str, Any] = field(default_factory=dict)
-    """The build's full configuration."""
-    versions: dict[str, str] = field(default_factory=dict)
-    """Versions of the packages that the build used."""
-    statistics: dict[str, Any] = field(default_factory=dict)
-    """Counts of the build: documents, sentences, lengths, labels, masks, and dropped documents by reason."""
-
-    def of_split(self, split: str) -> list[ShardEntry]:
-        """Return the shards of one split in order."""
-        return [shard for shard in self.shards if shard.split == split]
-
-    def totals(self) -> dict[str, dict[str, int]]:
-        """Return shards, rows, tokens and masked tokens by split."""
-        result: dict[str, dict[str, int]] = {}
-        for shard in self.shards:
-            total = result.setdefault(shard.split, {"shards": 0, "rows": 0, "tokens": 0, "masked_tokens": 0})
-            total["shards"] += 1
-            for name in ("rows", "tokens", "masked_tokens"):
-                total[name] += getattr(shard, name)
-        return result
-
-    @property
-    def data_sha256(self) -> str:
-        """Hex digest that identifies the instances: metadata, and file, split, rows and SHA-256 of each shard in order.
-
-        Paths in the configuration, package versions and counts are left out, so that a copied or repeated build has the
-        same digest.
-        """
-        # Lists, not objects: a field that a later version adds to the entries leaves the digest as it is.
-        shards = [[shard.file, shard.split, shard.rows, shard.sha256] for shard in self.shards]
-        text = json.dumps([self.metadata.to_dict(), shards], sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def write_manifest(folder: Path | str, manifest: Manifest) -> Path:
-    """Write ``manifest.json`` whole or not at all, and return its path; one that is just so already is left alone.
-
-    Raises:
-        DataError: The manifest has no shards, or the disk is full.
-    """
-    path = Path(folder) / MANIFEST_NAME
-    if not manifest.shards:
-        raise DataError(f"{path}: refused, there is no shard to list. The corpus gave no instance.")
-    content = {"format_version": FORMAT_VERSION, "totals": manifest.totals(), **asdict(manifest)}
-    content["metadata"] = manifest.metadata.to_dict()
-    text = json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
-    if not path.is_file() or path.read_bytes() != text:
-        atomic_write(path, text)
-    return path
-
-
-def read_manifest(folder: Path | str) -> Manifest:
-    """Read the manifest of a folder of shards, checking everything but the shards' bytes.
-
-    Raises:
-        DataError: The manifest is missing (an unfinished build), damaged, of another format version or without
-            shards; a shard file is missing; or the totals are not the sums over the shards.
-    """
-    path, remedy = Path(folder) / MANIFEST_NAME, "Build the shards again."
-    _check_exists(path)
-    values = read_json(path, dict[str, Any], remedy=remedy)
-    check_version(values, str(path))  # before the types: a later version may have other fields
-    content = parse_json(json.dumps(values), _Content, where=str(path), remedy=remedy)
-    if not content.shards:
-        raise DataError(f"{path}: lists no shards. Build them again with `megabert-data build`.")
-    present = {entry.name for entry in os.scandir(path.parent)}  # one request, not one for each of 50,000 shards
-    for index, entry in enumerate(content.shards):
-        _check_file(path, index, entry, present)
-    manifest = Manifest(
-        metadata=ShardMetadata.from_dict(content.metadata, str(path)),
-        shards=content.shards,
-        config=content.config,
-        versions=content.versions,
-        statistics=content.statistics,
-    )
-    if manifest.totals() != content.totals:
-        raise DataError(f"{path}: its totals are not the sums over its shards; it was edited. {remedy}")
-    return manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Content:
-    """The content of ``manifest.json``, but for its format version."""
-
-    metadata: dict[str, Any]
-    shards: list[ShardEntry]
-    totals: dict[str, dict[str, int]]
-    config: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    statistics: dict[str, Any] = field(default_factory=dict)
-
-
-def _check_exists(path: Path) -> None:
-    if path.exists():
-        return
-    # The outermost folder that does not exist tells a mistyped path from an unfinished build.
-    missing = next((folder for folder in reversed(path.parents) if not folder.exists()), None)
-    remedy = "Run the same `megabert-data build` command again: it continues where it stopped."
-    if missing is not None:
-        remedy = f"There is no {missing}: check the path, or build such shards with `megabert-data build`."
-    raise DataError(
-        f"{path}: not there, so {path.parent} is no finished folder of shards. {remedy}", see="there-are-no-shards"
-    )
-
-
-def _check_file(path: Path, index: int, entry: ShardEntry, present: set[str]) -> None:
-    # A name with a folder in it could make a reader open files outside the folder of shards.
-    if Path(entry.file).name != entry.file:
-        raise DataError(f"{path}: shards[{index}].file={entry.file!r} is no plain file name.")
-    if entry.file not in present:
-        raise DataError(
-            f"{path.parent / entry.file}: listed in the manifest but not there. "
-            "Copy it again, or run the same `megabert-data build` command, which writes it again.",
-            see="a-shard-is-missing-or-damaged",
-        )

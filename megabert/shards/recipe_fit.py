@@ -10,7 +10,7 @@ from megabert.config.loading import build_fields, load_run_config, phase_data, s
 from megabert.config.names import value_at
 from megabert.config.run import RunConfig
 from megabert.errors import DataError
-from megabert.shards.format import MANIFEST_NAME, Manifest, read_manifest
+from megabert.shards.folder import MANIFEST_NAME, Manifest, read_manifest
 from megabert.shards.shard_set import ShardSet
 
 OF_METADATA = ("objective", "masking", "mask_unit", "masked_lm_prob")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.shards.columns import FlatInstances, token_type
-from megabert.shards.format import MAX_BATCH_ROWS, ShardEntry, ShardMetadata
+from megabert.shards.folder import ShardEntry
+from megabert.shards.format import MAX_BATCH_ROWS, FlatInstances, ShardMetadata, token_type
 from megabert.shards.instances import find_nonsense
 from megabert.shards.shard_file import BUILD_AGAIN, ShardFile
 

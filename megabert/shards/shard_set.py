@@ -20,7 +20,7 @@ from megabert.shards import (
     read_length_spans,
     read_manifest,
 )
-from megabert.shards.columns import FlatInstances
+from megabert.shards.format import FlatInstances
 from megabert.shards.row_reader import OPEN_SHARDS, RowReader, Sizes
 from megabert.shards.statistics import InstanceStatistics
 from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer
