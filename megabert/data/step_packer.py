@@ -12,8 +12,7 @@ from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRa
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
 from megabert.errors import ConfigError
 from megabert.masking import MaskingOptions
-from megabert.shards.row_reader import Sizes
-from megabert.shards.shard_set import ShardSet
+from megabert.shards.shard_set import ShardSet, Sizes
 
 _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""

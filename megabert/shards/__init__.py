@@ -1,10 +1,9 @@
 """Instance shards, the contract between ``data_prep`` and ``megabert``: their format, and all that reads them.
 
 ``format`` has the columns, the Arrow schema and its metadata, ``folder`` the manifest and the index of lengths next to
-each shard, ``instances`` the checks of record batches. To read: ``shard_set`` is one
-split by global rows, ``row_reader`` the shards that are open, ``shard_file`` one of them, mapped into memory,
-``copy_loops`` the loops that copy instances out of it. Before a run, ``checked_shards`` checks their bytes, and
-``recipe_fit`` compares their settings with the recipe.
+each shard, ``instances`` the checks of record batches. To read: ``shard_set`` is one split by global rows,
+``shard_file`` one of its shards, mapped into memory, ``copy_loops`` the loops that copy instances out of it. Before a
+run, ``checked_shards`` checks their bytes, and ``recipe_fit`` compares their settings with the recipe.
 """
 
 from megabert.shards.folder import (

@@ -1,9 +1,13 @@
 """The instance shards of one split, by global rows: all lengths ahead of time, then the instances that are needed."""
 
 import math
+import resource
 import threading
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +24,35 @@ from megabert.shards import (
     read_length_spans,
     read_manifest,
 )
-from megabert.shards.format import FlatInstances
-from megabert.shards.row_reader import OPEN_SHARDS, RowReader, Sizes
+from megabert.shards.format import MAX_BATCH_ROWS, FlatInstances, token_type
+from megabert.shards.instances import find_nonsense
+from megabert.shards.shard_file import BUILD_AGAIN, ShardFile
 from megabert.shards.statistics import InstanceStatistics
 from megabert.tokenization.huggingface import copy_tokenizer, load_tokenizer
 from megabert.whole_folders import publish_folder
+
+
+def _most_open_shards(descriptors: int) -> int:
+    """Return how many shards are held open at once: opening one costs more than reading a row.
+
+    Args:
+        descriptors: How many a process may have. Each shard takes one, and so do the sockets of all other ranks; a run
+            of two phases has four sets of shards, which together get a quarter.
+    """
+    return 256 if descriptors == resource.RLIM_INFINITY else max(1, min(256, descriptors // 16))
+
+
+OPEN_SHARDS = _most_open_shards(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""Shards of a set that are held open at once."""
+
+
+class Sizes(NamedTuple):
+    """How long instances are, in 16 bits: a large batch of 64 would be memory that malloc takes anew each time."""
+
+    lengths: NDArray[np.uint16]
+    """Tokens of each."""
+    masked_counts: NDArray[np.uint16]
+    """Positions to predict in each; 0 if the loader makes the masks."""
 
 
 class ShardSet:
@@ -35,7 +63,12 @@ class ShardSet:
         self.split = split
         self.manifest = manifest
         self.shards: list[ShardEntry] = manifest.of_split(split)
-        self._reader = RowReader(folder, self.shards, manifest.metadata)
+        self._starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
+        """Global row at which each shard starts; the last is the number of rows."""
+        self._paths = [folder / shard.file for shard in self.shards]
+        self._files: OrderedDict[int, ShardFile] = OrderedDict()
+        """Open shards, the least recently used one first. The lock guards them."""
+        self._schema: bytes | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -65,7 +98,7 @@ class ShardSet:
     @property
     def num_rows(self) -> int:
         """Number of instances of the split."""
-        return int(self._reader.starts[-1])
+        return int(self._starts[-1])
 
     @property
     def statistics(self) -> InstanceStatistics:
@@ -147,8 +180,8 @@ class ShardSet:
         Raises:
             DataError: If there is no index, and a shard cannot be read or contradicts the manifest.
         """
-        places = [place for span in spans for place in self._reader.by_shard(*span)]
-        paths, shards, kinds = self._reader.paths, self.shards, self.kinds
+        places = [place for span in spans for place in self._by_shard(*span)]
+        paths, shards, kinds = self._paths, self.shards, self.kinds
         wanted = [LengthsSpan(paths[index], shards[index].rows, begin, end) for index, begin, end in places]
         # Indices that are read together are open together.
         groups = (wanted[start : start + OPEN_SHARDS] for start in range(0, len(wanted), OPEN_SHARDS))
@@ -163,11 +196,20 @@ class ShardSet:
     def measure(self, index: int, begin: int, end: int) -> NDArray[np.uint16]:
         """Return tokens and positions to predict, shape (rows, 2), of a part of a shard from the shard itself.
 
+        Args:
+            index: The shard.
+            begin: First row, counted from the shard's first.
+            end: One past the last row.
+
         Raises:
             DataError: As for `rows`.
         """
-        with self._lock:
-            return self._reader.sizes(index, begin, end)
+        start = int(self._starts[index])
+        sizes = [np.empty((0, 2), np.uint16)]
+        for first in range(begin, end, MAX_BATCH_ROWS):
+            part = self.rows(np.arange(start + first, start + min(first + MAX_BATCH_ROWS, end)))
+            sizes.append(np.stack([part.lengths, np.diff(part.masked_starts)], axis=1).astype(np.uint16))
+        return np.concatenate(sizes)
 
     def columns(self, spans: tuple[tuple[int, int], ...]) -> FlatInstances:
         """Read ranges of global rows (first, stop), in the given order; they may run over the ends of shards.
@@ -189,10 +231,14 @@ class ShardSet:
                 can train on.
         """
         with self._lock:
-            columns = self._reader.read(rows)
+            instances = self._gathered(rows)
+            nonsense = find_nonsense(instances, self.metadata)
+            if nonsense is not None:
+                index, inside = self._place_of(int(rows[nonsense[0]]))
+                raise self._open(index).damaged(f"row {inside}: {nonsense[1]}", BUILD_AGAIN)
         if sizes is not None:
-            self._compare(columns, sizes)
-        return columns
+            self._compare(instances, sizes)
+        return instances
 
     @property
     def kinds(self) -> int:
@@ -205,8 +251,85 @@ class ShardSet:
         if self.kinds == 2:
             wrong |= np.diff(columns.masked_starts) != sizes.masked_counts
         if wrong.any():
-            index, row = self._reader.place_of(int(columns.rows[wrong.argmax()]))
+            index, row = self._place_of(int(columns.rows[wrong.argmax()]))
             raise DataError(
                 f"{lengths_path(self.folder / self.shards[index].file)}: says another length of row {row} than the "
                 "shard. Delete it: the next start writes it again."
             )
+
+    def _gathered(self, rows: NDArray[np.int64]) -> FlatInstances:
+        """Copy rows out of their shards; nothing but the layout of the record batches is checked yet."""
+        from megabert.shards.copy_loops import copy_mapped_rows, locate
+
+        # All batches are asked for before the first one is read, so that the system reads many at a time.
+        numbers, inside = np.empty_like(rows), np.empty_like(rows)
+        runs = _runs(np.searchsorted(self._starts, rows, side="right") - 1)
+        for index, begin, end in runs:
+            file, part = self._open(index), slice(begin, end)
+            in_shard = rows[part] - self._starts[index]
+            file.prefetch(locate(file.mapped, in_shard, numbers[part], inside[part]))
+
+        instances, filled = self._room_for(rows), 0
+        for index, _, end in runs:
+            file, part = self._open(index), slice(filled, end)
+            filled = copy_mapped_rows(file.mapped, numbers[part], inside[part], filled, instances)
+            if filled < end:
+                raise file.explain(int(numbers[filled]), int(inside[filled]))
+        tokens, masked = instances.token_starts[-1], instances.masked_starts[-1]
+        return instances._replace(
+            input_ids=instances.input_ids[:tokens],
+            masked_positions=instances.masked_positions[:masked],
+            masked_ids=instances.masked_ids[:masked],
+        )
+
+    def _place_of(self, row: int) -> tuple[int, int]:
+        """Return the shard that a global row is in, and its number there."""
+        index = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return index, row - int(self._starts[index])
+
+    def _by_shard(self, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (shard, its first row, the row after its last) for a range of global rows, shard by shard."""
+        while first < stop:
+            index = int(np.searchsorted(self._starts, first, side="right")) - 1
+            start, end = int(self._starts[index]), min(stop, int(self._starts[index + 1]))
+            yield index, first - start, end - start
+            first = end
+
+    def _room_for(self, rows: NDArray[np.int64]) -> FlatInstances:
+        """Return arrays with room for the longest lists that the manifest allows.
+
+        Memory that is never written is never taken from the system.
+        """
+        metadata, count = self.metadata, len(rows)
+        token = token_type(metadata.vocab_size).to_pandas_dtype()
+        masked_starts = np.zeros(count + 1, np.int64)
+        return FlatInstances(
+            token_starts=np.zeros(count + 1, np.int64),
+            input_ids=np.empty(count * metadata.max_seq_length, token),
+            segment_b_starts=np.empty(count, np.int64),
+            masked_starts=masked_starts,
+            masked_positions=np.empty(count * metadata.max_predictions_per_seq, np.uint16),
+            masked_id_starts=masked_starts,
+            masked_ids=np.empty(count * metadata.max_predictions_per_seq, token),
+            next_sentence_labels=np.empty(count, np.int64),
+            rows=rows,
+        )
+
+    def _open(self, index: int) -> ShardFile:
+        """Return an open shard; the one that was used longest ago is closed for it."""
+        if index not in self._files:
+            file = ShardFile(self._paths[index], self.shards[index], self.metadata, self._schema)
+            self._schema = self._schema or file.schema
+            self._files[index] = file
+            if len(self._files) > OPEN_SHARDS:
+                self._files.popitem(last=False)
+        self._files.move_to_end(index)
+        return self._files[index]
+
+
+def _runs(values: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return runs of equal values: the value, where the run begins and where it ends."""
+    if not len(values):
+        return []
+    cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]
+    return list(zip(values[cuts].tolist(), cuts, [*cuts[1:], len(values)], strict=True))

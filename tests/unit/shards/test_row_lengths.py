@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from megabert.errors import DataError
-from megabert.shards import checked_shards, lengths_path, row_reader, shard_set
+from megabert.shards import checked_shards, lengths_path, shard_set
 from megabert.shards.checked_shards import complete_index
 from megabert.shards.shard_set import ShardSet
 
@@ -27,7 +27,7 @@ def test_lengths_come_from_the_index_alone_and_equal_those_of_the_shards(indexed
     assert {path.stat().st_size - 128 for path in indexed.glob("train-*.npy")} == {
         4 * shard.rows for shard in ShardSet.open(indexed).shards
     }
-    monkeypatch.setattr(row_reader, "ShardFile", None)  # no shard can be opened
+    monkeypatch.setattr(shard_set, "ShardFile", None)  # no shard can be opened
     sizes = ShardSet.open(indexed).sizes(((640, 900), (0, 70), (1110, 1111)))
     rows = [*range(640, 900), *range(70), 1110]
     assert sizes.lengths.tolist() == [len(train_instances[row].input_ids) for row in rows]
@@ -53,7 +53,7 @@ def test_lengths_of_more_shards_than_may_be_open_come_from_the_index(make, tmp_p
     complete_index(ShardSet.open(folder))
     shards = ShardSet.open(folder)
     monkeypatch.setattr(shard_set, "OPEN_SHARDS", 4)
-    monkeypatch.setattr(row_reader, "ShardFile", None)  # no shard can be opened
+    monkeypatch.setattr(shard_set, "ShardFile", None)  # no shard can be opened
     with few_descriptors():
         sizes = shards.sizes(((0, 60),))
     assert sizes.lengths.tolist() == [len(instance.input_ids) for instance in instances]

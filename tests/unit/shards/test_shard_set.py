@@ -13,7 +13,7 @@ import pytest
 from megabert.command_line.failures import as_user_error
 from megabert.errors import DataError
 from megabert.files import sha256_file
-from megabert.shards import copy_loops, row_reader, shard_file
+from megabert.shards import copy_loops, shard_file, shard_set
 from megabert.shards.checked_shards import verify_shards
 from megabert.shards.shard_set import ShardSet
 
@@ -171,7 +171,7 @@ def test_tokenizer_has_to_be_that_of_the_shards(shard_folder, with_tokenizer):
     ("descriptors", "most"), [(1024, 64), (4096, 256), (65_536, 256), (resource.RLIM_INFINITY, 256), (8, 1)]
 )
 def test_open_shards_leave_descriptors_to_others(descriptors, most):
-    assert row_reader._most_open_shards(descriptors) == most
+    assert shard_set._most_open_shards(descriptors) == most
 
 
 def test_too_many_open_files_are_not_blamed_on_the_shard(shard_folder, monkeypatch):
@@ -193,7 +193,7 @@ def test_rows_are_read_in_any_order_and_more_than_once(shard_folder, train_insta
 @pytest.mark.parametrize("open_shards", [256, 1])
 def test_rows_of_several_record_batches_and_shards_are_read(make, train_instances, tmp_path, open_shards, monkeypatch):
     monkeypatch.setattr(shard_file, "rows_per_batch", lambda _: 100)
-    monkeypatch.setattr(row_reader, "OPEN_SHARDS", open_shards)
+    monkeypatch.setattr(shard_set, "OPEN_SHARDS", open_shards)
     folder = make.shards(tmp_path / "shards", {"train": make.split(train_instances, 4)}, batch_rows=100)
     shards = ShardSet.open(folder)
     assert shards.sizes(((700, 1111),)).lengths.tolist() == [len(row.input_ids) for row in train_instances[700:]]
@@ -252,9 +252,8 @@ def test_rows_are_copied_without_pyarrow(make, tmp_path, options):
     order = np.random.default_rng(0).permutation(300)
     columns = shards.rows(order)
     assert [_row(columns, i) for i in range(300)] == [_expected(rows[row]) for row in order]
-    reader = shards._reader
     # The first one is opened by pyarrow as well, which looks at its schema.
-    assert sorted("_reader" in vars(file) for file in reader._files.values()) == [False, True]
+    assert sorted("_reader" in vars(file) for file in shards._files.values()) == [False, True]
 
 
 def test_flipped_bits_in_front_of_the_values_are_an_error_or_change_one_value(make, tmp_path):
