@@ -13,6 +13,7 @@ from megabert.config.fields import MAX_COUNT, STRICT, Count, Instances, Rate, Se
 from megabert.errors import ConfigError
 
 DataStart = Literal["continue", "beginning"]
+NewPositions = Literal["keep", "tile"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -43,6 +44,10 @@ class PhaseConfig:
     """ModernBERT only: base of the rotary positions of global attention in this phase, by default
     ``model.global_rope_theta``. Short sequences are trained with a smaller base than the long ones after them (10,000,
     then 160,000: Warner et al. 2024)."""
+    new_positions: NewPositions = "keep"
+    """First values of the rows of the position table that no earlier phase has reached, since its instances were
+    shorter: keep leaves them as they are, untrained; tile repeats the trained rows, except for the first one, which is
+    [CLS]'s, and the last one."""
     steps: Count | None = None
     """Number of optimizer updates in this phase, unless ``tokens`` says how long it is."""
     tokens: Tokens | None = None

@@ -210,6 +210,10 @@ class RunConfig:
         base = self.phases[index].global_rope_theta
         return self.model if base is None else replace(self.model, global_rope_theta=base)
 
+    def longest_before(self, index: int) -> int:
+        """Return the greatest ``max_seq_length`` of the phases before one, which is counted from 0; 0 for the first."""
+        return max((phase.max_seq_length for phase in self.phases[:index]), default=0)
+
     def weights_of(self, checkpoint: str) -> Weights:
         """Return which weights of a checkpoint are meant: of ``best`` the weights that were scored."""
         return self.validation.weights if checkpoint == "best" else "trained"

@@ -28,6 +28,7 @@ from megabert.observability.progress import Progress, seconds_left
 from megabert.optim import StepSettings, learning_rate
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
+from megabert.training.new_positions import fill_new_positions
 from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
@@ -194,7 +195,9 @@ class Trainer:
         return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=agree)
 
     def _next_phase(self, state: TrainerState) -> TrainerState:
-        return state.next_phase(data_start=self.config.phases[state.phase + 1].data_start)
+        index = state.phase + 1
+        fill_new_positions(self.engine, self.world, self.config.phases[index], self._shards[:index])
+        return state.next_phase(data_start=self.config.phases[index].data_start)
 
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""

@@ -9,10 +9,11 @@ from support.runs import Run, kill_everything
 from megabert.export.run_folder import export_run
 from megabert.export.sources import open_source
 
+TILED = {"phases.1.new_positions": "tile"}
 FLAGS = {
-    "roberta": {"model.family": "roberta"},
-    "albert": {"model.family": "albert", "model.embedding_size": 16},
-    "electra": {"model.family": "electra", "model.embedding_size": 16, "model.generator_size": 0.5},
+    "roberta": {"model.family": "roberta", **TILED},
+    "albert": {"model.family": "albert", "model.embedding_size": 16, **TILED},
+    "electra": {"model.family": "electra", "model.embedding_size": 16, "model.generator_size": 0.5, **TILED},
     "deberta": {"model.family": "deberta"},
     "deberta-v2": {"model.family": "deberta-v2", "model.position_buckets": 16},
     "modernbert": {"model.family": "modernbert", "model.local_attention": 8, "phases.0.global_rope_theta": 20},
@@ -55,6 +56,8 @@ def test_family_trains_and_transformers_loads_it(family, data, tmp_path):
     if family == "modernbert":  # the first phase has a base of rotary positions of its own
         bases = [open_source(str(run.run_dir), step).model.global_rope_theta for step in ("6", "last")]
         assert bases == [20, 160_000]
+    if "phases.1.new_positions" in FLAGS[family]:
+        check_new_positions(run, family)
 
 
 SOAK = pytest.mark.soak
@@ -81,6 +84,17 @@ def test_killed_run_resumes_bit_for_bit(family, data, tmp_path):
     killed.finish_well()
     assert killed.losses() == uninterrupted.losses()
     check_export(uninterrupted, family)
+
+
+def check_new_positions(run: Run, family: str) -> None:
+    """Check that exported positions 64 to 125 are still like 1 to 62: RoBERTa counts them from the padding id + 1."""
+    import transformers
+
+    model = getattr(transformers, AUTO_CLASSES[family]).from_pretrained(run.run_dir / "exports" / "last")
+    first = model.config.pad_token_id + 1 if family == "roberta" else 0
+    positions = model.base_model.embeddings.position_embeddings.weight[first:].detach()
+    likeness = torch.cosine_similarity(positions[64:126], positions[1:63])
+    assert likeness.min() > 0.5 > torch.cosine_similarity(positions[65:127], positions[1:63]).max()
 
 
 def check_export(run: Run, family: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from megabert.config.deepspeed import ENGINE_KEYS, derive_deepspeed
 from megabert.config.loading import load_run_config, phase_data, shipped_names, shipped_or_own
+from megabert.config.run import is_science
 from megabert.errors import ConfigError
 
 
@@ -111,6 +112,31 @@ def test_phase_may_have_its_own_base_of_rotary_positions(name, bases):
 def test_base_that_no_phase_can_have_is_refused(base, family, message):
     with pytest.raises(ConfigError, match=message):
         load_run_config("debug", flags={"model": {"family": family}, "phases": {"0": {"global_rope_theta": base}}})
+
+
+@pytest.mark.parametrize(
+    ("family", "extra", "message"),
+    [
+        ("modernbert", {}, r"phases\[1\].new_positions=tile fills rows of a table .* model.family=modernbert has none"),
+        ("deberta-v2", {}, r"model.family=deberta-v2 has none here. Leave it out, or set it to keep"),
+        ("bert", {"phases": {"0": {"max_seq_length": 512}}}, "no new row: max_seq_length=512 is not above 512"),
+        ("bert", {"phases": {"0": {"new_positions": "tile"}}}, r"phases\[0\].*this phase is the first one"),
+        ("bert", {"init_from": "runs/large"}, "overwrite positions of init_from=runs/large, which are trained"),
+    ],
+)
+def test_phase_without_new_rows_of_positions_is_refused(family, extra, message):
+    layers = {"model": {"family": family}, "phases": {"1": {"new_positions": "tile"}}}
+    phases = {**layers["phases"], **extra.get("phases", {})}
+    with pytest.raises(ConfigError, match=message):
+        load_run_config("debug", flags={**layers, **extra, "phases": phases})
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra"])
+def test_families_with_a_table_of_positions_may_tile_it(family):
+    flags = {"model": {"family": family}, "phases": {"1": {"new_positions": "tile"}}}
+    config = load_run_config("debug", flags=flags)
+    assert [phase.new_positions for phase in config.phases] == ["keep", "tile"]
+    assert is_science("phases.1.new_positions")
 
 
 def test_rates_and_batches_of_gpt_bert_continue_from_phase_to_phase():

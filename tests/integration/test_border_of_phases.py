@@ -1,0 +1,96 @@
+"""Where a longer phase begins with new positions: the rows themselves, a kill -9, a move, and a rollback to there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.runs import Run, assert_equal_runs
+
+from megabert.checkpoints.loading import find_checkpoint, read_masters
+from megabert.models.convert import POSITIONS
+
+TILED = {"phases.1.new_positions": "tile"}
+END, OLD, NEW = 8, 64, 128
+"""Steps of phase 1, and the lengths of the two phases."""
+
+
+def table_at(run: Run, step: int) -> torch.Tensor:
+    """Return the position table of a checkpoint."""
+    return read_masters(find_checkpoint(run.run_dir / "checkpoints", step))[POSITIONS]
+
+
+def killed_at_border(run_dir: Path, shards: Path, ranks: int = 2, engine: str = "zero1") -> Run:
+    """Return a run whose ranks have killed themselves between filling the rows and the first step with them."""
+    program = "integration.programs.killed_at_border"
+    run = Run(run_dir, shards, ranks=ranks, flags={**TILED, "engine": engine}, module=program)
+    assert run.finish() != 0
+    assert list(run.losses()) == list(range(1, END + 1))
+    return run
+
+
+def resume_elsewhere(expected: Run, killed: Run, ranks: int, engine: str) -> float:
+    """Resume a killed run with other ranks and another stage; return the largest relative difference of a loss."""
+    run = Run(killed.run_dir, killed.data, ranks=ranks, flags={**TILED, "engine": engine})
+    run.finish_well()
+    assert run.losses().keys() == expected.losses().keys()
+    return max(abs(run.losses()[step] / loss - 1) for step, loss in expected.losses().items())
+
+
+@pytest.fixture(scope="session")
+def tiled_run(shards, made_once) -> Run:
+    """A complete run of two ranks that nothing interrupted, whose second phase begins with tiled positions."""
+
+    def run_in(folder: Path) -> Run:
+        return Run(folder / "tiled", shards, ranks=2, flags={**TILED, "checkpoint.keep_last": 9})
+
+    return run_in(made_once("tiled_runs", lambda folder: run_in(folder).finish_well()))
+
+
+def test_only_the_second_phase_differs_from_a_run_that_keeps_its_rows(tiled_run, uninterrupted_run):
+    tiled, kept = tiled_run.losses(), uninterrupted_run.losses()
+    assert [step for step in kept if tiled[step] == kept[step]] == list(range(1, END + 1))
+    assert "positions 64 to 127 begin as copies of positions 1 to 62, which are trained" in tiled_run.output
+    end, later = (table_at(tiled_run, step) for step in (END, END + 1))
+    assert torch.equal(end, table_at(uninterrupted_run, END)), "the checkpoint of the end has the old rows"
+    new, source = later[OLD:NEW], later[1 : OLD - 1].repeat(2, 1)[: NEW - OLD]
+    assert (new - source).norm() < 0.5 * new.norm(), "a step away from what they were copied from"
+    assert (end[OLD:NEW] - source).norm() > source.norm()
+    assert torch.equal(later[NEW:].sign(), end[NEW:].sign()), "weight decay alone"
+
+
+def test_killed_at_the_border_resumes_with_other_ranks_and_stage(tiled_run, shards, tmp_path):
+    killed = killed_at_border(tmp_path / "run", shards)
+    assert resume_elsewhere(tiled_run, killed, ranks=3, engine="zero3") < 1e-6
+
+
+def test_rollback_to_the_border_fills_the_rows_again(shards, tmp_path):
+    """Two bad batches at once: back to the end of phase 1, and from there into phase 2 without their instances."""
+    flags = {**TILED, "rollback.after_skips": 2, "checkpoint.keep_last": 9}
+    run = Run(tmp_path / "run", shards, flags=flags, module="integration.programs.poisoned_second_phase")
+    run.finish_well()
+    assert run.output.count("begin as copies of positions 1 to 62") == 2
+    border = table_at(run, END)  # written again by the rollback
+    assert torch.equal(border[OLD:NEW], border[1 : OLD - 1].repeat(2, 1)[: NEW - OLD])
+    assert [row["train/rollbacks"] for row in run.rows() if row["step"] > END and "train/loss" in row] == [1] * 5
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
+def test_killed_at_the_border_resumes_bit_for_bit(shards, tmp_path, engine):
+    whole = Run(tmp_path / "whole", shards, ranks=2, flags={**TILED, "engine": engine})
+    whole.finish_well()
+    killed = killed_at_border(tmp_path / "run", shards, engine=engine)
+    resumed = Run(killed.run_dir, shards, ranks=2, flags={**TILED, "engine": engine})
+    resumed.finish_well()
+    assert_equal_runs(resumed, whole)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("first", ["zero0", "zero1", "zero2", "zero3"])
+def test_killed_at_the_border_and_moved_to_every_stage(tiled_run, shards, tmp_path, first, ranks, engine):
+    killed = killed_at_border(tmp_path / "run", shards, engine=first)
+    difference = resume_elsewhere(tiled_run, killed, ranks, engine)
+    print(f"\n2 ranks, {first} -> {ranks} ranks, {engine}: largest relative difference {difference:.1e}")
+    assert difference < 1e-6

@@ -1,0 +1,62 @@
+"""Rows of a table filled from its trained rows, on every ZeRO stage, with moments and average."""
+
+import pytest
+import torch
+from several_ranks.toy_training import VOCABULARY, batch_of, gather_whole, make_engine, train_step
+
+from megabert.engine.weight_average import WeightAverage
+from megabert.training.new_positions import tile_rows
+
+TABLE, WIDTH = "embedding.weight", 31
+STAGES = [
+    *[("zero0", 2, "adamw"), ("zero1", 3, "lamb"), ("zero2", 2, "lamb"), ("zero3", 3, "adamw")],
+    *[("bf16_zero1", 2, "adamw"), ("bf16_zero3", 2, "lamb")],
+]
+
+
+@pytest.mark.parametrize(("engine", "world_size", "optimizer"), STAGES)
+def test_new_rows_are_copies_of_the_inner_trained_rows(workers, engine, world_size, optimizer):
+    before, after, is_refreshed = workers(world_size).run(tile, engine, optimizer, 7, 39)[0]
+    assert is_refreshed, "the model's weights are the masters'"
+    sources = [*range(7), *(1 + row % 5 for row in range(39 - 7)), *range(39, VOCABULARY)]
+    assert sources[5:14] == [5, 6, 1, 2, 3, 4, 5, 1, 2]
+    for kind, tensors in before.items():
+        for name, old in tensors.items():
+            expected = old.view(VOCABULARY, WIDTH)[sources].view(-1) if name == TABLE else old
+            assert torch.equal(after[kind][name], expected), f"{kind} of {name}"
+        assert tensors[TABLE].any(), "there is something to copy"
+
+
+@pytest.mark.parametrize(("num_trained", "stop"), [(3, 9), (50, 51), (200, VOCABULARY)])
+def test_any_number_of_rows_is_filled(workers, num_trained, stop):
+    before, after, _ = workers(3).run(tile, "zero1", "lamb", num_trained, stop)[0]
+    old, new = (kinds["exp_avg_sq"][TABLE].view(VOCABULARY, WIDTH) for kinds in (before, after))
+    inner = old[1 : num_trained - 1]
+    assert torch.equal(new[num_trained:stop], inner.repeat(stop, 1)[: stop - num_trained])
+    assert torch.equal(new[:num_trained], old[:num_trained])
+    assert torch.equal(new[stop:], old[stop:])
+
+
+def tile(world, name, optimizer, num_trained, stop):
+    engine = make_engine(world, name, optimizer=optimizer)
+    engine.average = WeightAverage(engine.fragments, 0.5, engine.refresh)
+    for step in (1, 2):
+        train_step(engine, world, step)
+        engine.average.update(step)
+    before, old_loss = whole_tensors(engine, world), loss_of(engine)
+    tile_rows(engine, world, TABLE, num_trained=num_trained, stop=stop)
+    loss = loss_of(engine)
+    engine.refresh()
+    return before, whole_tensors(engine, world), old_loss != loss == loss_of(engine)
+
+
+def loss_of(engine) -> float:
+    with engine.evaluating():
+        return float(engine.forward(*batch_of(1)).loss_sum)
+
+
+def whole_tensors(engine, world):
+    kinds = {"master": lambda fragment: fragment.view(), "average": lambda f: f.view(engine.average.of(f.flat))}
+    for index, kind in enumerate(engine.optimizer.state_names):
+        kinds[kind] = lambda fragment, index=index: fragment.view(engine.optimizer.moments(fragment.flat)[index])
+    return {kind: gather_whole(engine, world, values_of) for kind, values_of in kinds.items()}
