@@ -1,12 +1,16 @@
-"""Compare two runs step by step, or two fine-tunings.
+"""Compare two runs step by step, a run with the reference curves of its recipe, or two fine-tunings.
 
 Of runs it compares fields of the configuration, and losses and every other train/ and eval/ tag at each step that both
 logged: first difference, largest difference, rates. Of fine-tunings it compares settings and scores, and shows which
 examples the second fixed or broke.
 
-Exit code 0: equal; 6: values, tags, logged steps or predictions differ; 4: no run folder.
+With the word reference, or a file of curves, in place of RUN_B it says whether the run is on track: within the spread
+of runs of ours with other seeds. It names the step at which a series leaves its band. --png draws both.
+
+Exit code 0: equal, or on track; 6: values, tags, logged steps or predictions differ, or not on track; 4: no run folder.
 
 Examples:
+  megabert compare runs/demo reference --png track.png
   megabert compare runs/before runs/after --tolerance 1e-6
   megabert compare runs/mrpc runs/mrpc-longer --examples 20
 """
@@ -19,16 +23,20 @@ from megabert.command_line.program import Parser, bounded, number, positive, ref
 
 EXIT_DIFFERENT = 6
 """Exit code of runs that differ. diff's 1 is a bug's here."""
+REFERENCE = Path("reference")
+"""The word for the shipped curves, unless there is a folder of that name."""
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     parser.add_argument("first", type=Path, metavar="RUN_A", help="run folder, or folder of a fine-tuning")
-    parser.add_argument("second", type=Path, metavar="RUN_B", help="the other one")
+    parser.add_argument("second", type=Path, metavar="RUN_B", help="the other one, reference, or curves (FILE.json)")
     text = "relative difference that is equal (default: 0)"
     parser.add_argument("--tolerance", type=bounded(number, least=0), default=0.0, metavar="X", help=text)
     text = "fine-tunings: how many fixed and broken examples are shown (default: 5)"
     parser.add_argument("--examples", type=positive, default=5, metavar="N", help=text)
+    text = "with reference curves: draw both into this picture"
+    parser.add_argument("--png", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="print the differences as JSON")
 
 
@@ -36,6 +44,9 @@ def run(options: Namespace) -> int:
     """Compare, print, and tell by the exit code."""
     from megabert.finetuning.results import is_finetuning
 
+    if not options.second.is_dir() and (options.second == REFERENCE or options.second.suffix == ".json"):
+        return _compare_with_curves(options)
+    refuse_flags(["--png"], options.given, "on a comparison without reference curves")
     if is_finetuning(options.first) and is_finetuning(options.second):
         from megabert.finetuning.comparison import compare_finetunings, render_finetunings
 
@@ -52,3 +63,18 @@ def run(options: Namespace) -> int:
         report = {"equal": are_equal, "config": runs.config, "tags": tags, "one_sided": runs.one_sided}
     print(json.dumps(report, indent=2) if options.json else text)
     return 0 if are_equal else EXIT_DIFFERENT
+
+
+def _compare_with_curves(options: Namespace) -> int:
+    """Say whether a run is on track, and draw it."""
+    refuse_flags(["--tolerance", "--examples"], options.given, "on a comparison with reference curves")
+    from megabert.reports.on_track import compare_with_curves, render_track, track_as_dict
+
+    track = compare_with_curves(options.first, None if options.second == REFERENCE else options.second)
+    print(json.dumps(track_as_dict(track), indent=2) if options.json else render_track(track))
+    if options.png:
+        from megabert.files import atomic_write
+        from megabert.reports.curves import draw_track
+
+        atomic_write(options.png, draw_track(track))
+    return 0 if track.is_on_track else EXIT_DIFFERENT

@@ -147,7 +147,7 @@ def assemble_batch(
         batch_format: The properties that all micro-batches share.
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
     """
-    from megabert.data.packing_loops import gather_rows
+    from megabert.data.batch_loops import gather_rows
 
     # The real sizes, and the sizes with padding.
     real = MicroShape(

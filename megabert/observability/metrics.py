@@ -103,7 +103,7 @@ class MetricWriter:
         if not step:  # once: a second session of the same run would be another row of the table
             values = {
                 name: value if isinstance(value, bool | int | float) else str(value)
-                for name, value in _leaves(to_dict(config))
+                for name, value in leaves(to_dict(config))
             }
             # The scores are named, not given: TensorBoard takes the last point of each tag.
             for summary in hparams(values, dict.fromkeys(scores, 0.0)):
@@ -138,12 +138,12 @@ class MetricWriter:
         self._tensorboard = SummaryWriter(str(self._events), purge_step=purge_step, flush_secs=30)
 
 
-def _leaves(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the fields of nested mappings by their paths; the items of a list are fields by their number."""
     for name, value in fields.items():
         inner = {str(i): item for i, item in enumerate(value)} if isinstance(value, list) else value
         if isinstance(inner, Mapping):
-            yield from _leaves(inner, f"{prefix}{name}.")
+            yield from leaves(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", inner
 

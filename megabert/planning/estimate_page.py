@@ -3,6 +3,7 @@
 from typing import Any
 
 from megabert.observability.progress import span
+from megabert.observability.reference import describe_expected
 from megabert.planning.estimate import Estimate, steps_that_fit, warn_of
 from megabert.planning.memory import checkpoint_gib, describe_checkpoints, describe_memory, fits
 from megabert.text_tables import render_table
@@ -31,7 +32,10 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
     ]
     if hours is not None:
         lines += ["", _describe_hours(estimate, hours)]
-    return "\n".join([*lines, "", _assumption(estimate)])
+    expected = describe_expected(config.name)
+    return "\n".join(
+        [*lines, "", *(["results with this recipe", *expected, ""] if expected else []), _assumption(estimate)]
+    )
 
 
 def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[str, Any]:
@@ -52,6 +56,7 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "hours": estimate.hours,
         "flops": estimate.flops,
         "passes": estimate.passes,
+        "expected": describe_expected(estimate.config.name),
         "steps_that_fit": None if hours is None else steps_that_fit(estimate, hours),
     }
 

@@ -13,8 +13,11 @@ from megabert.command_line.terminal import printable
 from megabert.config.run import RunConfig
 from megabert.files import atomic_write, read_small
 from megabert.observability.metrics import read_metrics
+from megabert.observability.reference import Reference, reference_for
 from megabert.optim.schedules import planned_steps
 from megabert.path_arguments import takes_paths
+from megabert.reports.band import bands
+from megabert.reports.on_track import Track, shards_of
 from megabert.reports.report import PhaseReport
 from megabert.reports.watch import read_overview
 from megabert.training.run.folder import read_config
@@ -55,10 +58,13 @@ h2 {{ font-size: 1.1rem; margin-top: 2rem }}
 
 @takes_paths
 def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
-    """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG."""
+    """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG.
+
+    The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary.
+    """
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
-    _plot_losses(axes, read_metrics(run_dir), reports)
+    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir))
     axes.set_xlabel("step")
     atomic_write(path, _png(figure))
 
@@ -77,7 +83,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     figure = Figure(figsize=(11, 13), dpi=110)
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
-    _plot_losses(axes[0], rows, reports)
+    _plot_losses(axes[0], rows, reports, _reference_of(run_dir))
     for pair, (label, factor, names) in zip(axes[1:], CURVES, strict=True):
         for tag in names:
             points = [(step, factor * value) for step, value in plans.get(tag, [])]
@@ -87,6 +93,23 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
+    return _png(figure)
+
+
+def draw_track(track: Track) -> bytes:
+    """Return a PNG of a run beside the bands of its reference, with a panel for each series."""
+    tags = list(track.series)
+    figure = Figure(figsize=(11, 2.6 * -(-len(tags) // 2)), dpi=110)
+    rows = read_metrics(track.run_dir)
+    for axes, tag in zip(figure.subplots(-(-len(tags) // 2), 2, squeeze=False).flat, tags, strict=False):
+        _plot_band(axes, track.reference, tag)
+        _plot_tags(axes, rows, {tag: "run"}, 1)
+        outside = [(point.step, point.value) for point in track.series[tag] if not point.is_inside]
+        if outside:
+            axes.plot(*zip(*outside, strict=True), "x", color="tab:red", label="outside")
+            axes.legend(framealpha=0.6)
+        axes.set_ylabel(tag)
+        axes.set_xlabel("step")
     return _png(figure)
 
 
@@ -120,8 +143,28 @@ def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, s
     )
 
 
-def _plot_losses(axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport]) -> None:
-    """Plot the losses, and the baseline of each phase that ``reports`` has, onto a pair of axes."""
+def _reference_of(run_dir: Path) -> Reference | None:
+    config = read_config(run_dir)
+    return reference_for(config, shards_of(run_dir, config))
+
+
+def _plot_band(axes: Any, reference: Reference, tag: str) -> None:
+    """Plot the band of a series, phase by phase, and the means in its middle."""
+    label = f"{len(reference.seeds)} runs of ours"
+    for points in filter(None, bands(reference, tag)):
+        steps, centres = [point.step for point in points], [point.centre for point in points]
+        edges = ([point.centre + sign * point.half for point in points] for sign in (-1, 1))
+        axes.fill_between(steps, *edges, color="tab:green", alpha=0.2, linewidth=0)
+        axes.plot(steps, centres, color="tab:green", linewidth=1, label=label)
+        label = ""
+
+
+def _plot_losses(
+    axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport], reference: Reference | None
+) -> None:
+    """Plot the losses, the baseline of each phase that ``reports`` has, and the reference's held-out loss."""
+    if reference is not None:
+        _plot_band(axes, reference, "eval/mlm_loss")
     _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1)
     begin = 0  # first step of the phase on the common axis
     for report in reports:
