@@ -195,6 +195,8 @@ class Build:
             results, left = self._check(units, keep, progress)
             records: dict[str, StepRecords] = {}
             waiting = LazyList(len(left), lambda index: units[left[index]])
+            # The executor calls `run_unit` on each unit: here, in its processes, or in other MPI ranks. Outcomes come
+            # back one by one, in the order in which units end.
             for index, done in self.executor.run(partial(run_unit, keep=keep), waiting):
                 if done.step not in records:
                     records[done.step] = stack.enter_context(StepRecords(self.folder, done.step))

@@ -1,5 +1,3 @@
 """Masked language model targets for many instances at once, by keyed random numbers; no torch."""
 
 from megabert.masking.masking import MaskedInstances, MaskingOptions, PieceTable, count_predictions, mask_instances
-
-__all__ = ["MaskedInstances", "MaskingOptions", "PieceTable", "count_predictions", "mask_instances"]

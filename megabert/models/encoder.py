@@ -41,7 +41,10 @@ class QueriesKeysValues(Dense):
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys and values in one matrix product, then attention within each sequence."""
+    """Queries, keys and values in one matrix product, then attention within each sequence.
+
+    For each head it is softmax(Q K^T / sqrt(H)) V; dropout of the softmax is keyed by (sequence, head, query, key).
+    """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
@@ -176,7 +179,7 @@ class BertEncoder(nn.Module):
         return hidden[0] if self.LayerNorm is None else self.LayerNorm.add(*hidden)[0]
 
     def _pack(self, batch: PackedBatch) -> Packing:
-        """Work out once what attention needs in every layer."""
+        """Work out once what attention needs in every layer: where sequences are, and how a CPU lays them out."""
         if self.config.traits.is_pre_norm:
             return plan_rotary(batch, self.config, self.ops, global_base=self.global_rope_theta)
         sizes = {

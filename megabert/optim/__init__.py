@@ -5,16 +5,3 @@ from megabert.optim.base import BaseOptimizer, Fragment, StepSettings, UpdateSin
 from megabert.optim.build import build_optimizer
 from megabert.optim.lamb import Lamb
 from megabert.optim.schedules import learning_rate, linear_warmup_decay
-
-__all__ = [
-    "AdamW",
-    "BaseOptimizer",
-    "Fragment",
-    "Lamb",
-    "StepSettings",
-    "UpdateSink",
-    "build_optimizer",
-    "learning_rate",
-    "linear_warmup_decay",
-    "no_decay",
-]

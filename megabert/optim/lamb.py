@@ -131,7 +131,7 @@ class Lamb(BaseOptimizer):
         # In float64, since torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
         device = work[0][0].device
         squares = torch.zeros(2, len(self._names), dtype=torch.float64, device=device)
-        passes = lamb_passes(self._backend, device.type)
+        passes = lamb_passes(self._backend, device.type)  # two functions: of plain torch, or kernels
         # First pass: moments, then the update u, which takes the place of the gradient, and both squared norms.
         for flat, fragments, coefficients, _ in work:
             flats = (tensor.view(-1) for tensor in (flat, flat.grad, *self.moments(flat)))

@@ -136,11 +136,13 @@ def _build_engine(
     share_host(world)
     if world.device.type == "cpu":
         _log_expected_time(inputs, start.state, world)
+    # BERT, or for ELECTRA generator and discriminator. Each weight is drawn by its name, so alike on every rank.
     model = inputs.build_model()
     initialize(model, config.seed)
     if initial is not None and start.checkpoint is None:
         run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
     budgets = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
+    # LAMB or AdamW, over two groups of parameters: with weight decay, and without (biases and LayerNorm).
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
     if config.average.decay is not None:

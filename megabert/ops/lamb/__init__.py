@@ -1,5 +1,3 @@
 """LAMB's two passes over flat shards, with norms of each parameter."""
 
 from megabert.ops.lamb.api import Coefficients, SlotFragment, lamb_passes
-
-__all__ = ["Coefficients", "SlotFragment", "lamb_passes"]
