@@ -34,3 +34,13 @@ def assert_close():
         } == {}
 
     return check
+
+
+@pytest.fixture(autouse=True)
+def trace():
+    """Hold every launch of a test against races: on a GPU, programs and threads run side by side."""
+    from unit.ops.interpreted.races import tracing
+
+    with tracing() as trace:
+        yield trace
+    assert {kernel: dict(faults) for kernel, faults in trace.faults.items() if faults} == {}

@@ -1,0 +1,123 @@
+"""Every kernel is traced by address, and a race that is planted in it is found.
+
+The fixture ``trace`` holds all launches of the other files against races as well.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from unit.ops.interpreted.races import FOREIGN_READ, NO_BARRIER, OUTSIDE, TWO_WRITERS, WRITTEN_TWICE
+
+import megabert.ops
+from benchmarks import ops_problems
+from benchmarks.gpu import parity
+from megabert.ops.triton_support.dropout_kernels import dropped_triton
+
+
+def run(*problems):
+    for problem in problems:
+        leaves = {name: tensor.half().requires_grad_() for name, tensor in problem.tensors.items()}
+        problem.run(**leaves, backend="triton").sum().backward()
+
+
+def run_all_kernels(generator):
+    """Launch every kernel, with several programs each."""
+    run(
+        ops_problems.attention_problem([137, 37], generator, heads=1, head_width=16, padding=9),
+        ops_problems.attention_problem([60, 7], generator, heads=1, head_width=16),
+        ops_problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=20, padding=5),
+        ops_problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=None),
+        ops_problems.layer_norm_problem((40, 64), generator, extras=("bias", "dropout", "residual", "twice")),
+        ops_problems.add_layer_norm_problem((40, 64), generator),
+        ops_problems.bias_gelu_problem((40, 300), generator, approximate=False),
+        ops_problems.gated_gelu_problem((40, 300), generator, approximate=True),
+        ops_problems.cross_entropy_problem((9, 128), generator, classes=120),
+    )
+    parity.step_of_lamb([torch.rand(50_001, generator=generator) for _ in range(4)], torch.bfloat16, backend="triton")
+    site = ops_problems.dropout_stream([2000], 2000, torch.device("cpu")).site(3, 1, 0.1)
+    dropped_triton(torch.randn(2000, 8), site)
+
+
+def functions_of_ops() -> set[str]:
+    """Return the names of all kernels and device functions of ``megabert.ops``."""
+    folder, names = Path(megabert.ops.__file__).parent, set()
+    for path in folder.rglob("*.py"):
+        names |= set(re.findall(r"^@triton\.jit.*\n(?:@.*\n)*def (\w+)", path.read_text(), re.MULTILINE))
+    return names
+
+
+def test_every_kernel_is_traced(trace, generator, monkeypatch):
+    run_all_kernels(generator)
+    monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: True)
+    run(ops_problems.attention_problem([137], generator, heads=1, head_width=16))
+    assert len(functions_of_ops()) > 40
+    assert functions_of_ops() - trace.functions == set()
+
+
+def faults_of(trace) -> dict[str, set[str]]:
+    """Return the faults by kernel, and forget them: here they are planted."""
+    faults = {kernel: set(counts) for kernel, counts in trace.faults.items()}
+    trace.faults.clear()
+    return faults
+
+
+def test_programs_that_take_the_same_tile_are_seen_in_every_kernel(trace, generator, monkeypatch):
+    number = InterpreterBuilder.create_get_program_id
+
+    def halved(builder, axis):
+        return TensorHandle(number(builder, axis).data // 2, tl.int32)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_get_program_id", halved)
+    run_all_kernels(generator)
+    faults = faults_of(trace)
+    assert {kernel for kernel, found in faults.items() if TWO_WRITERS not in found} == set()
+
+
+def test_a_kernel_without_its_barrier_is_seen(trace, generator, monkeypatch):
+    monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: True)
+    problem = ops_problems.attention_problem([200, 37], generator, heads=1, head_width=16)
+    ops_problems.errors(problem, torch.float16, backend="triton")
+    assert not any(faults_of(trace).values())
+    monkeypatch.setattr(InterpreterBuilder, "create_barrier", lambda builder: None)
+    ops_problems.errors(problem, torch.float16, backend="triton")
+    faults = faults_of(trace)
+    assert faults.pop("attention_backward") == {NO_BARRIER}
+    assert not any(faults.values())
+
+
+@triton.jit
+def _shift(x_ptr, by, number: tl.constexpr):
+    place = tl.program_id(0) * number + tl.arange(0, number)
+    tl.store(x_ptr + place, tl.load(x_ptr + place + by))
+
+
+@triton.jit
+def _store_all_at_once(x_ptr, number: tl.constexpr):
+    tl.store(x_ptr + tl.program_id(0) + tl.arange(0, number) // 2, 1.0)
+
+
+@triton.jit
+def _add_atomically(x_ptr):
+    tl.atomic_add(x_ptr, 1.0)
+
+
+@pytest.mark.parametrize(("by", "fault"), [(0, set()), (4, {FOREIGN_READ, OUTSIDE}), (-4, {FOREIGN_READ, OUTSIDE})])
+def test_a_read_of_what_another_program_writes_is_seen(by, fault, trace):
+    room = torch.zeros(24)  # of which the middle is used: nothing else is read
+    _shift[(2,)](room[8:16].clone(), by, 4)
+    assert faults_of(trace) == {"_shift": fault}
+
+
+def test_an_address_that_one_store_writes_twice_is_seen(trace):
+    _store_all_at_once[(1,)](torch.zeros(8), 8)
+    assert faults_of(trace) == {"_store_all_at_once": {WRITTEN_TWICE}}
+
+
+def test_an_atomic_operation_is_refused():
+    with pytest.raises(Exception, match="order of atomic operations is not fixed"):
+        _add_atomically[(2,)](torch.zeros(1))
