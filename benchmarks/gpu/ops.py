@@ -16,7 +16,6 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from benchmarks.gpu.clock import copy_gb_per_s, matmul_tflop_per_s, median_ms
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
-from benchmarks.ops_problems import boundaries, dropout_stream, positions_of
 from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dropout import attention_dropout
@@ -28,6 +27,7 @@ from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.proof.inputs import boundaries, dropout_stream, packed_positions
 
 Op = Callable[..., Tensor]
 
@@ -218,7 +218,7 @@ class Ops:
         tokens = count * length
         qkv = self.random(tokens, 3 * width)
         lengths = [length] * count
-        bounds, positions = boundaries(lengths, self.device), positions_of(lengths, tokens, self.device)
+        bounds, positions = boundaries(lengths, self.device), packed_positions(lengths, tokens, self.device)
         turns_T2E = turns_of(positions, 10_000.0, head_width)
 
         def ours(reach: int | None, backend: str) -> Op:

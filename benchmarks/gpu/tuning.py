@@ -21,13 +21,13 @@ from benchmarks.gpu.ops import packed_attention
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.warm import compile_beside
-from benchmarks.ops_problems import boundaries, dropout_stream, positions_of
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.proof.inputs import boundaries, dropout_stream, packed_positions
 from megabert.ops.triton_support import tile_sizes as tiles
 from megabert.ops.triton_support.tile_sizes import Tiles
 
@@ -66,7 +66,7 @@ def rotary_call(sizes: Sizes, device: torch.device, *, has_window: bool, is_back
     lengths = [length] * count
     sequences = plan_rotary_attention(
         boundaries(lengths, device),
-        positions_of(lengths, count * length, device),
+        packed_positions(lengths, count * length, device),
         max_seqlen=length,
         num_heads=heads,
         reach=sizes.reach,

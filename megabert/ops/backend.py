@@ -79,16 +79,24 @@ BACKEND_TABLES = {
     "gated_gelu": "megabert.ops.gated_gelu.api",
     "cross_entropy": "megabert.ops.cross_entropy.api",
     "lamb": "megabert.ops.lamb.api",
+    "dropout": "megabert.ops.dropout",
+    "dropout_keys": "megabert.ops.dropout:KEY_BACKENDS",
 }
-"""For each op the module whose ``BACKENDS`` is its table of backends."""
+"""For each op the module whose ``BACKENDS``, or the named table, is its table of backends."""
 ATTENTION_OPS = {"dense": "attention", "disentangled": "disentangled_attention", "windowed": "rotary_attention"}
 """For each kind of attention the op that does it; the setting ``ops.attention`` chooses the backend of all three."""
 
 
 def backends_of(op: str) -> tuple[Backend, ...]:
     """Return the table of backends of an op in ``BACKEND_TABLES``."""
-    table: tuple[Backend, ...] = importlib.import_module(BACKEND_TABLES[op]).BACKENDS
+    module, _, name = BACKEND_TABLES[op].partition(":")
+    table: tuple[Backend, ...] = getattr(importlib.import_module(module), name or "BACKENDS")
     return table
+
+
+def usable_backends(op: str, device: str) -> list[str]:
+    """Return the names of the backends of an op that can run on a device type, best first."""
+    return [backend.name for backend in backends_of(op) if backend.obstacle(device) is None]
 
 
 def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:

@@ -218,21 +218,21 @@ BACKENDS = (
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_RC: Tensor, dropout: Dropout) -> Tensor:
-        ctx.dropout = dropout
-        return choose("dropout", "auto", BACKENDS, x_RC.device.type)(x_RC, dropout)
+    def forward(ctx: Any, x_RC: Tensor, dropout: Dropout, backend: str) -> Tensor:
+        ctx.dropout, ctx.run = dropout, choose("dropout", backend, BACKENDS, x_RC.device.type)
+        return ctx.run(x_RC, dropout)
 
     @staticmethod
-    def backward(ctx: Any, grad_RC: Tensor) -> tuple[Tensor, None]:
-        run = choose("dropout", "auto", BACKENDS, grad_RC.device.type)
-        return run(grad_RC.contiguous(), ctx.dropout), None
+    def backward(ctx: Any, grad_RC: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.run(grad_RC.contiguous(), ctx.dropout), None, None
 
 
-def dropout(x_TD: Tensor, site: Dropout | None) -> Tensor:
+def dropout(x_TD: Tensor, site: Dropout | None, *, backend: str = "auto") -> Tensor:
     """Drop elements of hidden states and scale the others, forward and backward with the same mask.
 
     Args:
         x_TD: Hidden states.
         site: Site with row keys of shape (T,); None drops nothing.
+        backend: ``auto``, ``triton`` or ``torch``.
     """
-    return x_TD if site is None else _Dropout.apply(x_TD.contiguous(), site)
+    return x_TD if site is None else _Dropout.apply(x_TD.contiguous(), site, backend)

@@ -4,6 +4,7 @@ A kernel is compiled for each set of dtypes, absent tensors and constants (``IS_
 these variants is a program of its own. Launches are recorded on meta tensors: nothing runs, and no GPU is needed.
 """
 
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.data.batch import probe_batch
 from megabert.models.build import build_model
+from megabert.ops.proof.problem import values_and_gradients
 
 
 def on_meta(patch: pytest.MonkeyPatch) -> SimpleNamespace:
@@ -36,14 +38,9 @@ def compared() -> set[tuple]:
     """Return the variants that part (a) launches."""
     with recording() as variants, pytest.MonkeyPatch.context() as patch:
         generator = on_meta(patch)
-        for dtype in parity.DTYPES:
-            for problem in parity.problems(GPU, generator).values():
-                leaves = {name: tensor.to(dtype).requires_grad_() for name, tensor in problem.tensors.items()}
-                problem.run(**leaves, backend="triton").sum().backward()
-        for rounded in parity.ROUNDED:
-            parity.step_of_lamb([torch.empty(50_001, device=META) for _ in range(4)], rounded, backend="triton")
-        for dtype in parity.DTYPES:
-            parity.dropout_row(META, dtype, GPU.hidden)
+        for _, problem, dtype in parity.cases(GPU, generator):
+            rounded = {name: tensor.to(dtype) for name, tensor in problem.tensors.items()}
+            values_and_gradients(functools.partial(problem.run, backend="triton"), rounded)
     return variants
 
 

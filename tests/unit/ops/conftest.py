@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.ops_problems import poisoned_memory
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout, DropoutStream
+from megabert.ops.proof.problem import poisoned_memory
 
 
 @pytest.fixture(autouse=True)

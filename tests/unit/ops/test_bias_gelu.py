@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import relative_error
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
+from megabert.ops.proof.problem import relative_error
 
 # bfloat16 rounds x + bias to 8 significant bits before the activation
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import errors, gated_gelu_problem
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
+from megabert.ops.proof.problem import errors
+from megabert.ops.proof.problems import gated_gelu_problem
 
 # 16 bits round GELU's result before it is multiplied
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}

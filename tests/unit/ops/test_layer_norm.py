@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import add_layer_norm_problem, errors, relative_error
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.layer_norm.reference import layer_norm_reference
+from megabert.ops.proof.problem import errors, relative_error
+from megabert.ops.proof.problems import add_layer_norm_problem
 
 EPS = 1e-12
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}

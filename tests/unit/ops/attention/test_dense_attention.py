@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from benchmarks.ops_problems import relative_error
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.dense.reference import attention_reference
 from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.dropout import DropoutStream
+from megabert.ops.proof.problem import relative_error
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 LENGTHS = {

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import attention_problem, boundaries, dropout_stream
 from megabert.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
-from megabert.ops.attention.dropout import attention_dropout, probability_mask
+from megabert.ops.proof.exact_problems import attention_mask_problem
+from megabert.ops.proof.problems import attention_problem
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 
 LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}
@@ -66,18 +66,12 @@ def test_scores_far_below_zero_make_no_infinity(generator, assert_close):
     assert_close(problem, torch.float16)
 
 
-def test_dropout_mask_equals_the_torch_backends():
-    lengths = [30, 90]  # of several tiles
-    site = attention_dropout(dropout_stream(lengths, 120, torch.device("cpu")), layer=1, probability=0.3, num_heads=2)
-    qkv = torch.zeros(120, 3, 2, 128)
-    for position in range(120):  # equal scores, and values that are one-hot: the context is the mask
-        qkv[position, 2, :, position] = 1
-    out = attention_triton(
-        qkv.flatten(1), DenseSequences(boundaries(lengths, torch.device("cpu")), 90), num_heads=2, dropout=site
-    ).view(120, 2, 128)
-    for number, rows in enumerate((slice(0, 30), slice(30, 120))):
-        keep = probability_mask(site, site.keys_BN()[number], rows.stop - rows.start)
-        assert torch.equal(out[rows, :, rows].transpose(0, 1) > 0, keep)
+@pytest.mark.parametrize("is_running", [False, True])
+def test_dropout_masks_of_both_passes_equal_the_torch_backends(is_running, generator, assert_close, monkeypatch):
+    monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: is_running)
+    problem = attention_mask_problem([30, 90], generator, heads=2, head_width=64)  # of several tiles
+    for dtype in (torch.float32, torch.float16):
+        assert_close(problem, dtype)
 
 
 def test_attention_repeats_bit_for_bit(generator):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import bias_gelu_problem
 from megabert.errors import KernelError
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
+from megabert.ops.proof.problems import bias_gelu_problem
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import cross_entropy_problem
 from megabert.ops.cross_entropy.api import cross_entropy
+from megabert.ops.proof.problems import cross_entropy_problem
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import gated_gelu_problem
 from megabert.errors import KernelError
 from megabert.ops.gated_gelu.triton import gated_gelu_triton
+from megabert.ops.proof.problems import gated_gelu_problem
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

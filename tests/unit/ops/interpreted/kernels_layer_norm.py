@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import add_layer_norm_problem, dropout_stream, layer_norm_problem
 from megabert.ops.dropout import keep_mask
 from megabert.ops.layer_norm.cpu import layer_norm_torch
 from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.proof.inputs import dropout_stream
+from megabert.ops.proof.problems import add_layer_norm_problem, layer_norm_problem
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 EXTRAS = [

@@ -3,18 +3,13 @@
 import pytest
 import torch
 
-from benchmarks.ops_problems import (
-    attention_problem,
-    boundaries,
-    dropout_stream,
-    positions_of,
-    relative_error,
-    rotary_attention_problem,
-)
 from megabert.errors import KernelError
-from megabert.ops.attention.dropout import attention_dropout, probability_mask
 from megabert.ops.attention.rotary.api import plan_rotary_attention, turns_of
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
+from megabert.ops.proof.exact_problems import rotary_attention_mask_problem
+from megabert.ops.proof.inputs import boundaries, packed_positions
+from megabert.ops.proof.problem import relative_error
+from megabert.ops.proof.problems import attention_problem, rotary_attention_problem
 from megabert.ops.triton_support import tile_sizes
 
 ODD, EMPTY = ([5, 37, 1], 3), ([9, 0, 4, 0], 40)
@@ -85,7 +80,7 @@ def run_kernels(qkv, lengths, turns=None, **options):
     cu_seqlens = boundaries(lengths, qkv.device)
     sequences = plan_rotary_attention(
         cu_seqlens,
-        positions_of(lengths, len(qkv), qkv.device),
+        packed_positions(lengths, len(qkv), qkv.device),
         max_seqlen=max(lengths),
         num_heads=options["num_heads"],
         reach=1,
@@ -97,18 +92,10 @@ def run_kernels(qkv, lengths, turns=None, **options):
 
 
 @pytest.mark.parametrize("reach", [None, 20])
-def test_dropout_mask_is_attentions_wherever_a_key_is_seen(reach):
-    lengths = [20, 44]  # of several tiles
-    site = attention_dropout(dropout_stream(lengths, 64, torch.device("cpu")), layer=1, probability=0.3, num_heads=1)
-    qkv = torch.zeros(64, 3, 1, 64)
-    for position in range(64):  # equal scores, and values that are one-hot: the context is the mask
-        qkv[position, 2, :, position] = 1
-    out = run_kernels(qkv.flatten(1), lengths, reach=reach, num_heads=1, dropout=site)
-    for number, rows in enumerate((slice(0, 20), slice(20, 64))):
-        length = rows.stop - rows.start
-        distance = (torch.arange(length)[:, None] - torch.arange(length)).abs()
-        expected = probability_mask(site, site.keys_BN()[number], length)[0] & (distance <= (reach or length))
-        assert torch.equal(out[rows, rows] > 0, expected)
+def test_dropout_masks_are_attentions_wherever_a_key_is_seen(reach, generator, assert_close):
+    problem = rotary_attention_mask_problem([20, 44], generator, heads=1, head_width=64, reach=reach)  # several tiles
+    for dtype in (torch.float32, torch.float16):
+        assert_close(problem, dtype)
 
 
 def test_repeats_bit_for_bit(generator):

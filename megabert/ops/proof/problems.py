@@ -1,14 +1,9 @@
-"""One problem for each op and how far a backend is from the float64 reference: for the tests and the GPU benchmark.
-
-||out - reference|| / ||reference|| of the result and of every gradient; random inputs, memory poisoned with NaN before.
-"""
+"""One problem for each op: an op on inputs of a given shape, and its reference, for values and gradients."""
 
 # T packed tokens, D hidden, F intermediate, C = 2 * F or 3 * D, M predicted positions, V classes
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,83 +19,14 @@ from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.cross_entropy.reference import cross_entropy_reference
-from megabert.ops.dropout import ATTENTION_OUTPUT, DropoutStream
+from megabert.ops.dense import add_product_
+from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.layer_norm.reference import layer_norm_reference
-
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
-Op = Callable[..., Tensor]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One op on one set of inputs."""
-
-    run: Op
-    """Named tensors and ``backend`` -> result."""
-    reference: Op
-    """Named tensors -> result."""
-    tensors: dict[str, Tensor]
-    """Float32 inputs that have a gradient; a run rounds them to its dtype."""
-
-
-def relative_error(value: Tensor, expected: Tensor) -> float:
-    """Return ||value - expected|| / ||expected||; NaN in ``value`` gives NaN, which no bound admits."""
-    expected = expected.double()
-    return float((value.detach().double() - expected).norm() / expected.norm().clamp(min=1e-30))
-
-
-@contextlib.contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """Fill what ``torch.empty`` returns with NaN, so that an element which no kernel writes is seen."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-
-
-def errors(problem: Problem, dtype: torch.dtype, *, backend: str) -> dict[str, float]:
-    """Return the relative error of ``out`` and of each input's gradient by name."""
-    rounded = {name: tensor.to(dtype) for name, tensor in problem.tensors.items()}
-    with poisoned_memory():
-        ours = _values_and_gradients(functools.partial(problem.run, backend=backend), rounded)
-    exact = {name: tensor.double() for name, tensor in rounded.items()}
-    theirs = _values_and_gradients(problem.reference, exact)
-    return {name: relative_error(value, theirs[name]) for name, value in ours.items()}
-
-
-def _values_and_gradients(op: Op, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
-    out = op(**leaves)
-    # the same numbers for both sides: rounded to 16 bits, exact in float64
-    generator = torch.Generator(out.device).manual_seed(out.numel())
-    grad = torch.randn(out.shape, generator=generator, device=out.device).to(torch.bfloat16)
-    out.backward(grad.to(out.dtype))
-    return {"out": out.detach()} | {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
-
-
-def boundaries(lengths: Sequence[int], device: torch.device) -> Tensor:
-    """Return ``cu_seqlens`` of sequences end to end."""
-    ends = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
-    return ends.to(device=device, dtype=torch.int32)
-
-
-def positions_of(lengths: Sequence[int], tokens: int, device: torch.device) -> Tensor:
-    """Return each token's position in its sequence, 0 for tokens past the last one."""
-    positions = torch.zeros(tokens, dtype=torch.int64)
-    positions[: sum(lengths)] = torch.cat([torch.arange(length) for length in lengths])
-    return positions.to(device)
-
-
-def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) -> DropoutStream:
-    """Return the random numbers of sequences of these lengths; tokens past them are padding."""
-    seeds = torch.arange(1, len(lengths) + 1, dtype=torch.int32) * 7919
-    return DropoutStream.of_batch(seeds.to(device), boundaries(lengths, device), positions_of(lengths, tokens, device))
+from megabert.ops.proof.inputs import boundaries, dropout_stream, packed_positions
+from megabert.ops.proof.problem import TOLERANCE, Problem
 
 
 def layer_norm_problem(
@@ -150,7 +76,7 @@ def add_layer_norm_problem(
     if "dropout" in extras:
         site = dropout_stream([tokens], tokens, device).site(3, ATTENTION_OUTPUT, 0.1)
 
-    def weighted(op: Op, *, bias_D: Tensor | None = None, **arguments: Any) -> Tensor:
+    def weighted(op: Callable[..., tuple[Tensor, Tensor]], *, bias_D: Tensor | None = None, **arguments: Any) -> Tensor:
         y_TD, z_TD = op(bias_D=bias_D, eps=1e-5, dropout=site, returns_sum=True, **arguments)
         return 0.75 * y_TD + 0.25 * z_TD if "sum" in extras else y_TD
 
@@ -226,7 +152,7 @@ def rotary_attention_problem(
     """Return attention with rotary positions, to all tokens of the sequence or to those at most ``reach`` away."""
     tokens, device = sum(lengths) + padding, generator.device
     stream = dropout_stream(lengths, tokens, device)
-    cu_seqlens, positions_T = boundaries(lengths, device), positions_of(lengths, tokens, device)
+    cu_seqlens, positions_T = boundaries(lengths, device), packed_positions(lengths, tokens, device)
     site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
     options: dict[str, Any] = {"reach": reach, "num_heads": heads, "dropout": site}
 
@@ -257,3 +183,22 @@ def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *,
 
     tensors = {"logits_MV": 3 * torch.randn(shape, generator=generator, device=device)}
     return Problem(functools.partial(cut, cross_entropy), functools.partial(cut, cross_entropy_reference), tensors)
+
+
+def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
+    """Return a weight's gradient that two products of (tokens, width) add up; on a GPU in float32 for all dtypes."""
+    (tokens, width), device = shape, generator.device
+
+    def run(left_TD: Tensor, right_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
+        left_TD, right_TD = left_TD.detach(), right_TD.detach()
+        total = torch.full((width, width), torch.nan, device=device)
+        for is_first in (True, False):
+            add_product_(total, left_TD.t(), right_TD, is_first=is_first)
+        return {"sum": total}
+
+    def reference(left_TD: Tensor, right_TD: Tensor) -> dict[str, Tensor]:
+        return {"sum": 2 * left_TD.detach().t() @ right_TD.detach()}
+
+    tensors = {name: torch.randn(tokens, width, generator=generator, device=device) for name in ("left_TD", "right_TD")}
+    on_gpu = dict.fromkeys(TOLERANCE, TOLERANCE[torch.float32])
+    return Problem(run, reference, tensors, on_gpu if device.type == "cuda" else TOLERANCE)

@@ -1,0 +1,228 @@
+"""Problems without autograd: masks and keys of dropout, equal to plain torch's bit for bit, and LAMB's two passes."""
+
+# T packed tokens, B sequences, S tokens of a sequence, N heads, H head width, D hidden
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from megabert.ops.attention.dense.api import attention
+from megabert.ops.attention.dense.cpu import DenseSequences
+from megabert.ops.attention.dropout import AttentionDropout, attention_dropout, probability_mask
+from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
+from megabert.ops.backend import choose
+from megabert.ops.dropout import (
+    ATTENTION_OUTPUT,
+    EMBEDDINGS,
+    KEY_BACKENDS,
+    Dropout,
+    dropout,
+    keep_mask,
+    row_keys_torch,
+    site_constant,
+)
+from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
+from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.proof.inputs import boundaries, dropout_stream, known_dropout, packed_positions
+from megabert.ops.proof.problem import EXACT, Op, Problem
+
+CPU = torch.device("cpu")
+HIGH_RATE = 0.3
+"""Probability of dropping an element in masks: at BERT's 0.1 a wrong threshold would show less often."""
+
+
+def dropout_keys_problem(tokens: int, generator: torch.Generator) -> Problem:
+    """Return the keys of ``tokens`` rows, which every site of dropout begins from."""
+    seeds_T, constant = dropout_stream([tokens], tokens, CPU).row_seeds_T, site_constant(3, ATTENTION_OUTPUT)
+
+    def run(*, backend: str) -> dict[str, Tensor]:
+        device = generator.device
+        keys_T = choose("dropout_keys", backend, KEY_BACKENDS, device.type)(seeds_T.to(device), constant)
+        return {"keys": keys_T}
+
+    return Problem(run, lambda: {"keys": row_keys_torch(seeds_T, constant).to(generator.device)}, {}, EXACT)
+
+
+def dropout_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
+    """Return the embeddings' dropout of (tokens, width), with its gradient."""
+    site = known_dropout(shape[0], -1, EMBEDDINGS, generator.device)
+
+    def reference(x_TD: Tensor) -> Tensor:
+        return x_TD * kept_of(site, shape) * site.scale
+
+    tensors = {"x_TD": torch.randn(shape, generator=generator, device=generator.device)}
+    return Problem(lambda x_TD, *, backend: dropout(x_TD, site, backend=backend), reference, tensors)
+
+
+def kept_of(site: Dropout, shape: tuple[int, int]) -> Tensor:
+    """Return the mask of a site as plain torch computes it on the CPU."""
+    return keep_mask(site, site.row_keys.cpu(), shape[1]).to(site.row_keys.device)
+
+
+def dropout_mask_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
+    """Return the masks of both passes of the embeddings' dropout."""
+    site = known_dropout(shape[0], -1, EMBEDDINGS, generator.device)
+
+    def run(ones_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
+        out_TD = dropout(ones_TD, site, backend=backend)
+        (gradient_TD,) = torch.autograd.grad(out_TD, ones_TD, torch.ones_like(out_TD))
+        return {"forward": out_TD != 0, "backward": gradient_TD != 0}
+
+    return _masks(run, lambda: kept_of(site, shape), torch.ones(shape, device=generator.device))
+
+
+def layer_norm_mask_problem(shape: tuple[int, int], generator: torch.Generator, *, returns_sum: bool) -> Problem:
+    """Return the masks of both passes of LayerNorm with dropout.
+
+    Every element of the input is 1, so that each row of the sum has two values, and the higher ones survived.
+    """
+    device = generator.device
+    site = known_dropout(shape[0], 3, ATTENTION_OUTPUT, device, probability=HIGH_RATE)
+
+    def run(ones_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
+        weight_D, zeros_D = ones_TD.detach().new_ones(shape[1]), ones_TD.detach().new_zeros(shape[1])
+        bias_D = None if returns_sum else zeros_D
+        options: dict[str, Any] = {
+            "input_bias_D": bias_D,
+            "residual_TD": torch.zeros_like(ones_TD),
+            "returns_sum": returns_sum,
+        }
+        y_TD, _ = layer_norm(ones_TD, weight_D, bias_D, eps=1e-12, dropout=site, backend=backend, **options)
+        grad_TD = torch.arange(y_TD.numel(), device=device).sin().view_as(y_TD).to(y_TD.dtype)
+        (gradient_TD,) = torch.autograd.grad(y_TD, ones_TD, grad_TD)
+        return {"forward": y_TD > 0, "backward": gradient_TD != 0}
+
+    return _masks(run, lambda: kept_of(site, shape), torch.ones(shape, device=device))
+
+
+def _masks(run: Op, kept: Callable[[], Tensor], ones: Tensor) -> Problem:
+    return Problem(run, lambda **_: dict.fromkeys(("forward", "backward"), kept()), {"ones_TD": ones}, EXACT)
+
+
+def attention_mask_problem(
+    lengths: Sequence[int], generator: torch.Generator, *, heads: int, head_width: int, padding: int = 0
+) -> Problem:
+    """Return the masks of both passes of attention, whose probabilities are dropped."""
+    tokens, device = sum(lengths) + padding, generator.device
+    site = _known_attention_dropout(lengths, tokens, heads, device)
+    sequences = DenseSequences(boundaries(lengths, device), max(lengths))
+
+    def mix(qkv_TC: Tensor, backend: str) -> Tensor:
+        return attention(qkv_TC, sequences, num_heads=heads, dropout=site, backend=backend)
+
+    return _attention_masks(mix, site, lengths, padding, head_width=head_width, reach=None)
+
+
+def rotary_attention_mask_problem(
+    lengths: Sequence[int],
+    generator: torch.Generator,
+    *,
+    heads: int,
+    head_width: int,
+    reach: int | None,
+    padding: int = 0,
+) -> Problem:
+    """Return the masks of both passes of attention with rotary positions, seen through its window."""
+    tokens, device = sum(lengths) + padding, generator.device
+    site = _known_attention_dropout(lengths, tokens, heads, device)
+    cu_seqlens, positions_T = boundaries(lengths, device), packed_positions(lengths, tokens, device)
+
+    def mix(qkv_TC: Tensor, backend: str) -> Tensor:
+        options: dict[str, Any] = {"num_heads": heads, "backend": backend}
+        sequences = plan_rotary_attention(cu_seqlens, positions_T, max_seqlen=max(lengths), reach=reach or 1, **options)
+        turns_P2E = turns_of(sequences.positions_P, 10_000.0, head_width)
+        return rotary_attention(qkv_TC, turns_P2E, sequences, reach=reach, dropout=site, **options)
+
+    return _attention_masks(mix, site, lengths, padding, head_width=head_width, reach=reach)
+
+
+def _known_attention_dropout(lengths: Sequence[int], tokens: int, heads: int, device: torch.device) -> AttentionDropout:
+    stream = dropout_stream(lengths, tokens, device)
+    site = attention_dropout(stream, layer=3, probability=HIGH_RATE, num_heads=heads)
+    assert site is not None
+    return site
+
+
+def _attention_masks(
+    mix: Callable[[Tensor, str], Tensor],
+    site: AttentionDropout,
+    lengths: Sequence[int],
+    padding: int,
+    *,
+    head_width: int,
+    reach: int | None,
+) -> Problem:
+    """Read masks off results: all scores are equal, and values are one-hot, as many keys at a time as a head is wide.
+
+    An output is then not zero if one key survives for one query. With one-hot gradients a value's gradient is not zero
+    if that query survives for that key.
+    """
+    device, heads, longest = site.seeds_B.device, len(site.constants_N), max(lengths)
+    tokens = sum(lengths) + padding
+    position_T = packed_positions(lengths, tokens, device)
+    blocks = range(0, longest, head_width)
+
+    def run(one_11: Tensor, *, backend: str) -> dict[str, Tensor]:
+        forward, backward = [], []
+        for first in blocks:
+            one_hot_TH = functional.one_hot((position_T - first).clamp(-1, head_width) + 1, head_width + 2)
+            one_hot_T1H = one_hot_TH[:, None, 1:-1].to(one_11.dtype)
+            qkv_T3NH = torch.zeros(tokens, 3, heads, head_width, dtype=one_11.dtype, device=device)
+            qkv_T3NH[:, 2] = one_hot_T1H
+            out_TD = mix(qkv_T3NH.requires_grad_().flatten(1), backend)
+            grad_TD = one_hot_T1H.expand(-1, heads, -1).flatten(1)
+            (gradient_T3NH,) = torch.autograd.grad(out_TD, qkv_T3NH, grad_TD)
+            forward.append(out_TD.unflatten(1, (heads, head_width)) != 0)
+            backward.append(gradient_T3NH[:, 2] != 0)
+        return {"forward": torch.cat(forward, -1), "backward": torch.cat(backward, -1)}
+
+    def reference(**_: Tensor) -> dict[str, Tensor]:
+        on_cpu = AttentionDropout(site.probability, site.seeds_B.cpu(), site.constants_N.cpu())
+        forward = torch.zeros(tokens, heads, len(blocks) * head_width, dtype=torch.bool)
+        backward, start = forward.clone(), 0
+        for keys_N, length in zip(on_cpu.keys_BN(), lengths, strict=True):
+            keep_NSS = probability_mask(on_cpu, keys_N, length)
+            if reach is not None:
+                keep_NSS = keep_NSS & torch.ones(length, length, dtype=torch.bool).triu(-reach).tril(reach)
+            forward[start : start + length, :, :length] = keep_NSS.transpose(0, 1)
+            backward[start : start + length, :, :length] = keep_NSS.permute(2, 0, 1)
+            start += length
+        return {"forward": forward.to(device), "backward": backward.to(device)}
+
+    return Problem(run, reference, {"one_11": torch.ones(1, 1, device=device)}, EXACT)
+
+
+def lamb_problem(elements: int, generator: torch.Generator, *, rounded: torch.dtype | None) -> Problem:
+    """Return both passes over a flat of two parameters, weights in 16 bits beside the masters; None: masters alone."""
+    device = generator.device
+    fragments = [
+        SlotFragment(0, elements * 4 // 5, 1),
+        SlotFragment(elements * 4 // 5, elements - elements * 4 // 5, 0),
+    ]
+    coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=2.0)
+
+    def step(backend: str, *flats: Tensor) -> dict[str, Tensor]:
+        weights, gradient, exp_avg, exp_avg_sq = (flat.detach().clone() for flat in flats)
+        squares = torch.zeros(2, 2, dtype=torch.float64, device=device)
+        passes = lamb_passes(backend, device.type)
+        options = {"coefficients": coefficients, "fragments": fragments, "squares": squares}
+        passes.compute_update(weights, gradient, exp_avg, exp_avg_sq, **options)
+        results = {"update": gradient.clone(), "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq, "squares": squares}
+        scales = -squares[0].sqrt() / squares[1].sqrt()
+        copies = {} if rounded is None else {"rounded": torch.zeros_like(weights, dtype=rounded)}
+        passes.apply_update(weights, gradient, fragments=fragments, scales=scales, **copies)
+        # Rounded weights are the masters', rounded: their difference is zero, bit for bit.
+        wrong = {name: copy.double() - weights.to(copy.dtype).double() for name, copy in copies.items()}
+        return results | {"weights": weights} | wrong
+
+    tensors = {name: torch.randn(elements, generator=generator, device=device) for name in ("weights", "grad", "m")}
+    tensors["v"] = torch.rand(elements, generator=generator, device=device) ** 4
+    return Problem(
+        lambda *, backend, **flats: step(backend, *flats.values()),
+        lambda **flats: step("torch", *flats.values()),
+        tensors,
+        {torch.float32: 1e-5},
+    )

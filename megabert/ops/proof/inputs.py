@@ -1,0 +1,37 @@
+"""Inputs of the problems: packed sequences, and the random numbers of their dropout."""
+
+# T packed tokens
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from megabert.ops.dropout import Dropout, DropoutStream, row_keys_torch, site_constant
+
+
+def boundaries(lengths: Sequence[int], device: torch.device) -> Tensor:
+    """Return ``cu_seqlens`` of sequences end to end."""
+    ends = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+    return ends.to(device=device, dtype=torch.int32)
+
+
+def packed_positions(lengths: Sequence[int], tokens: int, device: torch.device) -> Tensor:
+    """Return each token's position in its sequence, 0 for tokens past the last one."""
+    positions = torch.zeros(tokens, dtype=torch.int64)
+    positions[: sum(lengths)] = torch.cat([torch.arange(length) for length in lengths])
+    return positions.to(device)
+
+
+def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) -> DropoutStream:
+    """Return the random numbers of sequences of these lengths; tokens past them are padding."""
+    seeds = torch.arange(1, len(lengths) + 1, dtype=torch.int32) * 7919
+    return DropoutStream.of_batch(
+        seeds.to(device), boundaries(lengths, device), packed_positions(lengths, tokens, device)
+    )
+
+
+def known_dropout(tokens: int, layer: int, site: int, device: torch.device, *, probability: float = 0.3) -> Dropout:
+    """Return a site whose row keys were computed by plain torch on the CPU, whatever computes keys on the device."""
+    stream = dropout_stream([tokens], tokens, torch.device("cpu"))
+    return Dropout(probability, row_keys_torch(stream.row_seeds_T, site_constant(layer, site)).to(device))
