@@ -23,7 +23,7 @@ PROGRAM = Program(
         "look": "watch report compare attention similar",
         "use": "export evaluate fill-mask embed",
     },
-    example="megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first",
+    example="megabert pretrain --recipe debug --data.path runs/demo-data",
     rank_label=_rank_label,
     while_parsing=before_ranks_meet,
 )

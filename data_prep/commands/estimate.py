@@ -1,4 +1,4 @@
-"""Print the disk, memory, files and time of a build before it begins.
+"""Print the disk, memory, files and time that a build takes.
 
 Examples:
   megabert-data estimate --input-bytes 10TB --ranks 1000

@@ -1,4 +1,4 @@
-"""Train a vocabulary alone, from the same files and flags as a build.
+"""Train a vocabulary alone, from the files and flags of a build.
 
 Example:
   megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522

@@ -49,8 +49,21 @@ def render_help(parser: "Parser", *, has_all: bool) -> str:
             fields = [_action(row, row.about, parser) for row in rows]
             _add_section(page, section or "fields of the configuration", fields, about)
     for paragraph in (parser.epilog or "").strip().split("\n\n"):  # lines that are indented stand as they are
-        page.add_text(paragraph if "\n " in paragraph else textwrap.fill(paragraph, width))
+        lines = [_folded(line, width) for line in paragraph.splitlines()]
+        page.add_text("\n".join(lines) if "\n " in paragraph else textwrap.fill(paragraph, width))
     return page.format_help().rstrip()
+
+
+def _folded(line: str, width: int) -> str:
+    """Return a command of the examples in lines that fit, continued before a flag as a shell has it."""
+    first, *flags = re.split(r"(?= --)", line)
+    lines = [first]
+    for flag in flags:
+        if len(lines[-1] + flag) <= width - 2:
+            lines[-1] += flag
+        else:
+            lines.append(f"     {flag}")
+    return " \\\n".join(lines)
 
 
 def _first_flags(parser: "Parser", options: Sequence[argparse.Action]) -> list[argparse.Action]:

@@ -6,6 +6,7 @@ import math
 import pkgutil
 import re
 import sys
+import textwrap
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -87,13 +88,13 @@ class Program:
         return ast.get_docstring(ast.parse(source)) or ""
 
     def usage(self) -> str:
-        """Return the table of commands, each with the first line of its help."""
-        width = max(map(len, self.commands))
-        lines = [f"usage: {self.name} COMMAND ...", "", self.about]
+        """Return the table of commands, each with the first line of its help. It fits a terminal of 80 by 24."""
+        lines = [f"usage: {self.name} COMMAND ...", "", *textwrap.wrap(self.about, 79), ""]
+        headings, width = max(map(len, self.groups)), max(map(len, self.commands))
         for heading, commands in self.groups.items():
-            lines += ["", f"{heading}:"]
-            for name in commands.split():
-                lines.append(f"  {name:<{width}}  {self.help_of(name).splitlines()[0].rstrip('.')}")
+            for number, name in enumerate(commands.split()):
+                about = self.help_of(name).splitlines()[0].rstrip(".")
+                lines.append(f"{'' if number else heading:<{headings}}  {name:<{width}}  {about}")
         return "\n".join([*lines, "", f"{self.name} COMMAND --help says more. Example:", f"  {self.example}"])
 
 

@@ -1,4 +1,4 @@
-"""Write a page that shows the attention on a text or a pair of texts.
+"""Write a page that shows the attention on one or two texts.
 
 The page has lines between tokens by layer and head, all heads in small, and how queries and keys make the numbers. It
 is one file and fetches nothing. A [MASK] in the text is the mask token.

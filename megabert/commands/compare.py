@@ -1,8 +1,8 @@
-"""Compare two runs step by step, a run with the reference curves of its recipe, or two fine-tunings.
+"""Compare two runs, or one with its recipe's reference curves.
 
-Of runs it compares fields of the configuration, and losses and every other train/ and eval/ tag at each step that both
-logged: first difference, largest difference, rates. Of fine-tunings it compares settings and scores, and shows which
-examples the second fixed or broke.
+Of pre-trainings it compares fields of the configuration, and losses and every other train/ and eval/ tag at each step
+that both logged: first difference, largest difference, rates. Of fine-tunings it compares settings and scores, and
+shows which examples the second fixed or broke.
 
 With the word reference, or a file of curves, in place of RUN_B it says whether the run is on track: within the spread
 of runs of ours with other seeds. It names the step at which a series leaves its band. --png draws both.

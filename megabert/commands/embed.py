@@ -1,4 +1,4 @@
-"""Write a vector for each line of a text file, or for each token.
+"""Write a vector for each line of a text, or for each token.
 
 The file is UTF-8, the vectors go to Parquet or .npy. Row i is line i + 1; an empty line gets the vector of [CLS] [SEP].
 Lines longer than the model's positions are cut, counted and named. Memory does not grow with the file.

@@ -54,10 +54,26 @@ def test_every_command_has_help_with_an_example(program, name, shown):
 
 
 @pytest.mark.parametrize("program", [MEGABERT, DATA], ids=lambda program: program.name)
-def test_rows_of_the_table_of_commands_fit_a_terminal(program):
-    rows = [line for line in program.usage().splitlines() if line.split()[:1] and line.split()[0] in program.commands]
+def test_table_of_commands_fits_a_terminal(program):
+    lines = program.usage().splitlines()
+    table = program.usage().split("\n\n")[2].splitlines()
+    rows = [line for line in table if set(line.split()[:2]).intersection(program.commands)]
     assert len(rows) == len(program.commands)
-    assert [row for row in rows if len(row) > 79] == []
+    assert [line for line in lines if len(line) > 79] == []
+    assert len(lines) <= 24
+
+
+@pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
+def test_examples_fit_a_terminal_and_can_be_pasted(program, name, monkeypatch, capsys):
+    pages = []
+    for columns in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit):
+            program.run((name, "--help"))
+        pages.append(capsys.readouterr().out.split("\nExample")[-1])
+    narrow, wide = pages
+    assert [line for line in narrow.splitlines() if len(line) > 80] == []
+    assert narrow.replace(" \\\n     ", "") == wide
 
 
 def test_names_to_choose_from_stand_as_they_are_typed(shown):
