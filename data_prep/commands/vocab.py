@@ -1,4 +1,4 @@
-"""Train a vocabulary alone, from the files and flags of a build.
+"""Train a vocabulary alone: same files and flags as a build.
 
 Example:
   megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522
