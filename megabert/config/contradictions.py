@@ -40,6 +40,8 @@ def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[s
             yield f"phases[{i}].global_rope_theta={base:g} goes with model.family=modernbert, not {other}"
         if phase.new_positions == "tile" and (obstacle := _obstacle_to_tiling(i, config)):
             yield f"phases[{i}].new_positions=tile {obstacle}. Leave it out, or set it to keep."
+        if phase.position_offset == "random" and (obstacle := _obstacle_to_offsets(i, config)):
+            yield f"phases[{i}].position_offset=random {obstacle}. Leave it out, or set it to none."
         if tokens != "auto" and tokens < phase.max_seq_length:
             remedy = f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
             yield f"micro_batch_tokens={tokens} is below {length}: {remedy}"
@@ -49,14 +51,30 @@ def _obstacle_to_tiling(index: int, config: RunConfig) -> str | None:
     """Return why a phase cannot begin with repeated rows of the position table, or None if it can."""
     length, longest = config.phases[index].max_seq_length, config.longest_before(index)
     if not config.model.position_biased_input:
-        return f"fills rows of a table of positions, and model.family={config.model.family} has none here"
+        return f"fills rows of a table of positions, {_without_table(config)}"
     if config.init_from is not None:
         return f"would overwrite positions of init_from={config.init_from}, which are trained"
     if index == 0:
         return "repeats the rows that earlier phases have trained, and this phase is the first one"
+    if any(phase.position_offset == "random" for phase in config.phases[:index]):
+        return "would overwrite rows that an earlier phase has trained by its position_offset=random"
     if length <= longest:
         return f"finds no new row: max_seq_length={length} is not above {longest}, the longest of the phases before"
     return None
+
+
+def _obstacle_to_offsets(index: int, config: RunConfig) -> str | None:
+    """Return why the positions of a phase cannot be shifted, or None if they can."""
+    length, model = config.phases[index].max_seq_length, config.model
+    if not model.position_biased_input:
+        return f"shifts positions in a table, {_without_table(config)}"
+    if length == model.max_position_embeddings:
+        return f"has no room: max_seq_length={length} is model.max_position_embeddings"
+    return None
+
+
+def _without_table(config: RunConfig) -> str:
+    return f"and model.family={config.model.family} has none here"
 
 
 def _describe_positions(index: int, config: RunConfig, source: str | None) -> str:

@@ -48,6 +48,10 @@ class PhaseConfig:
     """First values of the rows of the position table that no earlier phase has reached, since its instances were
     shorter: keep leaves them as they are, untrained; tile repeats the trained rows, except for the first one, which is
     [CLS]'s, and the last one."""
+    position_offset: Literal["none", "random"] = "none"
+    """Positions of an instance: none counts them from 0; random shifts all but the first, [CLS]'s, by a number drawn
+    for each instance and epoch, so that short instances train all ``model.max_position_embeddings`` rows of the table.
+    The held-out split is never shifted."""
     steps: Count | None = None
     """Number of optimizer updates in this phase, unless ``tokens`` says how long it is."""
     tokens: Tokens | None = None

@@ -52,7 +52,7 @@ class MicroBatch:
 
     Attributes:
         input_ids_T: Int64 token ids, with the masks applied.
-        position_ids_T: Int64, from 0 in each sequence.
+        position_ids_T: Int64, from 0 in each sequence; all but the first may be shifted (`PositionOffsets`).
         segment_ids_T: Int64, 0 up to the first [SEP], 1 in the second segment.
         cu_seqlens: Int32 of shape (B + 1,), where each sequence starts; the last is the number of real tokens.
         masked_positions_M: Int64, the index in T of each token to predict; 0 on padding.
@@ -137,6 +137,8 @@ def assemble_batch(
     seeds: NDArray[np.int32],
     batch_format: BatchFormat,
     padded: MicroShape | None = None,
+    *,
+    offsets: NDArray[np.int64] | None = None,
 ) -> MicroBatch:
     """Gather instances into one packed micro-batch.
 
@@ -146,6 +148,7 @@ def assemble_batch(
         seeds: Their dropout keys.
         batch_format: The properties that all micro-batches share.
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
+        offsets: Added to the positions of each instance, except for its first token's; None adds nothing.
     """
     from megabert.data.batch_loops import gather_rows
 
@@ -159,6 +162,9 @@ def assemble_batch(
     tensors, packed = _allocate(real, padded or one, batch_format)
     gather_rows(columns, indices, packed)
     packed.instance_seeds_B[:] = seeds
+    if offsets is not None:
+        packed.position_ids_T[:] += np.repeat(offsets, columns.lengths_of(indices))
+        packed.position_ids_T[packed.cu_seqlens[:-1]] = 0
     if not batch_format.has_labels:
         packed.next_sentence_label_B[:] = IGNORED
     return MicroBatch(

@@ -10,6 +10,7 @@ from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instanc
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
+from megabert.data.position_offsets import PositionOffsets
 from megabert.errors import ConfigError
 from megabert.masking import MaskingOptions
 from megabert.shards.shard_set import ShardSet, Sizes
@@ -70,6 +71,7 @@ class StepPacker:
         global_batch_size: int | Callable[[int], int],
         share: RankShare,
         masking: MaskingOptions | None = None,
+        num_positions: int | None = None,
     ) -> None:
         """Check the settings.
 
@@ -79,6 +81,8 @@ class StepPacker:
             global_batch_size: Instances per step over all ranks, or a function that says it by the number of the batch.
             share: The part that this rank takes.
             masking: How masks are drawn that are left to the loader; None as the shards say.
+            num_positions: Rows of the position table over which instances are spread, each by an offset of its own;
+                None lets all of them begin at position 0.
 
         Raises:
             ConfigError: If the batch size, the rank or the world size is impossible.
@@ -95,6 +99,7 @@ class StepPacker:
         self._seed = seed
         self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
         self._masker = None if shards.has_masks else DynamicMasker(shards, seed, masking)
+        self._offsets = None if num_positions is None else PositionOffsets(seed, num_positions)
         self._sizes: dict[tuple[tuple[int, int], ...], Sizes] = {}
 
     @property
@@ -112,7 +117,8 @@ class StepPacker:
         ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
         batch = self._look_up(ranges)
         plan = _plan(batch, self.share, self._masker)
-        micro_batches = list(_pack_share(batch, plan, self.shards, self.share, self._masker, key=(self._seed, number)))
+        key, masker, offsets = (self._seed, number), self._masker, self._offsets
+        micro_batches = list(_pack_share(batch, plan, self.shards, self.share, masker=masker, offsets=offsets, key=key))
         mine = sum(micro_batch.num_masked for micro_batch in micro_batches)
         return StepBatch(
             number=number,
@@ -195,7 +201,7 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         rows = Window(spans, first, np.arange(end - first, dtype=np.int32))
         batch = _GlobalBatch([(0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
         plan = _plan(batch, share, masker)
-        yield from _pack_share(batch, plan, shards, share, masker, key=(0, 0), first=first)
+        yield from _pack_share(batch, plan, shards, share, masker=masker, key=(0, 0), first=first)
 
 
 def _plan(batch: _GlobalBatch, share: RankShare, masker: DynamicMasker | None) -> PackingPlan:
@@ -211,8 +217,9 @@ def _pack_share(
     plan: PackingPlan,
     shards: ShardSet,
     share: RankShare,
-    masker: DynamicMasker | None,
     *,
+    masker: DynamicMasker | None,
+    offsets: PositionOffsets | None = None,
     key: tuple[int, int],
     first: int = 0,
 ) -> Iterator[MicroBatch]:
@@ -224,6 +231,7 @@ def _pack_share(
         shards: The shards that hold its rows.
         share: The part that this rank takes.
         masker: Makes the masks if they are not in the shards.
+        offsets: Shifts positions; None leaves them as they are.
         key: Seed and number of the batch, which key the dropout.
         first: Number of the batch's first instance under this key.
     """
@@ -245,7 +253,10 @@ def _pack_share(
         pin=share.pin,
     )
     padded = share.shape.padded(plan.max_tokens, plan.max_masked) if share.pad else None
+    drawn = None if offsets is None else offsets.draw(epochs, rows, lengths[ordinals])
     start = 0
     for mine in bins:
-        indices, start = index_of[start : start + mine.size], start + mine.size
-        yield assemble_batch(columns, indices, instance_seeds(*key, first + mine), batch_format, padded)
+        here = slice(start, start + mine.size)
+        start, shifts = here.stop, None if drawn is None else drawn[here]
+        seeds = instance_seeds(*key, first + mine)
+        yield assemble_batch(columns, index_of[here], seeds, batch_format, padded, offsets=shifts)

@@ -190,6 +190,7 @@ class Trainer:
             global_batch_size=lambda number: phase.batch_size(number - first),
             share=share,
             masking=train.masking_in(phase),
+            num_positions=self.config.model.max_position_embeddings if phase.position_offset == "random" else None,
         )
         agree = partial(agree_on_step, world=self.world)
         return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=agree)

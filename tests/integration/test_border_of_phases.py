@@ -94,3 +94,16 @@ def test_killed_at_the_border_and_moved_to_every_stage(tiled_run, shards, tmp_pa
     difference = resume_elsewhere(tiled_run, killed, ranks, engine)
     print(f"\n2 ranks, {first} -> {ranks} ranks, {engine}: largest relative difference {difference:.1e}")
     assert difference < 1e-6
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("ranks", "engine"), [(1, "zero3"), (3, "zero0"), (3, "zero2"), (4, "zero1")])
+def test_killed_run_with_shifted_positions_resumes_with_other_ranks_and_stage(shards, tmp_path, ranks, engine):
+    shifted = {"phases.0.position_offset": "random", "phases.1.position_offset": "random"}
+    whole = Run(tmp_path / "whole", shards, ranks=2, flags=shifted)
+    whole.finish_well()
+    run = Run(tmp_path / "run", shards, ranks=2, flags=shifted, module="integration.programs.killed_at_border")
+    assert run.finish() != 0
+    moved = Run(run.run_dir, shards, ranks=ranks, flags={**shifted, "engine": engine})
+    moved.finish_well()
+    assert max(abs(moved.losses()[step] / loss - 1) for step, loss in whole.losses().items()) < 1e-6

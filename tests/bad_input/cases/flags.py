@@ -101,6 +101,7 @@ ADDED = (
     (PRETRAIN, "--model.family modernbert --phases.0.global-rope-theta 0", "phases.0.global_rope_theta"),
     (PRETRAIN, "--phases.0.new-positions tile", "and this phase is the first one"),
     (PRETRAIN, "--phases.1.new-positions fill", "phases.1.new_positions"),
+    (PRETRAIN, "--phases.0.position-offset 3", "phases.0.position_offset"),
     (PRETRAIN, "--model.max-position-embeddings 16", "is above model.max_position_embeddings=16"),
     (
         PRETRAIN,

@@ -121,6 +121,7 @@ def test_base_that_no_phase_can_have_is_refused(base, family, message):
         ("deberta-v2", {}, r"model.family=deberta-v2 has none here. Leave it out, or set it to keep"),
         ("bert", {"phases": {"0": {"max_seq_length": 512}}}, "no new row: max_seq_length=512 is not above 512"),
         ("bert", {"phases": {"0": {"new_positions": "tile"}}}, r"phases\[0\].*this phase is the first one"),
+        ("bert", {"phases": {"0": {"position_offset": "random"}}}, "trained by its position_offset=random"),
         ("bert", {"init_from": "runs/large"}, "overwrite positions of init_from=runs/large, which are trained"),
     ],
 )
@@ -131,12 +132,26 @@ def test_phase_without_new_rows_of_positions_is_refused(family, extra, message):
         load_run_config("debug", flags={**layers, **extra, "phases": phases})
 
 
+@pytest.mark.parametrize(
+    ("family", "phase", "message"),
+    [
+        ("modernbert", "0", r"phases\[0\].position_offset=random shifts positions in a table, .*modernbert has none"),
+        ("bert", "1", r"phases\[1\].*has no room: max_seq_length=512 is model.max_position_embeddings"),
+    ],
+)
+def test_phase_whose_positions_cannot_be_shifted_is_refused(family, phase, message):
+    flags = {"model": {"family": family}, "phases": {phase: {"position_offset": "random"}}}
+    with pytest.raises(ConfigError, match=message):
+        load_run_config("debug", flags=flags)
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra"])
 def test_families_with_a_table_of_positions_may_tile_it(family):
     flags = {"model": {"family": family}, "phases": {"1": {"new_positions": "tile"}}}
     config = load_run_config("debug", flags=flags)
     assert [phase.new_positions for phase in config.phases] == ["keep", "tile"]
     assert is_science("phases.1.new_positions")
+    assert is_science("phases.0.position_offset")
 
 
 def test_rates_and_batches_of_gpt_bert_continue_from_phase_to_phase():

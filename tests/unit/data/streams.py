@@ -13,11 +13,16 @@ def shape_of(shards, global_batch_size, world_size=1, budget=256):
     )
 
 
-def loader_of(shards, *, global_batch_size=50, world_size=1, rank=0, budget=256, pad=False, **options):
+def loader_of(
+    shards, *, global_batch_size=50, world_size=1, rank=0, budget=256, pad=False, num_positions=None, **options
+):
     shape = shape_of(shards, global_batch_size, world_size, budget)
     share = RankShare(shape=shape, rank=rank, world_size=world_size, pad=pad)
     options.setdefault("num_steps", 4)
-    return PackedLoader(StepPacker(shards, seed=SEED, global_batch_size=global_batch_size, share=share), **options)
+    packer = StepPacker(
+        shards, seed=SEED, global_batch_size=global_batch_size, share=share, num_positions=num_positions
+    )
+    return PackedLoader(packer, **options)
 
 
 def steps_of(shards, **options):
