@@ -52,8 +52,6 @@ def _obstacle_to_tiling(index: int, config: RunConfig) -> str | None:
     length, longest = config.phases[index].max_seq_length, config.longest_before(index)
     if not config.model.position_biased_input:
         return f"fills rows of a table of positions, {_without_table(config)}"
-    if config.init_from is not None:
-        return f"would overwrite positions of init_from={config.init_from}, which are trained"
     if index == 0:
         return "repeats the rows that earlier phases have trained, and this phase is the first one"
     if any(phase.position_offset == "random" for phase in config.phases[:index]):

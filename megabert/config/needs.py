@@ -27,6 +27,7 @@ RUN_NEEDS: Needs = {
     "rollback.spike_window": Need("rollback.spike_ratio"),
     "logging.profile_ranks": Need("logging.profile_steps"),
     "model.conv_act": Need("model.conv_kernel_size"),
+    "phases.N.new_positions": Need("init_from", (None,)),  # the source has trained all positions
 }
 """Needs of `RunConfig`; others are refused by the configuration itself, in files as well."""
 

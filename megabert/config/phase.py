@@ -47,7 +47,7 @@ class PhaseConfig:
     new_positions: NewPositions = "keep"
     """First values of the rows of the position table that no earlier phase has reached, since its instances were
     shorter: keep leaves them as they are, untrained; tile repeats the trained rows, except for the first one, which is
-    [CLS]'s, and the last one."""
+    [CLS]'s, and the last one. With ``init_from`` no row is new."""
     position_offset: Literal["none", "random"] = "none"
     """Positions of an instance: none counts them from 0; random shifts all but the first, [CLS]'s, by a number drawn
     for each instance and epoch, so that short instances train all ``model.max_position_embeddings`` rows of the table.

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megabert.config.phase import PhaseConfig
+from megabert.config.run import RunConfig
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.models.convert import POSITIONS
@@ -28,17 +28,20 @@ from megabert.shards.shard_set import ShardSet
 
 
 def fill_new_positions(
-    engine: Engine, world: World, phase: PhaseConfig, earlier: Sequence[tuple[ShardSet, ShardSet]]
+    engine: Engine, world: World, config: RunConfig, earlier: Sequence[tuple[ShardSet, ShardSet]]
 ) -> None:
     """Fill the rows of positions that a phase is the first to read, if it says so; every rank calls it.
+
+    With ``init_from`` there are none: its source has trained them all.
 
     Args:
         engine: The engine, at the end of the phase before.
         world: All ranks.
-        phase: The phase that begins.
-        earlier: Training and held-out split of the phases before it.
+        config: Configuration of the run.
+        earlier: Training and held-out split of the phases before the one that begins.
     """
-    if phase.new_positions == "keep":
+    phase = config.phases[len(earlier)]
+    if phase.new_positions == "keep" or config.init_from is not None:
         return
     num_trained = max(train.metadata.max_seq_length for train, _ in earlier)
     tile_rows(engine, world, POSITIONS, num_trained=num_trained, stop=phase.max_seq_length)

@@ -197,7 +197,7 @@ class Trainer:
 
     def _next_phase(self, state: TrainerState) -> TrainerState:
         index = state.phase + 1
-        fill_new_positions(self.engine, self.world, self.config.phases[index], self._shards[:index])
+        fill_new_positions(self.engine, self.world, self.config, self._shards[:index])
         return state.next_phase(data_start=self.config.phases[index].data_start)
 
     def _stop_early(self) -> None:

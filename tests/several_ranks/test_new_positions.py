@@ -4,8 +4,9 @@ import pytest
 import torch
 from several_ranks.toy_training import VOCABULARY, batch_of, gather_whole, make_engine, train_step
 
+from megabert.config.loading import load_run_config
 from megabert.engine.weight_average import WeightAverage
-from megabert.training.new_positions import tile_rows
+from megabert.training.new_positions import fill_new_positions, tile_rows
 
 TABLE, WIDTH = "embedding.weight", 31
 STAGES = [
@@ -35,6 +36,11 @@ def test_any_number_of_rows_is_filled(workers, num_trained, stop):
     assert torch.equal(new[num_trained:stop], inner.repeat(stop, 1)[: stop - num_trained])
     assert torch.equal(new[:num_trained], old[:num_trained])
     assert torch.equal(new[stop:], old[stop:])
+
+
+@pytest.mark.parametrize("flags", [{}, {"init_from": "runs/base", "phases": {"1": {"new_positions": "tile"}}}])
+def test_nothing_is_filled_if_no_row_is_new_or_none_is_to_be(flags):
+    fill_new_positions(None, None, load_run_config("debug", flags=flags), [(None, None)])  # looks at neither
 
 
 def tile(world, name, optimizer, num_trained, stop):

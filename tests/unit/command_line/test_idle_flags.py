@@ -78,7 +78,11 @@ def test_fields_that_change_nothing_of_a_command_are_no_flags_of_it(program, nam
 
 
 TABLES = [
-    (RunConfig, RUN_NEEDS, to_dict(load_run_config("debug", flags={"optimizer": {"name": "adamw"}}))),
+    (
+        RunConfig,
+        RUN_NEEDS,
+        to_dict(load_run_config("debug", flags={"optimizer": {"name": "adamw"}, "init_from": "base"})),
+    ),
     (FinetuneConfig, FINETUNE_NEEDS, {"kind of task": "sequence", "eval_data": "dev.tsv"}),
     (BuildConfig, BUILD_NEEDS, to_dict(merge_layers(BuildConfig, {"sources": [{"input": "a"}], "tokenizer": "b"}))),
 ]

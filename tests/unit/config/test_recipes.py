@@ -122,7 +122,6 @@ def test_base_that_no_phase_can_have_is_refused(base, family, message):
         ("bert", {"phases": {"0": {"max_seq_length": 512}}}, "no new row: max_seq_length=512 is not above 512"),
         ("bert", {"phases": {"0": {"new_positions": "tile"}}}, r"phases\[0\].*this phase is the first one"),
         ("bert", {"phases": {"0": {"position_offset": "random"}}}, "trained by its position_offset=random"),
-        ("bert", {"init_from": "runs/large"}, "overwrite positions of init_from=runs/large, which are trained"),
     ],
 )
 def test_phase_without_new_rows_of_positions_is_refused(family, extra, message):
