@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from data_prep.checks.corpus_counts import corpus_counts  # noqa: E402
+from data_prep.checks.stats import LENGTH_BINS  # noqa: E402
 from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
 from data_prep.config import BuildConfig, CleanConfig, SourceConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
@@ -33,7 +34,6 @@ from data_prep.execution.problems import EXAMPLES  # noqa: E402
 from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
 from data_prep.execution.work_units import Build, Done, Unit  # noqa: E402
 from data_prep.extract.opening import InputFile  # noqa: E402
-from data_prep.instances.assemble import LENGTH_BINS  # noqa: E402
 from data_prep.pipeline import build as build_all  # noqa: E402
 from data_prep.steps.step1_extract import PART_CHARACTERS, extract_documents  # noqa: E402
 from data_prep.steps.step3_tokens import tokenize_documents  # noqa: E402

@@ -23,6 +23,7 @@ from data_prep.steps.step5_documents import count_buckets
 from data_prep.steps.step6_instances import BYTES_PER_TOKEN, count_buckets_per_shard
 from data_prep.text_sample import TextSample, english
 from megabert.errors import ConfigError, DataError
+from megabert.full_disk import existing_folder
 from megabert.path_arguments import takes_paths
 
 EXTRACTED, TOKENIZED = 1.05, 0.45
@@ -208,8 +209,7 @@ def require_space(plan: BuildEstimate, folder: Path) -> str:
     Raises:
         DataError: The disk has less; the message says what helps.
     """
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    total, _, free = shutil.disk_usage(place)
+    total, _, free = shutil.disk_usage(existing_folder(folder))
     needs = f"about {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end"
     if not total:  # a file system that does not tell its size, as some network ones
         return f"disk: {needs}"

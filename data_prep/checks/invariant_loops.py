@@ -1,4 +1,4 @@
-"""The rules of `data_prep.checks.invariants` over a record batch, twice.
+"""The rules of `data_prep.checks.invariants` over a record batch, twice; and a count of how its predictions are shown.
 
 `first_broken` names the rule that each row breaks, token by token. `is_sound` only tells whether all rows keep all
 rules, in an eighth of the time, since it looks up hardly any token. Its trick is counting: [CLS] and [SEP] are in their
@@ -183,3 +183,25 @@ def _scan(ids, special):
         specials = np.uint32(specials + np.uint32(_is_special(ids[index], special)))
         largest = max(largest, ids[index])
     return specials, largest
+
+
+@compiled
+def count_shown(ids_T, offsets, positions_M, ends_M, originals_M, mask):
+    """Return the number of predictions that are shown as [MASK], and of others that are shown unchanged.
+
+    Args:
+        ids_T: Ids of all instances, masked.
+        offsets: Where each instance starts.
+        positions_M: Predicted positions, counted from the start of their instance.
+        ends_M: Where each row's predictions end, after a 0.
+        originals_M: Ids before masking at the predicted positions.
+        mask: Id of [MASK], in the type of the ids.
+    """
+    as_mask = as_original = 0
+    for row in range(len(ends_M) - 1):
+        ids = ids_T[offsets[row] : offsets[row + 1]]
+        for index in range(ends_M[row], ends_M[row + 1]):
+            shown = ids[positions_M[index]]
+            as_mask += shown == mask
+            as_original += (shown == originals_M[index]) & (shown != mask)
+    return as_mask, as_original

@@ -1,20 +1,50 @@
-"""The content of a build, shown from the manifests without reading a shard, as text and as pictures."""
+"""Counts of instances, and the content of a build as text and as pictures, from the counts in its manifests."""
+
+# M predictions, R rows, T tokens
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from data_prep.instances.assemble import LENGTH_BINS
+import numpy as np
+
 from megabert.errors import DataError
 from megabert.files import atomic_path
 from megabert.path_arguments import takes_paths
-from megabert.shards import Manifest, ShardMetadata
+from megabert.shards import FlatInstances, Manifest, ShardMetadata
 from megabert.text_tables import render_table
 
+LENGTH_BINS = 16
+"""Even ranges of lengths that instances are counted in."""
 BAR_WIDTH = 40
 """Characters of the longest bar."""
 AMOUNTS = ("documents", "paragraphs", "characters")
+
+
+def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str, Any]:
+    """Return the counts of sound instances, under their names in the manifest."""
+    from data_prep.checks.invariant_loops import count_shown
+
+    ids_T, length_R, is_random_R = columns.input_ids, np.diff(columns.token_starts), columns.next_sentence_labels == 1
+    mask_id = ids_T.dtype.type(metadata.special_ids["mask"])
+    as_mask, as_original = count_shown(
+        ids_T, columns.token_starts, columns.masked_positions, columns.masked_starts, columns.masked_ids, mask_id
+    )
+    bin_R = (length_R - 1) * LENGTH_BINS // metadata.max_seq_length
+    return {
+        "rows": len(length_R),
+        "tokens": len(ids_T),
+        "masked_tokens": len(columns.masked_positions),
+        "random_next": int(np.count_nonzero(is_random_R)),  # in sentence order: swapped
+        "random_next_tokens": int(length_R[is_random_R].sum()),
+        "full_length": int(np.count_nonzero(length_R == metadata.max_seq_length)),
+        "shown_as_mask": int(as_mask),
+        # [MASK] itself may be a word of the text; it counts as masked.
+        "shown_as_original": int(as_original),
+        "unknown_tokens": int(np.count_nonzero(ids_T == metadata.special_ids["unk"])),
+        "length_histogram": np.bincount(bin_R, minlength=LENGTH_BINS).tolist(),
+    }
 
 
 def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:

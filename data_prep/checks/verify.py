@@ -15,12 +15,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.checks.invariants import Batch, Rules
-from data_prep.checks.stats import as_damage
+from data_prep.checks.stats import as_damage, count_instances
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, UnitProgress
 from data_prep.execution.records import Tally
-from data_prep.instances.assemble import assemble, count_instances, make_pairs
+from data_prep.instances.assemble import assemble, make_pairs
 from data_prep.instances.pairs import PairOptions, Pairs
 from megabert.errors import DataError
 from megabert.files import check_regular

@@ -1,6 +1,7 @@
 """The cleaning rules, and all of them in their order over a document; each is counted, with examples."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -9,7 +10,6 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.clean.bounds import excess_of
 from data_prep.config import CleanConfig
 from data_prep.execution.problems import Problems
 from megabert.errors import ConfigError
@@ -57,6 +57,8 @@ CODE_PAGES = tuple(
 """Bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
 LANGUAGE_CHARACTERS = 1000
 """Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
+MAX_COMBINING = 500
+"""Combining characters in a row. Unicode's stream-safe format allows 30; putting n in order takes n^2 steps (NFC)."""
 Kept = Callable[[list[str]], list[str]]
 
 
@@ -154,6 +156,23 @@ def _undo(text: str) -> str | None:
         except (KeyError, UnicodeDecodeError):
             continue
     return None
+
+
+def excess_of(text: str) -> str:
+    """Return what makes a document too slow to process, with the square of its length; "" for every other one.
+
+    Nobody writes such text, but broken programs do. The bound depends on the text alone, never on a clock, so that slow
+    machines build the same bytes.
+    """
+    if text.isascii():
+        return ""
+    # Any run of twice the stride has a whole stretch between two samples, so few characters are looked at.
+    for start in range(0, len(text), MAX_COMBINING):
+        if unicodedata.combining(text[start]):
+            stretch = text[start : start + MAX_COMBINING]
+            if len(stretch) == MAX_COMBINING and all(map(unicodedata.combining, stretch)):
+                return f"more than {MAX_COMBINING} combining characters in a row"
+    return ""
 
 
 class Cleaner:

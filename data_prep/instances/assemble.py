@@ -1,9 +1,8 @@
-"""From documents to the rows of a shard: pairs, their tokens with [CLS] and [SEP], masks; and counts of the rows."""
+"""From documents to the rows of a shard: pairs, their tokens with [CLS] and [SEP], masks."""
 
 # I instances, T tokens, M predictions, R rows
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +18,6 @@ from megabert.masking import mask_instances
 from megabert.randomness.keyed import mix
 from megabert.shards import FlatInstances, ShardMetadata, instance_schema, token_type
 from megabert.shards.format import COLUMNS
-
-LENGTH_BINS = 16
-"""Even ranges of lengths that instances are counted in."""
 
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
@@ -90,12 +86,7 @@ def mask(
         options=metadata.masking_options,
         is_in_place=True,
     )
-    return instances._replace(
-        masked_starts=masked.offsets,
-        masked_positions=masked.positions_M,
-        masked_id_starts=masked.offsets,
-        masked_ids=masked.original_ids_M,
-    )
+    return instances.with_masks(masked)
 
 
 def to_batch(instances: FlatInstances, metadata: ShardMetadata) -> pa.RecordBatch:
@@ -106,28 +97,3 @@ def to_batch(instances: FlatInstances, metadata: ShardMetadata) -> pa.RecordBatc
         for column in COLUMNS
     ]
     return pa.record_batch(columns, schema=instance_schema(metadata))
-
-
-def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str, Any]:
-    """Return the counts of sound instances, under their names in the manifest."""
-    from data_prep.instances.count_loops import count_shown
-
-    ids_T, length_R, is_random_R = columns.input_ids, np.diff(columns.token_starts), columns.next_sentence_labels == 1
-    mask_id = ids_T.dtype.type(metadata.special_ids["mask"])
-    as_mask, as_original = count_shown(
-        ids_T, columns.token_starts, columns.masked_positions, columns.masked_starts, columns.masked_ids, mask_id
-    )
-    bin_R = (length_R - 1) * LENGTH_BINS // metadata.max_seq_length
-    return {
-        "rows": len(length_R),
-        "tokens": len(ids_T),
-        "masked_tokens": len(columns.masked_positions),
-        "random_next": int(np.count_nonzero(is_random_R)),  # in sentence order: swapped
-        "random_next_tokens": int(length_R[is_random_R].sum()),
-        "full_length": int(np.count_nonzero(length_R == metadata.max_seq_length)),
-        "shown_as_mask": int(as_mask),
-        # [MASK] itself may be a word of the text; it counts as masked.
-        "shown_as_original": int(as_original),
-        "unknown_tokens": int(np.count_nonzero(ids_T == metadata.special_ids["unk"])),
-        "length_histogram": np.bincount(bin_R, minlength=LENGTH_BINS).tolist(),
-    }

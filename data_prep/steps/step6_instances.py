@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from data_prep.checks.stats import count_instances
 from data_prep.config import BuildConfig
 from data_prep.documents.arrow_files import write_batches
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.records import Counts, Outcome, Tally
 from data_prep.execution.work_units import Build, Results, Unit
-from data_prep.instances.assemble import assemble, count_instances, make_pairs, mask, to_batch
+from data_prep.instances.assemble import assemble, make_pairs, mask, to_batch
 from data_prep.instances.pairs import PairOptions
 from megabert.config.loading import to_dict
 from megabert.errors import DataError

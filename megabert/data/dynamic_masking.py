@@ -47,10 +47,4 @@ class DynamicMasker:
         masked = mask_instances(
             columns.input_ids, columns.token_starts, keys=keys, pieces=self._pieces, options=self._options
         )
-        return columns._replace(
-            input_ids=masked.ids_T,
-            masked_positions=masked.positions_M,
-            masked_ids=masked.original_ids_M,
-            masked_starts=masked.offsets,
-            masked_id_starts=masked.offsets,
-        )
+        return columns.with_masks(masked)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.json_files import parse_json
-from megabert.masking import MaskingOptions, PieceTable
+from megabert.masking import MaskedInstances, MaskingOptions, PieceTable
 
 FORMAT_VERSION = 2
 MAX_BATCH_ROWS = 8192
@@ -132,6 +132,16 @@ class FlatInstances(NamedTuple):
     def masked_counts_of(self, indices: NDArray[np.int64]) -> NDArray[np.integer]:
         """Return the number of positions to predict in some instances."""
         return self.masked_starts[indices + 1] - self.masked_starts[indices]
+
+    def with_masks(self, masked: MaskedInstances) -> Self:
+        """Return the instances with their masks."""
+        return self._replace(
+            input_ids=masked.ids_T,
+            masked_starts=masked.offsets,
+            masked_positions=masked.positions_M,
+            masked_id_starts=masked.offsets,
+            masked_ids=masked.original_ids_M,
+        )
 
     @property
     def predicted_tokens(self) -> NDArray[np.int64]:
