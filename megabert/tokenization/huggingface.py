@@ -5,15 +5,17 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import tokenizers
+from pydantic import Field
 
 from megabert.errors import DataError
 from megabert.files import atomic_path, atomic_write, read_small
 from megabert.full_disk import library_error
+from megabert.json_files import read_json
 from megabert.tokenization.backend import (
     BYTE_BPE,
     WORDPIECE,
@@ -43,6 +45,31 @@ SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
 """SentencePiece models, with which ALBERT, DeBERTa 2 and 3 are published. They are recognised, but not read."""
 
 
+@dataclass(frozen=True)
+class _Added:
+    """A piece as newer files name it."""
+
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    """The settings of ``tokenizer_config.json`` and ``special_tokens_map.json`` that count; None if neither says it."""
+
+    tokenizer_class: str | None = None
+    pad_token: str | _Added | None = None
+    unk_token: str | _Added | None = None
+    cls_token: str | _Added | None = None
+    sep_token: str | _Added | None = None
+    mask_token: str | _Added | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    add_prefix_space: bool | None = None
+
+
+Content = TypeVar("Content")
+_Id = Annotated[int, Field(ge=0, lt=2**31)]
 _HUB_NAME = re.compile(r"(?!runs/|models/|data/)[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -71,12 +98,16 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         DataError: There is no tokenizer, or one of another kind, a file is damaged, or a special piece is missing.
     """
     folder = Path(folder)
-    settings = {**_read_json(folder / "special_tokens_map.json"), **_read_json(folder / "tokenizer_config.json")}
+    settings = _Settings()
+    for path in (folder / "special_tokens_map.json", folder / "tokenizer_config.json"):
+        if path.exists():
+            said = vars(_read_json(path, _Settings)).items()
+            settings = replace(settings, **{name: value for name, value in said if value is not None})
     for name, read in _READERS.items():
         if (folder / name).exists():
             with panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
-                names = _names(settings, kind, backend.get_vocab(), where=str(folder))
+                names = _names(settings, kind, backend.get_vocab())
                 return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
         "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
@@ -169,72 +200,52 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
             atomic_write(folder / name, read_small(source / name))
 
 
-def _names(settings: dict[str, Any], kind: Kind, vocabulary: dict[str, int], *, where: str) -> SpecialNames:
-    """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa).
-
-    Raises:
-        DataError: A setting is neither text nor an added piece with some.
-    """
+def _names(settings: _Settings, kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
+    """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa)."""
     # DeBERTa 2 and 3 are Unigram with BERT's spelling, so the vocabulary decides between the two.
     names = kind.names._asdict()
     for role, bracketed in SpecialNames()._asdict().items():
         if bracketed in vocabulary and names[role] not in vocabulary:
             names[role] = bracketed
-        setting = settings.get(f"{role}_token") or names[role]
-        name = setting.get("content") if isinstance(setting, dict) else setting
-        if not isinstance(name, str):
-            raise DataError(
-                f"{where}: {role}_token is {json.dumps(setting):.80} in tokenizer_config.json or "
-                "special_tokens_map.json, expected text or an object with text under 'content'. "
-                "Fetch the tokenizer again."
-            )
-        names[role] = name
+        setting = getattr(settings, f"{role}_token") or names[role]
+        names[role] = setting.content if isinstance(setting, _Added) else setting
     return SpecialNames(**names)
 
 
-def _read_wordpiece(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
+def _read_wordpiece(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
     vocabulary = _read_vocabulary(path)
-    names = _names(settings, WORDPIECE, vocabulary, where=str(path))
+    names = _names(settings, WORDPIECE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
-    return build_backend(vocabulary, _text_options(settings, path.parent), names), WORDPIECE
+    return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
 
 
-def _read_byte_bpe(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
-    vocabulary, merges = _read_json(path), path.with_name("merges.txt")
+def _read_byte_bpe(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
+    vocabulary, merges = _read_json(path, dict[str, _Id]), path.with_name("merges.txt")
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
     # A merge a line, "left right", in the order in which they were learned, which is the order of application.
     lines = [line for line in read_small(merges).decode().splitlines() if not line.startswith("#version")]
-    unfit = next(
-        (piece for piece, index in vocabulary.items() if type(index) is not int or not 0 <= index < 2**31), None
-    )
-    if unfit is not None:
-        raise DataError(
-            f"{path}: the id of {unfit!r:.80} is {str(vocabulary[unfit])!r:.40}, expected a whole number from 0 on. "
-            "Fetch the file again."
-        )
-    names = _names(settings, BYTE_BPE, vocabulary, where=str(path))
+    names = _names(settings, BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
-    is_prefixed = _switch(settings, "add_prefix_space", path.parent, default=False)
     try:
-        return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=is_prefixed), BYTE_BPE
+        return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=settings.add_prefix_space is True), BYTE_BPE
     except Exception as error:  # tokenizers raises bare Exception, such as for a merge of pieces that it does not know
         raise DataError(f"{merges}: `tokenizers` cannot read it: {error}. Fetch the folder again.") from error
 
 
-def _read_backend(path: Path, settings: dict[str, Any]) -> tuple[tokenizers.Tokenizer, Kind]:
-    state = _read_json(path)
+def _read_backend(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
+    state = _read_json(path, dict[str, Any])
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     except Exception as error:  # tokenizers raises bare Exception
         raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
     kind = kind_of(backend, str(path))
     # transformers lets the settings of a BertTokenizer prevail over the normaliser in tokenizer.json.
-    is_bert_class = str(settings.get("tokenizer_class", "")).startswith("BertTokenizer")
+    is_bert_class = (settings.tokenizer_class or "").startswith("BertTokenizer")
     options = options_of(backend)
     if is_bert_class and options and not options.compose:
-        backend.normalizer = build_normalizer(_text_options(settings, path.parent))
+        backend.normalizer = build_normalizer(_text_options(settings))
     return backend, kind
 
 
@@ -242,25 +253,14 @@ _READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "voca
 """Readers by file name, in order of preference: the first of these files that a folder has is read."""
 
 
-def _text_options(settings: dict[str, Any], folder: Path) -> TextOptions:
+def _text_options(settings: _Settings) -> TextOptions:
     """Read BertTokenizer's settings, whose class lower-cases text by default, and strips accents with the case."""
-    lower = _switch(settings, "do_lower_case", folder, default=True)
+    lower = settings.do_lower_case is not False
     return TextOptions(
         do_lower_case=lower,
-        strip_accents=_switch(settings, "strip_accents", folder, default=lower),
-        tokenize_chinese_chars=_switch(settings, "tokenize_chinese_chars", folder, default=True),
+        strip_accents=lower if settings.strip_accents is None else settings.strip_accents,
+        tokenize_chinese_chars=settings.tokenize_chinese_chars is not False,
     )
-
-
-def _switch(settings: dict[str, Any], name: str, folder: Path, *, default: bool) -> bool:
-    """Return a setting that is true, false, or not said (null); a text such as "no" would count as true."""
-    value = settings.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise DataError(
-            f"{folder / 'tokenizer_config.json'}: {name} is {value!r:.40}, expected true or false. "
-            "Correct it, or fetch the file again."
-        )
-    return default if value is None else value
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
@@ -273,18 +273,8 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
     return {line.rstrip("\r"): index for index, line in enumerate(lines)}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(read_small(path).decode())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Fetch the tokenizer again.") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON: {error}. Fetch the file again.") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: holds a {type(value).__name__}, expected a JSON object. Fetch the file again.")
-    return value
+def _read_json(path: Path, cls: type[Content]) -> Content:
+    return read_json(path, cls, remedy="Fetch the tokenizer again.")
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
