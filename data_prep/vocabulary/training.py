@@ -4,8 +4,10 @@ Documents stream by once: the held-out ones are kept aside (`data_prep.vocabular
 or, for an existing tokenizer, skipped.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from data_prep.execution.work_units import release_memory
 from data_prep.vocabulary.quality import HeldOut, VocabularyReport, measure
@@ -16,7 +18,6 @@ from megabert.tokenization import (
     Pieces,
     Tokenizer,
     byte_bpe_spans,
-    count_spans,
     train_byte_bpe_on,
     train_wordpiece_on,
     wordpiece_spans,
@@ -53,7 +54,7 @@ class VocabularyOptions:
 
 
 def train_vocabulary(
-    documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None, *, max_words: float = float("inf")
+    documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
 ) -> tuple[Tokenizer, VocabularyReport]:
     """Train a vocabulary on all but a held-out part of the documents and measure it there.
 
@@ -62,16 +63,14 @@ def train_vocabulary(
     Args:
         documents: (id, text) of each document, read once. Which are held out depends on ids and seed alone.
         options: Size, case, share held out.
-        max_words: Most different words, told by white space, that are trained on.
 
     Raises:
-        TooManyWords: There are more.
         DataError: There is no text, or it has too many different characters for the size.
     """
     options = options or VocabularyOptions()
     held_out = HeldOut(share=options.held_out_share, seed=options.seed)
     texts = held_out.take_rest(documents)
-    spans = count_spans((spans_of(text, options) for text in texts), max_words)
+    spans = Counter(chain.from_iterable(spans_of(text, options) for text in texts))
     return train_on_spans(spans.items(), held_out, options)
 
 

@@ -21,7 +21,7 @@ from data_prep.execution.records import Counts
 from data_prep.vocabulary.quality import HeldOut, held_out_draw
 from data_prep.vocabulary.training import VocabularyOptions, spans_of
 from megabert.randomness.keyed import mix, string_key, uniform
-from megabert.tokenization import compose, without_endless_words
+from megabert.tokenization import CountedWords, add_up_counts, compose, without_endless_words
 
 LEVELS = 32
 WORDS = pa.schema([("span", pa.string()), ("level", pa.uint8()), ("count", pa.int64())])
@@ -39,7 +39,6 @@ HELD_OUT = pa.schema(
 be held out next."""
 ROWS_PER_MERGE = 1 << 18
 """Counts that are added up at a time."""
-SPANS_PER_BATCH = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -115,27 +114,13 @@ def _levels(hashes: NDArray[np.uint64], share: float) -> NDArray[np.int64]:
     return np.count_nonzero(draws[:, None] < share * 0.5 ** np.arange(LEVELS), axis=1) - 1
 
 
-class CountedWords:
-    """Words with how often each occurs, in the memory of their letters; read as often as is wanted."""
-
-    def __init__(self, table: pa.Table) -> None:
-        """Take a table with the columns ``span`` and ``count``, each span once."""
-        self._table = table
-
-    def __len__(self) -> int:
-        return self._table.num_rows
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        for batch in self._table.to_batches(max_chunksize=SPANS_PER_BATCH):
-            yield from zip(batch["span"].to_pylist(), batch["count"].to_pylist(), strict=True)
-
-    def characters(self) -> Counter[str]:
-        """Return how often each character occurs, outside of endless words and white space."""
-        counts: Counter[str] = Counter()
-        for span, count in self:
-            for character in without_endless_words(span)[0]:
-                counts[character] += count
-        return counts
+def _characters(words: CountedWords) -> Counter[str]:
+    """Return how often each character occurs, outside of endless words and white space."""
+    counts: Counter[str] = Counter()
+    for span, count in words:
+        for character in without_endless_words(span)[0]:
+            counts[character] += count
+    return counts
 
 
 def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
@@ -152,25 +137,19 @@ def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
         waiting += parts[-1].num_rows
         if waiting < ROWS_PER_MERGE and number + 1 < len(paths):
             continue
-        merged = _added_up(pa.concat_tables([merged, *parts]), ["span", "level"])
+        merged = add_up_counts(pa.concat_tables([merged, *parts]), ["span", "level"])
         parts, waiting = [], 0
         while merged.num_rows > most and level < pc.max(merged["level"]).as_py():
             if pc.count_distinct(merged["span"]).as_py() <= most:
                 break
             level += 1
             merged = merged.filter(pc.greater_equal(merged["level"], level))
-    return level, CountedWords(_added_up(merged, ["span"]))
-
-
-def _added_up(table: pa.Table, names: list[str]) -> pa.Table:
-    """Return the sums of counts over rows with equal names."""
-    sums = pa.TableGroupBy(table, names, use_threads=False).aggregate([("count", "sum")])
-    return sums.rename_columns(["count" if name == "count_sum" else name for name in sums.column_names])
+    return level, CountedWords(add_up_counts(merged, ["span"]))
 
 
 def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options: VocabularyOptions) -> HeldOut:
     """Return the documents to measure, and the counts of all others, of a level and above."""
-    held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=words.characters())
+    held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=_characters(words))
     # In random order, for those to measure are the first ones, and are to be from all over the corpus.
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
         rows = checked_table(held_out_path(paths[index]), HELD_OUT)

@@ -7,10 +7,10 @@ from megabert.tokenization.tokenizer import Tokenizer
 from megabert.tokenization.training import (
     DEFAULT_VOCAB_SIZE,
     MAX_TRAINED_WORD,
+    CountedWords,
     Notify,
-    TooManyWords,
+    add_up_counts,
     byte_bpe_spans,
-    count_spans,
     train_byte_bpe,
     train_byte_bpe_on,
     train_wordpiece,

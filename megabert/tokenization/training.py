@@ -7,7 +7,9 @@ Hangul syllables are kept whole.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Self
 
 import pyarrow as pa
 import tokenizers
@@ -39,17 +41,13 @@ MAX_TRAINED_WORD = 5000
 """Characters of the longest word that is learned from. Learning the merges of byte-level BPE takes time that grows with
 the square of a word's length; WordPiece has no pieces for words of more than a hundred characters."""
 # What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
+_WORDS_PER_BATCH = 1 << 16
 _RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 _LONG_SPANS = re.compile(rf"(?<!\S)\S{{{MAX_TRAINED_WORD + 1},}}")
-_WORDS_PER_BATCH = 1 << 16
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer
 _FEED_CHARACTERS = 1 << 16  # characters of such a line, about
 Notify = Callable[[str], None]
 """Called with the name of each part of a training that takes long, when it begins."""
-
-
-class TooManyWords(Exception):
-    """A text has more different words than a training may hold in memory."""
 
 
 def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE, cased: bool = True) -> Tokenizer:
@@ -68,26 +66,8 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZ
         ConfigError: An option is out of its range.
         DataError: The text has no words, or too many different characters for ``vocab_size``.
     """
-    spans = count_spans(map(wordpiece_spans, texts))
+    spans = Counter(chain.from_iterable(map(wordpiece_spans, texts)))
     return train_wordpiece_on(spans.items(), vocab_size=vocab_size, cased=cased)
-
-
-def count_spans(texts: Iterable[Iterable[str]], max_words: float = float("inf")) -> Counter[str]:
-    """Count the spans of texts, which keeps the texts themselves out of memory.
-
-    Args:
-        texts: The spans of each text.
-        max_words: Most different spans.
-
-    Raises:
-        TooManyWords: There are more.
-    """
-    spans: Counter[str] = Counter()
-    for text in texts:
-        spans.update(text)
-        if len(spans) > max_words:
-            raise TooManyWords
-    return spans
 
 
 def wordpiece_spans(text: str) -> Iterator[str]:
@@ -154,7 +134,7 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         ConfigError: An option is out of its range.
         DataError: The text has no words that repeat.
     """
-    spans = count_spans(map(byte_bpe_spans, texts))
+    spans = Counter(chain.from_iterable(map(byte_bpe_spans, texts)))
     return train_byte_bpe_on(spans.items(), vocab_size=vocab_size)
 
 
@@ -242,43 +222,56 @@ def without_endless_words(text: str) -> tuple[str, int]:
     return _LONG_SPANS.sub(lambda span: _RUNS.sub(shortened, span[0]), text), count
 
 
-class _Words:
-    """Words in the order of code points, each with how often it occurs; in the memory of their letters."""
+class CountedWords:
+    """Words or spans with how often each occurs, in the memory of their letters; read as often as is wanted."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table = table.sort_by("word")  # by bytes in UTF-8, which is the order of code points
+        """Take a table with the columns ``span`` and ``count``, each span once."""
+        self._table = table
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int]) -> Self:
+        """Take the counts of a mapping."""
+        return cls(pa.table({"span": pa.array(counts, pa.string()), "count": pa.array(counts.values(), pa.int64())}))
 
     def __len__(self) -> int:
         return self._table.num_rows
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         for batch in self._table.to_batches(max_chunksize=_WORDS_PER_BATCH):
-            yield from zip(batch["word"].to_pylist(), batch["count"].to_pylist(), strict=True)
+            yield from zip(batch["span"].to_pylist(), batch["count"].to_pylist(), strict=True)
+
+    def plus(self, other: "CountedWords") -> "CountedWords":
+        """Return the sums of both."""
+        return CountedWords(add_up_counts(pa.concat_tables([self._table, other._table]), ["span"]))
+
+    def sorted(self) -> "CountedWords":
+        """Return the words in the order of code points, which is the order of their bytes in UTF-8."""
+        return CountedWords(self._table.sort_by("span"))
 
 
-def _split_words(spans: Iterable[tuple[str, int]], options: TextOptions) -> _Words:
+def add_up_counts(table: pa.Table, names: list[str]) -> pa.Table:
+    """Return the sums of the column ``count`` over rows with equal names."""
+    sums = pa.TableGroupBy(table, names, use_threads=False).aggregate([("count", "sum")])
+    return sums.rename_columns(["count" if name == "count_sum" else name for name in sums.column_names])
+
+
+def _split_words(spans: Iterable[tuple[str, int]], options: TextOptions) -> CountedWords:
     """Normalise whitespace-separated spans, split them at punctuation, and count the words."""
     normalizer, splitter = build_normalizer(options), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
-    table = pa.table({"word": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
-
-    def added_up() -> pa.Table:
-        columns = {"word": pa.array(words, pa.string()), "count": pa.array(words.values(), pa.int64())}
-        parts = pa.concat_tables([table, pa.table(columns)])
-        sums = pa.TableGroupBy(parts, "word", use_threads=False).aggregate([("count", "sum")])
-        return sums.rename_columns(["word" if name == "word" else "count" for name in sums.column_names])
-
+    held = CountedWords.of({})
     for span, occurrences in spans:
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(span)):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += occurrences
         if len(words) >= _WORDS_PER_BATCH:  # as Python's strings a million words would take 150 MB
-            table = added_up()
+            held = held.plus(CountedWords.of(words))
             words.clear()
-    return _Words(added_up())
+    return held.plus(CountedWords.of(words)).sorted()
 
 
-def _train_pieces(words: _Words, initial: list[str], fixed: list[str], vocab_size: int) -> list[str]:
+def _train_pieces(words: CountedWords, initial: list[str], fixed: list[str], vocab_size: int) -> list[str]:
     """Return the pieces longer than a character, in the order in which they were learned.
 
     The trainer numbers ``##x`` pieces in the order of a hash map with a random seed, and breaks ties between

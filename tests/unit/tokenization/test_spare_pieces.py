@@ -2,13 +2,13 @@
 
 import hashlib
 import pickle
+from collections import Counter
 
 import pytest
 
 from megabert.errors import ConfigError, DataError
 from megabert.tokenization import (
     byte_bpe_spans,
-    count_spans,
     load_tokenizer,
     save_huggingface,
     train_byte_bpe_on,
@@ -29,9 +29,9 @@ SPELT = ["[unused3]", "aaab [unused3] bbc", "ab[unused7]", "[unused8] [UNUSED3] 
 def train(pieces, vocab_size, spare_pieces=0):
     text = " ".join(WORDS)
     if pieces == "byte_bpe":
-        spans = count_spans([byte_bpe_spans(text)])
+        spans = Counter(byte_bpe_spans(text))
         return train_byte_bpe_on(spans.items(), vocab_size=vocab_size, spare_pieces=spare_pieces)
-    spans = count_spans([wordpiece_spans(text)])
+    spans = Counter(wordpiece_spans(text))
     return train_wordpiece_on(spans.items(), vocab_size=vocab_size, spare_pieces=spare_pieces)
 
 
