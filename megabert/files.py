@@ -215,7 +215,7 @@ def is_anything_open() -> bool:
     return bool(UNDER_WAY) or any(not stream.closed for stream in _LOCKS)
 
 
-def _remove(path: Path, *, ignore_errors: bool = False) -> None:
+def remove_path(path: Path, *, ignore_errors: bool = False) -> None:
     """Remove a file, a link or a whole folder, if there is one; or as much of a folder as can be removed."""
     shutil.rmtree(path, ignore_errors=ignore_errors) if path.is_dir() and not path.is_symlink() else path.unlink(
         missing_ok=True
@@ -226,7 +226,7 @@ def remove_under_way() -> None:
     """Remove the temporary files and folders of a process that ends."""
     for path in list(UNDER_WAY):
         with suppress(OSError):
-            _remove(path, ignore_errors=True)
+            remove_path(path, ignore_errors=True)
 
 
 def remove_killed_writes(root: Path, patterns: Iterable[str]) -> None:
@@ -237,7 +237,7 @@ def remove_killed_writes(root: Path, patterns: Iterable[str]) -> None:
         patterns: Where the lock's holder has temporary files, as globs.
     """
     for path in [path for pattern in patterns for path in root.glob(pattern) if is_temporary(path)]:
-        _remove(path)
+        remove_path(path)
 
 
 def is_temporary(path: Path) -> bool:
@@ -303,7 +303,7 @@ def under_way(path: Path) -> Iterator[Path]:
         raise
     finally:
         with suppress(OSError):
-            _remove(temporary, ignore_errors=True)
+            remove_path(temporary, ignore_errors=True)
         UNDER_WAY.discard(temporary)
 
 

@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -34,6 +33,7 @@ from megabert.files import (
     open_lock,
     read_small,
     refuse_linked_folders,
+    remove_killed_writes,
     try_lock,
 )
 from megabert.path_arguments import takes_paths
@@ -92,6 +92,8 @@ class BuildState:
 
 FOLDERS = ("work", "work/*", "documents", "tokenizer", "instances", "instances/*", "instances/*/tokenizer")
 """Folders of a build."""
+TEMPORARIES = ("**/.*.tmp", "**/.*.tmp.old")
+"""Temporary files and folders of one that was killed; the lock says that nobody writes them."""
 
 
 @contextmanager
@@ -126,23 +128,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
         stream.truncate(0)
         stream.write(f"host {socket.gethostname()}, process {os.getpid()}\n")
         stream.flush()
-        _remove_leftovers(folder)
+        remove_killed_writes(folder, TEMPORARIES)
         try:
             yield
         except KeyboardInterrupt:  # the workers were killed in the middle of their files
-            _remove_leftovers(folder)
+            remove_killed_writes(folder, TEMPORARIES)
             raise
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files and folders of a build that was killed; the lock says that nobody writes them."""
-    for path in [*folder.rglob(".*.tmp"), *folder.rglob(".*.tmp.old")]:
-        if not is_temporary(path):  # somebody else's, such as .mine.tmp
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inputs: list[InputRecord]) -> BuildState:

@@ -6,11 +6,11 @@ The new settings are recorded between the two, so a kill anywhere leaves a folde
 """
 
 import os
-import shutil
 from pathlib import Path
 
 from data_prep.execution.dependence import STEPS, Config, Part, are_shards_as_before, first_changed
 from megabert.errors import ConfigError
+from megabert.files import remove_path
 
 PLAN_NAME = STEPS["plan"].output
 SET_ASIDE = {
@@ -40,9 +40,9 @@ def make_way(folder: Path, old: Config, new: Config, *, keeps_documents: bool) -
     steps = {name: step for name, step in STEPS.items() if step.part >= first and step.output not in kept}
     aside = SET_ASIDE.values() if first <= Part.VOCABULARY else ()
     for path in (*stale, *(folder / name for name in (*(step.output for step in steps.values()), *aside))):
-        _remove(path)
+        remove_path(path)
     for name in (*(f"instances-{path.name}" for path in stale), *steps):
-        _remove(folder / "work" / "records" / f"{name}.jsonl")
+        remove_path(folder / "work" / "records" / f"{name}.jsonl")
 
 
 def require_plain_documents(folder: Path, old: Config) -> None:
@@ -67,10 +67,3 @@ def set_aside(folder: Path) -> None:
     for name, goal in SET_ASIDE.items():
         if (folder / name).exists():
             os.replace(folder / name, folder / goal)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -24,38 +24,17 @@ class Part(IntEnum):
     """Step 6: shards."""
 
 
-FIRST_PART: dict[str, Part] = {
-    "sources.input": Part.TEXT,
-    "sources.name": Part.TEXT,
-    "sources.format": Part.TEXT,
-    "sources.encoding": Part.TEXT,
-    "sources.field": Part.TEXT,
-    "sources.weight": Part.DOCUMENTS,
-    "clean": Part.TEXT,
-    "max_bad_share": Part.TEXT,
-    "language": Part.TEXT,
-    "chunk_mib": Part.TEXT,
-    # A vocabulary holds out documents of its own (5%, by another hash), so no share below changes it.
-    "tokenizer": Part.VOCABULARY,
-    "pieces": Part.VOCABULARY,
-    "vocab_size": Part.VOCABULARY,
-    "spare_pieces": Part.VOCABULARY,
-    "uncased": Part.VOCABULARY,
-    "validation_share": Part.DOCUMENTS,
-    "objective": Part.DOCUMENTS,  # how many documents each split needs
-    "min_tokens": Part.DOCUMENTS,  # documents that are too short are counted
-    "buckets": Part.DOCUMENTS,
-    "lengths": Part.INSTANCES,
-    "pairing": Part.INSTANCES,
-    "masking": Part.INSTANCES,
-    "mask_unit": Part.INSTANCES,
-    "dupe_factor": Part.INSTANCES,
-    "short_seq_prob": Part.INSTANCES,
-    "masked_lm_prob": Part.INSTANCES,
-    "max_predictions_per_seq": Part.INSTANCES,
-    "seed": Part.INSTANCES,
-    "shard_mib": Part.INSTANCES,
+_SETTINGS = {
+    Part.TEXT: "sources.input sources.name sources.format sources.encoding sources.field clean max_bad_share language "
+    "chunk_mib",
+    # A vocabulary holds out documents of its own (5%, by another hash), so no share of the documents changes it.
+    Part.VOCABULARY: "tokenizer pieces vocab_size spare_pieces uncased",
+    # The objective says how many documents each split needs; documents below min_tokens are counted.
+    Part.DOCUMENTS: "sources.weight validation_share objective min_tokens buckets",
+    Part.INSTANCES: "lengths pairing masking mask_unit dupe_factor short_seq_prob masked_lm_prob "
+    "max_predictions_per_seq seed shard_mib",
 }
+FIRST_PART: dict[str, Part] = {name: part for part, names in _SETTINGS.items() for name in names.split()}
 """First part that depends on each setting."""
 
 
