@@ -1,5 +1,6 @@
-"""Counts the lines of Python in a commit, by kind: ``python benchmarks/reading/lines.py REV PATH...``."""
+"""Counts the lines of Python in a commit, by kind: ``python benchmarks/reading/lines.py HEAD megabert data_prep``."""
 
+import argparse
 import ast
 import io
 import subprocess
@@ -10,7 +11,11 @@ from collections import Counter
 
 def main() -> None:
     """Print how many lines of code, comments, docstrings and blank ones the files have."""
-    revision, *paths = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("revision", metavar="REV", help="a commit, such as HEAD")
+    parser.add_argument("paths", metavar="PATH", nargs="+", help="folders or files of the commit, such as megabert")
+    options = parser.parse_args()
+    revision, paths = options.revision, options.paths
     kinds: Counter[str] = Counter()
     for path in _git("ls-tree", "-r", "--name-only", revision, "--", *paths).split():
         if path.endswith(".py"):
@@ -19,7 +24,10 @@ def main() -> None:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(["git", *arguments], stdout=subprocess.PIPE, text=True)
+    if done.returncode:  # git has said why
+        sys.exit(done.returncode)
+    return done.stdout
 
 
 def kinds_of(text: str) -> list[str]:

@@ -152,9 +152,7 @@ def test_switch_that_is_not_true_or_false_is_refused(name, value, tmp_path, mini
         shutil.copy(minilm_folder / file, tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, name: value}))
-    with pytest.raises(
-        DataError, match=rf"tokenizer_config\.json: damaged .*{name}: Input should be a valid bool"
-    ):
+    with pytest.raises(DataError, match=rf"tokenizer_config\.json: damaged .*{name}: Input should be a valid bool"):
         load_tokenizer(tmp_path)
 
 
