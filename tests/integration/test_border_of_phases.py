@@ -1,5 +1,6 @@
 """Where a longer phase begins with new positions: the rows themselves, a kill -9, a move, and a rollback to there."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,18 +20,17 @@ def table_at(run: Run, step: int) -> torch.Tensor:
     return read_masters(find_checkpoint(run.run_dir / "checkpoints", step))[POSITIONS]
 
 
-def killed_at_border(run_dir: Path, shards: Path, ranks: int = 2, engine: str = "zero1") -> Run:
-    """Return a run whose ranks have killed themselves between filling the rows and the first step with them."""
-    program = "integration.programs.killed_at_border"
-    run = Run(run_dir, shards, ranks=ranks, flags={**TILED, "engine": engine}, module=program)
+def killed_at_border(run_dir: Path, shards: Path, **flags: object) -> Run:
+    """Return a run whose two ranks have killed themselves between filling the rows and the first step with them."""
+    run = Run(run_dir, shards, ranks=2, flags=flags, module="integration.programs.killed_at_border")
     assert run.finish() != 0
     assert list(run.losses()) == list(range(1, END + 1))
     return run
 
 
-def resume_elsewhere(expected: Run, killed: Run, ranks: int, engine: str) -> float:
+def resume_elsewhere(expected: Run, run_dir: Path, ranks: int, engine: str) -> float:
     """Resume a killed run with other ranks and another stage; return the largest relative difference of a loss."""
-    run = Run(killed.run_dir, killed.data, ranks=ranks, flags={**TILED, "engine": engine})
+    run = Run(run_dir, expected.data, ranks=ranks, flags={**expected.flags, "engine": engine})
     run.finish_well()
     assert run.losses().keys() == expected.losses().keys()
     return max(abs(run.losses()[step] / loss - 1) for step, loss in expected.losses().items())
@@ -59,8 +59,8 @@ def test_only_the_second_phase_differs_from_a_run_that_keeps_its_rows(tiled_run,
 
 
 def test_killed_at_the_border_resumes_with_other_ranks_and_stage(tiled_run, shards, tmp_path):
-    killed = killed_at_border(tmp_path / "run", shards)
-    assert resume_elsewhere(tiled_run, killed, ranks=3, engine="zero3") < 1e-6
+    killed = killed_at_border(tmp_path / "run", shards, **TILED)
+    assert resume_elsewhere(tiled_run, killed.run_dir, ranks=3, engine="zero3") < 1e-6
 
 
 def test_rollback_to_the_border_fills_the_rows_again(shards, tmp_path):
@@ -74,24 +74,37 @@ def test_rollback_to_the_border_fills_the_rows_again(shards, tmp_path):
     assert [row["train/rollbacks"] for row in run.rows() if row["step"] > END and "train/loss" in row] == [1] * 5
 
 
+STAGES = ["zero0", "zero1", "zero2", "zero3"]
+
+
+@pytest.fixture(scope="session")
+def killed_on(shards, made_once):
+    """``killed_on(engine)`` is the folder of a run that was killed at the border on that stage; copy it."""
+
+    def run_dir_of(engine: str) -> Path:
+        made = made_once(f"killed_{engine}", lambda at: killed_at_border(at / "run", shards, **TILED, engine=engine))
+        return made / "run"
+
+    return run_dir_of
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
-def test_killed_at_the_border_resumes_bit_for_bit(shards, tmp_path, engine):
-    whole = Run(tmp_path / "whole", shards, ranks=2, flags={**TILED, "engine": engine})
-    whole.finish_well()
-    killed = killed_at_border(tmp_path / "run", shards, engine=engine)
-    resumed = Run(killed.run_dir, shards, ranks=2, flags={**TILED, "engine": engine})
-    resumed.finish_well()
+@pytest.mark.parametrize("engine", STAGES)
+def test_killed_at_the_border_resumes_bit_for_bit(shards, killed_on, tmp_path, engine):
+    whole, resumed = (Run(tmp_path / name, shards, ranks=2, flags={**TILED, "engine": engine}) for name in "ab")
+    shutil.copytree(killed_on(engine), resumed.run_dir)
+    for run in (whole, resumed):
+        run.finish_well()
     assert_equal_runs(resumed, whole)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("engine", STAGES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("first", ["zero0", "zero1", "zero2", "zero3"])
-def test_killed_at_the_border_and_moved_to_every_stage(tiled_run, shards, tmp_path, first, ranks, engine):
-    killed = killed_at_border(tmp_path / "run", shards, engine=first)
-    difference = resume_elsewhere(tiled_run, killed, ranks, engine)
+@pytest.mark.parametrize("first", STAGES)
+def test_killed_at_the_border_and_moved_to_every_stage(tiled_run, killed_on, tmp_path, first, ranks, engine):
+    run_dir = Path(shutil.copytree(killed_on(first), tmp_path / "run"))
+    difference = resume_elsewhere(tiled_run, run_dir, ranks, engine)
     print(f"\n2 ranks, {first} -> {ranks} ranks, {engine}: largest relative difference {difference:.1e}")
     assert difference < 1e-6
 
@@ -102,8 +115,5 @@ def test_killed_run_with_shifted_positions_resumes_with_other_ranks_and_stage(sh
     shifted = {"phases.0.position_offset": "random", "phases.1.position_offset": "random"}
     whole = Run(tmp_path / "whole", shards, ranks=2, flags=shifted)
     whole.finish_well()
-    run = Run(tmp_path / "run", shards, ranks=2, flags=shifted, module="integration.programs.killed_at_border")
-    assert run.finish() != 0
-    moved = Run(run.run_dir, shards, ranks=ranks, flags={**shifted, "engine": engine})
-    moved.finish_well()
-    assert max(abs(moved.losses()[step] / loss - 1) for step, loss in whole.losses().items()) < 1e-6
+    killed = killed_at_border(tmp_path / "run", shards, **shifted)
+    assert resume_elsewhere(whole, killed.run_dir, ranks, engine) < 1e-6
