@@ -3,7 +3,7 @@
     python -m benchmarks.positions [--seeds 1 2 3] [--chains ...] [--work DIR] [--results FILE] [--svg FILE] [--report]
 
 A BERT of two layers, 128 wide, is trained on the bundled English corpus by LAMB, 4,096 tokens per step: 600 steps of
-length 32, 300 of 128, 100 of 512. At each border the chains are forks of one checkpoint, so that they differ in the new
+length 32, 300 of 128, 150 of 512. At each border the chains are forks of one checkpoint, so that they differ in the new
 rows of the position table alone. ``offset`` has a chain of its own, which spreads short instances over all 512
 positions from the first step on. Finished cells are lines of --results: the same command continues, also inside a cell
 that was killed. --report runs nothing.
@@ -21,8 +21,9 @@ from benchmarks.positions.cells import PARENTS, STRETCHES, Cell, run_cell
 from megabert.text_tables import render_table
 
 HERE = Path(__file__).parent
-SHOWN_AT = (0.05, 0.15, 0.25, 0.5, 1.0)
+SHOWN_AT = (0.1, 0.2, 0.3, 0.5, 1.0)
 """Shares of a phase's steps that the table has a column for."""
+ROWS = ("keep", "tile", "tile, zero moments", "offset")
 Result = dict[str, Any]
 
 
@@ -32,9 +33,8 @@ def chosen(results: list[Result], length: int, chain: str) -> list[Result]:
 
 
 def chains_of(results: list[Result], length: int) -> list[str]:
-    """Return the chains that have entered the phase of a length, in the order of ``PARENTS``."""
-    names = dict.fromkeys(chain for _, chain in PARENTS)
-    return [name for name in names if chosen(results, length, name)]
+    """Return the chains that have entered the phase of a length, in the order in which they are shown."""
+    return [name for name in ROWS if chosen(results, length, name)]
 
 
 def steps_saved(result: Result, kept: list[Result]) -> float | None:

@@ -22,7 +22,7 @@ class Stretch(NamedTuple):
     scored_every: int
 
 
-STRETCHES = (Stretch(32, 600, 0.015, 100), Stretch(128, 300, 0.01, 20), Stretch(512, 100, 0.005, 10))
+STRETCHES = (Stretch(32, 600, 0.015, 100), Stretch(128, 300, 0.01, 20), Stretch(512, 150, 0.015, 15))
 BUILD = (
     *("--language", "en", "--uncased", "--vocab-size", "2048", "--masked-lm-prob", "0.4", "--dupe-factor", "10"),
     *("--validation-share", "0.06", "--lengths", *(str(stretch.length) for stretch in STRETCHES)),
