@@ -107,14 +107,14 @@ def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
     DeBERTa has no fused attention. It also keeps scaled queries and values, and for every pair of tokens the float32
     probability, whether it is dropped, and the product of both. Sequences are taken to be as long as the model allows.
 
-    ModernBERT keeps both projections of the feed-forward, GELU of the first and their product, and inputs and outputs
-    of two LayerNorms.
+    ModernBERT keeps both projections of the feed-forward and their gated product, and inputs and outputs of two
+    LayerNorms.
 
     Args:
         model: The model's sizes.
         size: Bytes per element.
     """
-    inner = 4 if model.traits.is_pre_norm else 2
+    inner = 3 if model.traits.is_pre_norm else 2
     elements = 8 * model.hidden_size + inner * model.intermediate_size
     if model.pos_att_type:
         pairs = model.num_attention_heads * model.max_position_embeddings

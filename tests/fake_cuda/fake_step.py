@@ -32,6 +32,16 @@ def steps(
         return seen, engine.fragments
 
 
+def peak_bytes(sizes: dict[str, Any], *, tokens: int, length: int) -> int:
+    """Return the most bytes that the device holds in a step of a model of these sizes, ZeRO-1, two ranks."""
+    watch = Watch()
+    with fake_gpu(watch, 2), watch:
+        config = ModelConfig(**sizes)
+        engine, world = fake_engine(lambda: build_model(config, ops=ops_of(config.family)), world_size=2)
+        _step(engine, world, tokens=tokens, length=length)
+    return watch.memory.peak
+
+
 def validations(*, family: str = "bert", world_size: int = 1, number: int = 2) -> list[Seen]:
     """Validate some times, each time after a step, whose weights are still on their way; return what was seen."""
     watch, seen = Watch(), []
@@ -51,10 +61,10 @@ def _engine_of(family: str, **options: Any) -> tuple[Any, Any]:
     return fake_engine(lambda: build_model(config, ops=ops_of(family)), **options)
 
 
-def _step(engine: Any, world: Any) -> None:
+def _step(engine: Any, world: Any, **sizes: int) -> None:
     batch = StepBatch(
         number=1,
-        micro_batches=_micro_batches(MICRO_STEPS),
+        micro_batches=_micro_batches(MICRO_STEPS, **sizes),
         num_masked=300,
         num_instances=16,
         num_tokens=2048,
@@ -64,5 +74,5 @@ def _step(engine: Any, world: Any) -> None:
     step.update(engine, batch, sums, StepSettings(lr=1e-3), world)
 
 
-def _micro_batches(number: int) -> list[Any]:
-    return [probe_batch(tokens=1024, length=128) for _ in range(number)]
+def _micro_batches(number: int, *, tokens: int = 1024, length: int = 128) -> list[Any]:
+    return [probe_batch(tokens=tokens, length=length) for _ in range(number)]

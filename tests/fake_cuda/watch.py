@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from fake_cuda.memory import Memory
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -74,6 +75,7 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen = Seen()
+        self.memory = Memory()
         self.under_way: list[Work] = []
         self._pinned: dict[int, Tensor] = {}
 
@@ -90,6 +92,9 @@ class Watch(TorchDispatchMode):
                 is_written = bool(argument.alias_info and argument.alias_info.is_write)
                 for tensor in _tensors(value):
                     self.touch(tensor, name, is_written=is_written)
+        for tensor in _tensors(out):
+            if tensor.device.type == "cuda":
+                self.memory.hold(tensor)
         self._check_devices(name, args, kwargs, out, inputs)
         return out
 

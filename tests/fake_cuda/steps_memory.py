@@ -1,0 +1,77 @@
+"""How much of a GPU's memory a step takes: bytes per token, counted from the tensors that are alive at once."""
+
+from dataclasses import replace
+
+import pytest
+from fake_cuda import fake_step
+from fake_cuda.fake_gpu import ops_of
+from fake_cuda.fake_step import peak_bytes
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import PhaseConfig, RunConfig
+from megabert.models import layers
+from megabert.planning.memory import activation_bytes_per_layer, estimate_memory
+
+BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+MODERNBERT_LARGE = BERT_LARGE | {
+    "family": "modernbert", "num_hidden_layers": 28, "intermediate_size": 2624, "vocab_size": 50_368,
+    "max_position_embeddings": 8192,
+}  # fmt: skip
+LARGE = {
+    "BERT-Large at 128": (BERT_LARGE | {"vocab_size": 30_522}, 128, 795_000),
+    "BERT-Large at 512": (BERT_LARGE | {"vocab_size": 30_522}, 512, 796_000),
+    "ModernBERT-large at 1,024": (MODERNBERT_LARGE, 1024, 919_000),
+}
+"""Models, lengths, and the most bytes per token: what they are today."""
+SMALL = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 1000}
+TOKENS = 8192
+
+
+def bytes_per_token(sizes, *, layers: int, length: int) -> float:
+    """Return the bytes that one more token takes; weights and the optimizer's states are left out by that."""
+    sizes = sizes | {"num_hidden_layers": layers}
+    few, many = (peak_bytes(sizes, tokens=tokens, length=length) for tokens in (TOKENS, 2 * TOKENS))
+    return (many - few) / TOKENS
+
+
+def of_all_layers(sizes, *, length: int) -> float:
+    """Return bytes per token of the whole model, by what a third layer adds: each further one adds the same."""
+    two, three = (bytes_per_token(sizes, layers=layers, length=length) for layers in (2, 3))
+    return two + (sizes["num_hidden_layers"] - 2) * (three - two)
+
+
+@pytest.mark.parametrize(("sizes", "length", "bound"), LARGE.values(), ids=LARGE)
+def test_large_models_need_no_more_bytes_per_token_than_today(sizes, length, bound):
+    counted = of_all_layers(sizes, length=length)
+    assert 0.98 * bound < counted < bound
+    phase = PhaseConfig(max_seq_length=length, steps=1, global_batch_size=1, learning_rate=1e-4)
+    config = RunConfig(model=ModelConfig(**sizes), precision="bf16", phases=(phase,))
+    estimate = estimate_memory(config, parameters=1, zero_stage=1, world_size=2, micro_batch_tokens=1).activations
+    assert counted < estimate < 1.08 * counted
+
+
+@pytest.mark.parametrize("family", ["bert", "deberta", "modernbert"])
+def test_a_layer_keeps_what_the_estimate_counts(family):
+    sizes = SMALL | {"family": family}
+    two, three = (bytes_per_token(sizes, layers=layers, length=512) for layers in (2, 3))
+    counted = activation_bytes_per_layer(ModelConfig(**sizes, num_hidden_layers=3), 2)
+    assert counted <= three - two < 1.01 * counted
+
+
+def test_tensors_that_somebody_keeps_are_seen(monkeypatch):
+    forward, kept = layers.LayerNorm.forward, []
+    expected = bytes_per_token(SMALL, layers=2, length=128)
+
+    def keep(norm, *given):
+        kept.append(forward(norm, *given))
+        return kept[-1]
+
+    monkeypatch.setattr(layers.LayerNorm, "forward", keep)
+    assert bytes_per_token(SMALL, layers=2, length=128) > expected + 2 * 2 * 256
+
+
+def test_a_result_that_is_kept_beside_its_input_is_seen(monkeypatch):
+    sizes = SMALL | {"family": "modernbert"}
+    expected = bytes_per_token(sizes, layers=2, length=512)
+    monkeypatch.setattr(fake_step, "ops_of", lambda family: replace(ops_of(family), bias_gelu="torch"))
+    assert bytes_per_token(sizes, layers=2, length=512) == pytest.approx(expected + 2 * 1024, rel=1e-3)
