@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from megabert.config.model import ModelConfig
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import GPUS
-from megabert.planning.step_time import Cluster, Communication, StepWork, step_time
+from megabert.planning.step_time import Cluster, Communication, StepWork, datasheet_rates, step_time
 
 BERT_LARGE = ModelConfig(preset="large", vocab_size=30_522)
 BERT_LARGE_PARAMETERS = 336_232_258
@@ -187,8 +187,7 @@ def _seconds(system: Published, gpus: int, efficiency: float) -> float:
             _work(phase, gpus, system.batches.get(gpus, phase.global_batch_size)),
             cluster,
             system.communication,
-            efficiency=efficiency,
-            precision="fp16",
+            datasheet_rates(cluster, efficiency=efficiency, precision="fp16"),
         ).total_s
         for phase in system.phases
     )

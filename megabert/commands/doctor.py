@@ -5,9 +5,15 @@ process per GPU (two without) and has them all-reduce. As a task of srun, or und
 job, and names the node where something fails. Exit code 0: fit; 2: something that training needs fails; 75: a SIGTERM
 or SIGUSR1 came in between.
 
+With --prove it also holds every op, collective, engine and checkpoint against a reference, on all ranks and in the
+shapes and the precision of a run, and measures the rates that decide its time: minutes before a week. It takes the
+flags of megabert pretrain. With --save it writes the rates for megabert estimate --measured.
+
 Examples:
   megabert doctor
   megabert doctor --device cuda --run-dir runs/large --json
+  megabert doctor --prove --recipe bert_base --data.path data --save proof.json
+  torchrun --nproc_per_node 8 -m megabert doctor --prove --save proof.json
   srun --ntasks-per-node=8 megabert doctor --quick --run-dir runs/large
 """
 
@@ -15,12 +21,20 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser
+from megabert.command_line.program import Parser, refuse_flags
 from megabert.command_line.terminal import loading
+from megabert.config.loading import load_run_config, shipped_names
+from megabert.config.run import RunConfig
 from megabert.distributed.environments import own_rank
 from megabert.errors import EXIT_STOPPED
+from megabert.files import atomic_write
 from megabert.training.recovery.stop_signals import StopSignals
 
+IDLE = (
+    *("name", "seed", "fork", "init_from", "init_tiling", "init_vocabulary", "average", "shards"),
+    *("logging", "watchdog", "rollback", "validation", "checkpoint"),
+)
+"""Fields of a run that no check depends on."""
 EXIT_UNFIT = 2
 """Exit code of a verdict that is not fit, as of a ConfigError: something of the machine or the job must be changed."""
 
@@ -32,21 +46,52 @@ def add_arguments(parser: Parser) -> None:
     parser.add_device()
     text = "where a run would write (default: runs); need not exist"
     parser.add_argument("--run-dir", type=Path, default=Path("runs"), metavar="DIR", help=text)
+    text = "also hold ops, collectives, engines and a checkpoint against references, and measure rates"
+    parser.add_argument("--prove", action="store_true", help=text)
+    text = "--prove: write findings and rates as JSON, for megabert estimate --measured"
+    parser.add_argument("--save", type=Path, metavar="FILE", help=text)
+    parser.add_rule("--save", needs=["--prove"])
+    text = f"--prove: what would be trained: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
+    parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
+    parser.add_rule("--recipe", needs=["--prove"])
+    parser.add_config_files(under="the recipe")
+    parser.add_rule("--config", needs=["--prove"])
+    parser.add_rule("--quick", excludes=["--prove"])
+    own = ("quick", "prove", "json", "device", "run-dir")
+    fields = ("recipe", "data.path", "precision", "engine", "micro-batch-tokens", "save")
+    parser.add_fields(RunConfig, first=(*own, *fields), without=IDLE)
 
 
 def run(options: Namespace) -> int:
     """Examine, print, and tell by the exit code."""
+    if not options.prove:
+        flags = [f"--{flag.path.replace('_', '-')}" for flag in options.field_flags]
+        refuse_flags(flags, options.given, "without --prove")
+    config = load_run_config(options.recipe, options.config, options.fields) if options.prove else None
     with StopSignals("the checks") as stop:
         with loading("PyTorch"):
             from megabert.doctor.examination import examine
             from megabert.doctor.finding import is_fit, render
 
-        findings = examine(options.run_dir, device=options.device, is_quick=options.quick)
+        # A proof begins with what differs between nodes: on ranks that do not meet, nothing else can run.
+        is_quick = options.quick or options.prove
+        findings, measured = examine(options.run_dir, device=options.device, is_quick=is_quick), None
+        if config is not None and is_fit(findings) and not stop.received:
+            from megabert.doctor.proof import prove
+            from megabert.json_files import to_json
+
+            proof = prove(config, options.run_dir, device=options.device)
+            findings, measured = [*findings, *proof.findings], proof.measured and to_json(proof.measured)
     if own_rank() != "0":
         return 0  # rank 0 has the verdict; another rank's bad exit would end it before it is printed
     verdict = is_fit(findings)
     as_json = {"fit": verdict, "findings": [vars(finding) for finding in findings]}
-    print(json.dumps(as_json, indent=2) if options.json else render(findings), flush=True)
+    if options.prove:
+        as_json["measured"] = measured
+    text = json.dumps(as_json, indent=2)
+    if options.save:
+        atomic_write(options.save, text + "\n")
+    print(text if options.json else render(findings), flush=True)
     if stop.received:
         return EXIT_STOPPED
     return 0 if verdict else EXIT_UNFIT

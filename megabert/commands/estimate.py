@@ -3,20 +3,24 @@
 It prints memory by ZeRO stage and token budget, FLOPs, days per phase, disk of the checkpoints, passes over the corpus.
 
 Fields of the configuration are flags by their path, as for megabert pretrain. Times follow from datasheets and one
-fitted number, the share of the peak while computing; docs/scaling.md compares them with published systems.
+fitted number, the share of the peak while computing; docs/scaling.md compares them with published systems. With
+--measured they follow from the rates that megabert doctor --prove has measured on the machines themselves.
 
 Examples:
   megabert estimate --recipe bert_large --nodes 8 --gpus 8 --gpu h200
   megabert estimate --recipe bert_base --gpu a100 --hours 24 --data.path data --engine zero2
+  megabert estimate --recipe bert_large --measured proof.json --nodes 16
 """
 
 import json
 from argparse import Namespace
+from pathlib import Path
 
 from megabert.command_line.program import Parser, bounded, number, positive
 from megabert.config.loading import load_run_config, shipped_names
 from megabert.config.run import RunConfig
 from megabert.observability.gpus import GPUS, gpu_by_name
+from megabert.observability.measured import read_measured
 
 IDLE = (
     *("name", "seed", "z_loss", "fork", "init_from", "init_tiling", "init_vocabulary"),
@@ -31,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
     parser.add_config_files(under="the recipe")
     parser.add_argument("--gpu", default="h200", metavar="KIND", help=f"GPU: {', '.join(GPUS)} (default: h200)")
-    parser.add_argument("--nodes", type=positive, default=1, metavar="N", help="machines (default: 1)")
+    parser.add_argument("--nodes", type=positive, metavar="N", help="machines (default: 1)")
     parser.add_argument("--gpus", type=positive, metavar="M", help="GPUs per node (default: 8; v100: 16)")
     parser.add_argument(
         "--hours", type=bounded(number, above=0), metavar="H", help="also say how many steps fit into H hours"
@@ -40,8 +44,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--instances", type=positive, metavar="N", help=text)
     text = "share of the peak while computing (default: published runs')"
     parser.add_argument("--efficiency", type=bounded(number, above=0, most=1), metavar="SHARE", help=text)
+    text = "take the rates of machines from here (doctor --prove --save FILE); nodes and GPUs by default too"
+    parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
+    parser.add_rule("--measured", excludes=["--gpu", "--efficiency"])
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    job = ("recipe", "gpu", "nodes", "gpus", "hours")
+    job = ("recipe", "gpu", "nodes", "gpus", "measured", "hours")
     first = (*job, "data.path", "instances", "engine", "micro-batch-tokens", "json")
     parser.add_fields(RunConfig, first=first, without=IDLE)
 
@@ -52,10 +59,14 @@ def run(options: Namespace) -> int:
     gpu = gpu_by_name(options.gpu)
     from megabert.planning.estimate import estimate
     from megabert.planning.estimate_page import estimate_as_dict, render_estimate
-    from megabert.planning.step_time import Cluster
+    from megabert.planning.step_time import Cluster, measured_cluster
 
-    cluster = Cluster(gpu=gpu, nodes=options.nodes, gpus_per_node=options.gpus or gpu.gpus_per_node)
-    needs = estimate(config, cluster, efficiency=options.efficiency, instances=options.instances)
+    measured = options.measured and read_measured(options.measured)
+    if measured:
+        cluster = measured_cluster(measured, nodes=options.nodes, gpus_per_node=options.gpus)
+    else:
+        cluster = Cluster(gpu=gpu, nodes=options.nodes or 1, gpus_per_node=options.gpus or gpu.gpus_per_node)
+    needs = estimate(config, cluster, efficiency=options.efficiency, instances=options.instances, measured=measured)
     if options.json:
         print(json.dumps(estimate_as_dict(needs, hours=options.hours), indent=2))
     else:

@@ -1,5 +1,6 @@
 """This host without its devices: versions, limits, the run folder's disk, SLURM. Nothing here needs torch."""
 
+import errno
 import importlib
 import importlib.util
 import locale
@@ -87,24 +88,42 @@ def check_limits() -> list[Finding]:
 def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
     """Write, sync, read and delete a file where the run folder is, or will be; nothing is left over."""
     folder = existing_folder(run_dir)
-    size = QUICK_BYTES if is_quick else FULL_BYTES
-    path = folder / f".megabert-doctor-{uuid.uuid4().hex}"
     try:
-        write_s, read_s = _time_file(path, size)
+        write_rate, read_rate = time_disk(folder, QUICK_BYTES if is_quick else FULL_BYTES)
     except OSError as error:
-        remedy = "Name a folder that you may write and that has space: --run-dir."
-        return [failure("disk", f"{folder}: cannot be written ({error.strerror})", remedy)]
-    finally:
-        path.unlink(missing_ok=True)
+        return [describe_disk_error(folder, error)]
     free = shutil.disk_usage(folder).free / 2**30
     text = f"{folder} can be written"
     if not is_quick:
-        mib = size / 2**20
-        speed = f"{mib / write_s:.0f} MiB/s written and synced, {mib / read_s:.0f} MiB/s read (perhaps from memory)"
+        speed = f"{write_rate:.0f} MiB/s written and synced, {read_rate:.0f} MiB/s read (perhaps from memory)"
         text = f"{folder}: {speed}, {free:.0f} GiB free"
     is_enough = free >= MIN_FREE_GIB
     text += "" if is_enough else f", but has less than {MIN_FREE_GIB:g} GiB free"
     return [verdict_on("disk", is_enough, text, "megabert pretrain --dry-run says what the checkpoints take.")]
+
+
+def time_disk(folder: Path, size: int) -> tuple[float, float]:
+    """Write and sync a file of ``size`` bytes, read it back and delete it; return the MiB/s of both.
+
+    Raises:
+        OSError: The folder cannot be written; with ``EIO`` also if other bytes came back than were written.
+    """
+    path = folder / f".megabert-doctor-{uuid.uuid4().hex}"
+    try:
+        write_s, read_s = _time_file(path, size)
+    finally:
+        path.unlink(missing_ok=True)
+    return size / 2**20 / write_s, size / 2**20 / read_s
+
+
+def describe_disk_error(folder: Path, error: OSError) -> Finding:
+    """Return the finding about a folder where ``time_disk`` has failed."""
+    if error.errno == errno.EIO:
+        return failure(
+            "disk", f"{folder}: {error.strerror}", "Take another file system (--run-dir): this one is broken."
+        )
+    remedy = "Name a folder that you may write and that has space: --run-dir."
+    return failure("disk", f"{folder}: cannot be written ({error.strerror})", remedy)
 
 
 def _time_file(path: Path, size: int) -> tuple[float, float]:
@@ -115,10 +134,13 @@ def _time_file(path: Path, size: int) -> tuple[float, float]:
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
+        # The file leaves the memory of this host, if its file system can do so, and the disk itself is read.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     written = time.perf_counter()
     with path.open("rb") as file:
-        while file.read(2**20):
-            pass
+        for number in range(size // len(block)):
+            if file.read(len(block)) != block:
+                raise OSError(errno.EIO, f"MiB {number} of a file of {size >> 20} MiB came back with other bytes")
     return written - started, time.perf_counter() - written
 
 

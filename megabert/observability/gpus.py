@@ -15,8 +15,8 @@ class Gpu:
     """Its name in the table."""
     words: str
     """Words that all occur in the name by which the device calls itself."""
-    precisions: tuple[Literal["bf16", "fp16"], ...]
-    """16-bit precisions that it computes in, the one to train in first."""
+    precisions: tuple[Literal["bf16", "fp16", "fp32"], ...]
+    """Precisions that the peak is of, the one to train in first."""
     tflops: float
     """Peak of dense matrix products (without sparsity) in each of them."""
     memory_gib: float
@@ -35,12 +35,12 @@ class Gpu:
         return dict.fromkeys(self.precisions, self.tflops)
 
     @property
-    def best_precision(self) -> Literal["bf16", "fp16"]:
+    def best_precision(self) -> Literal["bf16", "fp16", "fp32"]:
         """The precision to train in: bf16 if the GPU has it, otherwise fp16."""
         return self.precisions[0]
 
 
-_BOTH: tuple[Literal["bf16", "fp16"], ...] = ("bf16", "fp16")
+_BOTH: tuple[Literal["bf16", "fp16", "fp32"], ...] = ("bf16", "fp16")
 
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu

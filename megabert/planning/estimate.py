@@ -10,10 +10,20 @@ from megabert.config.names import value_at
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
+from megabert.json_files import to_json
 from megabert.observability.gpus import Gpu
+from megabert.observability.measured import MeasuredRates
 from megabert.planning.memory import BUDGETS, Memory, estimate_memory, fitting_budget
 from megabert.planning.parameters import count_parameters
-from megabert.planning.step_time import Cluster, Communication, StepTime, StepWork, step_time
+from megabert.planning.step_time import (
+    Cluster,
+    Communication,
+    StepTime,
+    StepWork,
+    datasheet_rates,
+    rates_of_proof,
+    step_time,
+)
 from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.expected_time import step_flops
@@ -91,6 +101,8 @@ class Estimate:
     efficiency: float
     is_efficiency_assumed: bool
     communication: Communication
+    measured: MeasuredRates | None = None
+    """Rates that the times follow from; None if they follow from datasheets."""
     phases: tuple[PhaseEstimate, ...] = ()
 
     @property
@@ -117,6 +129,7 @@ def estimate(
     efficiency: float | None = None,
     instances: int | None = None,
     communication: Communication | None = None,
+    measured: MeasuredRates | None = None,
 ) -> Estimate:
     """Estimate a recipe on a cluster. Neither GPUs nor data need to be there.
 
@@ -126,14 +139,18 @@ def estimate(
         efficiency: Share of the peak while computing; None takes the share of published systems.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
         communication: Traffic of another training system; None takes the traffic of the recipe's engine.
+        measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
 
     Raises:
-        ConfigError: A micro-batch of one instance does not fit, or the engine contradicts the precision.
+        ConfigError: A micro-batch of one instance does not fit, the engine contradicts the precision, or another model
+            was measured.
         DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
     # The work: data, model, precision and ZeRO stage, all of which may follow from others.
     shards = [_shards_of(config, phase) for phase in config.phases]
     config = _resolve(config, shards, cluster.gpu)
+    if measured is not None:
+        measured.refuse_other_model(to_json(config.model), config.precision)
     stage = zero_stage_of(deepspeed_of(config, config.precision))
     parameters = count_parameters(config.model)
     # How it fits: memory by stage and token budget decides the number of micro-steps.
@@ -143,6 +160,8 @@ def estimate(
         stage: {budget: memory_of(zero_stage=stage, micro_batch_tokens=budget).total_gib for budget in shown}
         for stage in (1, 2, 3)
     }
+    if measured is not None and config.micro_batch_tokens == "auto":
+        config = replace(config, micro_batch_tokens=max(phase.tokens for phase in measured.phases))
     budget = _budget(config, table[stage], cluster)
     whole = Estimate(
         config=config,
@@ -155,6 +174,7 @@ def estimate(
         efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
         communication=communication or communication_of(config, stage, parameters),
+        measured=measured,
     )
     # How long it takes: each phase by itself.
     return replace(whole, phases=tuple(_estimate_phase(whole, i, s, instances) for i, s in enumerate(shards)))
@@ -225,7 +245,17 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     work = StepWork(
         parameters=whole.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
     )
-    step = step_time(work, cluster, whole.communication, efficiency=whole.efficiency, precision=config.precision)
+    if whole.measured is None:
+        rates = datasheet_rates(cluster, efficiency=whole.efficiency, precision=config.precision)
+    else:
+        rates = rates_of_proof(
+            whole.measured,
+            cluster,
+            flops_per_token=flops / tokens,
+            layers=config.model.num_hidden_layers,
+            length=phase.max_seq_length,
+        )
+    step = step_time(work, cluster, whole.communication, rates)
     peak = cluster.world_size * cluster.gpu.peak_tflops[config.precision] * 1e12
     return PhaseEstimate(
         name=phase_name(config, index),

@@ -23,6 +23,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         *_memory_lines(estimate),
         "",
         *_phase_lines(estimate),
+        *_part_lines(estimate),
         "",
         f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
@@ -94,6 +95,21 @@ def _phase_lines(estimate: Estimate) -> list[str]:
     return render_table(rows, headers=_COLUMNS, align="r" * len(_COLUMNS)).splitlines()
 
 
+PARTS = ("compute", "communication", "hidden", "passes", "optimizer", "loader")
+
+
+def _part_lines(estimate: Estimate) -> list[str]:
+    """Return the seconds of a step part by part, if they follow from measured rates."""
+    if estimate.measured is None:
+        return []
+    rows = [
+        (phase.name, *(f"{1000 * getattr(phase.step, f'{part}_s'):,.1f}" for part in PARTS))
+        for phase in estimate.phases
+    ]
+    table = render_table(rows, headers=("ms per step", *PARTS), align="l" + "r" * len(PARTS))
+    return ["", *table.splitlines(), "hidden: the part of the communication that takes place during the computation"]
+
+
 def _pass_lines(estimate: Estimate) -> list[str]:
     if estimate.passes is None:
         return ["passes over the corpus: unknown; give --data.path, or --instances (rows of a phase's shards)"]
@@ -103,6 +119,8 @@ def _pass_lines(estimate: Estimate) -> list[str]:
 
 def _launch_lines(estimate: Estimate) -> list[str]:
     """Warn of micro-steps that are so short that launching their kernels takes longer than running them."""
+    if estimate.measured is not None:  # the measured seconds include launches
+        return []
     short = [phase.name for phase in estimate.phases if phase.step.compute_s / phase.micro_steps < LAUNCH_BOUND_S]
     note = (
         f"NOTE: {', '.join(short)}: a micro-step computes for less than {1000 * LAUNCH_BOUND_S:.0f} ms, so launching "
@@ -120,6 +138,10 @@ def _describe_hours(estimate: Estimate, hours: float) -> str:
 
 
 def _assumption(estimate: Estimate) -> str:
+    if estimate.measured is not None:
+        measured = estimate.measured
+        ranks = f"{measured.nodes} node(s) x {measured.ranks_per_node} rank(s)"
+        return f"times follow from rates measured on {ranks} of {measured.device}; memory is counted, not measured"
     share = f"{100 * estimate.efficiency:.0f}% of the peak while computing"
     if estimate.is_efficiency_assumed:
         share += f" (a guess: published A100 runs; not measured on {estimate.cluster.gpu.name}; --efficiency)"

@@ -5,11 +5,17 @@
 Compute is the step's FLOPs at a share of the peak, ``efficiency``, which is the one number that no datasheet has.
 Collectives are rings: every rank sends each byte over NVLink, every node over its network cards, at ``LINE_RATE`` of
 their speed, and each hop of the ring costs a latency. docs/scaling.md compares the model with published systems.
+
+Rates that ``megabert doctor --prove`` has measured take the place of all of these (`rates_of_proof`).
 """
 
 from dataclasses import dataclass
+from typing import get_args
 
-from megabert.observability.gpus import Gpu
+from megabert.observability.gpus import Gpu, gpu_of_device
+from megabert.observability.measured import CollectiveName, MeasuredRates
+
+COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
 
 LINE_RATE = 0.75
 """Share of a link's datasheet speed that collectives reach. Assumed, not fitted."""
@@ -108,29 +114,120 @@ class StepTime:
         return max(busy_s, self.loader_s)
 
 
-def step_time(
-    work: StepWork, cluster: Cluster, communication: Communication, *, efficiency: float, precision: str
-) -> StepTime:
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """The speeds of a cluster that the seconds of a step follow from."""
+
+    flops_per_s: float
+    """FLOPs of the model that one rank computes per second, without collectives and optimizer."""
+    rings: dict[CollectiveName, tuple[float, float]]
+    """Seconds per message and seconds per byte of each collective."""
+    pass_s_per_byte: float
+    """Seconds per byte of passes over whole gradients; 0 if they are part of the compute."""
+    optimizer_s_per_parameter: float
+    loader_tokens_per_s: float = LOADER_TOKENS_PER_S
+    """Tokens that a rank's loader collects per second."""
+    plan_s_per_instance: float = PLAN_S_PER_INSTANCE
+    """Seconds of planning an instance; 0 if they are part of the loader's rate."""
+
+
+def datasheet_rates(cluster: Cluster, *, efficiency: float, precision: str) -> Rates:
+    """Return the rates of a cluster by its datasheets.
+
+    Args:
+        cluster: GPUs and their links.
+        efficiency: Share of the GPUs' peak while they compute, without collectives and optimizer.
+        precision: ``bf16`` or ``fp16``, which names the peak.
+    """
+    gpu = cluster.gpu
+    memory_rate = gpu.memory_gb_s * 1e9 * MEMORY_RATE
+    message_s, byte_s = _ring(cluster)
+    return Rates(
+        flops_per_s=gpu.peak_tflops[precision] * 1e12 * efficiency,
+        # An all-reduce is a reduce-scatter and an all-gather.
+        rings={
+            "all_reduce": (2 * message_s, 2 * byte_s),
+            "reduce_scatter": (message_s, byte_s),
+            "all_gather": (message_s, byte_s),
+        },
+        pass_s_per_byte=1 / memory_rate,
+        optimizer_s_per_parameter=OPTIMIZER_BYTES_PER_PARAMETER / memory_rate,
+    )
+
+
+def measured_cluster(measured: MeasuredRates, *, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:
+    """Return the cluster that was measured, or a larger or smaller one of the same machines.
+
+    A device that has no datasheet here, such as a CPU, gets the measured rate of products for its peak.
+    """
+    gpu = gpu_of_device(measured.device)
+    if gpu is None or measured.precision not in gpu.precisions:
+        gpu = Gpu(
+            name=measured.device,
+            words=measured.device,
+            precisions=(measured.precision,),
+            tflops=measured.product_tflops,
+            memory_gib=measured.memory_gib,
+            memory_gb_s=measured.copy_gb_s,
+            link_gb_s=0.0,
+            network_gb_s=0.0,
+            gpus_per_node=measured.ranks_per_node,
+        )
+    return Cluster(gpu=gpu, nodes=nodes or measured.nodes, gpus_per_node=gpus_per_node or measured.ranks_per_node)
+
+
+def rates_of_proof(
+    measured: MeasuredRates, cluster: Cluster, *, flops_per_token: float, layers: int, length: int
+) -> Rates:
+    """Return the rates of a cluster as they were measured.
+
+    Args:
+        measured: The measurement. It has one micro-step's seconds, gradients added up included.
+        cluster: Nodes and ranks.
+        flops_per_token: FLOPs of the model per token of the phase.
+        layers: Number of encoder layers.
+        length: ``max_seq_length`` of the phase.
+
+    Raises:
+        ConfigError: The length, or collectives of such a cluster, were not measured.
+    """
+    phase = measured.phase(length)
+    has_loader = measured.loader_tokens_per_s is not None
+    return Rates(
+        flops_per_s=flops_per_token * phase.tokens / phase.micro_step_s(layers),
+        rings={name: measured.collective(name, cluster.nodes, cluster.gpus_per_node) for name in COLLECTIVES},
+        pass_s_per_byte=0.0,
+        optimizer_s_per_parameter=measured.optimizer_s_per_parameter,
+        loader_tokens_per_s=measured.loader_tokens_per_s or LOADER_TOKENS_PER_S,
+        plan_s_per_instance=0.0 if has_loader else PLAN_S_PER_INSTANCE,
+    )
+
+
+def step_time(work: StepWork, cluster: Cluster, communication: Communication, rates: Rates) -> StepTime:
     """Return the seconds of a step.
 
     Args:
         work: The work of the step.
         cluster: GPUs and their links.
         communication: Traffic of the training system.
-        efficiency: Share of the GPUs' peak while they compute, without collectives and optimizer.
-        precision: ``bf16`` or ``fp16``, which names the peak.
+        rates: Speeds of the cluster.
     """
-    ranks, gpu = cluster.world_size, cluster.gpu
-    compute_s = work.flops / ranks / (gpu.peak_tflops[precision] * 1e12 * efficiency)
+    ranks = cluster.world_size
+    compute_s = work.flops / ranks / rates.flops_per_s
+
+    def seconds(name: CollectiveName, bytes_per_parameter: float, messages: int = 1) -> float:
+        message_s, byte_s = rates.rings[name]
+        return bytes_per_parameter and messages * message_s + work.parameters * bytes_per_parameter * byte_s
+
     # ZeRO-2 and ZeRO-3 reduce after each backward pass, the others once.
     rounds = work.micro_steps if communication.is_per_micro_step else 1
     buckets = communication.buckets
     gradients_s = rounds * (
-        2 * _ring_s(work.parameters * communication.all_reduce_bytes, cluster, buckets)
-        + _ring_s(work.parameters * communication.reduce_scatter_bytes, cluster, buckets)
+        seconds("all_reduce", communication.all_reduce_bytes, buckets)
+        + seconds("reduce_scatter", communication.reduce_scatter_bytes, buckets)
     )
-    weights_s = _ring_s(work.parameters * communication.all_gather_bytes, cluster, buckets)
-    fetches_s = work.micro_steps * _ring_s(work.parameters * communication.micro_step_gather_bytes, cluster)
+    weights_s = seconds("all_gather", communication.all_gather_bytes, buckets)
+    fetches_s = work.micro_steps * seconds("all_gather", communication.micro_step_gather_bytes)
     # Overlapped, gradients are sent while the backward pass works on the layers below, and weights while the next
     # forward pass does.
     micro_step_s = compute_s / work.micro_steps
@@ -138,25 +235,24 @@ def step_time(
     hidden_s = min(hideable * gradients_s, rounds * micro_step_s * BACKWARD_SHARE) * communication.is_overlapped
     hidden_s += min(hideable * weights_s, micro_step_s * (1 - BACKWARD_SHARE)) * communication.is_gather_overlapped
     shards = ranks if communication.is_optimizer_sharded else 1
-    memory_rate = gpu.memory_gb_s * 1e9 * MEMORY_RATE
     passes = communication.pass_bytes + work.micro_steps * communication.micro_step_pass_bytes
     return StepTime(
         compute_s=compute_s,
         communication_s=gradients_s + weights_s + fetches_s,
         hidden_s=hidden_s,
-        passes_s=work.parameters * passes / memory_rate,
-        optimizer_s=work.parameters * OPTIMIZER_BYTES_PER_PARAMETER / shards / memory_rate,
-        loader_s=work.instances * PLAN_S_PER_INSTANCE + work.tokens / ranks / LOADER_TOKENS_PER_S,
+        passes_s=work.parameters * passes * rates.pass_s_per_byte,
+        optimizer_s=work.parameters * rates.optimizer_s_per_parameter / shards,
+        loader_s=work.instances * rates.plan_s_per_instance + work.tokens / ranks / rates.loader_tokens_per_s,
     )
 
 
-def _ring_s(size_bytes: float, cluster: Cluster, messages: int = 1) -> float:
-    """Return the seconds of a reduce-scatter or an all-gather over a ring; an all-reduce is one of each."""
-    if size_bytes == 0 or cluster.world_size == 1:
-        return 0.0
+def _ring(cluster: Cluster) -> tuple[float, float]:
+    """Return the seconds per message and per byte of a reduce-scatter or an all-gather over a ring."""
+    if cluster.world_size == 1:
+        return 0.0, 0.0
     gpus, nodes = cluster.gpus_per_node, cluster.nodes
-    within_s = size_bytes * (gpus - 1) / gpus / (cluster.gpu.link_gb_s * 1e9 * LINE_RATE)
-    between_s = size_bytes * (nodes - 1) / nodes / (cluster.gpu.network_gb_s * gpus * 1e9 * LINE_RATE)
+    within_s = (gpus - 1) / gpus / (cluster.gpu.link_gb_s * 1e9 * LINE_RATE)
+    between_s = (nodes - 1) / nodes / (cluster.gpu.network_gb_s * gpus * 1e9 * LINE_RATE)
     # Small messages are bound by latency: a ring passes through every GPU.
-    hops_s = nodes * (gpus - 1) * HOP_WITHIN_NODE_S + (nodes - 1) * HOP_BETWEEN_NODES_S
-    return within_s + between_s + messages * hops_s
+    message_s = nodes * (gpus - 1) * HOP_WITHIN_NODE_S + (nodes - 1) * HOP_BETWEEN_NODES_S
+    return message_s, within_s + between_s

@@ -2,19 +2,23 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from support.measured_rates import rates, speeds
 
 from megabert.cli import main
 from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
 from megabert.data.batch import probe_batch
+from megabert.json_files import to_json
 from megabert.models.build import build_model
 from megabert.observability.gpus import GPUS
-from megabert.planning.estimate import estimate, steps_that_fit
+from megabert.observability.measured import MeasuredRates, PhaseSpeed
+from megabert.planning.estimate import DEFAULT_VOCAB_SIZE, estimate, steps_that_fit
 from megabert.planning.memory import activation_bytes_per_layer, describe_memory, estimate_memory
-from megabert.planning.step_time import Cluster
+from megabert.planning.step_time import Cluster, measured_cluster
 
 
 def bert_large(nodes: int = 8, **options):
@@ -182,3 +186,38 @@ def test_memory_shown_is_the_sum_of_its_named_parts(stage):
     assert total == pytest.approx(sum(parts))
     assert total == pytest.approx(memory.total_gib, abs=0.03)
     assert len(parts) == 5
+
+
+def measured_debug(**changes) -> MeasuredRates:
+    config = load_run_config("debug")
+    model = to_json(replace(config.model, vocab_size=DEFAULT_VOCAB_SIZE))
+    phases = tuple(PhaseSpeed(max_seq_length=length, tokens=4096, layer_s=0.1, ends_s=0.05) for length in (128, 512))
+    own = {"model": model, "phases": phases, "nodes": 1, "collectives": speeds(node=(0.001, 1e-9))}
+    return rates(**{**own, **changes})
+
+
+def test_measured_rates_give_the_parts_of_a_step():
+    measured = measured_debug()
+    plan = estimate(load_run_config("debug"), measured_cluster(measured), measured=measured)
+    first = plan.phases[0]
+    # 32 x 128 tokens on two ranks: half of what was measured, in two layers; ZeRO-1 halves the optimizer.
+    assert first.step.compute_s == pytest.approx((2 * 0.1 + 0.05) / 2)
+    assert first.step.optimizer_s == pytest.approx(plan.parameters * 1e-8 / 2)
+    assert first.step.passes_s == 0
+    buckets = plan.communication.buckets
+    assert first.step.communication_s == pytest.approx(2 * buckets * 0.001 + plan.parameters * (4 + 2) * 1e-9)
+    assert first.step.loader_s == pytest.approx(32 * 128 / 2 / 1e6)
+
+
+def test_estimate_from_a_file_shows_the_parts_and_refuses_what_it_would_ignore(tmp_path, capsys):
+    path = tmp_path / "proof.json"
+    path.write_text(json.dumps({"measured": to_json(measured_debug())}))
+    assert main(["estimate", "--recipe", "debug", "--measured", str(path)]) == 0
+    page = capsys.readouterr().out
+    assert "on 1 x 2 cpu, fp32, ZeRO-1" in page
+    assert re.search(r"ms per step +compute +communication +hidden +passes +optimizer +loader", page)
+    assert re.search(r"phase1 +125\.0 ", page)
+    assert "rates measured on 1 node(s) x 2 rank(s) of cpu" in page
+    assert main(["estimate", "--recipe", "debug", "--measured", str(path), "--gpu", "h200"]) == 2
+    assert main(["estimate", "--recipe", "bert_base", "--measured", str(path)]) == 2
+    assert "hidden_size: 128 was measured, 768 is asked for" in capsys.readouterr().err

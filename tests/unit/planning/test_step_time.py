@@ -11,6 +11,7 @@ from megabert.planning.step_time import (
     Cluster,
     Communication,
     StepWork,
+    datasheet_rates,
     step_time,
 )
 
@@ -18,7 +19,8 @@ H200 = Cluster(gpu=GPUS["h200"], nodes=8, gpus_per_node=8)
 
 
 def seconds(work: StepWork, communication: Communication, cluster: Cluster = H200):
-    return step_time(work, cluster, communication, efficiency=0.5, precision="bf16")
+    rates = datasheet_rates(cluster, efficiency=0.5, precision="bf16")
+    return step_time(work, cluster, communication, rates)
 
 
 WORK = StepWork(parameters=336_000_000, flops=1e16, micro_steps=4)

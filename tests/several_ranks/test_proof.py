@@ -1,0 +1,221 @@
+"""``doctor --prove`` on one rank and on two: what it reports, and four faults that it has to name."""
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from megabert.config.loading import load_run_config
+from megabert.doctor import engine_steps, links, machine, proof, rates
+from megabert.doctor.engine_steps import check_engines
+from megabert.doctor.finding import Finding, merge_findings
+from megabert.doctor.links import Place, check_collectives, compare_links, judge_links, measure_collectives
+from megabert.doctor.machine import check_disk
+from megabert.doctor.proof import check_problems, judge_rates, prove_in
+from megabert.observability.measured import MeasuredRates
+from megabert.planning.estimate import estimate
+from megabert.planning.step_time import measured_cluster
+
+CPU = torch.device("cpu")
+PLACES = [Place(rank, f"node{rank // 2 + 1}") for rank in range(4)]
+FAST = {
+    "LIMIT_S": 0.0,
+    "COPY_BYTES": {"cpu": 2**20},
+    "UPDATED_PARAMETERS": {"cpu": 2**12},
+    "MICRO_STEP_S": {"cpu": 0.0},
+}
+
+
+def narrow(**changes):
+    """A recipe of two narrow layers, with dropout: what is checked is the same, what is measured is quick."""
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 300}
+    model = {"preset": "tiny", **sizes, "hidden_dropout_prob": 0.1}
+    return load_run_config("debug", flags={"model": model, "precision": "fp32", **changes})
+
+
+def failures(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level == "failed"]
+
+
+def test_two_ranks_prove_each_part_and_their_rates_give_an_estimate(workers, tmp_path):
+    config = narrow()
+    both = workers(2).run(whole_proof, config, tmp_path)
+    (findings, measured), (others, _) = both
+    assert findings == others, "every rank has the verdict"
+    assert not failures(findings)
+    assert {finding.area for finding in findings} == {
+        *("versions", "ops", "collectives", "links", "engines", "checkpoint", "rates"),
+    }
+    texts = "\n".join(finding.text for finding in findings)
+    for case in ("zero1", "zero1 without overlap", "zero2", "zero2 without overlap", "zero3"):
+        assert f"{case}: losses of 5 steps within" in texts
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    # The rates predict a run of this configuration on more ranks of one node.
+    assert (measured.nodes, measured.ranks_per_node) == (1, 2)
+    plan = estimate(config, measured_cluster(measured, gpus_per_node=4), measured=measured)
+    assert plan.phases[0].step.communication_s > 0
+    assert plan.phases[0].step.compute_s > 0
+
+
+def whole_proof(world, config, run_dir) -> tuple[list[Finding], MeasuredRates | None]:
+    with mock.patch.multiple(rates, **FAST), mock.patch.object(proof, "DISK_BYTES", 2**20):
+        done = prove_in(world, config, run_dir)
+    return done.findings, done.measured
+
+
+def test_wrong_kernel_is_named_with_its_error(monkeypatch):
+    config, exact = narrow(), functional.gelu
+    monkeypatch.setattr(
+        functional, "gelu", lambda x, **form: exact(x, **form) * (1.001 if x.dtype == torch.float32 else 1)
+    )
+    (finding,) = failures(check_problems(config, CPU))
+    assert "bias_gelu (erf, float32) by torch: relative error of out 0.001, allowed 1e-05" in finding.text
+    assert "--ops.bias-gelu" in finding.remedy
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"])
+def test_rank_whose_sum_is_off_is_named(workers, name):
+    for findings in workers(2).run(collectives_with_a_wrong_rank, name):
+        (finding,) = failures(findings)
+        assert finding.where == "there (rank 1)"
+        assert finding.text.startswith(name.removesuffix("_tensor").removesuffix("_into"))
+        assert "--exclude" in finding.remedy
+
+
+def collectives_with_a_wrong_rank(world, name) -> list[Finding]:
+    right = getattr(dist, name)
+
+    def wrong(*tensors, **options):
+        own = tensors[-1]  # what this rank contributes
+        own[own.numel() // 2] *= 1.5
+        return right(*tensors, **options)
+
+    places = [Place(0, "here"), Place(1, "there")]
+    with mock.patch.object(dist, name, wrong if world.rank == 1 else right):
+        return check_collectives(world, places, 1000)
+
+
+def test_rank_with_wrong_weights_is_named(workers, tmp_path):
+    by_rank = workers(2).run(engines_with_a_wrong_rank, narrow(), tmp_path)
+    (finding,) = failures(merge_findings([("a", by_rank[0]), ("b", by_rank[1])]))
+    assert finding.where == "b (rank 1)"
+    assert "zero2: weights differ from those with zero0 in fp32 by" in finding.text
+
+
+def engines_with_a_wrong_rank(world, config, run_dir) -> list[Finding]:
+    """Spoil the weights of one rank after training at stage 2."""
+    train = engine_steps._train
+
+    def spoiled(config, title, ds_config, world):
+        outcome = train(config, title, ds_config, world)
+        if world.rank == 1 and title == "zero2":
+            return replace(outcome, weights={name: values + 0.01 for name, values in outcome.weights.items()})
+        return outcome
+
+    with some_cases("zero2"), mock.patch.object(engine_steps, "_train", spoiled):
+        return check_engines(config, world, run_dir)
+
+
+def some_cases(stage):
+    """Leave out cases that a fault has nothing to do with."""
+    wanted = ("zero0 in fp32", "zero1", stage, "zero3")
+    every = engine_steps.run_cases
+    return mock.patch.object(engine_steps, "run_cases", lambda config: [c for c in every(config) if c[0] in wanted])
+
+
+def test_slow_link_is_named(workers):
+    for findings in workers(3).run(slow_link):
+        (finding,) = failures(findings)
+        assert finding.where == "b (rank 1) - c (rank 2)"
+        assert "GB/s each way; allowed are" in finding.text
+
+
+def slow_link(world) -> list[Finding]:
+    exchange = links._exchange
+
+    def slow(world, edge):
+        if edge == (1, 2):
+            links.time.sleep(0.5)
+        exchange(world, edge)
+
+    with mock.patch.object(links, "_exchange", slow), mock.patch.object(links, "LINK_BYTES", 1 << 20):
+        return compare_links(world, [Place(0, "a"), Place(1, "b"), Place(2, "c")])
+
+
+def test_links_are_compared_with_links_of_their_kind():
+    rates = {(0, 1): 100.0, (1, 2): 10.0, (2, 3): 90.0, (3, 0): 9.0}
+    assert not failures(judge_links(rates, PLACES))
+    (finding,) = failures(judge_links({**rates, (3, 0): 1.0}, PLACES))
+    assert finding.where == "node2 (rank 3) - node1 (rank 0)"
+    assert "between nodes: 1 GB/s each way; allowed are 2.5 or more (median 10)" in finding.text
+
+
+def test_slow_rank_is_named():
+    (finding,) = failures(judge_rates("copy", "GB/s", dict(zip(PLACES, (100.0, 99.0, 20.0, 98.0), strict=True))))
+    assert finding.where == "node2 (rank 2)"
+    assert finding.text == "copy: 20 GB/s; allowed are 24.75 or more (median of the ranks 99)"
+
+
+def losing(fsync, path_of):
+    """An fsync after which a byte of the file is another one."""
+
+    def lossy(descriptor: int) -> None:
+        fsync(descriptor)
+        path = path_of(descriptor)
+        if path.is_file() and path.stat().st_size > 2**16:
+            with path.open("r+b") as file:
+                file.seek(path.stat().st_size - 100)
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 1]))
+
+    return lossy
+
+
+def path_of(descriptor: int) -> Path:
+    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+def test_disk_that_loses_a_byte_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "FULL_BYTES", 2**21)
+    monkeypatch.setattr(machine.os, "fsync", losing(os.fsync, path_of))
+    (finding,) = check_disk(tmp_path, is_quick=False)
+    assert finding.level == "failed"
+    assert finding.text == f"{tmp_path}: MiB 1 of a file of 2 MiB came back with other bytes"
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoint_that_loses_a_byte_fails(workers, tmp_path):
+    for findings in workers(1).run(engines_on_a_lossy_disk, narrow(), tmp_path):
+        (finding,) = failures(findings)
+        assert finding.area == "checkpoint"
+        assert "checkpoint of zero1, read by zero3" in finding.text
+        assert "SHA-256" in finding.text
+        assert "--run-dir" in finding.remedy
+    assert not list(tmp_path.iterdir())
+
+
+def engines_on_a_lossy_disk(world, config, run_dir) -> list[Finding]:
+    with some_cases("zero1"), mock.patch.object(os, "fsync", losing(os.fsync, path_of)):
+        return check_engines(config, world, run_dir)
+
+
+def test_disk_error_of_another_kind_is_no_damage():
+    finding = machine.describe_disk_error(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
+    assert finding.text == "x: cannot be written (No space left on device)"
+
+
+def test_speed_of_a_collective_is_positive_and_finite(workers):
+    speeds = workers(2).run(speeds_of)[0]
+    assert [speed.scope for speed in speeds] == ["network"] * 3
+    assert all(speed.message_s + speed.byte_s > 0 for speed in speeds)
+
+
+def speeds_of(world):
+    return list(measure_collectives(world, [Place(0, "a"), Place(1, "b")], 1 << 16))
