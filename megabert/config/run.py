@@ -138,6 +138,7 @@ class RollbackConfig:
 
 
 Backend = Literal["auto", "triton", "torch"]
+AttentionBackend = Literal["auto", "triton", "varlen", "torch"]
 BackendOrApex = Literal["auto", "triton", "apex", "torch"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 
@@ -148,14 +149,22 @@ class OpsConfig:
 
     layer_norm: BackendOrApex = "auto"
     """Backend of bias + dropout + residual + LayerNorm."""
-    attention: Backend = "auto"
-    """Backend of variable-length attention."""
+    attention: AttentionBackend = "auto"
+    """Backend of variable-length attention; varlen is torch's own, for a ModernBERT without dropout of attention."""
     bias_gelu: Backend = "auto"
     """Backend of bias + GELU."""
     cross_entropy: Backend = "auto"
     """Backend of the summed loss over the vocabulary."""
     lamb: BackendOrApex = "auto"
     """Backend of LAMB's two passes; apex, on a GPU without sharding, replaces the whole optimizer."""
+    unproven: Literal["fallback", "refuse", "trust"] = "fallback"
+    """A backend that differs from its op's definition on this device is replaced by the next one (fallback), or ends
+    the run (refuse). Each is held against the definition in its first run on a device; trust leaves that out."""
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The backend that is asked for, by op."""
+        return {op: getattr(self, op) for op in ("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb")}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

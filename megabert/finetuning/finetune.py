@@ -18,6 +18,7 @@ from megabert.distributed.run_lock import RunLock
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
+from megabert.engine.proven_ops import prove_ops
 from megabert.errors import CheckpointError
 from megabert.files import atomic_write
 from megabert.finetuning.model import TaskModel
@@ -118,6 +119,9 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     """Build model and engine once, and train one seed after the other with them."""
     kind, config = prepared.kind, prepared.kind.config
     share_host(world)
+    precision = resolve_precision(config.precision, world.device)
+    lengths = [kind.max_seq_length]
+    prove_ops(prepared.model, config.ops, world, lengths=lengths, precision=precision, has_lamb=False)
     model, given, kept = _build_model(prepared, world)
     # Each seed starts from these weights and from the optimizer and loss scale of a new engine.
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -127,7 +131,7 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     sizes = f"{len(prepared.train)} training items, {len(kind.labels)} labels, {world.size} rank(s)"
     logger.info("%s: %s on %s, ZeRO-%d", kind.task.name, sizes, world.device.type, engine.zero_stage)
     attention = prepared.model.attention_kind
-    logger.info(describe_choices(vars(config.ops), world.device.type, has_lamb=False, attention=attention))
+    logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=False, attention=attention))
     batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
     trainer = TaskTrainer(engine, kind, batcher, prepared.evaluation, world)
     for seed in seeds:

@@ -39,6 +39,7 @@ def plan_rotary(batch: PackedBatch, config: ModelConfig, ops: OpsConfig, *, glob
         max_seqlen=batch.max_seqlen,
         num_heads=config.num_attention_heads,
         reach=config.reach,
+        has_dropout=config.attention_probs_dropout_prob > 0,
         backend=ops.attention,
     )
     bases = {True: global_base, False: config.local_rope_theta}

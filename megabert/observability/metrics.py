@@ -52,6 +52,11 @@ class MetricWriter:
         if config is not None and self._tensorboard is not None:
             self._try(lambda: self._write_config(config, scores, resumed_step))
 
+    def note(self, title: str, lines: Sequence[str], step: int) -> None:
+        """Show some lines of text in TensorBoard."""
+        if self._tensorboard is not None and lines:
+            self._try(lambda: self._tensorboard.add_text(title, "\n\n".join(lines), step))
+
     def write(self, step: int, values: Mapping[str, Value]) -> None:
         """Write one row. In TensorBoard numbers become scalars, and lists histograms."""
         row: dict[str, Any] = {"step": step}

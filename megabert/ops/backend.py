@@ -34,6 +34,32 @@ class Backend:
     """Takes a device type ("cpu", "cuda") and returns why the backend cannot run there, or None if it can."""
 
 
+_disproved: dict[Backend, tuple[str, str]] = {}
+"""Maps a backend that is wrong on this device to its op and the reason."""
+
+
+def disprove(op: str, name: str, reason: str) -> None:
+    """Let a backend of an op count as one that cannot run here, because it differs from the op's definition."""
+    (backend,) = (backend for backend in backends_of(op) if backend.name == name)
+    _disproved[backend] = (op, reason)
+    choose.cache_clear()
+
+
+def disproved() -> list[str]:
+    """Return op and name of each backend that differs from its op's definition on this device, sorted."""
+    return sorted(f"{op} without {backend.name}" for backend, (op, _) in _disproved.items())
+
+
+def forget_disproved() -> None:
+    """Let every backend run again: another device, or another try."""
+    _disproved.clear()
+    choose.cache_clear()
+
+
+def _obstacle(backend: Backend, device: str) -> str | None:
+    return _disproved[backend][1] if backend in _disproved else backend.obstacle(device)
+
+
 @functools.lru_cache(maxsize=256)
 def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> Any:
     """Return the implementation that runs; at the first call log which one, and why.
@@ -47,7 +73,7 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
     Raises:
         KernelError: A backend that was asked for by name cannot run here.
     """
-    obstacles = {backend.name: backend.obstacle(device) for backend in table}
+    obstacles = {backend.name: _obstacle(backend, device) for backend in table}
     usable = {backend.name: backend.run for backend in table if obstacles[backend.name] is None}
     if requested == "auto":
         name = next(iter(usable))
@@ -96,7 +122,7 @@ def backends_of(op: str) -> tuple[Backend, ...]:
 
 def usable_backends(op: str, device: str) -> list[str]:
     """Return the names of the backends of an op that can run on a device type, best first."""
-    return [backend.name for backend in backends_of(op) if backend.obstacle(device) is None]
+    return [backend.name for backend in backends_of(op) if _obstacle(backend, device) is None]
 
 
 def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:
@@ -114,8 +140,7 @@ def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: boo
         if setting == "lamb" and not has_lamb:
             continue
         if name == "auto":
-            table = backends_of(ATTENTION_OPS[attention] if setting == "attention" else setting)
-            name = next(backend.name for backend in table if backend.obstacle(device) is None)
+            name = usable_backends(ATTENTION_OPS[attention] if setting == "attention" else setting, device)[0]
         chosen.setdefault(name, []).append(setting)
     choices = "; ".join(f"{name} ({', '.join(ops)})" for name, ops in chosen.items())
     return f"ops on {device}: {choices}"

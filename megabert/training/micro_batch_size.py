@@ -18,6 +18,7 @@ from megabert.engine.build import DTYPES
 from megabert.errors import ConfigError
 from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
+from megabert.ops.backend import disproved
 from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens
 from megabert.training.step import counts_of, weighted_loss
@@ -66,7 +67,8 @@ def _case(inputs: RunInputs, world: World) -> str:
             f"ZeRO-{inputs.zero_stage}",
             config.precision,
             "activation checkpointing" if config.activation_checkpointing else "all activations",
-            *(f"{op} {backend}" for op, backend in config.ops.__dict__.items()),
+            *(f"{op} {backend}" for op, backend in config.ops.backends.items()),
+            *disproved(),
             *batches,
         ]
     )

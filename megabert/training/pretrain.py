@@ -19,6 +19,7 @@ from megabert.distributed.process_group import World, distributed_world, run_on_
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu
 from megabert.engine.engine import Engine
+from megabert.engine.proven_ops import prove_ops
 from megabert.engine.weight_average import WeightAverage
 from megabert.errors import EXIT_STOPPED, DataError
 from megabert.files import atomic_write
@@ -102,6 +103,8 @@ def _run(
         if state.is_done(config):
             logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
         else:
+            replaced = _prove_ops(inputs, world)
+            status.replaced(replaced)
             engine, state = _build_engine(inputs, start, initial, world)
             # From here on the folder belongs to this run, and an error is the run's own failure.
             run_on_main_rank(world, lambda: _record_start(inputs, start, state, run_dir, world))
@@ -123,9 +126,24 @@ def _run(
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
+            for sentence in replaced:  # once more, where the end of the log is read
+                logger.warning("%s", sentence)
         is_done = state.is_done(config)
         status.ended(0 if is_done else EXIT_STOPPED, step=state.step, phase=state.phase)
     return is_done
+
+
+def _prove_ops(inputs: RunInputs, world: World) -> tuple[str, ...]:
+    """Hold the ops against their definitions, at the phases' lengths; return a sentence for each that was replaced."""
+    config = inputs.config
+    return prove_ops(
+        config.model,
+        config.ops,
+        world,
+        lengths=[statistics.max_seq_length for statistics in inputs.statistics],
+        precision=config.precision,
+        has_lamb=config.optimizer.name == "lamb",
+    )
 
 
 def _build_engine(
@@ -199,7 +217,7 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
     # Machine and sizes: the backend of each op, ranks, precision, token budgets.
     has_lamb, attention = config.optimizer.name == "lamb", config.model.attention_kind
-    logger.info(describe_choices(vars(config.ops), world.device.type, has_lamb=has_lamb, attention=attention))
+    logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=has_lamb, attention=attention))
     logger.info(
         "%d rank(s) on %s, %s, ZeRO-%d, micro_batch_tokens %s",
         world.size,

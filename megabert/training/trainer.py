@@ -70,6 +70,7 @@ class Trainer:
         )
         world.failures.finish_writing = self._checkpoints.close
         self._has_consumed = False
+        self._replaced_ops = status.replaced_ops
         self._writer = self._open_writer()
         self._meter = Meter(config, world)
         self._profiler = StepProfiler(config.logging, run_dir, world.rank)
@@ -309,7 +310,9 @@ class Trainer:
         """Open the files of metrics after the present step, on rank 0."""
         if not self.world.is_main:
             return None
-        return MetricWriter(self.run_dir, resumed_step=self.state.step, config=self.config, scores=SCORES)
+        writer = MetricWriter(self.run_dir, resumed_step=self.state.step, config=self.config, scores=SCORES)
+        writer.note("replaced ops", self._replaced_ops, self.state.step)
+        return writer
 
     def _needs_rollback(self) -> bool:
         dynamic = self.engine.has_dynamic_loss_scale

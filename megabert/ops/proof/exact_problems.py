@@ -132,7 +132,8 @@ def rotary_attention_mask_problem(
 
     def mix(qkv_TC: Tensor, backend: str) -> Tensor:
         options: dict[str, Any] = {"num_heads": heads, "backend": backend}
-        sequences = plan_rotary_attention(cu_seqlens, positions_T, max_seqlen=max(lengths), reach=reach or 1, **options)
+        plan: dict[str, Any] = {"max_seqlen": max(lengths), "reach": reach or 1, "has_dropout": True}
+        sequences = plan_rotary_attention(cu_seqlens, positions_T, **plan, **options)
         turns_P2E = turns_of(sequences.positions_P, 10_000.0, head_width)
         return rotary_attention(qkv_TC, turns_P2E, sequences, reach=reach, dropout=site, **options)
 

@@ -158,7 +158,13 @@ def rotary_attention_problem(
 
     def run(qkv_TC: Tensor, *, backend: str) -> Tensor:
         sequences = plan_rotary_attention(
-            cu_seqlens, positions_T, max_seqlen=max(lengths), num_heads=heads, reach=reach or 1, backend=backend
+            cu_seqlens,
+            positions_T,
+            max_seqlen=max(lengths),
+            num_heads=heads,
+            reach=reach or 1,
+            has_dropout=site is not None,
+            backend=backend,
         )
         turns_P2E = turns_of(sequences.positions_P, base, head_width)
         return rotary_attention(qkv_TC, turns_P2E, sequences, backend=backend, **options)

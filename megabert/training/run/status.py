@@ -60,6 +60,8 @@ class StatusRecord:
     """Process that wrote this."""
     start: str | None = None
     """Name of this start of the program, alike on all ranks."""
+    replaced_ops: tuple[str, ...] = ()
+    """A sentence for each op whose kernel differs from its definition on a device of this start."""
 
 
 def read_status(run_dir: Path) -> StatusRecord:
@@ -102,6 +104,15 @@ class RunStatus:
         """Allow writing: the folder holds this run, or nothing yet."""
         self._is_open = True
         self._record = replace(self._record, hangs=read_status(self._run_dir).hangs)
+
+    @property
+    def replaced_ops(self) -> tuple[str, ...]:
+        """A sentence for each op that runs on another backend than the first choice."""
+        return self._record.replaced_ops
+
+    def replaced(self, sentences: tuple[str, ...]) -> None:
+        """Record the ops that run on another backend than the first choice; the next record has them."""
+        self._record = replace(self._record, replaced_ops=sentences)
 
     def running(self, *, step: int, phase: int) -> None:
         """Record the step and phase of the newest checkpoint."""

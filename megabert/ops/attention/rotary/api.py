@@ -16,6 +16,7 @@ from torch import Tensor
 from megabert.ops.attention.dense.cpu import plan_blocks
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.cpu import RotarySequences, rotary_attention_torch
+from megabert.ops.attention.rotary.varlen import rotary_attention_varlen, varlen_obstacle
 from megabert.ops.attention.windowed import plan_band
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 
@@ -27,6 +28,7 @@ def plan_rotary_attention(
     max_seqlen: int,
     num_heads: int,
     reach: int,
+    has_dropout: bool = False,
     backend: str = "auto",
 ) -> RotarySequences:
     """Work out once for all layers of a micro-batch what attention needs to know of its sequences.
@@ -37,10 +39,14 @@ def plan_rotary_attention(
         max_seqlen: At least the longest length.
         num_heads: N.
         reach: How many tokens to each side a token sees in layers that do not see all, 1 or more.
+        has_dropout: Whether probabilities are dropped.
         backend: The same as for ``rotary_attention``.
     """
     device = cu_seqlens.device
-    if choose("attention", backend, BACKENDS, device.type) is not rotary_attention_torch:
+    run = choose("attention", backend, WITH_DROPOUT if has_dropout else BACKENDS, device.type)
+    if run is rotary_attention_varlen:
+        return RotarySequences(cu_seqlens, max_seqlen, position_ids_T)
+    if run is not rotary_attention_torch:
         return RotarySequences(cu_seqlens, max_seqlen, torch.arange(max_seqlen, device=device))
     blocks = None
     if device.type == "cpu":
@@ -90,7 +96,7 @@ def rotary_attention(
         reach: How many tokens to each side a query sees, the one that was planned for; None: the whole sequence.
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
-        backend: ``auto``, ``triton`` or ``torch``.
+        backend: ``auto``, ``triton``, ``varlen`` (torch's, without dropout) or ``torch``.
 
     Returns:
         Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence; the softmax is float32 or better.
@@ -98,11 +104,19 @@ def rotary_attention(
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("attention", backend, BACKENDS, qkv_TC.device.type)
+    is_plain = dropout is None and qkv_TC.itemsize == 2
+    run = choose("attention", backend, BACKENDS if is_plain else WITH_DROPOUT, qkv_TC.device.type)
     return run(qkv_TC, turns_P2E, sequences, reach=reach, num_heads=num_heads, dropout=dropout)
 
 
 BACKENDS = (
     Backend("triton", "megabert.ops.attention.rotary.triton:rotary_attention_triton", triton_obstacle),
+    Backend("varlen", rotary_attention_varlen, varlen_obstacle),
     Backend("torch", rotary_attention_torch, no_obstacle),
 )
+WITH_DROPOUT = (
+    BACKENDS[0],
+    Backend("varlen", rotary_attention_varlen, lambda _: "it takes 16 bits and drops none of the probabilities"),
+    BACKENDS[2],
+)
+"""The same for dropout of attention probabilities, and for float32."""

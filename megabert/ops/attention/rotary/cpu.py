@@ -13,7 +13,7 @@ from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import AttentionBlocks, DenseSequences, attention_torch
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.attention.windowed import Band, windowed_attention
+from megabert.ops.attention.windowed import Band, plan_band, windowed_attention
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ def rotary_attention_torch(
     """Run ``rotary_attention`` on any device."""
     turned_TC = turn(qkv_TC, turns_T2E, num_heads=num_heads)
     if reach is not None:
-        assert sequences.band is not None
-        return windowed_attention(turned_TC, band=sequences.band, num_heads=num_heads, dropout=dropout)
+        # None if another backend was planned for, which then could not take the dtype.
+        band = sequences.band or plan_band(sequences.cu_seqlens, sequences.positions_P, reach=reach)
+        return windowed_attention(turned_TC, band=band, num_heads=num_heads, dropout=dropout)
     dense = DenseSequences(sequences.cu_seqlens, sequences.max_seqlen, sequences.blocks)
     return attention_torch(turned_TC, dense, num_heads=num_heads, dropout=dropout)
 

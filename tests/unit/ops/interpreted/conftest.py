@@ -18,7 +18,8 @@ def _patch_for_numpy_2_4():
     interpreter._patch_lang_tensor = patch
 
 
-if os.environ.get("TRITON_INTERPRET") == "1":  # pytest reads this file in other processes, too
+FOR_NUMPY_2_4 = os.environ.get("TRITON_INTERPRET") == "1"  # pytest reads this file in other processes, too
+if FOR_NUMPY_2_4:
     _patch_for_numpy_2_4()
 
 

@@ -99,7 +99,8 @@ def test_fourth_hang_at_one_checkpoint_is_not_tried_again(tmp_path):
 
 
 def test_file_keeps_the_keys_that_other_programs_read(tmp_path, main_rank):
-    keys = ["status", "step", "phase", "exit_code", "error", "hangs", "fork", "time", "host", "pid", "start"]
+    keys = ["status", "step", "phase", "exit_code", "error", "hangs", "fork", "time", "host", "pid"]
+    keys += ["start", "replaced_ops"]
     main_rank.running(step=7, phase=0)
     assert list(json.loads((tmp_path / "status.json").read_text())) == keys
     main_rank.failed(DataError("x"))

@@ -1,0 +1,39 @@
+"""The ops of a run, held against their definitions on every rank's device before anything is trained with them."""
+
+from collections.abc import Sequence
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig, Precision
+from megabert.distributed.process_group import World, run_on_all_ranks
+from megabert.engine.build import DTYPES
+from megabert.ops.backend import forget_disproved
+from megabert.ops.proof.first_run import cases_of, find_failures, settle
+
+
+def prove_ops(
+    model: ModelConfig, ops: OpsConfig, world: World, *, lengths: Sequence[int], precision: Precision, has_lamb: bool
+) -> tuple[str, ...]:
+    """Prove the backends that a model may use; every rank calls it.
+
+    Args:
+        model: The model, its vocabulary known; an ELECTRA's generator is proven as well.
+        ops: The choice of backends.
+        world: This rank and the others, which use the same backends.
+        lengths: Longest sequence of each phase.
+        precision: The run's precision, not ``auto``.
+        has_lamb: Whether the optimizer is LAMB.
+
+    Returns:
+        A sentence for each backend that was replaced.
+
+    Raises:
+        KernelError: A backend differs, and may not be replaced.
+    """
+    if ops.unproven == "trust":
+        forget_disproved()
+        return ()
+    models = [model] if model.generator_size is None else [model, model.generator()]
+    requested = {op: name for op, name in ops.backends.items() if has_lamb or op != "lamb"}
+    cases = cases_of(models, lengths, DTYPES[precision])
+    mine = run_on_all_ranks(world, lambda: find_failures(cases, requested, world.device))
+    return settle(world.gather(mine), requested, unproven=ops.unproven, device=world.device)

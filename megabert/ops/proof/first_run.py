@@ -1,0 +1,142 @@
+"""The first run of an op's kernels on a device holds them against the op's definition, and replaces what differs.
+
+A compiler, a driver or a card may be wrong in ways that no test of ours has met; a week of training on a kernel that is
+slightly wrong costs more than the seconds that this takes. Ranks decide together: a backend that failed on any of them
+runs on none, because ranks that compute differently would train on different dropout masks and rounding.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from megabert.config.model import ModelConfig
+from megabert.errors import KernelError
+from megabert.ops.backend import BACKEND_TABLES, disprove, forget_disproved, usable_backends
+from megabert.ops.proof.known import read_known, write_known
+from megabert.ops.proof.table import Shapes, compare
+
+logger = logging.getLogger(__name__)
+SETTINGS = {
+    "rotary_attention": "attention",
+    "disentangled_attention": "attention",
+    "gated_gelu": "bias_gelu",
+    "dropout": None,
+    "dropout_keys": None,
+}
+"""For each op the setting below ``ops`` that chooses its backend, if that is not its name; None: always ``auto``."""
+Failures = dict[tuple[str, str], str]
+"""Maps op and backend to the difference."""
+
+
+def cases_of(models: Iterable[ModelConfig], lengths: Sequence[int], dtype: torch.dtype) -> list[tuple[str, Shapes]]:
+    """Return the ops of some models, each with the shapes that its kernels depend on.
+
+    Args:
+        models: The models that are trained, vocabularies known.
+        lengths: Longest sequence of each phase.
+        dtype: Dtype of the weights.
+    """
+    cases: dict[tuple[str, Shapes], None] = {}
+    for model in models:
+        for length in lengths:
+            shapes = Shapes.of_model(model, length=length, dtype=dtype)
+            short = replace(shapes, length=1)  # only attention's kernels depend on the length
+            cases |= dict.fromkeys((op, shapes if "attention" in op else short) for op in shapes.ops)
+            cases[("layer_norm", replace(short, hidden=model.embedding_width))] = None
+    return list(cases)
+
+
+def settle(
+    failures_by_rank: Sequence[Failures], requested: Mapping[str, str], *, unproven: str, device: torch.device
+) -> tuple[str, ...]:
+    """Replace every backend that failed on any rank by the next one in its table; on every rank alike.
+
+    Args:
+        failures_by_rank: What ``find_failures`` returned on each rank.
+        requested: The configuration's choice of backend by setting.
+        unproven: ``fallback`` or ``refuse``, as ``ops.unproven``.
+        device: This rank's device.
+
+    Returns:
+        A sentence for each op that has another backend now; also logged as a warning.
+
+    Raises:
+        KernelError: A backend differs, and was asked for by name, or ``unproven`` is ``refuse``.
+    """
+    forget_disproved()
+    reasons: Failures = {}
+    for rank, failures in enumerate(failures_by_rank):
+        for case, difference in failures.items():
+            reasons.setdefault(case, f"{difference} on rank {rank}")
+    for (op, backend), reason in reasons.items():
+        setting = SETTINGS.get(op, op) or op
+        if unproven == "refuse" or requested.get(setting, "auto") != "auto":
+            raise KernelError(
+                f"ops.{setting}={backend} differs from the op's definition: {reason}. Set ops.{setting}=auto and "
+                "ops.unproven=fallback, and the next backend takes its place; ops.unproven=trust runs it as it is.",
+                see="a-backend-cannot-run",
+            )
+        disprove(op, backend, f"it differs from the op's definition: {reason}")
+    sentences = []
+    for op in dict.fromkeys(op for op, _ in reasons):
+        why = "; ".join(reason for (other, _), reason in reasons.items() if other == op)
+        replacement = usable_backends(op, device.type)[0]
+        sentences.append(f"ops.{op}: {replacement} takes the place of a kernel that is wrong here: {why}")
+        logger.warning("%s", sentences[-1])
+    return tuple(sentences)
+
+
+def find_failures(cases: Sequence[tuple[str, Shapes]], requested: Mapping[str, str], device: torch.device) -> Failures:
+    """Return the backends that differ here; one that passes is kept and not compared again.
+
+    Args:
+        cases: Ops and shapes, as ``cases_of`` returns them.
+        requested: The configuration's choice of backend by setting; a setting that is left out does not run.
+        device: This rank's device.
+
+    Raises:
+        KernelError: A kernel went wrong so badly that nothing else runs on the device.
+    """
+    forget_disproved()
+    known = read_known(device)
+    before, failures = set(known), Failures()
+    for op, shapes in cases:
+        for backend in _candidates(op, requested, device.type):
+            name = f"{op} {backend} {shapes}"
+            if name in known or (op, backend) in failures:
+                continue
+            logger.debug("ops.%s: %s is held against its definition", op, backend)
+            failed = [str(row) for row in compare(op, backend, shapes, device) if not row.passes]
+            if failed:
+                failures[op, backend] = f"{failed[0]}" + (f" (and {len(failed) - 1} more)" if failed[1:] else "")
+                _require_device(device, failures[op, backend])
+            else:
+                known.add(name)
+    if known - before:
+        write_known(device, known)
+    return failures
+
+
+def _candidates(op: str, requested: Mapping[str, str], device: str) -> list[str]:
+    """Return the backends that may come to run, but for the last one, which has no substitute."""
+    setting = SETTINGS.get(op, op)
+    if op not in BACKEND_TABLES or (setting is not None and setting not in requested):
+        return []
+    asked = "auto" if setting is None else requested[setting]
+    return [name for name in usable_backends(op, device) if name != "torch" and asked in ("auto", name)]
+
+
+def _require_device(device: torch.device, reason: str) -> None:
+    """Refuse a device on which a kernel has gone wrong so badly that nothing else runs in this process."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        raise KernelError(
+            f"{reason}. After that {device} answers nothing else ({error}), so no other backend can take its place in "
+            "this process. Set the op to torch by name (ops.attention=torch) and start again.",
+            see="a-backend-cannot-run",
+        ) from error
