@@ -53,8 +53,8 @@ def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]
     length = metadata.max_seq_length
     padding = share(rows * length - tokens, rows * length)
     lines = [
-        f"{rows:,} instances, {tokens:,} tokens, mean length {tokens / rows:.1f}, "
-        f"full {share(counts['full_length'], rows)}, padding if padded to {length}: {padding}",
+        f"{rows:,} instances, {tokens:,} tokens, mean length {tokens / rows:.1f}",
+        f"full length {share(counts['full_length'], rows)}, padding if padded to {length}: {padding}",
     ]
     if metadata.objective != "none":
         ones = counts["random_next"]
