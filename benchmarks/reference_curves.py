@@ -26,8 +26,7 @@ from megabert.training.run.folder import ENVIRONMENT_NAME, read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (42, 1, 2)
-ENGLISH = "examples/corpus/public_domain.jsonl"
-BUILD = f"--input {ENGLISH} --format jsonl --language en --validation-share 0.06"
+ENGLISH, KOREAN = "examples/corpus/public_domain.jsonl", "examples/corpus/korean.jsonl"
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,18 @@ class Curves:
     """Flags of ``megabert pretrain`` besides recipe, seed and paths."""
 
 
+def _bundled(recipe: str, *, build: str, every: int, text: str = ENGLISH) -> Curves:
+    """Return the curves of a recipe on a bundled corpus; ``every`` is the number of steps between validations."""
+    language = "en" if text == ENGLISH else "ko"
+    build = f"--input {text} --format jsonl --language {language} --validation-share 0.06 {build}"
+    return Curves(recipe, text, build, f"--validation.every-steps {every}")
+
+
 SHIPPED_CURVES = {
-    "debug-english": Curves("debug", ENGLISH, f"{BUILD} --vocab-size 4096", "--validation.every-steps 100"),
+    "debug-english": _bundled("debug", build="--vocab-size 4096", every=100),
+    "demo-english": _bundled("demo", build="--uncased --vocab-size 2048", every=100),
+    "demo-korean": _bundled("demo", build="--vocab-size 4096", every=100, text=KOREAN),
+    "demo_modern-english": _bundled("demo_modern", build="--uncased --vocab-size 2048", every=60),
 }
 DIGITS = 4
 

@@ -56,11 +56,13 @@ PARTS = {
     "resume": Part(110, TRAINER),
     "agreement": Part(100, ("pydantic",)),
     "pretraining": Part(500, (*TRAINER, "transformers", "accelerate")),
+    "curves": Part(240, TRAINER),
 }
 COMMANDS = {
     "1": ("products", "parity", "ops", "training", "tuning"),
     "2": ("trainer", "resume", "agreement"),
     "3": ("pretraining",),
+    "4": ("curves",),
 }
 """Parts that fit one command of ten minutes together, the most telling first."""
 GRACE_S = 20

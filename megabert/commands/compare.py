@@ -68,12 +68,14 @@ def run(options: Namespace) -> int:
 def _compare_with_curves(options: Namespace) -> int:
     """Say whether a run is on track, and draw it."""
     refuse_flags(["--tolerance", "--examples"], options.given, "on a comparison with reference curves")
+    from megabert.files import atomic_write, refuse_input
     from megabert.reports.on_track import compare_with_curves, render_track, track_as_dict
 
     track = compare_with_curves(options.first, None if options.second == REFERENCE else options.second)
+    if options.png:
+        refuse_input(options.png, options.second, *(path for path in options.first.iterdir() if path.suffix != ".png"))
     print(json.dumps(track_as_dict(track), indent=2) if options.json else render_track(track))
     if options.png:
-        from megabert.files import atomic_write
         from megabert.reports.curves import draw_track
 
         atomic_write(options.png, draw_track(track))

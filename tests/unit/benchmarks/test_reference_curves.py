@@ -57,6 +57,14 @@ def test_curves_have_each_series_of_each_seed_and_where_they_come_from(curves, r
     assert first.tokens_per_step == 4096, "128 tokens for each of 32 instances"
 
 
+def test_the_gpu_runbook_writes_curves_of_its_runs_and_these_are_on_track(curves, run, tmp_path):
+    from benchmarks.gpu.curves import write
+
+    row = write([run(f"run{seed}", worse=seed / 10, seed=seed) for seed in (1, 2, 3)], tmp_path / "debug-cpu.json")
+    assert row["passes"]
+    assert read_reference(tmp_path / "debug-cpu.json").text == "the shards of the GPU runbook"
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
