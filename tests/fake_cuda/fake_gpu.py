@@ -121,6 +121,16 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
         yield
 
 
+def made_in_16_bits(make_model: Callable[[], nn.Module]) -> nn.Module:
+    """Return a model on the device whose weights are bfloat16."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with CUDA:
+            return make_model()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def fake_engine(
     make_model: Callable[[], nn.Module], *, stage: int = 1, world_size: int = 1, optimizer: str = "lamb"
 ) -> tuple[engine.Engine, SimpleNamespace]:
@@ -132,12 +142,7 @@ def fake_engine(
         world_size: Number of ranks; there is none but this one.
         optimizer: ``lamb`` or ``adamw``.
     """
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with CUDA:
-            model = make_model()
-    finally:
-        torch.set_default_dtype(torch.float32)
+    model = made_in_16_bits(make_model)
     inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer), lamb_backend="triton")
     inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, 50_000)
     deepspeed = SimpleNamespace(

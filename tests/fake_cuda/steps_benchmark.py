@@ -1,0 +1,68 @@
+"""The GPU benchmark's step, which it captures as one CUDA graph: nothing in it may wait, or travel to the host."""
+
+from unittest import mock
+
+import pytest
+import torch
+from fake_cuda.fake_gpu import CUDA, fake_gpu, made_in_16_bits
+from fake_cuda.watch import Seen, Watch
+from torch._subclasses.fake_tensor import DataDependentOutputException
+
+from benchmarks.gpu import training
+from benchmarks.gpu.batches import random_batch
+from benchmarks.gpu.sizes import TINY
+from megabert.models import bert
+from megabert.models.bert import BertForPreTraining
+
+WARM_UP = 3
+"""Steps before a capture: what they leave on the device (tables, constants) need not be copied again."""
+
+
+def random_model(config, ops, device):
+    """Stand in for the benchmark's, whose weights are rounded when they have been made: fake tensors refuse that."""
+    model = made_in_16_bits(lambda: BertForPreTraining(config, ops=ops))
+    model.to = lambda dtype: model
+    return model
+
+
+def step_of_graph(length: int) -> Seen:
+    """Return what was seen in the step that would be captured."""
+    watch = Watch()
+    batch = random_batch(1024, length, TINY.vocabulary, 0)
+    with fake_gpu(watch, 1), mock.patch.object(training, "random_model", random_model), watch:
+        step = training.MegabertStep(
+            training.model_config(TINY), batch, backend="triton", device=CUDA, dtype=torch.bfloat16
+        )
+        for _ in range(WARM_UP):
+            step.eager()
+        watch.seen = Seen()
+        step.eager()
+    return watch.seen
+
+
+@pytest.mark.parametrize("length", [128, 512])
+def test_nothing_crosses_between_devices_in_a_captured_step(length):
+    seen = step_of_graph(length)
+    assert dict(seen.faults) == {}
+    assert dict(seen.async_copies) == {}
+    assert seen.copies_to_host == seen.stream_waits == 0
+    assert {"attention_backward", "layer_norm_backward", "lamb_update", "lamb_apply"} <= set(seen.kernels)
+
+
+def test_a_number_that_is_copied_in_each_step_is_seen(monkeypatch):
+    eager = training.MegabertStep.eager
+
+    def with_copy(step):
+        eager(step)
+        step.loss.mul_(torch.ones(1).to("cuda", non_blocking=True)[0])
+
+    monkeypatch.setattr(training.MegabertStep, "eager", with_copy)
+    seen = step_of_graph(128)
+    assert dict(seen.async_copies) == {"copy from the host": 1}
+
+
+def test_a_number_that_the_host_reads_is_seen(monkeypatch):
+    first_tokens = bert.first_tokens
+    monkeypatch.setattr(bert, "first_tokens", lambda batch: first_tokens(batch)[: int(batch.cu_seqlens[-1])])
+    with pytest.raises(DataDependentOutputException, match="_local_scalar_dense"):
+        step_of_graph(128)
