@@ -44,17 +44,17 @@ def ops_of(family: str) -> OpsConfig:
     return OpsConfig(**ops | ({"attention": "torch"} if family == "deberta" else {}))
 
 
-class Bf16Optimizer:
+class DeepSpeedOptimizer:
     """Stands in for DeepSpeed's: each group of parameters is one flat tensor, of which a rank has one master."""
 
-    def __init__(self, optimizer: Any, *, world_size: int, stage: int) -> None:
+    def __init__(self, optimizer: Any, *, world_size: int, stage: int, dtype: torch.dtype) -> None:
         self.optimizer, self._grad_acc_hooks = optimizer, []
         self.bit16_groups, self.bit16_groups_flat = [], []
         self.single_partition_of_fp32_groups, self.fp32_groups_gradients_flat = [], []
         for group in optimizer.param_groups:
             parameters = list(group["params"])
             partition = -(-sum(parameter.numel() for parameter in parameters) // (2 * world_size)) * 2
-            flat = torch.empty(partition * world_size, dtype=torch.bfloat16, device=CUDA)
+            flat = torch.empty(partition * world_size, dtype=dtype, device=CUDA)
             starts = itertools.accumulate((parameter.numel() for parameter in parameters), initial=0)
             for parameter, start in zip(parameters, starts, strict=False):
                 parameter.data = flat[start : start + parameter.numel()].view(parameter.shape)
@@ -64,7 +64,7 @@ class Bf16Optimizer:
             self.single_partition_of_fp32_groups.append(master)
             self.fp32_groups_gradients_flat.append(torch.zeros(partition * world_size, device=CUDA))
             group["params"] = [master]
-        if stage == 1:  # names of the optimizer that DeepSpeed takes there
+        if stage == 1 and dtype == torch.bfloat16:  # names of the optimizer that DeepSpeed takes there
             self.bf16_groups, self.bf16_groups_flat = self.bit16_groups, self.bit16_groups_flat
             self.fp32_groups_flat_partition = self.single_partition_of_fp32_groups
 
@@ -77,11 +77,14 @@ def address(tensor: Tensor) -> int:
 @contextlib.contextmanager
 def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
     """Put an H100 in the place of what cannot run without one."""
-    take = gradient_reduction.GradientReduction._take
+    reduction = gradient_reduction.GradientReduction
 
-    def taken(self: Any, *arguments: Any) -> Any:
-        watch.note_thread()
-        return take(self, *arguments)
+    def noted(method: Callable) -> Callable:
+        def call(self: Any, *arguments: Any) -> Any:
+            watch.note_thread()
+            return method(self, *arguments)
+
+        return call
 
     def copied(copy: Any, tensor: Tensor) -> None:
         watch.seen.copies_to_host += 1
@@ -107,11 +110,13 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
         (engine, "check_coverage"): lambda *_: None,
         (buckets.Bucket, "reduce"): lambda bucket, *given: watch.reduce(*given),
         (buckets.Bucket, "gather"): lambda bucket: watch.gather(bucket),
+        (dist, "all_reduce"): lambda tensor: watch.all_reduce(tensor),
         (engine.HostCopy, "__init__"): copied,
         (engine.HostCopy, "wait"): waited,
         (dist, "get_rank"): lambda *_: 0,
         (dist, "get_world_size"): lambda *_: world_size,
-        (gradient_reduction.GradientReduction, "_take"): taken,
+        (reduction, "_take"): noted(reduction._take),
+        (reduction, "place_of"): noted(reduction.place_of),
     }
     with contextlib.ExitStack() as stack:
         for (owner, name), stand_in in patches.items():
@@ -121,9 +126,9 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
         yield
 
 
-def made_in_16_bits(make_model: Callable[[], nn.Module]) -> nn.Module:
-    """Return a model on the device whose weights are bfloat16."""
-    torch.set_default_dtype(torch.bfloat16)
+def made_in(dtype: torch.dtype, make_model: Callable[[], nn.Module]) -> nn.Module:
+    """Return a model on the device with weights of a dtype."""
+    torch.set_default_dtype(dtype)
     try:
         with CUDA:
             return make_model()
@@ -132,24 +137,34 @@ def made_in_16_bits(make_model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def fake_engine(
-    make_model: Callable[[], nn.Module], *, stage: int = 1, world_size: int = 1, optimizer: str = "lamb"
+    make_model: Callable[[], nn.Module],
+    *,
+    stage: int = 1,
+    world_size: int = 1,
+    optimizer: str = "lamb",
+    dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[engine.Engine, SimpleNamespace]:
     """Return an engine of rank 0, and its world.
 
     Args:
-        make_model: Makes the model; its weights are bfloat16.
-        stage: ZeRO stage, 1 or 2.
+        make_model: Makes the model.
+        stage: ZeRO stage, 0 to 2.
         world_size: Number of ranks; there is none but this one.
         optimizer: ``lamb`` or ``adamw``.
+        dtype: Dtype of the model's weights.
     """
-    model = made_in_16_bits(make_model)
+    model = made_in(dtype, make_model)
     inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer), lamb_backend="triton")
-    inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, 50_000)
+    outer: Any = inner
+    if stage:
+        inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, 50_000)
+        outer = DeepSpeedOptimizer(inner, world_size=world_size, stage=stage, dtype=dtype)
     deepspeed = SimpleNamespace(
         module=model,
-        optimizer=Bf16Optimizer(inner, world_size=world_size, stage=stage),
+        optimizer=outer,
         device=CUDA,
         zero_optimization_stage=lambda: stage,
+        zero_grad=model.zero_grad,
     )
     world = SimpleNamespace(
         rank=0,

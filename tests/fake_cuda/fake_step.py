@@ -17,13 +17,11 @@ MICRO_STEPS = 2
 VALIDATION_BATCHES = 3
 
 
-def steps(
-    *, family: str = "bert", stage: int = 1, world_size: int = 1, optimizer: str = "lamb", number: int = 2
-) -> tuple[list[Seen], list[Any]]:
+def steps(*, family: str = "bert", world_size: int = 1, number: int = 2, **of_engine: Any) -> tuple[list[Seen], Any]:
     """Make some steps; return what was seen in each, and the engine's fragments."""
     watch, seen = Watch(), []
     with fake_gpu(watch, world_size):
-        engine, world = _engine_of(family, stage=stage, world_size=world_size, optimizer=optimizer)
+        engine, world = _engine_of(family, world_size=world_size, **of_engine)
         for _ in range(number):
             watch.seen = Seen()
             with watch:

@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 import torch
-from fake_cuda.fake_gpu import CUDA, fake_gpu, made_in_16_bits
+from fake_cuda.fake_gpu import CUDA, fake_gpu, made_in
 from fake_cuda.watch import Seen, Watch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
@@ -20,7 +20,7 @@ WARM_UP = 3
 
 def random_model(config, ops, device):
     """Stand in for the benchmark's, whose weights are rounded when they have been made: fake tensors refuse that."""
-    model = made_in_16_bits(lambda: BertForPreTraining(config, ops=ops))
+    model = made_in(torch.bfloat16, lambda: BertForPreTraining(config, ops=ops))
     model.to = lambda dtype: model
     return model
 

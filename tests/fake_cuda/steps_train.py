@@ -1,5 +1,7 @@
 """What a step of pre-training does on a GPU: the host waits once, nothing is copied in its way, and nothing races."""
 
+import threading
+
 import pytest
 import torch
 from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
@@ -10,18 +12,19 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from megabert.data import batch
 from megabert.engine import buckets, engine, gradient_reduction, zero_stages
 from megabert.models import bert, deberta, electra, layers
+from megabert.training import step
 
 LAUNCHES = {"bert": 58, "roberta": 56, "albert": 49, "electra": 107, "deberta": 47, "modernbert": 45}
 """Most launches of Triton's kernels in a micro-step of three layers, without the optimizer's: what they are today."""
 
 
-def check(seen: Seen, world_size: int, family: str = "bert") -> None:
+def check(seen: Seen, world_size: int, family: str = "bert", *, has_hooks: bool = True) -> None:
     assert dict(seen.faults) == {}
     assert seen.copies_to_host == 1
     assert seen.launches_before_waits == [seen.kernels.total()], "a kernel is launched only after the host has waited"
     assert seen.stream_waits == (world_size > 1)
     assert dict(seen.async_copies) == {"copy from the host": BATCH_TENSORS * MICRO_STEPS}
-    assert len(seen.hook_threads) == 1, "hooks of two threads would race for the same counters"
+    assert len(seen.hook_threads) == has_hooks, "hooks of two threads would race for the same counters"
     attention = {"deberta": "layer_norm_forward", "modernbert": "rotary_attention_forward"}  # DeBERTa's is plain torch
     assert seen.kernels[attention.get(family, "attention_forward")]
 
@@ -46,9 +49,28 @@ def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
     assert misaligned(fragments) == set()
 
 
+@pytest.mark.parametrize(
+    ("stage", "dtype", "world_size", "optimizer"),
+    [
+        (1, torch.bfloat16, 1, "adamw"),
+        (1, torch.bfloat16, 2, "adamw"),
+        (2, torch.bfloat16, 2, "adamw"),
+        (2, torch.bfloat16, 1, "lamb"),
+        (1, torch.float32, 2, "lamb"),
+        (2, torch.float32, 2, "lamb"),
+    ],
+    ids=str,
+)
+def test_other_engines_wait_once_too(stage, dtype, world_size, optimizer):
+    seen, _ = steps(stage=stage, dtype=dtype, world_size=world_size, optimizer=optimizer)
+    check(seen[1], world_size)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_adamw_waits_once_too(world_size):
-    check(steps(optimizer="adamw", world_size=world_size)[0][1], world_size)
+def test_step_without_shards_waits_once_too(world_size):
+    seen, _ = steps(stage=0, dtype=torch.float32, world_size=world_size)
+    check(seen[1], world_size, has_hooks=False)
+    assert seen[1].collectives["all_reduce"] == (world_size > 1)
 
 
 def faults_with(monkeypatch, owner, name, function, **options) -> set[str]:
@@ -91,6 +113,51 @@ def test_an_index_on_the_host_is_seen(monkeypatch):
     monkeypatch.setattr(bert, "first_tokens", lambda batch: torch.arange(3))
     with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
         steps()
+
+
+def test_a_second_copy_to_the_host_is_seen(monkeypatch):
+    def fetched(totals, terms, counts):
+        engine.HostCopy(totals)
+        return means_of(totals, terms, counts)
+
+    means_of = step.means_of
+    monkeypatch.setattr(step, "means_of", fetched)
+    assert steps()[0][1].copies_to_host == 2
+
+
+def test_an_update_that_is_launched_after_the_host_has_waited_is_seen(monkeypatch):
+    scale = engine.Engine._gradient_scale
+
+    def read(self, totals, multiple):
+        engine.HostCopy(totals).wait()
+        return scale(self, totals, multiple)
+
+    monkeypatch.setattr(engine.Engine, "_gradient_scale", read)
+    seen = steps()[0][1]
+    assert seen.launches_before_waits[0] < seen.kernels.total()
+
+
+def test_a_second_wait_for_the_stream_is_seen(monkeypatch):
+    accumulate = step.accumulate
+
+    def waiting(engine, *given):
+        engine.wait_for_backward()
+        return accumulate(engine, *given)
+
+    monkeypatch.setattr(step, "accumulate", waiting)
+    assert steps(world_size=2)[0][1].stream_waits == 2
+
+
+def test_a_hook_of_another_thread_is_seen(monkeypatch):
+    add_product = gradient_reduction._WeightSum.add_product
+
+    def elsewhere(weight_sum, *given):
+        thread = threading.Thread(target=torch.no_grad()(add_product), args=(weight_sum, *given))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(gradient_reduction._WeightSum, "add_product", elsewhere)
+    assert len(steps()[0][1].hook_threads) > 1
 
 
 def test_a_copy_that_the_host_waits_for_is_seen(monkeypatch):

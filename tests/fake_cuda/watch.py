@@ -154,6 +154,11 @@ class Watch(TorchDispatchMode):
         self.seen.collectives["gather"] += 1
         return Work(self, reads=bucket.partition, writes=bucket.weights)
 
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Stand in for ``torch.distributed.all_reduce``, for which the stream waits."""
+        self.seen.collectives["all_reduce"] += 1
+        self.touch(tensor, "all_reduce", is_written=True)
+
     def note_thread(self) -> None:
         """Note which thread runs a hook."""
         self.seen.hook_threads.add(threading.get_ident())

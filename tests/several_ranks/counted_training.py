@@ -1,4 +1,4 @@
-"""The trainer's own step on a small BERT, counted: bytes, collectives and host waits of a step in the steady state."""
+"""The trainer's own step on a small BERT, counted: bytes and collectives of a step in the steady state."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -40,18 +40,9 @@ def counted_step(world, engine_name: str, micro_steps: int) -> dict[str, float]:
     for step in range(WARM_UP):
         batch = batch_of_share(world, step, micro_steps)
         update(engine, batch, accumulate(engine, batch, world), SETTINGS, world)
-    launch, waits_before = engine._stage.start_update, []
     with counting(large_elements=parameters // 100) as traffic:
-
-        def start_update(settings):
-            launch(settings)
-            waits_before.append(sum(traffic.host_waits.values()))
-
-        engine._stage.start_update = start_update
         batch = batch_of_share(world, WARM_UP, micro_steps)
-        sums = accumulate(engine, batch, world)
-        traffic.host_waits.update(["backward"])
-        result = update(engine, batch, sums, SETTINGS, world)
+        result = update(engine, batch, accumulate(engine, batch, world), SETTINGS, world)
     assert not result.is_skipped
     ring = (world.size - 1) / world.size
     return {
@@ -59,9 +50,6 @@ def counted_step(world, engine_name: str, micro_steps: int) -> dict[str, float]:
         "many_ranks": traffic.wire_bytes / parameters / ring if ring else 0.0,
         "collectives": sum(traffic.collectives.values()),
         "large": traffic.large,
-        "host_waits": sum(traffic.host_waits.values()),
-        "waits_before_the_update": waits_before,
-        "where": dict(traffic.host_waits),
         # Torch has changed the names of the methods, not what they do.
         "which": dict(Counter(ALIASES.get(name, name) for name in traffic.collectives.elements())),
     }

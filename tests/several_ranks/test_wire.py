@@ -1,4 +1,4 @@
-"""What a step sends and how often the host waits, counted: docs/distributed.md has the table."""
+"""What a step sends, counted: docs/distributed.md has the table. ``fake_cuda`` counts how often the host waits."""
 
 import pytest
 import torch
@@ -28,9 +28,6 @@ def test_step_sends_the_minimum_behind_the_backward_pass(workers, engine, precis
         buckets = figures["which"]["all_gather"]
         assert buckets > 3
         assert figures["which"] == {"reduce_scatter": rounds * buckets, "all_gather": buckets, "allreduce": 2}
-        assert figures["host_waits"] <= 2, figures["where"]
-        # The update is launched before the host learns whether there is one: it has waited for the backward pass only.
-        assert figures["waits_before_the_update"] == [1]
 
 
 def test_zero0_sums_gradients_once(workers):
@@ -44,9 +41,9 @@ def test_world_of_one_sends_nothing(workers):
     assert figures["which"] == {}
 
 
-def test_counting_sees_collectives_and_waits(workers):
+def test_counting_sees_collectives(workers):
     for traffic in workers(2).run(count_known_traffic):
-        assert traffic == (4 * NUMBERS * (2 * 0.5 + 0.5), 2, 1, 2)
+        assert traffic == (4 * NUMBERS * (2 * 0.5 + 0.5), 2, 1)
 
 
 def count_known_traffic(world):
@@ -54,8 +51,4 @@ def count_known_traffic(world):
     with wire.counting(large_elements=NUMBERS - 1) as traffic:
         dist.all_reduce(values)
         dist.all_gather_into_tensor(values, values[: NUMBERS // 2].clone())
-        copy = values.cpu()
-        assert float(copy[0]) == copy[1:].tolist()[0]  # read from the copy
-        assert values[0].item()
-    del traffic.on_host[:]
-    return traffic.wire_bytes, sum(traffic.collectives.values()), traffic.large - 1, sum(traffic.host_waits.values())
+    return traffic.wire_bytes, sum(traffic.collectives.values()), traffic.large - 1
