@@ -18,7 +18,7 @@ PROGRAM = Program(
     about="Pre-train BERT on instance shards, fine-tune it, and look inside. megabert-data makes shards from raw text.",
     package="megabert.commands",
     groups={
-        "prepare": "doctor estimate",
+        "prepare": "doctor tune estimate",
         "train": "pretrain finetune",
         "look": "watch report compare attention similar",
         "use": "export evaluate fill-mask embed",

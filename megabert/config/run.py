@@ -157,6 +157,8 @@ class OpsConfig:
     """Backend of the summed loss over the vocabulary."""
     lamb: BackendOrApex = "auto"
     """Backend of LAMB's two passes; apex, on a GPU without sharding, replaces the whole optimizer."""
+    tile_sizes: str | None = None
+    """File of tile sizes that megabert tune measured on such a device; by default the committed table."""
     unproven: Literal["fallback", "refuse", "trust"] = "fallback"
     """A backend that differs from its op's definition on this device is replaced by the next one (fallback), or ends
     the run (refuse). Each is held against the definition in its first run on a device; trust leaves that out."""

@@ -6,8 +6,11 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig, Precision
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.engine.build import DTYPES
+from megabert.errors import ConfigError
+from megabert.observability.logs import logger
 from megabert.ops.backend import forget_disproved
 from megabert.ops.proof.first_run import cases_of, find_failures, settle
+from megabert.ops.triton_support.tuned_tiles import use_file
 
 
 def prove_ops(
@@ -27,8 +30,14 @@ def prove_ops(
         A sentence for each backend that was replaced.
 
     Raises:
+        ConfigError: The file of tile sizes is missing, damaged, or for another device.
         KernelError: A backend differs, and may not be replaced.
     """
+    sha256 = run_on_all_ranks(world, lambda: use_file(ops.tile_sizes, world.device))
+    if len(set(world.gather(sha256))) > 1:
+        raise ConfigError(f"{ops.tile_sizes}: ranks read different files of that name. Copy one to every node.")
+    if sha256:
+        logger.info("tile sizes: %s, SHA-256 %s", ops.tile_sizes, sha256)
     if ops.unproven == "trust":
         forget_disproved()
         return ()

@@ -36,8 +36,12 @@ def describe_environment() -> dict[str, Any]:
     """Return versions, host, working folder and devices as values for JSON."""
     import torch
 
+    from megabert.ops.triton_support.tuned_tiles import sha256_in_use
+
     cuda = torch.cuda.is_available()
+    tiles = sha256_in_use()
     return {
+        **({"tile_sizes_sha256": tiles} if tiles else {}),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": platform.node(),

@@ -97,26 +97,26 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
 
 
 BACKEND_TABLES = {
-    "layer_norm": "megabert.ops.layer_norm.api",
-    "attention": "megabert.ops.attention.dense.api",
-    "rotary_attention": "megabert.ops.attention.rotary.api",
-    "disentangled_attention": "megabert.ops.attention.disentangled",
-    "bias_gelu": "megabert.ops.bias_gelu.api",
-    "gated_gelu": "megabert.ops.gated_gelu.api",
-    "cross_entropy": "megabert.ops.cross_entropy.api",
-    "lamb": "megabert.ops.lamb.api",
-    "dropout": "megabert.ops.dropout",
+    "layer_norm": "megabert.ops.layer_norm.api:BACKENDS",
+    "attention": "megabert.ops.attention.dense.api:BACKENDS",
+    "rotary_attention": "megabert.ops.attention.rotary.api:BACKENDS",
+    "disentangled_attention": "megabert.ops.attention.disentangled:BACKENDS",
+    "bias_gelu": "megabert.ops.bias_gelu.api:BACKENDS",
+    "gated_gelu": "megabert.ops.gated_gelu.api:BACKENDS",
+    "cross_entropy": "megabert.ops.cross_entropy.api:BACKENDS",
+    "lamb": "megabert.ops.lamb.api:BACKENDS",
+    "dropout": "megabert.ops.dropout:BACKENDS",
     "dropout_keys": "megabert.ops.dropout:KEY_BACKENDS",
 }
-"""For each op the module whose ``BACKENDS``, or the named table, is its table of backends."""
+"""For each op its table of backends."""
 ATTENTION_OPS = {"dense": "attention", "disentangled": "disentangled_attention", "windowed": "rotary_attention"}
 """For each kind of attention the op that does it; the setting ``ops.attention`` chooses the backend of all three."""
 
 
 def backends_of(op: str) -> tuple[Backend, ...]:
     """Return the table of backends of an op in ``BACKEND_TABLES``."""
-    module, _, name = BACKEND_TABLES[op].partition(":")
-    table: tuple[Backend, ...] = getattr(importlib.import_module(module), name or "BACKENDS")
+    module, name = BACKEND_TABLES[op].split(":")
+    table: tuple[Backend, ...] = getattr(importlib.import_module(module), name)
     return table
 
 

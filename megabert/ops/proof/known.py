@@ -4,13 +4,11 @@ One file for each device, driver, torch, Triton and text of ``megabert/ops``: wi
 Only what passed is kept, so that a failure with a passing cause is tried again.
 """
 
-import functools
 import hashlib
 import json
 import logging
 import os
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -18,10 +16,11 @@ import torch
 from megabert.errors import DataError
 from megabert.files import atomic_write, read_small
 from megabert.json_files import read_json
+from megabert.ops.identity import code_sha256, device_name, triton_version
+from megabert.ops.triton_support.tuned_tiles import sha256_in_use
 
 logger = logging.getLogger(__name__)
 _DRIVER = Path("/proc/driver/nvidia/version")
-_OPS = Path(__file__).parents[1]
 
 
 def read_known(device: torch.device) -> set[str]:
@@ -52,30 +51,17 @@ def _path(device: torch.device) -> Path:
 
 def identity_of(device: torch.device) -> dict[str, str]:
     """Return everything that a kernel's results may depend on, by name: device, driver, versions, code."""
-    name, unit, driver = "cpu", "", ""
+    unit, driver = "", ""
     if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        name, unit = properties.name, str(getattr(properties, "uuid", ""))
+        unit = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
         driver = read_small(_DRIVER).decode("ascii", "replace") if _DRIVER.exists() else ""
-    try:
-        triton = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        triton = ""
     return {
-        "device": name,
+        "device": device_name(device),
         "unit": unit,
         "driver": driver,
         "torch": torch.__version__,
-        "triton": triton,
+        "triton": triton_version(),
         "is_interpreted": str(os.environ.get("TRITON_INTERPRET") == "1"),
         "code": code_sha256(),
+        "tile_sizes": sha256_in_use(),
     }
-
-
-@functools.lru_cache(maxsize=1)
-def code_sha256() -> str:
-    """Return the hash of all files of this room."""
-    digest = hashlib.sha256()
-    for path in sorted(_OPS.rglob("*.py")):
-        digest.update(path.relative_to(_OPS).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()

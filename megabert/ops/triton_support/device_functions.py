@@ -6,6 +6,7 @@ would take two more instructions around each. Triton's interpreter does not have
 
 import os
 
+import torch
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
@@ -14,6 +15,8 @@ from megabert.ops.attention import dropout as attention
 from megabert.randomness import lowbias32 as constants
 
 IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+HAS_PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
+"""Whether NVIDIA's assembly may be written into a kernel; AMD's compiler ends the process over it."""
 GOLDEN = tl.constexpr(constants.GOLDEN)
 FIRST, SECOND = tl.constexpr(constants.FIRST), tl.constexpr(constants.SECOND)
 KEY_STEP = tl.constexpr(attention.KEY_STEP % 2**32)
@@ -77,7 +80,7 @@ def drop_pairs(p, keys, first_row, rows, first_column, columns, threshold):
         tl.where(is_odd_column, FACTOR_1, FACTOR_0),
     )
     word = (x * factor.to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)
-    if IS_INTERPRETED:
+    if not HAS_PTX:
         return tl.where(word >= threshold, p, 0.0)
     # As tl.where the compiler would first round p to 16 bits, then select and shuffle halves: three instructions.
     asm: tl.constexpr = "{ .reg .pred kept; setp.ge.s32 kept, $2, $3; selp.f32 $0, $1, 0f00000000, kept; }"

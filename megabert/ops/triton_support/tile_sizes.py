@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megabert.ops.triton_support.tuned_tiles import tuned
+
 ASSUMED = (9, 0)
 """Compute capability that is assumed in the interpreter, which has no device."""
 ASSUMED_MULTIPROCESSORS = 2
@@ -31,6 +33,10 @@ class Tiles:
     """Warps of 32 threads in a program: Triton's ``num_warps``."""
     stages: int = 1
     """Depth of software pipelining: Triton's ``num_stages``. Loads of so many loop iterations are under way at once."""
+
+    def tuned(self, launch: str) -> "Tiles":
+        """Return the tile that ``megabert tune`` found for a launch, if its file is in use, and else this one."""
+        return Tiles(*tuned(launch, (self.rows, self.columns, self.warps, self.stages)))
 
     @property
     def options(self) -> dict[str, int]:
@@ -101,7 +107,8 @@ def layer_norm_tiles(width: int) -> tuple[Tiles, Tiles]:
     rows = max(1, 512 // columns)
     elements = rows * columns
     forward = Tiles(rows, columns, warps=min(16, max(1, elements // 1024)))
-    return forward, Tiles(rows, columns, warps=min(16, max(1, elements // 256)), stages=2)
+    backward = Tiles(rows, columns, warps=min(16, max(1, elements // 256)), stages=2)
+    return forward.tuned(f"layer_norm forward {width}"), backward.tuned(f"layer_norm backward {width}")
 
 
 BIAS_GELU_PROGRAMS = 16
@@ -111,7 +118,7 @@ BIAS_GELU_PROGRAMS = 16
 def bias_gelu_tiles(width: int) -> Tiles:
     """Return tiles of 2,048 elements, 16 per thread."""
     columns = min(256, power_of_two(width))
-    return Tiles(2048 // columns, columns, warps=4)
+    return Tiles(2048 // columns, columns, warps=4).tuned(f"bias_gelu {width}")
 
 
 @dataclass(frozen=True)
@@ -154,12 +161,15 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
         return AttentionTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), is_whole=max_seqlen <= 32)
     if head_width > 64:
         return AttentionTiles(Tiles(64, 32, warps=4), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
-    family = FAMILIES.get(capability, 86)
+    family, shape = FAMILIES.get(capability, 86), f"{head_width} {max_seqlen}"
     forward = Tiles(64, 64, warps=4, stages=2) if max_seqlen <= 64 else Tiles(*FORWARD[family])
+    forward = forward.tuned(f"attention forward {shape}")
     for keys, by_family in WHOLE.items():
         if max_seqlen <= keys and family in by_family:
-            return AttentionTiles(forward, Tiles(*by_family[family]), is_whole=True)
-    return AttentionTiles(forward, Tiles(*TILED[family]), is_whole=False, may_run=family in RUNNING)
+            backward = Tiles(*by_family[family]).tuned(f"attention backward {shape}")
+            return AttentionTiles(forward, backward, is_whole=True)
+    backward = Tiles(*TILED[family]).tuned(f"attention backward {shape}")
+    return AttentionTiles(forward, backward, is_whole=False, may_run=family in RUNNING)
 
 
 @dataclass(frozen=True)
@@ -207,7 +217,9 @@ def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bo
     if head_width > 64:
         return RotaryTiles(Tiles(64, 32, warps=4), Tiles(64, 32, warps=8), Tiles(32, 64, warps=8))
     family = FAMILIES.get(capability, 86)
-    forward, queries, keys = (Tiles(*numbers) for numbers in (ROTARY_WINDOW if has_window else ROTARY)[family])
+    view = f"{head_width} {'window' if has_window else 'all'}"
+    launches = zip(("forward", "queries", "keys"), (ROTARY_WINDOW if has_window else ROTARY)[family], strict=True)
+    forward, queries, keys = (Tiles(*numbers).tuned(f"rotary {name} {view}") for name, numbers in launches)
     return RotaryTiles(forward, queries, keys, may_turn=family in TURNING)
 
 
@@ -227,4 +239,4 @@ LAMB_CHUNK, LAMB_BLOCK, LAMB_WARPS = 16_384, 1024, 4
 def cross_entropy_tiles(classes: int) -> Tiles:
     """Return a tile that is a part of one row, 16 elements per thread."""
     columns = min(4096, power_of_two(classes))
-    return Tiles(1, columns, warps=max(1, min(8, columns // 512)))
+    return Tiles(1, columns, warps=max(1, min(8, columns // 512))).tuned(f"cross_entropy {classes}")

@@ -1,0 +1,71 @@
+"""Measure the kernels' tile sizes on this device.
+
+The file is for a run's ops.tile_sizes. Each launch of the recipe's ops is timed with the committed tile and with its
+neighbours; the fastest one that matches the op's definition goes into the file. It ends after --minutes; called again
+with the same file it does the rest. A run takes the file by --ops.tile_sizes FILE, on such a device and with this
+version of Triton and megabert alone.
+
+Examples:
+  megabert tune --recipe bert_large --save h100.json
+  megabert pretrain --recipe bert_large --data.path data --ops.tile_sizes h100.json
+"""
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+from megabert.command_line.program import Parser, bounded, number, whole
+from megabert.command_line.terminal import loading
+from megabert.config.loading import load_run_config, shipped_names
+from megabert.errors import ConfigError, KernelError
+from megabert.files import check_replaceable
+from megabert.text_tables import render_table
+
+
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    text = f"whose model and lengths: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
+    parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)
+    parser.add_config_files(under="the recipe")
+    text = "the file of tile sizes; one of this device is continued"
+    parser.add_argument("--save", type=Path, required=True, metavar="FILE", help=text)
+    text = "no candidate is begun after so long (default: 10)"
+    parser.add_argument("--minutes", type=bounded(number, above=0, most=1440), default=10.0, metavar="M", help=text)
+    text = "packed tokens of a timed call (default: 32768)"
+    tokens = bounded(whole, least=16, most=1 << 20)
+    parser.add_argument("--tokens", type=tokens, default=32_768, metavar="N", help=text)
+
+
+def run(options: Namespace) -> int:
+    """Tune and print a table."""
+    config = load_run_config(options.recipe, options.config, {})
+    if not options.save.absolute().parent.is_dir():
+        raise ConfigError(f"--save {options.save}: the folder {options.save.parent} does not exist. Create it.")
+    check_replaceable(options.save, is_folder=False)
+    with loading("PyTorch"):
+        import torch
+
+        from megabert.engine.build import DTYPES, resolve_precision
+        from megabert.ops.backend import triton_obstacle
+        from megabert.ops.proof.table import Shapes
+        from megabert.ops.proof.tuning import tune
+        from megabert.planning.estimate import DEFAULT_VOCAB_SIZE
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    obstacle = triton_obstacle(device.type)
+    if obstacle:
+        raise KernelError(f"megabert tune: {obstacle}. Call it on a machine with a GPU.", see="a-backend-cannot-run")
+    dtype = DTYPES[resolve_precision(config.precision, device)]
+    size = DEFAULT_VOCAB_SIZE if config.model.vocab_size == "auto" else config.model.vocab_size
+    model = replace(config.model, vocab_size=size)
+    lengths = sorted({phase.max_seq_length for phase in config.phases})
+    cases = [Shapes.of_model(model, length=length, dtype=dtype) for length in lengths]
+    rows = []
+    for found in tune(cases, device, options.save, tokens=options.tokens, minutes=options.minutes):
+        gain = 100 * (1 - found.best_ms / found.committed_ms)
+        sizes = ["x".join(map(str, tile)) for tile in (found.committed, found.best)]
+        times = [f"{ms:.3f}" for ms in (found.committed_ms, found.best_ms)]
+        rows.append((found.name, *sizes, *times, f"{gain:.1f}", found.tried))
+    headers = ("launch", "committed", "best", "ms", "best ms", "gain %", "tried")
+    print(render_table(rows, headers=headers, align="lllrrrr"))
+    print(f"{options.save}: {len(rows)} launches measured now. Use it: --ops.tile_sizes {options.save}")
+    return 0

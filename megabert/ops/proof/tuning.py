@@ -1,0 +1,215 @@
+"""Tile sizes for the device at hand, by measurement: what ``megabert tune`` does.
+
+Each launch of a model's ops is timed with the committed tile and with its neighbours, which differ in one number; the
+fastest one that passes the op's small problems (``table.py``) goes into the file. A candidate that cannot fit into
+registers or shared memory is not compiled.
+"""
+
+import functools
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from megabert.files import atomic_write
+from megabert.ops.proof import problems
+from megabert.ops.proof.problem import Problem
+from megabert.ops.proof.table import Shapes, compare
+from megabert.ops.triton_support.tuned_tiles import Sizes, TunedTiles, asked_for, identity, read_tiles, use
+
+FREE = {
+    "layer_norm forward": ("rows", "warps"),
+    "layer_norm backward": ("warps", "stages"),
+    "bias_gelu": ("rows", "columns", "warps"),
+    "cross_entropy": ("columns", "warps"),
+    "attention forward": ("columns", "warps", "stages"),
+    "attention backward": ("rows", "warps", "stages"),
+    "rotary forward": ("columns", "warps", "stages"),
+    "rotary queries": ("columns", "warps", "stages"),
+    "rotary keys": ("rows", "warps", "stages"),
+}
+"""The numbers of a launch's tile that may differ from the committed one; the others are tied to another launch."""
+PLACES = {"rows": 0, "columns": 1, "warps": 2, "stages": 3}
+MOST = {"rows": 64, "columns": 8192, "warps": 16, "stages": 4}
+REGISTERS = 255
+"""Registers of a thread on every card since compute capability 5.0, which a tile of float32 may not exceed."""
+SHARED_BYTES = 99 * 1024
+"""Shared memory of a block on the smallest cards, which is assumed if a device does not say."""
+MARGIN = 0.98
+"""A candidate has to take at most this share of the committed tile's time: less is noise."""
+Call = Callable[[], object]
+
+
+class TunedLaunch(NamedTuple):
+    """The outcome for one launch."""
+
+    name: str
+    committed: Sizes
+    best: Sizes
+    committed_ms: float
+    best_ms: float
+    tried: int
+    """Candidates that were timed."""
+
+
+def tune(
+    cases: Sequence[Shapes],
+    device: torch.device,
+    path: Path,
+    *,
+    tokens: int,
+    minutes: float,
+    time_ms: Callable[[Call], float] | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[TunedLaunch]:
+    """Measure every launch that the file does not have yet, write the file after each, and yield the outcome.
+
+    Args:
+        cases: Shapes of the models that are trained, one for each length.
+        device: The device, whose launches are tuned.
+        path: The file; one of this device and this code is continued.
+        tokens: Packed tokens of a timed call.
+        minutes: After so long no further candidate is timed; launches that are left keep the committed tile.
+        time_ms: Returns the milliseconds of a call; by default its median on the device.
+        now: Clock in seconds.
+
+    Raises:
+        ConfigError: The file is damaged, or was made for another device, Triton or text of ``megabert/ops``.
+    """
+    use({})
+    content = read_tiles(path, device) if path.exists() else TunedTiles(tiles={}, ms={}, **identity(device))
+    deadline, measure = now() + 60 * minutes, time_ms or functools.partial(median_ms, device=device)
+    for shapes in cases:
+        for op, problem in timed_problems(shapes, tokens, torch.Generator(device).manual_seed(0)):
+            call = prepared(problem, shapes.dtype)
+            asked_for()
+            call()  # compiles; an error of the committed tiles is the user's to see
+            for name, committed in asked_for().items():
+                if name in content.tiles:
+                    continue
+                if now() >= deadline:
+                    return
+                found = _tune_launch(name, committed, call, (op, shapes, device), measure, lambda: now() >= deadline)
+                content = replace(
+                    content,
+                    tiles=content.tiles | {name: found.best},
+                    ms=content.ms | {name: (found.committed_ms, found.best_ms)},
+                )
+                atomic_write(path, json.dumps(asdict(content), indent=1) + "\n")
+                yield found
+
+
+def _tune_launch(
+    name: str,
+    committed: Sizes,
+    call: Call,
+    checked_by: tuple[str, Shapes, torch.device],
+    measure: Callable[[Call], float],
+    is_over: Callable[[], bool],
+) -> TunedLaunch:
+    op, shapes, device = checked_by
+    committed_ms = measure(call)
+    times: dict[Sizes, float] = {}
+    try:
+        for sizes in candidates(name, committed, head_width=shapes.hidden // shapes.heads, device=device):
+            if is_over():
+                break
+            use({name: sizes})
+            try:
+                times[sizes] = measure(call)
+            except Exception:
+                continue
+        for sizes in sorted(times, key=lambda sizes: times[sizes]):
+            if times[sizes] > MARGIN * committed_ms:
+                break
+            use({name: sizes})
+            if all(row.passes for row in compare(op, "triton", shapes, device)):
+                return TunedLaunch(name, committed, sizes, committed_ms, times[sizes], len(times))
+    finally:
+        use({})
+    return TunedLaunch(name, committed, committed, committed_ms, committed_ms, len(times))
+
+
+def candidates(name: str, committed: Sizes, *, head_width: int, device: torch.device) -> Iterator[Sizes]:
+    """Yield the neighbours of a launch's tile that fit into registers and shared memory."""
+    (free,) = (free for kind, free in FREE.items() if name.startswith(f"{kind} "))
+    for field in free:
+        place, value = PLACES[field], committed[PLACES[field]]
+        for other in (value - 1, value + 1) if field == "stages" else (value // 2, value * 2):
+            changed = list(committed)
+            changed[place] = other
+            rows, columns, warps, stages = changed
+            sizes = (rows, columns, warps, stages)
+            if 1 <= other <= max(MOST[field], value) and may_fit(name, sizes, head_width=head_width, device=device):
+                yield sizes
+
+
+def may_fit(name: str, sizes: Sizes, *, head_width: int, device: torch.device) -> bool:
+    """Return whether a tile may fit: its float32 elements into registers, and its loads into shared memory."""
+    rows, columns, warps, stages = sizes
+    if rows * columns > 32 * warps * REGISTERS:
+        return False
+    if not name.startswith(("attention", "rotary")):
+        return True
+    limit = SHARED_BYTES
+    if device.type == "cuda":
+        limit = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", SHARED_BYTES)
+    # Matrix products take at least 16 of each; keys and values of every stage lie in 16 bits beside the queries.
+    inner, outer = (rows, columns) if name.split()[1] in ("backward", "keys") else (columns, rows)
+    return min(rows, columns) >= 16 and 2 * head_width * (2 * stages * inner + outer) <= limit
+
+
+def timed_problems(shapes: Shapes, tokens: int, generator: torch.Generator) -> Iterator[tuple[str, Problem]]:
+    """Yield an op and a problem of many tokens for each kind of launch that has tiles."""
+    heads = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
+    lengths = [shapes.length] * max(1, tokens // shapes.length)
+    if shapes.attention == "windowed":
+        yield "layer_norm", problems.add_layer_norm_problem((tokens, shapes.hidden), generator)
+        for reach in (None, shapes.reach):
+            options: dict[str, Any] = {**heads, "reach": reach, "dropout": 0.0}
+            yield "rotary_attention", problems.rotary_attention_problem(lengths, generator, **options)
+        gelu, make = "gated_gelu", problems.gated_gelu_problem
+    else:
+        extras = ("bias", "dropout", "residual", "twice")
+        yield "layer_norm", problems.layer_norm_problem((tokens, shapes.hidden), generator, extras=extras)
+        if shapes.attention == "dense":
+            yield "attention", problems.attention_problem(lengths, generator, **heads)
+        gelu, make = "bias_gelu", problems.bias_gelu_problem
+    yield gelu, make((tokens, shapes.intermediate), generator, approximate=shapes.is_approximate)
+    rows, padded = max(8, tokens // 8), -(-shapes.classes // 64) * 64
+    yield "cross_entropy", problems.cross_entropy_problem((rows, padded), generator, classes=shapes.classes)
+
+
+def prepared(problem: Problem, dtype: torch.dtype) -> Call:
+    """Return both passes of a problem's op on Triton's kernels."""
+    leaves = {name: tensor.to(dtype).requires_grad_() for name, tensor in problem.tensors.items()}
+
+    def call() -> None:
+        out = problem.run(**leaves, backend="triton")
+        assert isinstance(out, torch.Tensor)
+        torch.autograd.grad(out, list(leaves.values()), torch.ones_like(out))
+
+    return call
+
+
+def median_ms(call: Call, *, device: torch.device, repeats: int = 11) -> float:
+    """Return the median of some calls' milliseconds, after two that are not counted."""
+    times = []
+    for _ in range(2 + repeats):
+        began = time.perf_counter()
+        if device.type == "cuda":
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            call()
+            last.record()
+            last.synchronize()
+            times.append(float(first.elapsed_time(last)))
+        else:
+            call()
+            times.append(1000 * (time.perf_counter() - began))
+    return median(times[2:])

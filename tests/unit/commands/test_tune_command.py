@@ -1,0 +1,37 @@
+"""``megabert tune``: the table that it prints, and machines on which it cannot run."""
+
+import pytest
+
+from megabert.cli import main
+from megabert.ops import backend
+from megabert.ops.proof import tuning
+from megabert.ops.proof.tuning import TunedLaunch
+
+
+@pytest.fixture
+def without_a_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+def test_without_a_gpu_it_says_so(without_a_gpu, tmp_path, capsys):
+    assert main(["tune", "--save", str(tmp_path / "tiles.json")]) == 5
+    assert "GPU" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_prints_a_row_for_each_launch(without_a_gpu, tmp_path, capsys, monkeypatch):
+    seen = []
+
+    def tune(cases, device, path, *, tokens, minutes):
+        seen.extend((tuple(shapes.length for shapes in cases), cases[0].classes, device.type, tokens, minutes))
+        yield TunedLaunch("bias_gelu 512", (8, 256, 4, 1), (8, 256, 8, 1), 2.0, 1.5, 5)
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setattr(backend, "triton_obstacle", lambda device: None)
+    path = tmp_path / "tiles.json"
+    assert main(["tune", "--recipe", "debug", "--save", str(path), "--minutes", "0.5", "--tokens", "64"]) == 0
+    assert seen == [(128, 512), 30_522, "cpu", 64, 0.5]
+    header, row, last = capsys.readouterr().out.splitlines()
+    assert header.split() == ["launch", "committed", "best", "ms", "best", "ms", "gain", "%", "tried"]
+    assert row.split() == ["bias_gelu", "512", "8x256x4x1", "8x256x8x1", "2.000", "1.500", "25.0", "5"]
+    assert last == f"{path}: 1 launches measured now. Use it: --ops.tile_sizes {path}"
