@@ -7,6 +7,7 @@ of which the model is surest.
 
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html
+  megabert report runs/large --measured proof.json
   megabert report runs/mrpc --examples 20
 """
 
@@ -28,6 +29,8 @@ def add_arguments(parser: Parser) -> None:
     text = "also write curves, tables and configuration as one self-contained page"
     parser.add_argument("--html", type=Path, metavar="FILE", help=text)
     parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
+    text = "put the seconds of a step beside their prediction from these rates (doctor --prove --save FILE)"
+    parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
     text = "fine-tunings: how many errors are shown (default: 5)"
     parser.add_argument("--examples", type=positive, default=5, metavar="N", help=text)
 
@@ -58,6 +61,10 @@ def run(options: Namespace) -> int:
     last = reports[-1]
     positions = score_positions(run_dir, last, checkpoint=options.checkpoint)
     tables = [("Phases", render_reports(reports)), ("Held-out positions", render_positions(positions))]
+    if options.measured:
+        from megabert.planning.beside import describe_beside
+
+        tables.append(("Time of a step", describe_beside(run_dir, options.measured)))
     if options.text:
         guesses = compare_guesses(run_dir, options.text, options.checkpoint, counts=last.unigram.counts)
         tables.append(("Guesses", guesses))
@@ -87,7 +94,7 @@ def _report_finetuning(options: Namespace) -> int:
     from megabert.finetuning.predictions import render_report
     from megabert.finetuning.results import read_summaries
 
-    idle = ["--text", "--checkpoint", "--min-margin", "--html", "--png"]
+    idle = ["--text", "--checkpoint", "--min-margin", "--html", "--png", "--measured"]
     refuse_flags(idle, options.given, "on the report of a fine-tuning")
     reports = [
         render_report(folder, summary, examples=options.examples)

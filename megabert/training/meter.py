@@ -28,7 +28,7 @@ class Meter:
         """Count from zero again: after a reading, and in a new phase, which has other lengths."""
         self._started = time.perf_counter()
         self._waited = self._flops = self._busy = 0.0
-        self._instances = self._tokens = 0
+        self._instances = self._tokens = self._steps = 0
         self._compiled = len(compiled_kernels())
 
     @contextmanager
@@ -54,6 +54,7 @@ class Meter:
 
     def count(self, batch: StepBatch) -> None:
         """Count a global batch."""
+        self._steps += 1
         self._instances += batch.num_instances
         self._tokens += batch.num_tokens
         for micro_batch in batch.micro_batches:
@@ -75,7 +76,10 @@ class Meter:
             memory = torch.cuda.max_memory_allocated() / 2**30
         else:
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        steps = max(1, self._steps)
         values = {
+            "perf/step_s": seconds / steps,
+            "perf/compute_s": max(busy) / steps,
             "perf/sequences_per_s": self._instances / seconds,
             "perf/tokens_per_s": self._tokens / seconds,
             "perf/data_wait_pct": 100 * self._waited / seconds,

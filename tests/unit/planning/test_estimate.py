@@ -2,11 +2,10 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 import torch
-from support.measured_rates import rates, speeds
+from support.measured_rates import measured_debug
 
 from megabert.cli import main
 from megabert.config.loading import load_run_config
@@ -15,8 +14,7 @@ from megabert.data.batch import probe_batch
 from megabert.json_files import to_json
 from megabert.models.build import build_model
 from megabert.observability.gpus import GPUS
-from megabert.observability.measured import MeasuredRates, PhaseSpeed
-from megabert.planning.estimate import DEFAULT_VOCAB_SIZE, estimate, steps_that_fit
+from megabert.planning.estimate import estimate, steps_that_fit
 from megabert.planning.memory import activation_bytes_per_layer, describe_memory, estimate_memory
 from megabert.planning.step_time import Cluster, measured_cluster
 
@@ -186,14 +184,6 @@ def test_memory_shown_is_the_sum_of_its_named_parts(stage):
     assert total == pytest.approx(sum(parts))
     assert total == pytest.approx(memory.total_gib, abs=0.03)
     assert len(parts) == 5
-
-
-def measured_debug(**changes) -> MeasuredRates:
-    config = load_run_config("debug")
-    model = to_json(replace(config.model, vocab_size=DEFAULT_VOCAB_SIZE))
-    phases = tuple(PhaseSpeed(max_seq_length=length, tokens=4096, layer_s=0.1, ends_s=0.05) for length in (128, 512))
-    own = {"model": model, "phases": phases, "nodes": 1, "collectives": speeds(node=(0.001, 1e-9))}
-    return rates(**{**own, **changes})
 
 
 def test_measured_rates_give_the_parts_of_a_step():

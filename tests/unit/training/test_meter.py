@@ -23,5 +23,6 @@ def test_spread_and_slowest_rank_follow_each_ranks_own_computing_time(monkeypatc
     assert values["perf/step_time_spread_pct"] == pytest.approx(75)
     assert values["perf/slowest_rank"] == 2
     assert values["perf/compiled_kernels"] == 1
+    assert (values["perf/step_s"], values["perf/compute_s"]) == (4.0, 4.0), "the slowest rank computes all the time"
     now[0] = 5.0
     assert meter.read()["perf/compiled_kernels"] == 0
