@@ -132,6 +132,13 @@ def test_phase_without_new_rows_of_positions_is_refused(family, extra, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "new_positions"), [("bert_base_1gpu", "tile"), ("bert_base", "keep"), ("bert_large", "keep")]
+)
+def test_recipes_with_the_schedule_of_others_enter_length_512_as_they_did(name, new_positions):
+    assert [phase.new_positions for phase in load_run_config(name).phases] == ["keep", new_positions]
+
+
+@pytest.mark.parametrize(
     ("family", "phase", "message"),
     [
         ("modernbert", "0", r"phases\[0\].position_offset=random shifts positions in a table, .*modernbert has none"),
