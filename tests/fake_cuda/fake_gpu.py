@@ -50,7 +50,7 @@ class DeepSpeedOptimizer:
     def __init__(self, optimizer: Any, *, world_size: int, stage: int, dtype: torch.dtype) -> None:
         self.optimizer, self._grad_acc_hooks = optimizer, []
         self.bit16_groups, self.bit16_groups_flat = [], []
-        self.single_partition_of_fp32_groups, self.fp32_groups_gradients_flat = [], []
+        self.single_partition_of_fp32_groups = []
         for group in optimizer.param_groups:
             parameters = list(group["params"])
             partition = -(-sum(parameter.numel() for parameter in parameters) // (2 * world_size)) * 2
@@ -62,11 +62,11 @@ class DeepSpeedOptimizer:
             self.bit16_groups.append(parameters)
             self.bit16_groups_flat.append(flat)
             self.single_partition_of_fp32_groups.append(master)
-            self.fp32_groups_gradients_flat.append(torch.zeros(partition * world_size, device=CUDA))
             group["params"] = [master]
         if stage == 1 and dtype == torch.bfloat16:  # names of the optimizer that DeepSpeed takes there
             self.bf16_groups, self.bf16_groups_flat = self.bit16_groups, self.bit16_groups_flat
             self.fp32_groups_flat_partition = self.single_partition_of_fp32_groups
+            self.fp32_groups_gradients_flat = [torch.zeros(flat.shape, device=CUDA) for flat in self.bf16_groups_flat]
 
 
 def address(tensor: Tensor) -> int:
@@ -94,6 +94,13 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
         watch.seen.launches_before_waits.append(watch.seen.kernels.total())
         return torch.ones(copy.shape, dtype=copy.dtype, device="cpu")
 
+    reduce, gather = buckets.Bucket.reduce, buckets.Bucket.gather
+
+    def called(collective: Callable, *given: Any) -> bool:
+        if dist.is_initialized():  # a fake process group, which checks shapes
+            collective(*given)
+        return True
+
     def wait_for_stream() -> None:
         watch.seen.stream_waits += 1
 
@@ -108,13 +115,13 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
         (Tensor, "pin_memory"): lambda tensor: watch.pin(tensor),
         (fragment_table, "checked"): lambda fragment, weights: fragment,
         (engine, "check_coverage"): lambda *_: None,
-        (buckets.Bucket, "reduce"): lambda bucket, *given: watch.reduce(*given),
-        (buckets.Bucket, "gather"): lambda bucket: watch.gather(bucket),
+        (buckets.Bucket, "reduce"): lambda bucket, *given: called(reduce, bucket, *given) and watch.reduce(*given),
+        (buckets.Bucket, "gather"): lambda bucket: called(gather, bucket) and watch.gather(bucket),
         (dist, "all_reduce"): lambda tensor: watch.all_reduce(tensor),
         (engine.HostCopy, "__init__"): copied,
         (engine.HostCopy, "wait"): waited,
-        (dist, "get_rank"): lambda *_: 0,
-        (dist, "get_world_size"): lambda *_: world_size,
+        (dist, "get_rank"): lambda group=None: 0,
+        (dist, "get_world_size"): lambda group=None: world_size,
         (reduction, "_take"): noted(reduction._take),
         (reduction, "place_of"): noted(reduction.place_of),
     }

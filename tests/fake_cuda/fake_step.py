@@ -1,10 +1,14 @@
 """Pre-training on a device that is not there: optimizer steps, and validations."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import torch.distributed as dist
 from fake_cuda.fake_gpu import FAMILIES, SIZES, fake_engine, fake_gpu, ops_of
 from fake_cuda.watch import Seen, Watch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from megabert.config.model import ModelConfig
 from megabert.data.batch import probe_batch
@@ -38,6 +42,33 @@ def peak_bytes(sizes: dict[str, Any], *, tokens: int, length: int) -> int:
         engine, world = fake_engine(lambda: build_model(config, ops=ops_of(config.family)), world_size=2)
         _step(engine, world, tokens=tokens, length=length)
     return watch.memory.peak
+
+
+def step_of_many_ranks(sizes: dict[str, Any], *, stage: int, world_size: int) -> tuple[Seen, int, int]:
+    """Make a second step on rank 0 of many; return what was seen, the bytes held after it, and the parameters.
+
+    The collectives are called on torch's fake process group, which checks shapes and sends nothing.
+    """
+    watch = Watch()
+    with fake_process_group(world_size), fake_gpu(watch, world_size), watch:
+        config = ModelConfig(**sizes)
+        engine, world = fake_engine(
+            lambda: build_model(config, ops=ops_of(config.family)), stage=stage, world_size=world_size
+        )
+        for _ in range(2):
+            watch.seen = Seen()
+            _step(engine, world, tokens=128)
+        return watch.seen, watch.memory.live, sum(parameter.numel() for parameter in engine.module.parameters())
+
+
+@contextlib.contextmanager
+def fake_process_group(world_size: int) -> Iterator[None]:
+    """Be rank 0 of a world whose other ranks do not exist."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def validations(*, family: str = "bert", world_size: int = 1, number: int = 2) -> list[Seen]:

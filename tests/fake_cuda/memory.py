@@ -28,6 +28,12 @@ class Memory:
                 self._drop_what_is_gone()
                 self.peak = max(self.peak, self._live)
 
+    @property
+    def live(self) -> int:
+        """Bytes of the storages that are alive now."""
+        self._drop_what_is_gone()
+        return self._live
+
     def _drop_what_is_gone(self) -> None:
         for number in [number for number, (reference, _) in self._storages.items() if reference.expired()]:
             self._forget(number)

@@ -53,6 +53,8 @@ class Seen:
     operations on two devices, are errors of FakeTensorMode."""
     kernels: Counter[str] = field(default_factory=Counter)
     collectives: Counter[str] = field(default_factory=Counter)
+    bytes_of_collectives: Counter[str] = field(default_factory=Counter)
+    """Bytes of the whole tensor: all ranks' partitions."""
     hook_threads: set[int] = field(default_factory=set)
 
 
@@ -147,11 +149,13 @@ class Watch(TorchDispatchMode):
     def reduce(self, gradients: Tensor, total: Tensor) -> Work:
         """Stand in for ``Bucket.reduce``."""
         self.seen.collectives["reduce"] += 1
+        self.seen.bytes_of_collectives["reduce"] += gradients.nbytes
         return Work(self, reads=gradients, writes=total)
 
     def gather(self, bucket: Any) -> Work:
         """Stand in for ``Bucket.gather``."""
         self.seen.collectives["gather"] += 1
+        self.seen.bytes_of_collectives["gather"] += bucket.weights.nbytes
         return Work(self, reads=bucket.partition, writes=bucket.weights)
 
     def all_reduce(self, tensor: Tensor) -> None:

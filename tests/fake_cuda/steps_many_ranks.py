@@ -1,0 +1,37 @@
+"""A step on one of 256 ranks, the others being torch's fake process group: bytes that it keeps and sends.
+
+DeepSpeed's optimizer is a stand-in here too (`fake_gpu`).
+"""
+
+import pytest
+from fake_cuda.fake_step import MICRO_STEPS, step_of_many_ranks
+
+from megabert.engine import buckets
+
+RANKS = 256
+SIZES = {"hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16, "vocab_size": 30_522}
+OF_A_RANK = 4 + 8 + 4
+"""Bytes per parameter of a rank's partition: float32 master, LAMB's moments, sum of gradients."""
+TOLERANCE = 0.01
+"""Padding of buckets, and a step's small tensors."""
+
+
+@pytest.mark.parametrize(("stage", "whole", "reduced"), [(1, 2 + 4, 4), (2, 2, 4 * MICRO_STEPS)])
+def test_a_rank_of_256_keeps_and_sends_its_share(stage, whole, reduced):
+    seen, held, parameters = step_of_many_ranks(SIZES, stage=stage, world_size=RANKS)
+    assert dict(seen.faults) == {}
+    sent = {name: size / parameters for name, size in seen.bytes_of_collectives.items()}
+    assert sent == pytest.approx({"reduce": reduced, "gather": 2}, rel=TOLERANCE)
+    assert held / parameters == pytest.approx(whole + OF_A_RANK / RANKS, rel=TOLERANCE)
+
+
+def test_buffers_of_whole_gradients_that_a_rank_keeps_are_seen(monkeypatch):
+    zeros, kept = buckets.Bucket.zeros, []
+
+    def keep(bucket):
+        kept.append(zeros(bucket))
+        return kept[-1]
+
+    monkeypatch.setattr(buckets.Bucket, "zeros", keep)
+    _, held, parameters = step_of_many_ranks(SIZES, stage=2, world_size=RANKS)
+    assert held / parameters > 2 + 4
