@@ -35,6 +35,10 @@ def on_meta(patch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture(scope="module")
 def compared() -> set[tuple]:
+    return variants_of_parity()
+
+
+def variants_of_parity() -> set[tuple]:
     """Return the variants that part (a) launches."""
     with recording() as variants, pytest.MonkeyPatch.context() as patch:
         generator = on_meta(patch)
