@@ -17,6 +17,8 @@ from megabert.ops.triton_support.tuned_tiles import tuned
 
 ASSUMED = (9, 0)
 """Compute capability that is assumed in the interpreter, which has no device."""
+UNKNOWN = (0, 0)
+"""A card that no table here has."""
 ASSUMED_MULTIPROCESSORS = 2
 """Multiprocessors that are assumed there: few, so that interpreted programs loop as on a GPU."""
 
@@ -54,7 +56,9 @@ class Tiles:
 
 @functools.lru_cache(maxsize=16)
 def capability_of(device: torch.device) -> tuple[int, int]:
-    """Return a device's compute capability."""
+    """Return a device's compute capability; AMD's cards have numbers of their own, some of them equal to NVIDIA's."""
+    if torch.version.hip is not None:
+        return UNKNOWN
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else ASSUMED
 
 
