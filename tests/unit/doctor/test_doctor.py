@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from support.measured_rates import rates
 
 from megabert.cli import main
 from megabert.doctor.devices import check_devices, check_ops, explain
@@ -15,6 +17,7 @@ from megabert.doctor.finding import Finding, is_fit, merge_findings, render
 from megabert.doctor.machine import check_disk
 from megabert.doctor.probe import Answer, probe_world
 from megabert.errors import ConfigError
+from megabert.observability.measured import read_measured
 from megabert.ops.backend import Backend, no_obstacle
 
 ROOT = Path(__file__).parents[3]
@@ -175,3 +178,35 @@ def test_ops_say_why():
     table = (Backend("fast", "x:y", lambda device: "no card"), Backend("torch", "x:y", no_obstacle))
     assert explain(table, "cpu") == ("torch", "fast: no card")
     assert all("torch on cpu" in finding.text for finding in check_ops("cpu"))
+
+
+def test_proof_is_printed_and_saved_beside_the_verdict(tmp_path, monkeypatch, capsys):
+    bad = Finding(area="links", level="failed", text="0.01 GB/s", remedy="look", where="a (rank 0) - b (rank 1)")
+    asked = []
+    proven = SimpleNamespace(findings=[bad], measured=rates())
+    monkeypatch.setattr("megabert.doctor.examination.examine", lambda *_, **options: [ok("H200")])
+    monkeypatch.setattr(
+        "megabert.doctor.proof.prove", lambda config, *_, **__: asked.append(config.model.hidden_size) or proven
+    )
+    path = tmp_path / "proof.json"
+    words = ["doctor", "--prove", "--recipe", "debug", "--model.hidden-size", "256", "--save", str(path)]
+    assert main(words) == 2, "a slow link is no machine to train on"
+    assert asked == [256]
+    assert capsys.readouterr().out.splitlines()[-1] == "1 check(s) FAILED: links on a (rank 0) - b (rank 1)"
+    assert read_measured(path) == rates()
+    assert not json.loads(path.read_text())["fit"]
+
+
+def test_a_machine_that_is_unfit_is_not_proven(monkeypatch):
+    bad = Finding(area="devices", level="failed", text="no GPU")
+    monkeypatch.setattr("megabert.doctor.examination.examine", lambda *_, **options: [bad])
+    monkeypatch.setattr("megabert.doctor.proof.prove", lambda *_, **__: pytest.fail("ranks would hang"))
+    assert main(["doctor", "--prove", "--recipe", "debug"]) == 2
+
+
+@pytest.mark.parametrize("flag", ["--save", "--recipe", "--model.hidden-size"])
+def test_flags_of_a_proof_are_refused_without_it(flag, capsys):
+    assert main(["doctor", flag, "256"]) == 2
+    message = capsys.readouterr().err
+    assert flag in message
+    assert "without --prove" in message
