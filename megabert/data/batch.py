@@ -258,7 +258,8 @@ def probe_batch(*, tokens: int, length: int, masked_share: float | None = None) 
         masked_share: Share of the tokens that is predicted; 20 of 128 at least, as in BERT's recipe.
     """
     sequences = [np.ones(min(length, tokens - start), np.int64) for start in range(0, tokens, length)]
-    batch = pack_sequences(sequences, segment_b_starts=[length // 2] * len(sequences))
+    # One segment each: RoBERTa has no embedding of a second one.
+    batch = pack_sequences(sequences, segment_b_starts=[len(sequence) for sequence in sequences])
     share = max(masked_share or 0.0, 20 / 128)
     masked_M = torch.arange(int(tokens * share) + 1) * int(1 / share)
     return replace(

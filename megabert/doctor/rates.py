@@ -116,6 +116,7 @@ def random_batch(model: ModelConfig, *, tokens: int, length: int, seed: int, mas
     seeds_B = torch.randint(0, 2**31 - 1, batch.instance_seeds_B.shape, generator=generator, dtype=torch.int32)
     return replace(
         batch,
+        segment_ids_T=(batch.position_ids_T >= length // 2).long() * (model.type_vocab_size > 1),
         input_ids_T=torch.randint(5, model.vocab_size, (count,), generator=generator),
         masked_ids_M=torch.randint(5, model.vocab_size, (masked,), generator=generator),
         instance_seeds_B=seeds_B,

@@ -203,6 +203,7 @@ def test_micro_batch_dtypes_and_copies(shards):
 
 def test_probe_batch_is_a_full_micro_batch():
     batch = probe_batch(tokens=1000, length=128)
+    assert batch.segment_ids_T.max() == 0, "a RoBERTa has one segment embedding"
     assert batch.cu_seqlens.tolist() == [*range(0, 1000, 128), 1000]
     assert batch.input_ids_T.numel() == batch.num_tokens == 1000
     assert batch.masked_positions_M.max() < 1000
