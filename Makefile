@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= test,lint,docs
 CORPUS ?= english
-RUN_DIR ?= runs/demo
+RECIPE ?= demo
+RUN_DIR ?=
 PART ?=
 JOBS ?= 2
 export PYTHON TORCH_INDEX
@@ -25,8 +26,8 @@ $(installed): setup.cfg requirements/cpu.txt requirements/cuda.txt requirements/
 	@bash requirements/install.sh $(VENV) $(EXTRAS)
 	@touch $@
 
-demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean), in runs/demo
-	@VENV=$(VENV) CORPUS=$(CORPUS) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
+demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean, RECIPE=demo or demo_modern), in runs/demo
+	@VENV=$(VENV) CORPUS=$(CORPUS) RECIPE=$(RECIPE) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
 
 test: $(installed) ## The tests, without a GPU, JOBS=2 files at a time
 	@$(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

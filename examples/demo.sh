@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Raw text to an encoder that transformers loads: vocabulary, shards, phase 1 (128), phase 2 (512), report, export.
+# Raw text to an encoder that transformers loads: vocabulary, shards, pre-training in phases, report, export.
 # `make demo` runs it. Running it again resumes, or says that it is done.
 #
 #   CORPUS   english or korean, a file of examples/corpus
-#   RUN_DIR  everything is written below it
+#   RECIPE   demo (BERT, next sentences, LAMB) or demo_modern (ModernBERT, AdamW)
+#   RUN_DIR  everything is written below it (runs/demo, runs/demo-korean, ...)
 #   VENV     virtualenv with megabert
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 corpus=${CORPUS:-english}
-run_dir=${RUN_DIR:-runs/demo}
+recipe=${RECIPE:-demo}
 bin=${VENV:-.venv}/bin
 started=$SECONDS
 
@@ -26,22 +27,32 @@ case $corpus in
     exit 2
     ;;
 esac
-# Another corpus is another run: it gets a folder of its own unless RUN_DIR names one.
-[ "$corpus" = english ] || [ "$run_dir" != runs/demo ] || run_dir=runs/demo-$corpus
+case $recipe in
+  demo) class=BertForPreTraining ;;
+  demo_modern) class=ModernBertForMaskedLM ;;
+  *)
+    echo "demo: RECIPE=$recipe is unknown; allowed are demo and demo_modern." >&2
+    exit 2
+    ;;
+esac
+# Another corpus or recipe is another run: it gets a folder of its own unless RUN_DIR names one.
+run_dir=runs/$recipe
+[ "$corpus" = english ] || run_dir=$run_dir-$corpus
+run_dir=${RUN_DIR:-$run_dir}
 data=$run_dir-data
 
 say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)) >&2; }
 
 say "text to vocabulary and shards: $data"
 "$bin/megabert-data" build --input "$input" --format jsonl --language "$language" --output "$data" \
-  --for demo "${vocabulary[@]}" --validation-share 0.06 --workers "$(nproc)"
+  --for "$recipe" "${vocabulary[@]}" --validation-share 0.06 --workers "$(nproc)"
 
-say "pre-training, both phases: $run_dir"
+say "pre-training with the recipe $recipe: $run_dir"
 gpus=$("$bin/python" -c 'import torch; print(torch.cuda.device_count())')
 # Named, so that DeepSpeed does not warn that it found no GPU.
 if [ "$gpus" -gt 0 ]; then ranks=(--num_gpus "$gpus"); else ranks=(--num_accelerators 2) && export DS_ACCELERATOR=cpu; fi
 # --quiet leaves the launcher's errors; what DeepSpeed says in a rank is in RUN_DIR/logs.
-PATH=$bin:$PATH "$bin/deepspeed" --quiet "${ranks[@]}" --module megabert pretrain --recipe demo \
+PATH=$bin:$PATH "$bin/deepspeed" --quiet "${ranks[@]}" --module megabert pretrain --recipe "$recipe" \
   --data.path "$data" --run-dir "$run_dir"
 
 say "what it has learned"
@@ -51,16 +62,16 @@ for text in "${texts[@]}"; do arguments+=(--text "$text"); done
 
 say "export to Hugging Face form"
 "$bin/megabert" export "$run_dir" --to "$run_dir/exports/last"
-"$bin/python" - "$run_dir/exports/last" <<'PYTHON'
+"$bin/python" - "$run_dir/exports/last" "$class" <<'PYTHON'
 import sys
 
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+import transformers
 from transformers.utils import logging
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
-model = AutoModelForMaskedLM.from_pretrained(sys.argv[1])
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+model = getattr(transformers, sys.argv[2]).from_pretrained(sys.argv[1])
+tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
 print(f"transformers loads it: {type(model).__name__}, {model.num_parameters():,} parameters, {len(tokenizer):,} pieces")
 PYTHON
 
