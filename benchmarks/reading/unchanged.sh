@@ -30,7 +30,7 @@ optimizer: {name: adamw, betas: [0.9, 0.99]}
 phases: [{max_seq_length: 128, steps: 200, global_batch_size: 16, learning_rate: 2.0e-3, warmup_ratio: 0.1}]
 micro_batch_tokens: 4096
 YAML
-train megabert pretrain --recipe demo --data.path "$output/none" --run-dir "$output/demo" \
+train megabert pretrain --recipe demo_modern --data.path "$output/none" --run-dir "$output/demo" \
   --phases.0.steps 150 --phases.1.steps 50
 train megabert pretrain --recipe debug --data.path "$output/nsp" --run-dir "$output/debug" \
   --phases.0.steps 180 --phases.1.steps 20

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from megabert.config.run import RunConfig
+from megabert.config.shards import PER_LENGTH
 from megabert.errors import ConfigError
 
 
@@ -27,9 +28,11 @@ def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[s
     if config.validation.weights == "average" and config.average.decay is None:
         remedy = "set average.decay, such as 0.999, or take validation.weights trained"
         yield f"validation.weights=average, but no average is kept: {remedy}."
-    lengths, least = sorted({phase.max_seq_length for phase in config.phases}), config.shards.min_tokens
-    if least is not None and len(least) != len(lengths):
-        yield f"shards.min_tokens={list(least)}: give one number for each length of the phases, {lengths}."
+    lengths = sorted({phase.max_seq_length for phase in config.phases})
+    for name in PER_LENGTH:
+        numbers = getattr(config.shards, name)
+        if numbers is not None and len(numbers) != len(lengths):
+            yield f"shards.{name}={list(numbers)}: give one number for each length of the phases, {lengths}."
     tokens, model = config.micro_batch_tokens, config.model
     for i, phase in enumerate(config.phases):
         length, base = f"phases[{i}].max_seq_length={phase.max_seq_length}", phase.global_rope_theta

@@ -21,6 +21,10 @@ class ShardsConfig:
     """Unit that is masked as a whole: single tokens, all pieces of a word, or runs of words."""
     masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the tokens to predict."""
+    max_predictions_per_seq: (
+        Annotated[tuple[Annotated[int, Field(ge=1, le=2**25)], ...], Field(min_length=1)] | None
+    ) = None
+    """Most predictions in an instance, one number for each length of the phases, the shortest first."""
     dupe_factor: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Passes over the training documents, each with other pairs and masks."""
     min_tokens: Annotated[tuple[Annotated[int, Field(ge=0, le=2**25)], ...], Field(min_length=1)] | None = None
@@ -31,3 +35,7 @@ class ShardsConfig:
     """Pieces of the vocabulary that the build trains."""
     uncased: bool | None = None
     """Whether the vocabulary that the build trains lower-cases and drops accents."""
+
+
+PER_LENGTH = ("max_predictions_per_seq", "min_tokens")
+"""Fields with one number for each length of the phases, the shortest first."""

@@ -9,11 +9,12 @@ from typing import Any
 from megabert.config.loading import build_fields, load_run_config, phase_data, shipped_names
 from megabert.config.names import value_at
 from megabert.config.run import RunConfig
+from megabert.config.shards import PER_LENGTH
 from megabert.errors import DataError
 from megabert.shards.folder import MANIFEST_NAME, Manifest, read_manifest
 from megabert.shards.shard_set import ShardSet
 
-OF_METADATA = ("objective", "masking", "mask_unit", "masked_lm_prob")
+OF_METADATA = ("objective", "masking", "mask_unit", "masked_lm_prob", "max_predictions_per_seq")
 """Settings that every set of shards records; the others are known of a ``megabert-data build`` alone."""
 OF_TRAINED_VOCABULARY = ("pieces", "vocab_size", "uncased")
 """Settings that say nothing of a tokenizer that was given to the build."""
@@ -35,12 +36,12 @@ def refuse_unfit_shards(config: RunConfig, phases: Sequence[ShardSet]) -> None:
     for train, phase in zip(phases, config.phases, strict=True):
         wanted = build_fields(config)
         lengths = wanted.pop("lengths")
-        if "min_tokens" in wanted:
-            wanted["min_tokens"] = wanted["min_tokens"][lengths.index(phase.max_seq_length)]
+        for name in wanted.keys() & PER_LENGTH:
+            wanted[name] = wanted[name][lengths.index(phase.max_seq_length)]
         built = _settings_of(train.manifest)
         differing = [name for name, value in wanted.items() if name in built and built[name] != value]
         if differing:
-            accepted = {name: None if name == "min_tokens" else built[name] for name in differing}
+            accepted = {name: None if name in PER_LENGTH else built[name] for name in differing}
             lines = [
                 f"{train.folder}: these shards do not fit recipe {config.name}:",
                 *(f"  {name}: {_text(built[name])} in the shards, {_text(wanted[name])} wanted" for name in differing),

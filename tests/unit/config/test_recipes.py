@@ -14,7 +14,7 @@ from megabert.errors import ConfigError
 def test_recipe_resolves(name):
     config = load_run_config(name)
     assert config.name == name
-    assert {phase.max_seq_length for phase in config.phases} <= {128, 256, 512, 1024, 8192}
+    assert {phase.max_seq_length for phase in config.phases} <= {16, 128, 256, 512, 1024, 8192}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,8 @@ def test_recipe_resolves(name):
         ("modernbert_1gpu", "modernbert"),
         ("cramming", "modernbert"),
         ("gpt_bert_style", "modernbert"),
-        ("demo", "modernbert"),
+        ("demo", "bert"),
+        ("demo_modern", "modernbert"),
     ],
 )
 def test_recipe_states_its_family(name, family):

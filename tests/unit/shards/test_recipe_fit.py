@@ -14,6 +14,7 @@ from data_prep.cli import main as build
 from data_prep.commands.options import make_config
 from megabert.cli import main
 from megabert.config.loading import build_fields, load_run_config, shipped_names
+from megabert.config.shards import PER_LENGTH
 from megabert.errors import ConfigError, DataError
 from megabert.shards.recipe_fit import build_command, refuse_unfit_shards
 from megabert.shards.shard_set import ShardSet
@@ -63,6 +64,10 @@ def dry_run(recipe: Path, data: Path, *flags: str) -> int:
         (
             "masked_lm_prob: 0.4, mask_unit: span",
             ["mask_unit: token in the shards, span wanted", "masked_lm_prob: 0.15 in the shards, 0.4 wanted"],
+        ),
+        (
+            "max_predictions_per_seq: [13, 10]",
+            ["max_predictions_per_seq: 5 in the shards, 13 wanted"],
         ),
         (
             "vocab_size: 500, uncased: true",
@@ -147,6 +152,7 @@ def test_a_run_with_a_checkpoint_is_not_compared_again(data, tmp_path):
     assert open_inputs(config, tmp_path, device=torch.device("cpu")).objective == "nsp"
 
 
-def test_a_number_for_each_length_is_needed():
-    with pytest.raises(ConfigError, match=r"shards.min_tokens=\[1\]: give one number for each .*\[128, 512\]"):
-        load_run_config("debug", flags={"shards": {"min_tokens": [1]}})
+@pytest.mark.parametrize("name", PER_LENGTH)
+def test_a_number_for_each_length_is_needed(name):
+    with pytest.raises(ConfigError, match=rf"shards.{name}=\[1\]: give one number for each .*\[128, 512\]"):
+        load_run_config("debug", flags={"shards": {name: [1]}})
