@@ -21,7 +21,7 @@ CORPORA = {
 PASSES = {"none": 1, "nsp": 5}
 """Passes over the documents by objective: each draws other pairs, while single segments stay the same."""
 SHARED = {
-    # The demo's recipe (docs/decisions.md), but for what sets the families apart. Masks are the loader's.
+    # The recipe demo_modern (docs/decisions.md), but for what sets the families apart. Masks are the loader's.
     "model.preset": "tiny",
     "model.hidden_dropout_prob": 0.0,
     "model.attention_probs_dropout_prob": 0.0,
@@ -60,7 +60,7 @@ CANDIDATES = (
     Candidate("deberta", {"family": "deberta", "intermediate_size": 400}),
     Candidate("deberta-v2", {"family": "deberta-v2", "intermediate_size": 544, "position_buckets": 32}),
     Candidate("modernbert", {"family": "modernbert", "intermediate_size": 378, "global_rope_theta": 1e4}),
-    # The demo's: its second layer sees two pieces to either side.
+    # That of demo_modern: its second layer sees two pieces to either side.
     Candidate(
         "modernbert-window-4",
         {
