@@ -58,7 +58,7 @@ PATH=$bin:$PATH "$bin/deepspeed" --quiet "${ranks[@]}" --module megabert pretrai
 say "what it has learned"
 arguments=()
 for text in "${texts[@]}"; do arguments+=(--text "$text"); done
-"$bin/megabert" report "$run_dir" --min-margin 1.5 "${arguments[@]}"
+"$bin/megabert" report "$run_dir" --min-margin 1.0 "${arguments[@]}"
 
 say "export to Hugging Face form"
 "$bin/megabert" export "$run_dir" --to "$run_dir/exports/last"

@@ -78,3 +78,10 @@ def test_login_node_plans_for_the_ranks_and_gpus_of_the_job(tmp_path, settings, 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"pretrain {planned} --recipe bert_large ")
     assert done.stdout.endswith("--seed 7 --dry-run\n")
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("RECIPE", "demo and demo_modern"), ("CORPUS", "english and korean")])
+def test_the_demo_refuses_a_recipe_or_corpus_that_it_does_not_have(name, allowed):
+    done = run("env", f"{name}=bert", "bash", "examples/demo.sh")
+    assert done.returncode == 2
+    assert done.stderr == f"demo: {name}=bert is unknown; allowed are {allowed}.\n"
