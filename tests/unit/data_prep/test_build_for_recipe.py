@@ -23,7 +23,12 @@ EXPECTED = {
     "cramming": {**SINGLE_SEGMENTS, "uncased": True, "vocab_size": 32768, "lengths": (128,)},
     "deberta_base": {**BYTES, "vocab_size": 50265, "lengths": (512,)},
     "debug": {"lengths": (128, 512)},
-    "demo": {"masked_lm_prob": 0.4, "max_predictions_per_seq": (7, 20, 77), "lengths": (16, 128, 512)},
+    "demo": {
+        "dupe_factor": 10,
+        "masked_lm_prob": 0.4,
+        "max_predictions_per_seq": (7, 20, 77),
+        "lengths": (16, 128, 512),
+    },
     "demo_modern": {**SINGLE_SEGMENTS, "lengths": (128, 512)},
     "electra_small": {**SINGLE_SEGMENTS, "lengths": (128,)},
     "gpt_bert_style": {**BYTES, "mask_unit": "span", "vocab_size": 16384, "lengths": (128, 256, 512)},
