@@ -14,13 +14,13 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from unit.ops.interpreted.races import FOREIGN_READ, NO_BARRIER, OUTSIDE, TWO_WRITERS, WRITTEN_TWICE
 
 import megabert.ops
-from benchmarks import ops_problems
-from benchmarks.gpu import parity
+from megabert.ops.proof import exact_problems, inputs, problems
+from megabert.ops.proof.problem import errors
 from megabert.ops.triton_support.dropout_kernels import dropped_triton
 
 
-def run(*problems):
-    for problem in problems:
+def run(*of_kernels):
+    for problem in of_kernels:
         leaves = {name: tensor.half().requires_grad_() for name, tensor in problem.tensors.items()}
         problem.run(**leaves, backend="triton").sum().backward()
 
@@ -28,18 +28,19 @@ def run(*problems):
 def run_all_kernels(generator):
     """Launch every kernel, with several programs each."""
     run(
-        ops_problems.attention_problem([137, 37], generator, heads=1, head_width=16, padding=9),
-        ops_problems.attention_problem([60, 7], generator, heads=1, head_width=16),
-        ops_problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=20, padding=5),
-        ops_problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=None),
-        ops_problems.layer_norm_problem((40, 64), generator, extras=("bias", "dropout", "residual", "twice")),
-        ops_problems.add_layer_norm_problem((40, 64), generator),
-        ops_problems.bias_gelu_problem((40, 300), generator, approximate=False),
-        ops_problems.gated_gelu_problem((40, 300), generator, approximate=True),
-        ops_problems.cross_entropy_problem((9, 128), generator, classes=120),
+        problems.attention_problem([137, 37], generator, heads=1, head_width=16, padding=9),
+        problems.attention_problem([60, 7], generator, heads=1, head_width=16),
+        problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=20, padding=5),
+        problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=None),
+        problems.layer_norm_problem((40, 64), generator, extras=("bias", "dropout", "residual", "twice")),
+        problems.add_layer_norm_problem((40, 64), generator),
+        problems.bias_gelu_problem((40, 300), generator, approximate=False),
+        problems.gated_gelu_problem((40, 300), generator, approximate=True),
+        problems.cross_entropy_problem((9, 128), generator, classes=120),
     )
-    parity.step_of_lamb([torch.rand(50_001, generator=generator) for _ in range(4)], torch.bfloat16, backend="triton")
-    site = ops_problems.dropout_stream([2000], 2000, torch.device("cpu")).site(3, 1, 0.1)
+    lamb = exact_problems.lamb_problem(50_001, generator, rounded=torch.bfloat16)
+    lamb.run(**lamb.tensors, backend="triton")
+    site = inputs.dropout_stream([2000], 2000, torch.device("cpu")).site(3, 1, 0.1)
     dropped_triton(torch.randn(2000, 8), site)
 
 
@@ -54,7 +55,7 @@ def functions_of_ops() -> set[str]:
 def test_every_kernel_is_traced(trace, generator, monkeypatch):
     run_all_kernels(generator)
     monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: True)
-    run(ops_problems.attention_problem([137], generator, heads=1, head_width=16))
+    run(problems.attention_problem([137], generator, heads=1, head_width=16))
     assert len(functions_of_ops()) > 40
     assert functions_of_ops() - trace.functions == set()
 
@@ -80,11 +81,11 @@ def test_programs_that_take_the_same_tile_are_seen_in_every_kernel(trace, genera
 
 def test_a_kernel_without_its_barrier_is_seen(trace, generator, monkeypatch):
     monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: True)
-    problem = ops_problems.attention_problem([200, 37], generator, heads=1, head_width=16)
-    ops_problems.errors(problem, torch.float16, backend="triton")
+    long = problems.attention_problem([200, 37], generator, heads=1, head_width=16)
+    errors(long, torch.float16, backend="triton")
     assert not any(faults_of(trace).values())
     monkeypatch.setattr(InterpreterBuilder, "create_barrier", lambda builder: None)
-    ops_problems.errors(problem, torch.float16, backend="triton")
+    errors(long, torch.float16, backend="triton")
     faults = faults_of(trace)
     assert faults.pop("attention_backward") == {NO_BARRIER}
     assert not any(faults.values())
