@@ -155,7 +155,7 @@ def _plot_band(axes: Any, reference: Reference, tag: str) -> None:
         steps, centres = [point.step for point in points], [point.centre for point in points]
         edges = ([point.centre + sign * point.half for point in points] for sign in (-1, 1))
         axes.fill_between(steps, *edges, color="tab:green", alpha=0.2, linewidth=0)
-        axes.plot(steps, centres, color="tab:green", linewidth=1, label=label)
+        axes.plot(steps, centres, color="tab:green", linewidth=1, marker="." if len(steps) == 1 else None, label=label)
         label = ""
 
 
