@@ -27,6 +27,8 @@ from megabert.shards import read_manifest
 from megabert.text_tables import render_table
 from megabert.training.run.folder import read_config, run_data
 
+OTHER_SHARDS = "other ones than the reference's (another text, vocabulary or masks), so losses cannot be compared"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Track:
@@ -44,8 +46,8 @@ class Track:
 
     @property
     def is_on_track(self) -> bool:
-        """Whether every series is within its band at its last point."""
-        return all(points[-1].is_inside for points in self.series.values())
+        """Whether every series is within its band at its last point, and the shards are not known to be others."""
+        return self.has_same_shards is not False and all(points[-1].is_inside for points in self.series.values())
 
     @property
     def first_outside(self) -> tuple[str, TrackPoint] | None:
@@ -108,7 +110,8 @@ def render_track(track: Track) -> str:
         f"its end: {describe_end(reference)}",
     ]
     if track.has_same_shards is not True:
-        lines.append("shards: " + ("not there" if track.has_same_shards is None else "other ones than the reference's"))
+        lines.append("shards: " + ("not there" if track.has_same_shards is None else OTHER_SHARDS))
+        lines += [f"the reference's are built by: {command}" for command in reference.commands if " build " in command]
     lines += [f"{path}: {old!r} in the reference, {new!r} in the run" for path, (old, new) in track.config.items()]
     rows = [
         (tag, last.step, f"{last.value:.4f}", f"{last.low:.4f} to {last.high:.4f}", _describe_outside(points))
@@ -185,4 +188,5 @@ def _verdict(track: Track) -> str:
         where += f"{first[1].value:.4f}, not {first[1].low:.4f} to {first[1].high:.4f}"
     if track.is_on_track:
         return f"on track at step {track.step}" + (f"; {where}" if where else "")
-    return f"not on track at step {track.step}; {where}"
+    reasons = [] if track.has_same_shards is not False else [OTHER_SHARDS]
+    return "; ".join([f"not on track at step {track.step}", *reasons, *([where] if where else [])])

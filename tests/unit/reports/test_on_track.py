@@ -14,6 +14,7 @@ from megabert.json_files import adapter_of
 from megabert.observability import reference as references
 from megabert.observability.reference import Reference, ReferencePhase, Series, science_fields
 from megabert.reports.on_track import compare_with_curves
+from megabert.shards import read_manifest
 
 VOCAB = {"vocab_size": 4096}
 STEPS = list(range(20, 401, 20))
@@ -35,7 +36,7 @@ def curves(**changed) -> Reference:
     fields = {
         "recipe": "debug",
         "text": "a text",
-        "commands": ["megabert-data build", "megabert pretrain"],
+        "commands": ["megabert-data build --for debug", "megabert pretrain"],
         "commit": "0123456789",
         "device": "cpu",
         "seeds": [42, 1, 2],
@@ -125,6 +126,19 @@ def test_fields_that_make_it_another_experiment_are_shown_and_the_seed_is_not(co
     assert code == 0
     assert "phases.0.learning_rate: 0.02 in the reference, 0.2 in the run" in shown
     assert "seed:" not in shown
+
+
+def test_a_run_on_other_shards_is_not_on_track_whatever_its_losses(tmp_path, shard_folder, capsys):
+    phases = {number: {"data": str(shard_folder)} for number in ("0", "1")}
+    run = write_run(tmp_path / "run", rows(), model=VOCAB, phases=phases)
+    path = write_curves(tmp_path / "curves.json")
+    assert main(["compare", str(run), str(path)]) == 6
+    shown = capsys.readouterr().out
+    assert "the reference's are built by: megabert-data build --for debug\n" in shown
+    assert shown.splitlines()[-1].startswith("not on track at step 400; other ones than the reference's (another text")
+    own = read_manifest(shard_folder).data_sha256
+    write_curves(path, data_sha256=[own, own])
+    assert main(["compare", str(run), str(path)]) == 0
 
 
 def test_json_and_the_picture(compare, tmp_path):
