@@ -41,6 +41,7 @@ SAME_PRECISION, OTHER_PRECISION = 1e-2, 0.2
 """Greatest ||difference|| / ||update|| of a rank's weights after all steps, in the same precision and in another one.
 It is 1e-6 to 1e-3 and 2e-2 on one CPU: sums of ranks are added up in another order."""
 REMEDY = "Train with another engine file (--engine), and report this line with the output of megabert doctor."
+DISK_REMEDY = "Name a run folder on another file system (--run-dir), and look at the one that it is on now."
 
 
 @dataclass(frozen=True)
@@ -188,15 +189,14 @@ def _check_checkpoint(written: Trained, read: Trained, world: World, run_dir: Pa
         if world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
     if problem:
-        remedy = "Name a run folder on another file system (--run-dir), and look at the one that it is on now."
-        return [failure("checkpoint", f"{title}: {problem}", remedy)]
+        return [failure("checkpoint", f"{title}: {problem}", DISK_REMEDY)]
     differing = []
     for number, name in enumerate(("weights", *written.engine.optimizer.state_names)):
         ours, theirs = (_whole(side.engine, world, partial(_stored, side.engine, number)) for side in (written, read))
         differing += [f"{name} of {key}" for key, values in ours.items() if not torch.equal(values, theirs[key])]
     if differing:
         text = f"{title}: {len(differing)} tensors came back changed: {listing(differing)}"
-        return [failure("checkpoint", f"{text}; they have to be equal bit for bit", REMEDY)]
+        return [failure("checkpoint", f"{text}; they have to be equal bit for bit", DISK_REMEDY)]
     return [Finding(area="checkpoint", level="ok", text=f"{title}: weights and moments equal bit for bit")]
 
 
