@@ -24,51 +24,20 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.logs import copy_lines, keep
+from benchmarks.gpu.parts import COMMANDS, GRACE_S, PARTS
 from benchmarks.gpu.report import write_report
 from benchmarks.gpu.runs import WHEELS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("megabert/**/*.py", "benchmarks/gpu/*")
-TRAINER = ("deepspeed", "numba", "pyarrow", "pydantic", "tensorboard", "tokenizers", "safetensors", "yaml")
-
-
-@dataclass(frozen=True)
-class Part:
-    """One subject, a module of this package."""
-
-    limit_s: int
-    """Its share of the time: it starts no row after its end; what a part leaves, the parts after it have."""
-    needs: tuple[str, ...] = ()
-    """Beside torch and Triton."""
-
-
-PARTS = {
-    "products": Part(30),
-    "parity": Part(60),
-    "ops": Part(115),
-    "training": Part(215, ("transformers", "pydantic")),
-    "tuning": Part(100),
-    "trainer": Part(310, TRAINER),
-    "resume": Part(110, TRAINER),
-    "agreement": Part(100, ("pydantic",)),
-    "pretraining": Part(500, (*TRAINER, "transformers", "accelerate")),
-    "curves": Part(240, TRAINER),
-}
-COMMANDS = {
-    "1": ("products", "parity", "ops", "training", "tuning"),
-    "2": ("trainer", "resume", "agreement"),
-    "3": ("pretraining",),
-    "4": ("curves",),
-}
-"""Parts that fit one command of ten minutes together, the most telling first."""
-GRACE_S = 20
-"""After its time a part is ended: with the last one's grace, nine minutes in all."""
 PATIENCE = 10
 """A rehearsal has so many times the limits: a CPU may be shared."""
+FRAGILE = ("numba",)
+"""Packages that may be installed and yet not be importable: numba fails beside a numpy that it does not know."""
 REPORT_EVERY_S = 5.0
 """A machine that is taken away costs so many seconds of rows."""
 
@@ -127,6 +96,13 @@ def rows_folder(arguments: argparse.Namespace) -> Path:
     return folder
 
 
+def is_importable(name: str) -> bool:
+    """Tell whether a package can be imported. A fragile one is imported, in a process of its own."""
+    if name not in FRAGILE:
+        return importlib.util.find_spec(name) is not None
+    return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode == 0
+
+
 def start_part(part: str, arguments: argparse.Namespace, seconds: float, report: Callable[[], object]) -> str:
     """Measure one part in a process of its own; return what became of it.
 
@@ -138,7 +114,7 @@ def start_part(part: str, arguments: argparse.Namespace, seconds: float, report:
     """
     from benchmarks.gpu.rows import BROKEN
 
-    lacking = [name for name in PARTS[part].needs if importlib.util.find_spec(name) is None]
+    lacking = [name for name in PARTS[part].needs if not is_importable(name)]
     if lacking:
         return f"not run: not importable here: {', '.join(lacking)} (wheels.py collects them, --wheels takes more)"
     if seconds <= 0:
@@ -160,7 +136,10 @@ def wait_for(
     """Run a part's process; return its exit code, None where it had to be ended."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--in-this-process", part, "--work", str(arguments.work)]
     command += ["--seconds", str(end - time.monotonic()), *more] + (["--tiny"] if arguments.tiny else [])
-    child = subprocess.Popen(command, cwd=ROOT, env=os.environ, start_new_session=True)
+    pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    child = subprocess.Popen(command, cwd=ROOT, env=os.environ, start_new_session=True, **pipe)
+    assert child.stdout is not None
+    printing = copy_lines(child.stdout, arguments.work / "runs" / f"{part}.log")
     try:
         while True:
             left = end + GRACE_S - time.monotonic()
@@ -173,6 +152,7 @@ def wait_for(
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)  # and what it has started
             child.wait()
+        printing.join(timeout=5.0)  # a process that it left behind may hold the pipe
 
 
 def unpack(wheels: Path, work: Path) -> None:
@@ -277,10 +257,11 @@ def main() -> int:
             if arguments.again:
                 (folder / f"{part}.json").unlink(missing_ok=True)
             due += PARTS[part].limit_s * (PATIENCE if arguments.tiny else 1)
-            begun = time.monotonic()
+            begun, since = time.monotonic(), time.time()
             outcomes[part] = "running"
             outcomes[part] = start_part(part, arguments, due - (begun - started), report)
-            report()
+            has_failed = any(problem.startswith(f"{part}:") for problem in report())
+            keep(arguments.work / "runs", arguments.output, since=since, has_failed=has_failed)
             print(f"== {part}: {outcomes[part]} in {time.monotonic() - begun:.0f} s", flush=True)
     problems = report()
     print((arguments.output / "bench_gpu.md").read_text())

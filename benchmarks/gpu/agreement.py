@@ -1,4 +1,4 @@
-"""Part (d): the same training on the kernels and on torch; how far the losses drift apart.
+"""Part `agreement`: the same training on the kernels and on torch; how far the losses drift apart.
 
 The yardstick is a third run on torch with the sequences of each batch in reverse order: the same sums in another order.
 """
@@ -54,7 +54,7 @@ FUSED, REFERENCE, REORDERED = "fused", "reference", "reference, sequences revers
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (d)."""
+    """Fill the rows of the part."""
     for length in sizes.lengths:
         measure_length(rows, device, sizes, length)
 

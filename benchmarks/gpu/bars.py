@@ -19,7 +19,7 @@ SUFFICES, FP8_NEEDED = 735, 680
 def held_against_bars(parts: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
     """Return, by what is aimed at, the bar, what was found, and whether it is reached."""
     found: dict[str, dict[str, Any]] = {}
-    all_bars = (_compilations, _products, _parity, _copy_shares, _attention, _throughput)
+    all_bars = (_smoke, _compilations, _products, _parity, _copy_shares, _attention, _throughput)
     for bars in (*all_bars, _agreement, _resume, _pretraining):
         for name, bar, value, is_reached in bars(parts):
             found[name] = {"bar": bar, "found": value, "reached": is_reached}
@@ -45,6 +45,13 @@ def _products(parts: Mapping[str, Rows]) -> Iterator[Bar]:
     for shape, found in rates.items():
         bar = f"{SUFFICES} suffices; below {FP8_NEEDED} only fp8"
         yield f"matrix products, {shape}: TFLOP/s in bfloat16", bar, max(found), max(found) >= SUFFICES
+
+
+def _smoke(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    rows = parts.get("smoke", {})
+    if rows:
+        failed = [name for name, row in rows.items() if "error" in row or row.get("passes") is False]
+        yield "smoke: rows that failed", 0, failed or 0, not failed
 
 
 def _parity(parts: Mapping[str, Rows]) -> Iterator[Bar]:
@@ -79,7 +86,7 @@ def _attention(parts: Mapping[str, Rows]) -> Iterator[Bar]:
 
 
 def _throughput(parts: Mapping[str, Rows]) -> Iterator[Bar]:
-    rows = {**parts.get("training", {}), **parts.get("trainer", {})}
+    rows = {**parts.get("training", {}), **parts.get("peers", {}), **parts.get("trainer", {})}
     for length, (aim, floor) in TOKENS_PER_S.items():
         theirs = [row.get("tokens_per_s", 0) for name, row in rows.items() if name.startswith(f"length {length} trans")]
         for name, row in rows.items():
@@ -102,6 +109,9 @@ def _agreement(parts: Mapping[str, Rows]) -> Iterator[Bar]:
 
 
 def _resume(parts: Mapping[str, Rows]) -> Iterator[Bar]:
+    waits = parts.get("resume", {}).get("synchronizations per step", {})
+    if "passes" in waits:
+        yield "waits of the host for the GPU in a step", 1, waits["per_step"], waits["passes"]
     row = parts.get("resume", {}).get("after kill -9", {})
     if "passes" in row:
         yield "resume after kill -9", "bit-identical", row.get("first_difference") or "equal", row["passes"]

@@ -1,4 +1,4 @@
-"""Batches of full sequences, for parts (c) and (d)."""
+"""Batches of full sequences, for the parts that train."""
 
 # T packed tokens, B sequences, S tokens of a sequence, M masked positions
 
@@ -87,9 +87,9 @@ def random_batch(tokens: int, length: int, vocabulary: int, seed: int) -> Batch:
     )
 
 
-def batches(sizes: Sizes, length: int) -> list[Batch]:
+def batches(sizes: Sizes, length: int, vocabulary: int) -> list[Batch]:
     """Return a few batches in pinned memory."""
-    return [random_batch(sizes.tokens, length, sizes.vocabulary, seed).pinned() for seed in range(4)]
+    return [random_batch(sizes.tokens, length, vocabulary, seed).pinned() for seed in range(4)]
 
 
 def cycle(items: list[Batch]) -> Iterator[Batch]:

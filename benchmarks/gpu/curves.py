@@ -1,4 +1,4 @@
-"""Part (h): the curves of the debug recipe on this device, from three seeds, in a file that ``megabert compare`` takes.
+"""Part `curves`: curves of the debug recipe on this device, from three seeds, in a file for ``megabert compare``.
 
 A recipe that needs hours is run by itself; ``benchmarks/reference_curves.py NAME-TEXT --runs`` then writes its curves.
 """
@@ -44,7 +44,7 @@ def write(run_dirs: list[Path], output: Path) -> Row:
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (h)."""
+    """Fill the rows of the part."""
     folder = rows.path.parents[1] / "runs" / "curves"
     run_dirs = [folder / f"seed_{seed}" for seed in SEEDS]
     trained = [

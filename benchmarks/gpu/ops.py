@@ -1,4 +1,4 @@
-"""Part (b): each op's time, those of torch eager, torch.compile, SDPA's backends and Apex, and the ceilings."""
+"""Part `ops`: each op's time, those of torch eager, torch.compile, SDPA's backends and Apex, and the ceilings."""
 
 # T packed tokens, D hidden, F intermediate, N heads, H head width, M predicted positions, V classes
 
@@ -308,7 +308,7 @@ class Ops:
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (b)."""
+    """Fill the rows of the part."""
     ops = Ops(rows, device, sizes)
     for length in sizes.attention_lengths:
         ops.attention(length)

@@ -1,4 +1,4 @@
-"""Part (a): every op against its float64 reference on the real device, values and every gradient."""
+"""Part `parity`: every op against its float64 reference on the real device, values and every gradient."""
 
 import contextlib
 import itertools
@@ -98,7 +98,7 @@ def compile_share(sizes: Sizes, number: int, of: int) -> None:
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (a)."""
+    """Fill the rows of the part."""
     generator = torch.Generator(device)
     generator.seed()  # fresh inputs each run
     on_gpu = device.type == "cuda"

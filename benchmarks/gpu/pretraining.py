@@ -1,4 +1,4 @@
-"""Part (g): a small BERT pre-trained in both phases under DeepSpeed, next to transformers' Trainer; what it is worth.
+"""Part `pretraining`: a small BERT in both phases under DeepSpeed, next to transformers' Trainer; what it is worth.
 
 The same instances, steps, batch, schedule and AdamW for both; both models are scored by the same code on the same
 held-out instances. The export is fine-tuned on SNLI, and so is the same shape from random weights.
@@ -130,7 +130,7 @@ def finetune(folder: Path, start: str, rows: Rows, is_tiny: bool) -> Row:
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (g)."""
+    """Fill the rows of the part."""
     is_tiny = sizes is TINY
     instances = TINY_HELD_OUT if is_tiny else HELD_OUT
     folder = rows.path.parents[1] / "runs" / "small"

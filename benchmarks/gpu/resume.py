@@ -1,6 +1,10 @@
-"""Part (e): a pre-training that is killed with -9 and started again equals one that is not, bit for bit."""
+"""Part `resume`: a pre-training that is killed with -9 and started again equals one that is not, bit for bit.
+
+The run that is not killed counts the host's waits for the GPU, which changes no number.
+"""
 
 import itertools
+import json
 import shutil
 from pathlib import Path
 
@@ -55,15 +59,32 @@ def compare(unbroken: Path, killed: Path) -> Row:
     return {"passes": difference is None, "first_difference": difference, "values": len(values), "files": len(files)}
 
 
+def counting_waits(command: list[str], counts: Path) -> list[str]:
+    """Return a command of megabert that also counts the host's waits for the GPU (waits.py)."""
+    return [*command[:2], "benchmarks.gpu.waits", str(counts), *command[3:]]
+
+
+def waits_row(counts: Path) -> Row:
+    """Return how often the host waited for the GPU in a step, and for what; it should wait once."""
+    if not counts.exists():
+        raise RuntimeError("no waits were counted: that takes a GPU")
+    found = json.loads(counts.read_text())
+    number = sum(found["waits"].values())
+    waits = ", ".join(f"{name} {count}" for name, count in found["waits"].items())
+    return {"per_step": number / found["steps"], "waits": waits, "passes": number == found["steps"]}
+
+
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (e)."""
+    """Fill the rows of the part."""
     is_tiny = sizes is TINY
     folder = rows.path.parents[1] / "runs"
-    unbroken, killed = folder / "unbroken", folder / "killed"
+    unbroken, killed, counts = folder / "unbroken", folder / "killed", folder / "waits.json"
 
     def train(run_dir: Path) -> Row:
         shutil.rmtree(run_dir, ignore_errors=True)
-        return {"seconds": round(run(command_of(run_dir, is_tiny), run_dir.with_suffix(".log"), rows.remaining_s()), 1)}
+        counts.unlink(missing_ok=True)
+        command = counting_waits(command_of(run_dir, is_tiny), counts)
+        return {"seconds": round(run(command, run_dir.with_suffix(".log"), rows.remaining_s()), 1)}
 
     def kill_and_go_on() -> Row:
         shutil.rmtree(killed, ignore_errors=True)
@@ -79,6 +100,9 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
         return {"killed_after_step": step, "seconds": round(seconds, 1)}
 
     first = rows.measure("unbroken", lambda: train(unbroken))
+    if first is not None:
+        # Without a GPU there is nothing to wait for.
+        rows.measure("synchronizations per step", lambda: waits_row(counts), is_peer=device.type != "cuda")
     second = rows.measure("killed and started again", kill_and_go_on)
     if all(row is not None and "seconds" in row for row in (first, second)):
         rows.measure("after kill -9", lambda: compare(unbroken, killed))

@@ -1,4 +1,4 @@
-"""Part (d): BERT-Large by `megabert pretrain` under DeepSpeed: throughput with loader, optimizer and logging."""
+"""Part `trainer`: BERT-Large by `megabert pretrain` under DeepSpeed: throughput with loader, optimizer and logging."""
 
 import shutil
 import statistics
@@ -81,7 +81,7 @@ def phase_row(run_dir: Path, phase: int, warmup_steps: int) -> Row:
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (d)."""
+    """Fill the rows of the part."""
     run_dir = rows.path.parents[1] / "runs" / "large"
     flags = TINY_FLAGS if sizes is TINY else {}
     trained = rows.measure("all phases", lambda: train(run_dir, rows.remaining_s() - ROWS_S, flags))

@@ -1,12 +1,13 @@
-"""Part (c): a training step of BERT-Large at 128 and 512, MFU, memory and time by part, and transformers' step.
+"""Part `training`: a step of BERT-Large at 128 and 512 and of ModernBERT: throughput, MFU, memory, time by part.
 
 One GPU and no engine around it: bfloat16 weights, float32 masters in flat shards as under ZeRO, clipping, LAMB, batches
-copied from pinned memory. transformers trains in pure bfloat16 with torch's fused AdamW, its cheapest step.
+copied from pinned memory.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 from benchmarks.gpu.batches import Batch, batches, cycle, random_batch
 from benchmarks.gpu.clock import synchronize, timed_window
 from benchmarks.gpu.rows import Row, Rows, SpoiltProcess
-from benchmarks.gpu.sizes import Sizes
+from benchmarks.gpu.sizes import TINY, Sizes
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
-from megabert.models.bert import BertForPreTraining
+from megabert.models.bert import PretrainingModel
+from megabert.models.build import build_model
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.matmul_precision import set_matmul_precision
@@ -71,14 +73,14 @@ class Shard:
 
 
 @torch.no_grad()
-def random_model(config: ModelConfig, ops: OpsConfig, device: torch.device) -> BertForPreTraining:
+def random_model(config: ModelConfig, ops: OpsConfig, device: torch.device) -> PretrainingModel:
     """Return a model with BERT's deviation of weights, drawn on its own device; the same one each time.
 
     335 million random numbers take a CPU seconds, and each row has a model of its own.
     """
     torch.manual_seed(0)
     with device:
-        model = BertForPreTraining(config, ops=ops)
+        model = build_model(config, ops=ops)
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.normal_(std=config.initializer_range)
@@ -158,51 +160,12 @@ def model_config(sizes: Sizes, **changes: Any) -> ModelConfig:
     return ModelConfig(**(fields | changes))
 
 
-def transformers_step(
-    config: ModelConfig, batch: Batch, *, is_compiled: bool, device: torch.device, dtype: torch.dtype
-) -> Callable[[Batch], None]:
-    """Return transformers' BertForPreTraining as a step on the same sequences."""
-    from transformers import BertConfig
-    from transformers import BertForPreTraining as TheirBert
-
-    their_config = BertConfig(
-        vocab_size=-(-int(config.vocab_size) // 64) * 64,
-        hidden_size=config.hidden_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size,
-        attn_implementation="sdpa",
-    )
-    with device:
-        model = TheirBert(their_config).to(dtype).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device.type == "cuda")
-    forward = torch.compile(model, backend="inductor" if device.type == "cuda" else "eager") if is_compiled else model
-    count, length = batch.next_sentence_label_B.numel(), batch.max_seqlen
-
-    def step(batch: Batch) -> None:
-        moved = batch.to(device)
-        labels = torch.full((count * length,), -100, device=device)
-        labels[moved.masked_positions_M] = moved.masked_ids_M
-        optimizer.zero_grad(set_to_none=True)
-        output = forward(
-            input_ids=moved.input_ids_T.view(count, length),
-            token_type_ids=moved.segment_ids_T.view(count, length),
-            labels=labels.view(count, length),
-            next_sentence_label=moved.next_sentence_label_B,
-        )
-        output.loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    return step
-
-
 def throughput(
     make: Callable[[], Callable[[Batch], None]], config: ModelConfig, sizes: Sizes, length: int, *, steps: int
 ) -> Row:
     """Time ``steps`` steps after warming up, copies of the batches included."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    prepared = batches(sizes, length)
+    prepared = batches(sizes, length, int(config.vocab_size))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     step, source = make(), cycle(prepared)
@@ -259,47 +222,62 @@ def time_by_part(step: MegabertStep, batch: Batch, device: torch.device) -> Row:
     return {f"{part} ms": round(value, 3) for part, value in times.items()}
 
 
-def makers(sizes: Sizes, length: int, device: torch.device) -> dict[str, Callable[[], Any]]:
-    """Return, by who trains, how to make a step on sequences of a length."""
-    on_gpu = device.type == "cuda"
-    dtype, backend = (torch.bfloat16, "triton") if on_gpu else (torch.float32, "auto")
-    config, example = model_config(sizes), random_batch(sizes.tokens, length, sizes.vocabulary, 0)
+MODERN_VOCABULARY = 50_368
+GRAPH, EAGER = "CUDA graph", "eager"
 
-    def ours(*, as_graph: bool) -> MegabertStep:
-        step = MegabertStep(config, example, backend=backend, device=device, dtype=dtype)
-        if as_graph:
-            step.capture()
-        return step
 
-    def theirs(*, is_compiled: bool) -> Callable[[Batch], None]:
-        return transformers_step(config, example, is_compiled=is_compiled, device=device, dtype=dtype)
+def kinds(device: torch.device) -> tuple[str, ...]:
+    """Return how a step runs on a device, the kind that is worth most first."""
+    return (GRAPH, EAGER) if device.type == "cuda" else (EAGER,)
 
-    found: dict[str, Callable[[], Any]] = {"megabert CUDA graph": lambda: ours(as_graph=True)} if on_gpu else {}
-    return found | {
-        "megabert eager": lambda: ours(as_graph=False),
-        "transformers sdpa": lambda: theirs(is_compiled=False),
-        "transformers sdpa torch.compile": lambda: theirs(is_compiled=True),
+
+def megabert_step(config: ModelConfig, sizes: Sizes, length: int, device: torch.device, *, kind: str) -> MegabertStep:
+    """Return a step on sequences of a length, captured if its kind is a graph."""
+    dtype, backend = (torch.bfloat16, "triton") if device.type == "cuda" else (torch.float32, "auto")
+    example = random_batch(sizes.tokens, length, int(config.vocab_size), 0)
+    step = MegabertStep(config, example, backend=backend, device=device, dtype=dtype)
+    if kind == GRAPH:
+        step.capture()
+    return step
+
+
+def modern_configs(sizes: Sizes) -> dict[str, ModelConfig]:
+    """Return ModernBERT-base and -large by name; the tiny sizes give both their own shape."""
+    tiny = {
+        "hidden_size": sizes.hidden,
+        "num_attention_heads": sizes.heads,
+        "num_hidden_layers": 4,
+        "intermediate_size": sizes.intermediate,
+        "vocab_size": sizes.vocabulary,
+    }
+    return {
+        f"ModernBERT-{preset}": ModelConfig(
+            family="modernbert", **(tiny if sizes is TINY else {"preset": preset, "vocab_size": MODERN_VOCABULARY})
+        )
+        for preset in ("base", "large")
     }
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of part (c): one kind of step for all lengths, then the next; compilation, which is slow, last."""
+    """Fill the rows of the part: BERT-Large in each kind and length, where its time goes, then ModernBERT."""
     config = model_config(sizes)
-    steps_of = {length: makers(sizes, length, device) for length in sizes.lengths}
-    for who in steps_of[sizes.lengths[0]]:
-        is_peer = "transformers" in who
-        # the others are for comparison: a fifth of the steps keeps the part inside its minutes
-        steps = sizes.steps if who == "megabert CUDA graph" else max(2, sizes.steps // 5)
+    for kind in kinds(device):
+        # eager is for comparison: a fifth of the steps keeps the part inside its minutes
+        steps = sizes.steps if kind == GRAPH else max(2, sizes.steps // 5)
         for length in sizes.lengths:
-            make = steps_of[length][who]
+            make = partial(megabert_step, config, sizes, length, device, kind=kind)
             rows.measure(
-                f"length {length} {who}",
-                lambda make=make, length=length, steps=steps: throughput(make, config, sizes, length, steps=steps),
-                is_peer=is_peer,
+                f"length {length} megabert {kind}", partial(throughput, make, config, sizes, length, steps=steps)
             )
-            if who == "megabert eager":
-                example = random_batch(sizes.tokens, length, sizes.vocabulary, 0)
-                rows.measure(
-                    f"length {length} megabert time by part",
-                    lambda make=make, example=example: time_by_part(make(), example, device),
-                )
+    for length in sizes.lengths:
+        make = partial(megabert_step, config, sizes, length, device, kind=EAGER)
+        example = random_batch(sizes.tokens, length, sizes.vocabulary, 0)
+        rows.measure(
+            f"length {length} megabert time by part",
+            lambda make=make, example=example: time_by_part(make(), example, device),
+        )
+    length, kind = sizes.rotary_lengths[0], kinds(device)[0]
+    for name, modern in modern_configs(sizes).items():
+        make = partial(megabert_step, modern, sizes, length, device, kind=kind)
+        row = partial(throughput, make, modern, sizes, length, steps=max(2, sizes.steps // 5))
+        rows.measure(f"length {length} {name} {kind}", row)

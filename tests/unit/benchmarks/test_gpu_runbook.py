@@ -3,6 +3,7 @@
 import argparse
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -32,10 +33,20 @@ def report_of(module, arguments, outcomes):
 
 
 def test_part_without_its_packages_says_what_is_lacking(runbook, monkeypatch):
+    from benchmarks.gpu.parts import Part
+
     module, arguments = runbook
-    monkeypatch.setitem(module.PARTS, "parity", module.Part(60, ("no_such_package",)))
+    monkeypatch.setitem(module.PARTS, "parity", Part(60, ("no_such_package",)))
     outcome = module.start_part("parity", arguments, 60.0, lambda: None)
     assert "not importable here: no_such_package (wheels.py" in outcome
+
+
+def test_numba_is_imported_before_a_part_that_needs_it_starts(runbook, monkeypatch, tmp_path):
+    module, arguments = runbook
+    assert module.is_importable("numba")
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "not importable here: numba (" in module.start_part("trainer", arguments, 60.0, lambda: None)
 
 
 def test_first_import_of_torch_costs_the_first_part_nothing(runbook, monkeypatch, tmp_path):
@@ -50,7 +61,7 @@ def test_first_import_of_torch_costs_the_first_part_nothing(runbook, monkeypatch
         given[part] = seconds
         return "done"
 
-    monkeypatch.setattr(module, "time", argparse.Namespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "time", argparse.Namespace(monotonic=lambda: now[0], time=lambda: now[0]))
     monkeypatch.setattr(module, "settings", import_torch)
     monkeypatch.setattr(module, "start_part", start)
     monkeypatch.setattr(module, "use_sites", lambda arguments: None)
@@ -135,6 +146,51 @@ def test_every_part_is_in_a_command_that_fits_nine_minutes(runbook):
     assert sorted(part for parts in module.COMMANDS.values() for part in parts) == sorted(module.PARTS)
     for parts in module.COMMANDS.values():
         assert sum(module.PARTS[part].limit_s for part in parts) + module.GRACE_S <= 540
+
+
+def test_first_command_is_in_the_order_of_worth(runbook):
+    module, _ = runbook
+    assert module.COMMANDS["1"] == ("smoke", "products", "training", "parity", "ops", "peers", "tuning")
+    assert module.PARTS["smoke"].limit_s == 60
+
+
+def test_readme_has_each_part_with_its_limit_and_a_part_for_all_that_a_card_has_to_show(runbook):
+    module, _ = runbook
+    readme = (ROOT / "benchmarks" / "gpu" / "README.md").read_text()
+    tables = [[cell.strip() for cell in line.split("|")] for line in readme.splitlines() if line.startswith("|")]
+    limits = {row[2].strip("`"): int(row[4]) for row in tables if len(row) > 7 and row[2].startswith("`")}
+    assert limits == {name: part.limit_s for name, part in module.PARTS.items()}
+    commands = [row[1] for row in tables if len(row) > 7 and row[2].startswith("`")]
+    assert [row for row in commands if row] == list(module.COMMANDS)
+    shown = readme.partition("## What a card has to show")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in shown.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 9
+    for row in rows:
+        assert row[2].strip("` ") in module.PARTS, row
+
+
+def test_logs_of_a_failed_part_are_among_the_results_and_printed_as_well(runbook, monkeypatch, tmp_path, capfd):
+    module, arguments = runbook
+    old = tmp_path / "runs" / "old.log"
+    old.parent.mkdir()
+    old.write_text("of another part")
+    os.utime(old, (1, 1))
+    program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'run').mkdir(); "
+    program += "pathlib.Path(sys.argv[1], 'run', 'x.log').write_text('deep'); sys.exit('no such kernel')"
+    popen = subprocess.Popen
+
+    def start(command, **options):
+        return popen([sys.executable, "-c", program, str(tmp_path / "runs")], **options)
+
+    monkeypatch.setattr(module.subprocess, "Popen", start)
+    assert module.start_part("parity", arguments, 60.0, lambda: None) == "ended with exit code 1"
+    assert "no such kernel" in capfd.readouterr().out
+    output = tmp_path / "output"
+    assert module.keep(tmp_path / "runs", output, since=10.0, has_failed=False) == []
+    module.keep(tmp_path / "runs", output, since=10.0, has_failed=True)
+    assert (output / "logs" / "parity.log").read_text() == "no such kernel\n"
+    assert (output / "logs" / "run" / "x.log").read_text() == "deep"
+    assert not (output / "logs" / "old.log").exists()
 
 
 def test_trainer_should_need_three_quarters_of_its_time_at_most(runbook):

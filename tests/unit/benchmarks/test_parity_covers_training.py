@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from support.recorded_launches import META, recording
 
-from benchmarks.gpu import parity
+from benchmarks.gpu import parity, smoke
 from benchmarks.gpu.batches import random_batch
 from benchmarks.gpu.sizes import GPU
 from benchmarks.gpu.training import MegabertStep, model_config
@@ -33,23 +33,27 @@ def on_meta(patch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(device=META, seed=lambda: 0)
 
 
+def launched_by(cases_of) -> set[tuple]:
+    """Return the variants that the problems of a part launch, each in its dtype."""
+    with recording() as variants, pytest.MonkeyPatch.context() as patch:
+        for problem, dtype in cases_of(on_meta(patch)):
+            rounded = {name: tensor.to(dtype) for name, tensor in problem.tensors.items()}
+            values_and_gradients(functools.partial(problem.run, backend="triton"), rounded)
+    return variants
+
+
 @pytest.fixture(scope="module")
 def compared() -> set[tuple]:
     return variants_of_parity()
 
 
 def variants_of_parity() -> set[tuple]:
-    """Return the variants that part (a) launches."""
-    with recording() as variants, pytest.MonkeyPatch.context() as patch:
-        generator = on_meta(patch)
-        for _, problem, dtype in parity.cases(GPU, generator):
-            rounded = {name: tensor.to(dtype) for name, tensor in problem.tensors.items()}
-            values_and_gradients(functools.partial(problem.run, backend="triton"), rounded)
-    return variants
+    """Return the variants that `parity` launches."""
+    return launched_by(lambda generator: [case[1:] for case in parity.cases(GPU, generator)])
 
 
 def launch_graph_step(length: int) -> None:
-    """Launch what a step of part (c) launches, with two layers: the last is another one than those before it."""
+    """Launch what a step of `training` launches, with two layers: the last is another one than those before it."""
     config = model_config(GPU, num_hidden_layers=2)
     batch = random_batch(GPU.tokens, length, GPU.vocabulary, 0)
     MegabertStep(config, batch, backend="triton", device=META, dtype=torch.bfloat16).eager()
@@ -94,3 +98,17 @@ def test_parity_launches_what_training_launches(compared, name):
         TRAINED[name]()
     assert len(launched) > 10
     assert sorted(map(str, launched - compared)) == []
+
+
+def test_smoke_launches_the_attention_and_the_lamb_of_a_step():
+    def cases(generator):
+        for problem in smoke.risky_problems(GPU, generator).values():
+            yield problem, smoke.DTYPE if smoke.DTYPE in problem.tolerance else torch.float32
+
+    compared_first = launched_by(cases)
+    with recording() as launched:
+        for length in GPU.lengths:
+            launch_graph_step(length)
+    risky = {variant for variant in launched if variant[0].startswith(("attention_", "lamb_"))}
+    assert len(risky) >= 4
+    assert sorted(map(str, risky - compared_first)) == []
