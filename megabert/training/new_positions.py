@@ -2,8 +2,9 @@
 
 No sequence has reached these rows: they are still random, and their moments are zero. ``phases.N.new_positions=tile``
 fills them with trained rows before the phase begins. Their moments are copied as well, so that a new row continues as
-the row that it was copied from would have: Adam's denominator has the size of real gradients. With moments of zero the
-first updates of the new rows would be several times too large.
+the row that it was copied from would have: Adam's denominator has the size of real gradients. With moments of zero
+AdamW's first updates of the new rows would be several times too large; under LAMB it hardly matters
+(docs/decisions.md).
 
 A rank's fragments begin and end anywhere in the table, so the trained rows are gathered whole, on every rank, and each
 rank takes its own elements of the new rows from there.
