@@ -15,17 +15,16 @@ in it is on the disk, so a folder with the name of a step is complete unless the
 import hashlib
 import json
 import math
+import os
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
-from safetensors import SafetensorError
 
 from megabert.errors import CheckpointError, DataError
-from megabert.files import sha256_file, sync_file, write_durably
-from megabert.full_disk import library_error
+from megabert.files import sha256_file, write_durably
 from megabert.json_files import parse_json, read_json
 
 if TYPE_CHECKING:
@@ -141,22 +140,49 @@ def key_of(kind: str, parameter: str, start: int) -> str:
     return f"{kind}/{parameter}/{start}"
 
 
+def _header(vectors: "list[tuple[str, Tensor]]") -> bytes:
+    """Return the safetensors header for float32 vectors in this order.
+
+    A safetensors file is the header's length (8 bytes, little-endian), the header (JSON, padded with spaces to a
+    multiple of 8 bytes so that the tensors are aligned), and the bytes of the tensors.
+    """
+    entries: dict[str, Any] = {}
+    position = 0
+    for key, tensor in vectors:
+        end = position + 4 * tensor.numel()
+        entries[key] = {"dtype": "F32", "shape": [tensor.numel()], "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(entries, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
 def write_tensors(path: Path, vectors: "list[tuple[str, Tensor]]") -> StoredFile:
-    """Write float32 vectors as a safetensors file, from the memory that they are in.
+    """Write float32 vectors as a safetensors file.
+
+    ``safetensors.torch.save_file`` would hold all tensors in memory once more, and the file would have to be read back
+    for its SHA-256. The format is simple enough to be written directly, hashed on the way.
 
     Raises:
         OSError: For instance ENOSPC on a full disk. The caller has to remove the unfinished file.
     """
-    from safetensors.torch import (
-        save_file,  # torch takes seconds to import, and nobody who only reads a manifest has it
-    )
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb", buffering=0) as file:
 
-    try:
-        save_file({key: tensor.detach().cpu().float().contiguous() for key, tensor in vectors}, path)
-    except SafetensorError as error:
-        raise library_error(error) or error from error
-    sync_file(path)
-    return StoredFile(path.stat().st_size, sha256_file(path))
+        def write(content: Any) -> None:
+            nonlocal size
+            view = memoryview(content).cast("B")
+            digest.update(view)
+            size += len(view)
+            while view:  # unbuffered: one call may take only a part
+                view = view[file.write(view) :]
+
+        write(_header(vectors))
+        for _, tensor in vectors:
+            if tensor.numel():  # memoryview cannot cast an empty buffer
+                write(tensor.detach().cpu().float().contiguous().numpy().data)
+        os.fsync(file.fileno())
+    return StoredFile(size, digest.hexdigest())
 
 
 def write_checkpoint_manifest(folder: Path, manifest: CheckpointManifest) -> None:

@@ -21,7 +21,6 @@ ALLOWED = {
     "megabert/distributed/parent_death.py": "/proc, before anything is imported",
     "megabert/compiled.py": "the cache of compiled loops, in a folder of the user's own, each file with its hash",
     "megabert/compiled/": "the same",
-    "megabert/checkpoints/format.py": "save_file in a new folder",
     "megabert/checkpoints/loading.py": "safetensors, of files that were hashed before",
     "megabert/export/huggingface.py": "weights, of which `is_file` was asked; save_file in a new folder",
     "megabert/observability/metrics.py": "TensorBoard, whose folder may be no link, and whose names hold the time",
