@@ -127,7 +127,8 @@ def test_first_checkpoint_that_fails_leaves_no_thread_behind(shards, tmp_path, m
     before = threading.enumerate()
     assert pretrain(shards, tmp_path / "run") == 4
     # TensorBoard's thread is a daemon: one that still writes while the interpreter ends can abort the process.
-    assert [thread.name for thread in threading.enumerate() if thread not in before] == []
+    left = {thread.name for thread in threading.enumerate() if thread not in before}
+    assert left <= {"launcher-death"}, "one thread per process looks for its launcher until the process ends"
 
 
 def files_of(run_dir) -> dict[str, int]:

@@ -196,7 +196,7 @@ def test_checkpoint_that_loses_a_byte_fails(workers, tmp_path):
         (finding,) = failures(findings)
         assert finding.area == "checkpoint"
         assert "checkpoint of zero1, read by zero3" in finding.text
-        assert "1 tensors came back changed: weights of " in finding.text, "hashed when it was damaged already"
+        assert "SHA-256" in finding.text
         assert "--run-dir" in finding.remedy
     assert not list(tmp_path.iterdir())
 
