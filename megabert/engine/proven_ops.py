@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig, Precision
-from megabert.distributed.process_group import World, run_on_all_ranks
+from megabert.distributed.process_group import World, raise_everywhere, run_on_all_ranks
 from megabert.engine.build import DTYPES
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger
@@ -35,7 +35,8 @@ def prove_ops(
     """
     sha256 = run_on_all_ranks(world, lambda: use_file(ops.tile_sizes, world.device))
     if len(set(world.gather(sha256))) > 1:
-        raise ConfigError(f"{ops.tile_sizes}: ranks read different files of that name. Copy one to every node.")
+        message = f"{ops.tile_sizes}: ranks read different files of that name. Copy one to every node."
+        raise_everywhere(world, ConfigError(message))
     if sha256:
         logger.info("tile sizes: %s, SHA-256 %s", ops.tile_sizes, sha256)
     if ops.unproven == "trust":
@@ -44,5 +45,5 @@ def prove_ops(
     models = [model] if model.generator_size is None else [model, model.generator()]
     requested = {op: name for op, name in ops.backends.items() if has_lamb or op != "lamb"}
     cases = cases_of(models, lengths, DTYPES[precision])
-    mine = run_on_all_ranks(world, lambda: find_failures(cases, requested, world.device))
-    return settle(world.gather(mine), requested, unproven=ops.unproven, device=world.device)
+    failures = world.gather(run_on_all_ranks(world, lambda: find_failures(cases, requested, world.device)))
+    return run_on_all_ranks(world, lambda: settle(failures, requested, unproven=ops.unproven, device=world.device))

@@ -63,29 +63,53 @@ def settle(
         A sentence for each op that has another backend now; also logged as a warning.
 
     Raises:
-        KernelError: A backend differs, and was asked for by name, or ``unproven`` is ``refuse``.
+        KernelError: The backend that would run differs, and was asked for by name, or ``unproven`` is ``refuse``.
     """
     forget_disproved()
     reasons: Failures = {}
     for rank, failures in enumerate(failures_by_rank):
         for case, difference in failures.items():
             reasons.setdefault(case, f"{difference} on rank {rank}")
+    ops = dict.fromkeys(op for op, _ in reasons)
+    chosen = {op: _chosen(op, requested, device.type) for op in ops}
     for (op, backend), reason in reasons.items():
-        setting = SETTINGS.get(op, op) or op
-        if unproven == "refuse" or requested.get(setting, "auto") != "auto":
+        is_by_name = _asked(op, requested) != "auto"
+        if backend == chosen[op] and (unproven == "refuse" or is_by_name):
             raise KernelError(
-                f"ops.{setting}={backend} differs from the op's definition: {reason}. Set ops.{setting}=auto and "
-                "ops.unproven=fallback, and the next backend takes its place; ops.unproven=trust runs it as it is.",
+                f"{_label(op)}: {backend} differs from the op's definition: {reason}. "
+                f"Set {f'{_label(op)}=auto and ' if is_by_name else ''}ops.unproven=fallback, and the next backend "
+                "takes its place; ops.unproven=trust runs it as it is.",
                 see="a-backend-cannot-run",
             )
         disprove(op, backend, f"it differs from the op's definition: {reason}")
     sentences = []
-    for op in dict.fromkeys(op for op, _ in reasons):
+    for op in ops:
         why = "; ".join(reason for (other, _), reason in reasons.items() if other == op)
         replacement = usable_backends(op, device.type)[0]
-        sentences.append(f"ops.{op}: {replacement} takes the place of a kernel that is wrong here: {why}")
+        if replacement == chosen[op]:
+            logger.debug("%s: %s runs; a backend after it is wrong here: %s", _label(op), replacement, why)
+            continue
+        sentences.append(f"{_label(op)}: {replacement} takes the place of a kernel that is wrong here: {why}")
         logger.warning("%s", sentences[-1])
     return tuple(sentences)
+
+
+def _asked(op: str, requested: Mapping[str, str]) -> str:
+    """Return the backend that the configuration names, or ``auto``."""
+    setting = SETTINGS.get(op, op)
+    return "auto" if setting is None else requested.get(setting, "auto")
+
+
+def _chosen(op: str, requested: Mapping[str, str], device: str) -> str:
+    """Return the backend that runs unless it is wrong."""
+    asked = _asked(op, requested)
+    return usable_backends(op, device)[0] if asked == "auto" else asked
+
+
+def _label(op: str) -> str:
+    """Return the setting that chooses an op's backend, or the op if there is none."""
+    setting = SETTINGS.get(op, op)
+    return op if setting is None else f"ops.{setting}"
 
 
 def find_failures(cases: Sequence[tuple[str, Shapes]], requested: Mapping[str, str], device: torch.device) -> Failures:
@@ -124,7 +148,7 @@ def _candidates(op: str, requested: Mapping[str, str], device: str) -> list[str]
     setting = SETTINGS.get(op, op)
     if op not in BACKEND_TABLES or (setting is not None and setting not in requested):
         return []
-    asked = "auto" if setting is None else requested[setting]
+    asked = _asked(op, requested)
     return [name for name in usable_backends(op, device) if name != "torch" and asked in ("auto", name)]
 
 

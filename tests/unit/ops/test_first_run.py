@@ -7,7 +7,7 @@ import torch
 
 from megabert.config.model import ModelConfig
 from megabert.errors import KernelError
-from megabert.ops import backend
+from megabert.ops import backend, dropout
 from megabert.ops.backend import Backend, choose, disproved, forget_disproved, no_obstacle, usable_backends
 from megabert.ops.bias_gelu import api
 from megabert.ops.proof import known
@@ -141,7 +141,7 @@ def test_what_was_asked_for_by_name_is_refused_not_replaced(plant):
     plant(1.001)
     requested = {"bias_gelu": "planted"}
     failures = find_failures(CASES, requested, CPU)
-    with pytest.raises(KernelError, match=r"ops\.bias_gelu=planted differs.*Set ops\.bias_gelu=auto"):
+    with pytest.raises(KernelError, match=r"ops\.bias_gelu: planted differs.*Set ops\.bias_gelu=auto"):
         settle([failures], requested, unproven="fallback", device=CPU)
 
 
@@ -149,6 +149,27 @@ def test_refuse_ends_the_run(plant):
     plant(1.0)
     with pytest.raises(KernelError, match=r"differs from the op's definition: relative error of out 0\.1 on rank 0"):
         settle([WRONG], AUTO, unproven="refuse", device=CPU)
+
+
+@pytest.mark.parametrize("unproven", ["fallback", "refuse"])
+def test_a_wrong_backend_after_the_first_choice_neither_ends_the_run_nor_takes_part(plant, monkeypatch, unproven):
+    plant(1.0)
+    second = Backend("second", api.bias_gelu_torch, no_obstacle)
+    monkeypatch.setattr(api, "BACKENDS", (api.BACKENDS[0], second, *api.BACKENDS[1:]))
+    wrong = {("bias_gelu", "second"): "relative error of out 0.1"}
+    assert settle([wrong], AUTO, unproven=unproven, device=CPU) == ()
+    assert usable_backends("bias_gelu", "cpu")[0] == "planted"
+    assert "second" not in usable_backends("bias_gelu", "cpu")
+
+
+def test_an_op_without_a_setting_of_its_own_is_not_given_one_in_the_remedy(monkeypatch):
+    first = Backend("planted", dropout.BACKENDS[-1].run, no_obstacle)
+    monkeypatch.setattr(dropout, "BACKENDS", (first, *dropout.BACKENDS))
+    wrong = {("dropout", "planted"): "relative error of mask 1"}
+    with pytest.raises(KernelError, match=r"^dropout: planted differs.*on rank 0\. Set ops\.unproven=fallback"):
+        settle([wrong], AUTO, unproven="refuse", device=CPU)
+    (sentence,) = settle([wrong], AUTO, unproven="fallback", device=CPU)
+    assert sentence.startswith("dropout: torch takes the place of a kernel that is wrong here")
 
 
 def test_plain_torch_and_ops_that_do_not_run_are_not_compared(plant):

@@ -1,0 +1,89 @@
+"""``prove_ops`` on two ranks: one has the wrong kernel or another file, and both do the same."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from megabert.config.model import ModelConfig
+from megabert.config.run import OpsConfig
+from megabert.engine.proven_ops import prove_ops
+from megabert.errors import MegabertError
+from megabert.ops.backend import Backend, choose, forget_disproved, no_obstacle, usable_backends
+from megabert.ops.bias_gelu import api
+from megabert.ops.triton_support import tuned_tiles
+
+CPU = torch.device("cpu")
+MODEL = ModelConfig(vocab_size=90, hidden_size=32, num_attention_heads=2, intermediate_size=48, family="bert")
+
+
+def proof_with_a_wrong_kernel_on_rank_1(world, folder, unproven):
+    def planted(x_TF, bias_F, *, approximate):
+        return api.bias_gelu_torch(x_TF, bias_F, approximate=approximate) * (1.0 + 0.01 * world.rank)
+
+    tables = api.BACKENDS
+    api.BACKENDS = (Backend("planted", planted, no_obstacle), *tables)
+    try:
+        return outcome(world, folder, OpsConfig(unproven=unproven))
+    finally:
+        api.BACKENDS = tables
+        forget_disproved()
+
+
+def outcome(world, folder, ops):
+    """Return the sentences and what runs then, or the error; and that the ranks still meet."""
+    os.environ["XDG_CACHE_HOME"] = str(folder / str(world.rank))
+    choose.cache_clear()
+    try:
+        sentences = prove_ops(MODEL, ops, world, lengths=[16], precision="fp32", has_lamb=False)
+        result = (sentences, usable_backends("bias_gelu", "cpu")[0])
+    except MegabertError as error:
+        result = str(error)
+    finally:
+        tuned_tiles.use({})
+        del os.environ["XDG_CACHE_HOME"]
+    assert world.gather(world.rank) == [0, 1]
+    return result
+
+
+def proof_with_files(world, folder, contents):
+    """Each rank reads a file of its own, as two nodes do; None: it is not there."""
+    path = folder / f"node{world.rank}" / "tiles.json"
+    path.parent.mkdir()
+    if contents[world.rank] is not None:
+        path.write_text(json.dumps(tuned_tiles.identity(CPU) | {"tiles": contents[world.rank]}))
+    return outcome(world, folder, OpsConfig(tile_sizes=str(path)))
+
+
+def test_a_kernel_that_is_wrong_on_one_rank_is_replaced_on_both(workers, tmp_path):
+    first, second = workers(2).run(proof_with_a_wrong_kernel_on_rank_1, tmp_path, "fallback")
+    assert first == second
+    (sentence,), running = first
+    assert running == "torch"
+    assert sentence.startswith("ops.bias_gelu: torch takes the place")
+    assert sentence.endswith("on rank 1")
+
+
+def test_refuse_ends_both_ranks(workers, tmp_path):
+    first, second = workers(2).run(proof_with_a_wrong_kernel_on_rank_1, tmp_path, "refuse")
+    assert first == second
+    assert first.startswith("ops.bias_gelu: planted differs from the op's definition")
+
+
+TILES = {"bias_gelu 48": (8, 256, 4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [(({}, TILES), "ranks read different files of that name"), (({}, None), "tiles.json")],
+    ids=["different", "missing on one"],
+)
+def test_files_of_tile_sizes_that_differ_are_refused_on_both_ranks(workers, tmp_path, contents, message):
+    for refusal in workers(2).run(proof_with_files, tmp_path, contents):
+        assert isinstance(refusal, str)
+        assert message in refusal
+
+
+def test_equal_files_of_tile_sizes_are_taken(workers, tmp_path):
+    assert workers(2).run(proof_with_files, tmp_path, (TILES, TILES)) == [((), "torch")] * 2
