@@ -267,6 +267,18 @@ def check_replaceable(path: Path, *, is_folder: bool) -> None:
         raise DataError(f"{path}: is the system's. Name a {wanted}.")
 
 
+def check_saved_file(path: Path, *, flag: str) -> None:
+    """Refuse, before minutes of work, a file that their result could not be written to.
+
+    Raises:
+        ConfigError: Its folder does not exist.
+        DataError: A folder, a device or a pipe is in its place.
+    """
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{flag} {path}: the folder {path.parent} does not exist. Create it.")
+    check_replaceable(path, is_folder=False)
+
+
 def refuse_input(output: Path, *inputs: Path) -> None:
     """Refuse to write over the input of a command, by whatever name or link.
 

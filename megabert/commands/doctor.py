@@ -27,7 +27,7 @@ from megabert.config.loading import load_run_config, shipped_names
 from megabert.config.run import RunConfig
 from megabert.distributed.environments import own_rank
 from megabert.errors import EXIT_STOPPED
-from megabert.files import atomic_write
+from megabert.files import atomic_write, check_saved_file
 from megabert.training.recovery.stop_signals import StopSignals
 
 IDLE = (
@@ -68,6 +68,8 @@ def run(options: Namespace) -> int:
         flags = [f"--{flag.path.replace('_', '-')}" for flag in options.field_flags]
         refuse_flags(flags, options.given, "without --prove")
     config = load_run_config(options.recipe, options.config, options.fields) if options.prove else None
+    if options.save and own_rank() == "0":
+        check_saved_file(options.save, flag="--save")
     with StopSignals("the checks") as stop:
         with loading("PyTorch"):
             from megabert.doctor.examination import examine

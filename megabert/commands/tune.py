@@ -17,8 +17,8 @@ from pathlib import Path
 from megabert.command_line.program import Parser, bounded, number, whole
 from megabert.command_line.terminal import loading
 from megabert.config.loading import load_run_config, shipped_names
-from megabert.errors import ConfigError, KernelError
-from megabert.files import check_replaceable
+from megabert.errors import KernelError
+from megabert.files import check_saved_file
 from megabert.text_tables import render_table
 
 
@@ -39,9 +39,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Tune and print a table."""
     config = load_run_config(options.recipe, options.config, {})
-    if not options.save.absolute().parent.is_dir():
-        raise ConfigError(f"--save {options.save}: the folder {options.save.parent} does not exist. Create it.")
-    check_replaceable(options.save, is_folder=False)
+    check_saved_file(options.save, flag="--save")
     with loading("PyTorch"):
         import torch
 

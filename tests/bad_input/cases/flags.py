@@ -212,6 +212,7 @@ ALONE = (
     ("megabert embed nowhere.txt --model nowhere", (2, 3, 4), "nowhere"),
     ("megabert attention --model nowhere --output page.html text", (2, 3, 4), "nowhere"),
     ("megabert doctor --device tpu", 2, "tpu"),
+    ("megabert doctor --prove --recipe debug --save nowhere/proof.json", 2, "nowhere"),
     ("megabert tune", 2, "--save"),
     ("megabert tune --save nowhere/tiles.json", 2, "nowhere"),
     ("megabert tune --save tiles.json --minutes 0", 2, "minutes"),

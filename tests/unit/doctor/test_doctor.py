@@ -204,6 +204,14 @@ def test_a_machine_that_is_unfit_is_not_proven(monkeypatch):
     assert main(["doctor", "--prove", "--recipe", "debug"]) == 2
 
 
+def test_a_file_that_cannot_be_saved_is_refused_before_the_checks(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("megabert.doctor.examination.examine", lambda *_, **options: pytest.fail("minutes are lost"))
+    assert main(["doctor", "--prove", "--recipe", "debug", "--save", str(tmp_path / "nowhere" / "proof.json")]) == 2
+    assert "nowhere does not exist. Create it." in capsys.readouterr().err
+    assert main(["doctor", "--prove", "--recipe", "debug", "--save", str(tmp_path)]) == 3
+    assert "is a folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag", ["--save", "--recipe", "--model.hidden-size"])
 def test_flags_of_a_proof_are_refused_without_it(flag, capsys):
     assert main(["doctor", flag, "256"]) == 2
