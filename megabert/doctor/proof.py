@@ -198,9 +198,12 @@ class _Prover:
     def _phase(self, phase: PhaseConfig, product_rate: float) -> PhaseSpeed:
         """Measure a phase on all ranks at the same time; the slowest rank's seconds count."""
         speed = rates.measure_phase(self._config, phase, self._world, product_rate)
-        self._slowest(f"micro-step of length {phase.max_seq_length}", "tokens/s", speed.tokens / speed.micro_step_s(4))
+        # Of all layers: fewer than were measured could come to no time at all, because `ends_s` may be negative.
+        layers = self._config.model.num_hidden_layers
+        rate = speed.tokens / speed.micro_step_s(layers)
+        self._slowest(f"micro-step of length {phase.max_seq_length}", "tokens/s", rate)
         speeds = [PhaseSpeed(**values) for values in self._world.gather(vars(speed))]
-        return max(speeds, key=lambda one: one.micro_step_s(self._config.model.num_hidden_layers))
+        return max(speeds, key=lambda one: one.micro_step_s(layers))
 
     def _slowest(self, name: str, unit: str, rate: float | None) -> float | None:
         """Return the slowest rank's rate, None if no rank has one, and judge each rank's by the others'."""

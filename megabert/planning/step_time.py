@@ -12,6 +12,7 @@ Rates that ``megabert doctor --prove`` has measured take the place of all of the
 from dataclasses import dataclass
 from typing import get_args
 
+from megabert.errors import ConfigError
 from megabert.observability.gpus import Gpu, gpu_of_device
 from megabert.observability.measured import CollectiveName, MeasuredRates
 
@@ -189,12 +190,18 @@ def rates_of_proof(
         length: ``max_seq_length`` of the phase.
 
     Raises:
-        ConfigError: The length, or collectives of such a cluster, were not measured.
+        ConfigError: The length, so few layers, or collectives of such a cluster were not measured.
     """
     phase = measured.phase(length)
+    micro_step_s = phase.micro_step_s(layers)
+    if micro_step_s <= 0:
+        raise ConfigError(
+            f"--measured: {layers} layers of length {length} come to {micro_step_s:g} s per micro-step: "
+            "so few were not measured, or the file is damaged. Run megabert doctor --prove again, with this recipe."
+        )
     has_loader = measured.loader_tokens_per_s is not None
     return Rates(
-        flops_per_s=flops_per_token * phase.tokens / phase.micro_step_s(layers),
+        flops_per_s=flops_per_token * phase.tokens / micro_step_s,
         rings={name: measured.collective(name, cluster.nodes, cluster.gpus_per_node) for name in COLLECTIVES},
         pass_s_per_byte=0.0,
         optimizer_s_per_parameter=measured.optimizer_s_per_parameter,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from megabert.cli import main
 from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
 from megabert.data.batch import probe_batch
+from megabert.errors import ConfigError
 from megabert.json_files import to_json
 from megabert.models.build import build_model
 from megabert.observability.gpus import GPUS
@@ -211,3 +213,10 @@ def test_estimate_from_a_file_shows_the_parts_and_refuses_what_it_would_ignore(t
     assert main(["estimate", "--recipe", "debug", "--measured", str(path), "--gpu", "h200"]) == 2
     assert main(["estimate", "--recipe", "bert_base", "--measured", str(path)]) == 2
     assert "hidden_size: 128 was measured, 768 is asked for" in capsys.readouterr().err
+
+
+def test_rates_that_come_to_no_time_are_refused():
+    phases = tuple(replace(phase, ends_s=-0.5) for phase in measured_debug().phases)
+    measured = measured_debug(phases=phases)
+    with pytest.raises(ConfigError, match=r"--measured: 2 layers of length 128 come to -0\.3 s per micro-step"):
+        estimate(load_run_config("debug"), measured_cluster(measured), measured=measured)
