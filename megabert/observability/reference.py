@@ -53,7 +53,7 @@ class Published:
 class Series:
     """A logged tag of one phase."""
 
-    steps: list[Whole]
+    steps: Annotated[list[Whole], Field(min_length=1)]
     """Global steps, ascending."""
     values: list[list[Number]]
     """For each seed, a value at each of the steps."""
@@ -65,7 +65,7 @@ class ReferencePhase:
 
     max_seq_length: Whole
     tokens_per_step: Number
-    series: dict[str, Series]
+    series: Annotated[dict[str, Series], Field(min_length=1)]
 
 
 @dataclass(frozen=True, kw_only=True)

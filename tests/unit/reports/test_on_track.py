@@ -157,6 +157,19 @@ def test_json_and_the_picture(compare, tmp_path):
             {"phases": [ReferencePhase(max_seq_length=64, tokens_per_step=1.0, series=curves().phases[0].series)]},
             r"phases.0.max_seq_length is 128, the curves in .* are of 64",
         ),
+        ({"phases": [ReferencePhase(max_seq_length=128, tokens_per_step=1.0, series={})]}, r"phases.0.series"),
+        (
+            {
+                "phases": [
+                    ReferencePhase(
+                        max_seq_length=128,
+                        tokens_per_step=1.0,
+                        series={"eval/mlm_loss": Series(steps=[], values=[[], [], []])},
+                    )
+                ]
+            },
+            r"phases.0.series.eval/mlm_loss.steps",
+        ),
         ({"seeds": [42, 1]}, r"phase 1, train/mlm_loss: 3 lists of \[20\] values at 20 steps, of 2 seeds"),
     ],
 )
