@@ -17,7 +17,7 @@ from pathlib import Path
 from megabert.command_line.program import Parser, bounded, number, whole
 from megabert.command_line.terminal import loading
 from megabert.config.loading import load_run_config, shipped_names
-from megabert.errors import KernelError
+from megabert.errors import ConfigError, KernelError
 from megabert.files import check_saved_file
 from megabert.text_tables import render_table
 
@@ -63,6 +63,8 @@ def run(options: Namespace) -> int:
         sizes = ["x".join(map(str, tile)) for tile in (found.committed, found.best)]
         times = [f"{ms:.3f}" for ms in (found.committed_ms, found.best_ms)]
         rows.append((found.name, *sizes, *times, f"{gain:.1f}", found.tried))
+    if not options.save.exists():
+        raise ConfigError(f"--minutes {options.minutes:g}: over before the first launch was measured. Give it more.")
     headers = ("launch", "committed", "best", "ms", "best ms", "gain %", "tried")
     print(render_table(rows, headers=headers, align="lllrrrr"))
     print(f"{options.save}: {len(rows)} launches measured now. Use it: --ops.tile_sizes {options.save}")

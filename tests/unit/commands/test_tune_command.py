@@ -24,6 +24,7 @@ def test_it_prints_a_row_for_each_launch(without_a_gpu, tmp_path, capsys, monkey
 
     def tune(cases, device, path, *, tokens, minutes):
         seen.extend((tuple(shapes.length for shapes in cases), cases[0].classes, device.type, tokens, minutes))
+        path.write_text("{}")
         yield TunedLaunch("bias_gelu 512", (8, 256, 4, 1), (8, 256, 8, 1), 2.0, 1.5, 5)
 
     monkeypatch.setattr(tuning, "tune", tune)
@@ -35,3 +36,12 @@ def test_it_prints_a_row_for_each_launch(without_a_gpu, tmp_path, capsys, monkey
     assert header.split() == ["launch", "committed", "best", "ms", "best", "ms", "gain", "%", "tried"]
     assert row.split() == ["bias_gelu", "512", "8x256x4x1", "8x256x8x1", "2.000", "1.500", "25.0", "5"]
     assert last == f"{path}: 1 launches measured now. Use it: --ops.tile_sizes {path}"
+
+
+def test_minutes_that_end_before_the_first_launch_name_no_file(without_a_gpu, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: iter(()))
+    monkeypatch.setattr(backend, "triton_obstacle", lambda device: None)
+    assert main(["tune", "--recipe", "debug", "--save", str(tmp_path / "tiles.json"), "--minutes", "0.5"]) == 2
+    printed = capsys.readouterr()
+    assert "--minutes 0.5: over before the first launch was measured" in printed.err
+    assert not printed.out
