@@ -74,7 +74,8 @@ def tune(
         device: The device, whose launches are tuned.
         path: The file; one of this device and this code is continued.
         tokens: Packed tokens of a timed call.
-        minutes: After so long no further candidate is timed; launches that are left keep the committed tile.
+        minutes: After so long no further candidate is timed. A launch that is not finished then is left to the next
+            call; until then it keeps the committed tile.
         time_ms: Returns the milliseconds of a call; by default its median on the device.
         now: Clock in seconds.
 
@@ -95,6 +96,8 @@ def tune(
                 if now() >= deadline:
                     return
                 found = _tune_launch(name, committed, call, (op, shapes, device), measure, lambda: now() >= deadline)
+                if found is None:
+                    return
                 content = replace(
                     content,
                     tiles=content.tiles | {name: found.best},
@@ -111,14 +114,15 @@ def _tune_launch(
     checked_by: tuple[str, Shapes, torch.device],
     measure: Callable[[Call], float],
     is_over: Callable[[], bool],
-) -> TunedLaunch:
+) -> TunedLaunch | None:
+    """Return the outcome for one launch; None if the time is over before all candidates are timed."""
     op, shapes, device = checked_by
     committed_ms = measure(call)
     times: dict[Sizes, float] = {}
     try:
         for sizes in candidates(name, committed, head_width=shapes.hidden // shapes.heads, device=device):
             if is_over():
-                break
+                return None
             use({name: sizes})
             try:
                 times[sizes] = measure(call)

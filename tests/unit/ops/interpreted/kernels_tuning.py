@@ -89,6 +89,8 @@ def test_time_runs_out_and_the_next_call_does_the_rest(tmp_path, monkeypatch):
     assert rest
     assert not first.keys() & rest.keys()
     assert json.loads(path.read_text())["tiles"].keys() == first.keys() | rest.keys()
+    whole = tuned(tmp_path / "whole.json")
+    assert whole == first | rest, "no launch was left half tuned"
 
 
 def test_a_file_of_something_else_is_not_continued(tmp_path):
