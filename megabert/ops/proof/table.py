@@ -30,10 +30,9 @@ from megabert.config.model import ModelConfig
 from megabert.ops.backend import ATTENTION_OPS
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import Problem, errors
-from megabert.ops.triton_support.tile_sizes import WAVES, multiprocessors_of
+from megabert.ops.triton_support.tile_sizes import LONGEST, WAVES, multiprocessors_of
 
 Problems = dict[str, Problem]
-LONGEST = 512
 LAYER_NORM_EXTRAS = (
     (),
     ("unshifted",),

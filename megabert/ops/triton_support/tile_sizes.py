@@ -125,6 +125,10 @@ def bias_gelu_tiles(width: int) -> Tiles:
     return Tiles(2048 // columns, columns, warps=4).tuned(f"bias_gelu {width}")
 
 
+LONGEST = 512
+"""Length from which on all longer sequences share kernels and tiles."""
+
+
 @dataclass(frozen=True)
 class AttentionTiles:
     """Launches of both passes; rows are queries and columns keys."""
@@ -165,7 +169,7 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
         return AttentionTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), is_whole=max_seqlen <= 32)
     if head_width > 64:
         return AttentionTiles(Tiles(64, 32, warps=4), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
-    family, shape = FAMILIES.get(capability, 86), f"{head_width} {max_seqlen}"
+    family, shape = FAMILIES.get(capability, 86), f"{head_width} {min(max_seqlen, LONGEST)}"
     forward = Tiles(64, 64, warps=4, stages=2) if max_seqlen <= 64 else Tiles(*FORWARD[family])
     forward = forward.tuned(f"attention forward {shape}")
     for keys, by_family in WHOLE.items():

@@ -8,6 +8,7 @@ import torch
 from megabert.errors import ConfigError
 from megabert.ops.proof.tuning import FREE, candidates, may_fit
 from megabert.ops.triton_support import tuned_tiles
+from megabert.ops.triton_support.tile_sizes import attention_tiles
 from megabert.ops.triton_support.tuned_tiles import identity, use_file
 
 CPU = torch.device("cpu")
@@ -60,6 +61,12 @@ def test_candidates_differ_in_one_number_and_fit(kind):
     for sizes in found:
         assert sum(a != b for a, b in zip(sizes, committed, strict=True)) == 1
         assert may_fit(f"{kind} 64", sizes, head_width=64, device=CPU)
+
+
+def test_sequences_above_512_take_the_tile_that_was_tuned_at_512():
+    tuned_tiles.use({"attention forward 64 512": (128, 32, 8, 2)})
+    for length, columns in ((256, 64), (512, 32), (1024, 32)):
+        assert attention_tiles((9, 0), head_width=64, max_seqlen=length, itemsize=2).forward.columns == columns
 
 
 def test_what_exceeds_registers_or_shared_memory_is_not_tried():
