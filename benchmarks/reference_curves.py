@@ -11,18 +11,21 @@ which changes nothing that is learned), so that each phase has several.
 import argparse
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from megabert.config.loading import differences
+from megabert.config.phase import PhaseConfig
+from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
 from megabert.files import atomic_write
 from megabert.json_files import adapter_of, read_json
 from megabert.observability.metrics import read_metrics
 from megabert.observability.reference import FOLDER, SERIES, Reference, ReferencePhase, Series, science_fields
 from megabert.reports.on_track import shards_of
-from megabert.training.run.folder import ENVIRONMENT_NAME, read_config
+from megabert.shards.shard_set import ShardSet
+from megabert.training.run.folder import ENVIRONMENT_NAME, read_config, run_data
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (42, 1, 2)
@@ -92,8 +95,16 @@ def reference_of(run_dirs: list[Path], *, text: str, commands: list[str], commit
         vocab_size=int(config.model.vocab_size),
         data_sha256=[str(identity) for identity in shards[0]],
         config=science_fields(config),
-        phases=[_phase(rows, number, phase.max_seq_length) for number, phase in enumerate(config.phases, 1)],
+        phases=[
+            replace(_phase(rows, number, phase.max_seq_length), held_out_instances=_held_out(first, config, phase))
+            for number, phase in enumerate(config.phases, 1)
+        ],
     )
+
+
+def _held_out(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> int:
+    """Return the number of held-out instances that a validation scores."""
+    return min(ShardSet.open(run_data(run_dir, config, phase), "validation").num_rows, config.validation.max_instances)
 
 
 def _phase(runs: list[list[dict[str, Any]]], number: int, length: int) -> ReferencePhase:

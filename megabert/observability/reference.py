@@ -65,6 +65,8 @@ class ReferencePhase:
 
     max_seq_length: Whole
     tokens_per_step: Number
+    held_out_instances: Whole = 0
+    """Instances that the held-out scores are means over; 0 if that is not known."""
     series: Annotated[dict[str, Series], Field(min_length=1)]
 
 

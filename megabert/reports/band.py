@@ -8,7 +8,9 @@ The band is ``WIDTHS`` of the standard deviations that one more run is expected 
   reach the steep part of a curve at different steps, and the band has to be as wide a little earlier and later.
 - The mean of n seeds is itself off, which adds a factor sqrt(1 + 1/n). A run that logs more rarely than ours did has
   noisier means, which adds the root of the ratio of the numbers of values.
-- No band is narrower than ``FLOOR``.
+- No band is narrower than ``FLOOR``. Next-sentence accuracy is a share of a few hundred held-out instances; at first
+  every seed calls all of them the same, so that their spread is 0. Its band is at least ``LEAST_WIDTHS`` binomial
+  standard deviations on either side.
 """
 
 import math
@@ -18,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megabert.observability.reference import Reference
+from megabert.observability.reference import Reference, ReferencePhase
 
 SMOOTHED = 5
 """Logged values of a training series in one mean."""
@@ -28,6 +30,8 @@ WIDTHS = 4.0
 """Half the width of the band, in standard deviations of a fourth run."""
 FLOOR = {"loss": 0.03, "accuracy": 0.005, "share": 0.005, "auc": 0.005}
 """Least half of a band by the last word of the tag: nats, or shares."""
+LEAST_WIDTHS = 2.0
+"""Least half of the band of next-sentence accuracy, in binomial standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,21 @@ def bands(reference: Reference, tag: str) -> list[list[BandPoint]]:
                 means = [statistics.fmean(own[first : i + 1]) for own in values]
                 points.append((number, steps[first - 1] if first else 0, step, means, i + 1 - first))
     variances = [statistics.variance(means) for *_, means, _ in points]
-    widths, floor = WIDTHS * math.sqrt(1 + 1 / len(reference.seeds)), FLOOR[tag.rpartition("_")[2]]
+    widths = WIDTHS * math.sqrt(1 + 1 / len(reference.seeds))
     result: list[list[BandPoint]] = [[] for _ in reference.phases]
     for i, (number, after, step, means, count) in enumerate(points):
         pooled = statistics.fmean(variances[max(0, i - NEIGHBOURS) : i + NEIGHBOURS + 1])
-        half = max(widths * math.sqrt(pooled), floor)
-        result[number].append(BandPoint(after, step, statistics.fmean(means), half, count))
+        centre = statistics.fmean(means)
+        half = max(widths * math.sqrt(pooled), _floor(reference.phases[number], tag, centre))
+        result[number].append(BandPoint(after, step, centre, half, count))
     return result
+
+
+def _floor(phase: ReferencePhase, tag: str, centre: float) -> float:
+    floor = FLOOR[tag.rpartition("_")[2]]
+    if tag != "eval/nsp_accuracy" or not phase.held_out_instances:
+        return floor
+    return max(floor, LEAST_WIDTHS * math.sqrt(max(0.0, centre * (1 - centre)) / phase.held_out_instances))
 
 
 def points_in_band(reference: Reference, tag: str, rows: Sequence[dict[str, Any]], *, phases: int) -> list[TrackPoint]:

@@ -8,6 +8,7 @@ from support.run_folders import eval_row, train_row, write_run
 
 from megabert.errors import ConfigError
 from megabert.observability.reference import read_reference
+from megabert.shards.shard_set import ShardSet
 
 ROOT = Path(__file__).resolve().parents[3]
 MORE = {"train/mlm_accuracy": 0.1, "train/masked_share": 0.15, "train/global_batch_size": 32}
@@ -38,7 +39,7 @@ def run(tmp_path, shard_folder):
     return write
 
 
-def test_curves_have_each_series_of_each_seed_and_where_they_come_from(curves, run, tmp_path):
+def test_curves_have_each_series_of_each_seed_and_where_they_come_from(curves, run, tmp_path, shard_folder):
     runs = [run(f"run{seed}", worse=seed / 10, seed=seed) for seed in (1, 2, 3)]
     output = tmp_path / "debug-text.json"
     curves.write_curves(runs, output, text="a text", commands=["megabert pretrain --recipe debug"])
@@ -54,6 +55,7 @@ def test_curves_have_each_series_of_each_seed_and_where_they_come_from(curves, r
     assert first.series["train/mlm_loss"].steps == [1, 20]
     assert first.series["train/mlm_loss"].values == [[7.6, 7.6], [7.7, 7.7], [7.8, 7.8]]
     assert second.series["eval/mlm_loss"].steps == [40]
+    assert first.held_out_instances == ShardSet.open(shard_folder, "validation").num_rows
     assert first.tokens_per_step == 4096, "128 tokens for each of 32 instances"
 
 

@@ -13,6 +13,7 @@ from megabert.config.loading import load_run_config
 from megabert.json_files import adapter_of
 from megabert.observability import reference as references
 from megabert.observability.reference import Reference, ReferencePhase, Series, science_fields
+from megabert.reports.band import bands
 from megabert.reports.on_track import compare_with_curves
 from megabert.shards import read_manifest
 
@@ -90,6 +91,14 @@ def test_a_run_like_the_others_is_on_track_with_any_logging(compare, tmp_path):
     for every in (5, 60):
         run = write_run(tmp_path / f"every{every}", rows(every=every), model=VOCAB)
         assert compare_with_curves(run, tmp_path / "curves.json").is_on_track
+
+
+@pytest.mark.parametrize(("instances", "half"), [(0, 0.005), (400, 0.05)])
+def test_seeds_that_call_all_pairs_the_same_leave_the_noise_of_so_many_instances(instances, half):
+    series = {"eval/nsp_accuracy": Series(steps=[100, 200], values=[[0.5, 0.5]] * 3)}
+    phase = ReferencePhase(max_seq_length=128, tokens_per_step=1.0, held_out_instances=instances, series=series)
+    (points,) = bands(curves(phases=[phase]), "eval/nsp_accuracy")
+    assert [point.half for point in points] == pytest.approx([half, half])
 
 
 def test_a_run_that_gets_worse_is_named_with_series_and_step(compare):
