@@ -58,11 +58,17 @@ def run(options: Namespace) -> int:
     lengths = sorted({phase.max_seq_length for phase in config.phases})
     cases = [Shapes.of_model(model, length=length, dtype=dtype) for length in lengths]
     rows = []
-    for found in tune(cases, device, options.save, tokens=options.tokens, minutes=options.minutes):
-        gain = 100 * (1 - found.best_ms / found.committed_ms)
-        sizes = ["x".join(map(str, tile)) for tile in (found.committed, found.best)]
-        times = [f"{ms:.3f}" for ms in (found.committed_ms, found.best_ms)]
-        rows.append((found.name, *sizes, *times, f"{gain:.1f}", found.tried))
+    try:
+        for found in tune(cases, device, options.save, tokens=options.tokens, minutes=options.minutes):
+            gain = 100 * (1 - found.best_ms / found.committed_ms)
+            sizes = ["x".join(map(str, tile)) for tile in (found.committed, found.best)]
+            times = [f"{ms:.3f}" for ms in (found.committed_ms, found.best_ms)]
+            rows.append((found.name, *sizes, *times, f"{gain:.1f}", found.tried))
+    except torch.OutOfMemoryError as error:
+        message = (
+            f"--tokens {options.tokens}: a timed call does not fit into the memory of {device}. Give fewer tokens."
+        )
+        raise KernelError(f"{message} The launches measured before are kept.") from error
     if not options.save.exists():
         raise ConfigError(f"--minutes {options.minutes:g}: over before the first launch was measured. Give it more.")
     headers = ("launch", "committed", "best", "ms", "best ms", "gain %", "tried")

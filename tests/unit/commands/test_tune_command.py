@@ -1,6 +1,7 @@
 """``megabert tune``: the table that it prints, and machines on which it cannot run."""
 
 import pytest
+import torch
 
 from megabert.cli import main
 from megabert.ops import backend
@@ -45,3 +46,14 @@ def test_minutes_that_end_before_the_first_launch_name_no_file(without_a_gpu, tm
     printed = capsys.readouterr()
     assert "--minutes 0.5: over before the first launch was measured" in printed.err
     assert not printed.out
+
+
+def test_tokens_that_do_not_fit_into_memory_are_named(without_a_gpu, tmp_path, capsys, monkeypatch):
+    def tune(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+        yield
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setattr(backend, "triton_obstacle", lambda device: None)
+    assert main(["tune", "--recipe", "debug", "--save", str(tmp_path / "tiles.json"), "--tokens", "64"]) == 5
+    assert "--tokens 64: a timed call does not fit into the memory of cpu" in capsys.readouterr().err
