@@ -17,7 +17,7 @@ from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, full_s
 from megabert.masking import mask_instances
 from megabert.randomness.keyed import mix
 from megabert.shards import FlatInstances, ShardMetadata, instance_schema, token_type
-from megabert.shards.format import COLUMNS
+from megabert.shards.columns import COLUMNS
 
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from megabert.data.packing import MicroShape
 from megabert.randomness.keyed import mix, string_key
-from megabert.shards.format import FlatInstances
+from megabert.shards.columns import FlatInstances
 
 IGNORED = -100
 """The label of padding, which torch's cross entropy leaves out."""

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from megabert.masking import MaskingOptions, count_predictions, mask_instances
 from megabert.randomness.keyed import mix, string_key
-from megabert.shards.format import FlatInstances
+from megabert.shards.columns import FlatInstances
 from megabert.shards.shard_set import ShardSet
 from megabert.tokenization import load_tokenizer
 

@@ -1,11 +1,12 @@
 """Instance shards, the contract between ``data_prep`` and ``megabert``: their format, and all that reads them.
 
-``format`` has the columns, the Arrow schema and its metadata, ``folder`` the manifest and the index of lengths next to
-each shard, ``instances`` the checks of record batches. To read: ``shard_set`` is one split by global rows,
-``shard_file`` one of its shards, mapped into memory, ``copy_loops`` the loops that copy instances out of it. Before a
-run, ``checked_shards`` checks their bytes, and ``recipe_fit`` compares their settings with the recipe.
+``columns`` is the table of columns, ``format`` the Arrow schema and its metadata, ``folder`` the manifest and the index
+of lengths next to each shard, ``instances`` the checks of record batches. To read: ``shard_set`` is one split by global
+rows, ``shard_file`` one of its shards, mapped into memory, ``copy_loops`` the loops that copy instances out of it.
+Before a run, ``checked_shards`` checks their bytes, and ``recipe_fit`` compares their settings with the recipe.
 """
 
+from megabert.shards.columns import FlatInstances, flat_list
 from megabert.shards.folder import (
     MANIFEST_NAME,
     LengthsSpan,
@@ -20,9 +21,7 @@ from megabert.shards.folder import (
 )
 from megabert.shards.format import (
     MAX_BATCH_ROWS,
-    FlatInstances,
     ShardMetadata,
-    flat_list,
     instance_schema,
     rows_per_batch,
     token_type,

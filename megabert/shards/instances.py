@@ -12,7 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megabert.errors import DataError
-from megabert.shards.format import FlatInstances, ShardMetadata
+from megabert.shards.columns import FlatInstances
+from megabert.shards.format import ShardMetadata
 
 
 def read_batch(reader: pa.RecordBatchFileReader, number: int, *, is_full: bool = True) -> pa.RecordBatch:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.files import check_regular
+from megabert.shards.columns import FlatInstances
 from megabert.shards.folder import ShardEntry
-from megabert.shards.format import FlatInstances, ShardMetadata, rows_per_batch, token_type
+from megabert.shards.format import ShardMetadata, rows_per_batch, token_type
 from megabert.shards.instances import find_nonsense, read_batch
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."

@@ -24,7 +24,8 @@ from megabert.shards import (
     read_length_spans,
     read_manifest,
 )
-from megabert.shards.format import MAX_BATCH_ROWS, FlatInstances, token_type
+from megabert.shards.columns import FlatInstances
+from megabert.shards.format import MAX_BATCH_ROWS, token_type
 from megabert.shards.instances import find_nonsense
 from megabert.shards.shard_file import BUILD_AGAIN, ShardFile
 from megabert.shards.statistics import InstanceStatistics

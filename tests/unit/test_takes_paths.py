@@ -16,7 +16,15 @@ from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.finetuning.saved_model import read_saved_model
 from megabert.path_arguments import takes_paths
 
-OF_COMMANDS = {"as_damage", "refuse_input", "show_stats", "open_mapped", "load_run_config", "merge_layers"}
+OF_COMMANDS = {
+    "as_damage",
+    "check_saved_file",
+    "refuse_input",
+    "show_stats",
+    "open_mapped",
+    "load_run_config",
+    "merge_layers",
+}
 """Functions that serve the command line, and those that take lists of files."""
 CALLED = (read_huggingface, write_huggingface, find_checkpoint, read_masters, read_saved_model)
 

@@ -21,6 +21,7 @@ from megabert.ops.proof import problems
 from megabert.ops.proof.problem import Problem
 from megabert.ops.proof.table import Shapes, compare
 from megabert.ops.triton_support.tuned_tiles import Sizes, TunedTiles, asked_for, identity, read_tiles, use
+from megabert.path_arguments import takes_paths
 
 FREE = {
     "layer_norm forward": ("rows", "warps"),
@@ -57,6 +58,7 @@ class TunedLaunch(NamedTuple):
     """Candidates that were timed."""
 
 
+@takes_paths
 def tune(
     cases: Sequence[Shapes],
     device: torch.device,

@@ -1,7 +1,7 @@
 """A training step's CPU time now and at an earlier commit: whether a change for GPUs made CPUs slower.
 
     git worktree add BEFORE COMMIT
-    python benchmarks/cpu/bench_before.py BEFORE [--pairs 15]
+    python benchmarks/cpu/against_commit.py BEFORE [--pairs 15]
 
 Forward and backward of one packed micro-batch, one thread, float32. Both trees take turns, step by step, each in a
 process of its own; a ratio is of two neighbouring steps, in seconds of CPU time. The first line of each model compares
