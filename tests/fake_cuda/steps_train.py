@@ -1,4 +1,8 @@
-"""What a step of pre-training does on a GPU: the host waits once, nothing is copied in its way, and nothing races."""
+"""What a step of pre-training does on a GPU: the host waits once, nothing is copied in its way, and nothing races.
+
+Each family runs on two ranks, at ZeRO-1 and 2: its parameters decide what the buckets hold and when hooks send them. On
+one rank nothing is sent and the family's own code is the same, so there BERT stands for all.
+"""
 
 import threading
 
@@ -38,8 +42,10 @@ def misaligned(fragments) -> set[str]:
     return {fragment.parameter for fragment in fragments if fragment.offset * 2 % 16}
 
 
-@pytest.mark.parametrize(("stage", "world_size"), [(1, 1), (1, 2), (2, 2)])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "stage", "world_size"),
+    [("bert", 1, 1), *((family, stage, 2) for family in FAMILIES for stage in (1, 2))],
+)
 def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
     (first, second), fragments = steps(family=family, stage=stage, world_size=world_size)
     check(second, world_size, family)
