@@ -159,7 +159,7 @@ def _undo(text: str) -> str | None:
 
 
 def excess_of(text: str) -> str:
-    """Return what makes a document too slow to process, with the square of its length; "" for every other one.
+    """Return why a document would take time by the square of its length; "" if it would not.
 
     Nobody writes such text, but broken programs do. The bound depends on the text alone, never on a clock, so that slow
     machines build the same bytes.

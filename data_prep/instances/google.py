@@ -55,9 +55,9 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
 
 
 def other_documents(bucket: DocumentBucket, options: PairOptions) -> tuple[int, int]:
-    """Return the first document of a unit's window over all documents, and how many it has; it may go on at the start.
+    """Return the first document of a unit's window over all documents, and how many it has; it may wrap around.
 
-    It has as many as a bucket has in the mean, or as hold `PARTNER_TOKENS` in the mean, if that is more. The split is
+    It has as many as a bucket has on average, or as hold `PARTNER_TOKENS` on average, if that is more. The split is
     seen as a circle, and one draw for each pass turns the windows of all units against their own buckets. So every
     document is as likely to be in a unit's window as every other, and in each pass all windows together cover the split
     once. The unit's own bucket is not left out: the original draws from all documents and compares with A's own

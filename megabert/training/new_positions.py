@@ -47,7 +47,8 @@ def fill_new_positions(
     num_trained = max(train.metadata.max_seq_length for train, _ in earlier)
     tile_rows(engine, world, POSITIONS, num_trained=num_trained, stop=phase.max_seq_length)
     if world.is_main:
-        rows = (num_trained, phase.max_seq_length - 1, num_trained - 2)
+        end = phase.max_seq_length
+        rows = (num_trained, end - 1, min(num_trained - 2, end - num_trained))
         logger.info("positions %d to %d begin as copies of positions 1 to %d, which are trained", *rows)
 
 
