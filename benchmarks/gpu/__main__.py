@@ -152,7 +152,7 @@ def wait_for(
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)  # and what it has started
             child.wait()
-        printing.join(timeout=5.0)  # a process that it left behind may hold the pipe
+        printing.join(timeout=5.0)  # a process that it started may still hold the pipe
 
 
 def unpack(wheels: Path, work: Path) -> None:

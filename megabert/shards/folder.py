@@ -166,7 +166,7 @@ def _check_exists(path: Path) -> None:
         return
     # The outermost folder that does not exist tells a mistyped path from an unfinished build.
     missing = next((folder for folder in reversed(path.parents) if not folder.exists()), None)
-    remedy = "Run the same `megabert-data build` command again: it continues where it stopped."
+    remedy = "Run the same `megabert-data build` command again to resume it."
     if missing is not None:
         remedy = f"There is no {missing}: check the path, or build such shards with `megabert-data build`."
     raise DataError(

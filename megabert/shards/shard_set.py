@@ -329,7 +329,7 @@ class ShardSet:
 
 
 def _runs(values: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Return runs of equal values: the value, where the run begins and where it ends."""
+    """Return runs of equal values: the value, the run's first index, and its end (exclusive)."""
     if not len(values):
         return []
     cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist()]

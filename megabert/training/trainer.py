@@ -197,9 +197,9 @@ class Trainer:
         return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=agree)
 
     def _next_phase(self, state: TrainerState) -> TrainerState:
-        index = state.phase + 1
-        fill_new_positions(self.engine, self.world, self.config, self._shards[:index])
-        return state.next_phase(data_start=self.config.phases[index].data_start)
+        begun = state.phase + 1
+        fill_new_positions(self.engine, self.world, self.config, self._shards[:begun])
+        return state.next_phase(data_start=self.config.phases[begun].data_start)
 
     def _stop_early(self) -> None:
         """Save, unless the last step did; the batch that carried the request is the next start's first."""
@@ -336,14 +336,8 @@ class Trainer:
             raise_everywhere(self.world, diagnosis)
         if self._writer is not None:
             self._writer.close()
-            logger.warning(
-                "rollback %d: %s at step %d; continuing at step %d without instances %s",
-                self.state.rollbacks,
-                reason,
-                failed.step,
-                self.state.step,
-                failed.bad_data,
-            )
+            told = (self.state.rollbacks, reason, failed.step, self.state.step, failed.bad_data)
+            logger.warning("rollback %d: %s at step %d; continuing at step %d without instances %s", *told)
         # The checkpoint is written again with the ranges to leave out: a start that is killed now must not read them.
         self._writer = self._open_writer()
         self.save()

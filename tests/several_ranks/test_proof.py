@@ -55,7 +55,7 @@ def test_two_ranks_prove_each_part_and_their_rates_give_an_estimate(workers, tmp
     texts = "\n".join(finding.text for finding in findings)
     for case in ("zero1", "zero1 without overlap", "zero2", "zero2 without overlap", "zero3"):
         assert f"{case}: losses of 5 steps within" in texts
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    assert not list(tmp_path.iterdir()), "no file is left"
     # The rates predict a run of this configuration on more ranks of one node.
     assert (measured.nodes, measured.ranks_per_node) == (1, 2)
     plan = estimate(config, measured_cluster(measured, gpus_per_node=4), measured=measured)

@@ -39,7 +39,7 @@ def test_this_machine_is_fit(tmp_path, capsys):
     texts = [finding["text"] for finding in report["findings"]]
     assert any("gloo all-reduce over 2 ranks" in text for text in texts)
     assert any(f"{tmp_path} can be written" in text for text in texts)
-    assert not list(tmp_path.iterdir()), "nothing is left behind"
+    assert not list(tmp_path.iterdir()), "no file is left"
 
 
 def start_rank(rank: int, size: int, port: int, run_dir: Path, *flags: str) -> subprocess.Popen:
