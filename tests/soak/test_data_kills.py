@@ -19,13 +19,19 @@ KILLS = 20
 pytestmark = pytest.mark.soak
 
 
-def command(output, workers, text=CORPUS):
-    flags = ["--vocab-size", "8192", "--validation-share", "0.05", "--workers", str(workers)]
+def command(output, processes, text=CORPUS):
+    flags = ["--vocab-size", "8192", "--validation-share", "0.05", *processes]
     return [sys.executable, "-m", "data_prep", "build", "--input", str(text), "--output", str(output), *flags]
 
 
+def workers_flag(workers):
+    return ["--workers", str(workers)]
+
+
 def run(output, workers, text=CORPUS):
-    done = subprocess.run(command(output, workers, text), cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command(output, workers_flag(workers), text), cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -63,7 +69,7 @@ def test_ranks_do_not_change_a_byte(reference, tmp_path, ranks):
     mpirun = Path(sys.executable).parent / "mpirun"
     if not mpirun.is_file():
         pytest.skip("no mpirun beside Python: pip install 'megabert[mpi]'")
-    words = [str(mpirun), "-n", str(ranks), *command(tmp_path / "out", 1), "--mpi"]
+    words = [str(mpirun), "-n", str(ranks), *command(tmp_path / "out", ["--mpi"])]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert hashes(tmp_path / "out") == reference[0]
@@ -87,7 +93,9 @@ def test_kills_at_random_moments_do_not_change_a_byte(reference, tmp_path):
     expected, seconds = reference
     for kill in range(KILLS):
         folder = tmp_path / f"out-{kill % 4}"  # each folder is killed five times on its way
-        process = subprocess.Popen(command(folder, 2), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command(folder, workers_flag(2)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(rng.uniform(0, seconds))
         family = children_of(process)
         victim = rng.choice([process.pid, *family]) if family else process.pid
