@@ -4,16 +4,22 @@ A file that was cut, edited by hand or written by another program must end in a 
 and the remedy. pydantic does the checking, so that a dataclass's annotations are the description of the format.
 """
 
+from collections.abc import Iterator
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.errors import DataError, MegabertError
-from megabert.files import read_small
+from megabert.files import open_to_read, read_small
 
 Content = TypeVar("Content")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+"""Endings of the names of JSON Lines."""
+MOST_CHARACTERS = 1 << 26
+"""The longest line of JSON Lines."""
 
 
 @cache
@@ -64,6 +70,37 @@ def parse_json(
         field = ".".join(map(str, problem["loc"]))
         what = f"{field}: {problem['msg']}" if field else problem["msg"]
         raise error(f"{where}: damaged or edited ({what}). {remedy}") from None
+
+
+def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[tuple[int, Content]]:
+    """Yield the number and the content of each line of JSON Lines; blank lines are left out.
+
+    Args:
+        path: A UTF-8 file.
+        cls: Type of a line's content, as in `read_json`.
+        remedy: Advice to a user whose file is of another form.
+
+    Raises:
+        DataError: The file is missing, no regular file, not UTF-8, or a line is of another form.
+    """
+    try:
+        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
+            number = 0
+            while line := file.readline(MOST_CHARACTERS):
+                number += 1
+                where = f"{path}:{number}"
+                if len(line) == MOST_CHARACTERS:
+                    raise DataError(
+                        f"{where}: has {MOST_CHARACTERS:,} characters or more. Cut the text into documents."
+                    )
+                if line.strip():
+                    yield number, parse_json(line, cls, where=where, remedy=remedy)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it with iconv -t UTF-8."
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
 
 
 def to_json(value: Any) -> Any:

@@ -4,11 +4,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from megabert.command_line.program import Parser, positive
 from megabert.command_line.terminal import loading
 from megabert.files import check_regular
 
 if TYPE_CHECKING:
     from megabert.export.sources import Source
+    from megabert.inspection.pseudo_likelihood import SentenceScorer
 
 
 def open_model(options: Namespace, *inputs: Path) -> "Source":
@@ -24,3 +26,24 @@ def open_model(options: Namespace, *inputs: Path) -> "Source":
     with loading("PyTorch"):
         from megabert.export.sources import open_source
     return open_source(options.model, options.checkpoint or "last")
+
+
+def add_copies(parser: Parser) -> None:
+    """Add the flags of `open_scorer` other than the model's."""
+    text = (
+        "within-word also masks the later pieces of the same word, token masks each piece alone (default: within-word)"
+    )
+    parser.add_argument("--mask", choices=("within-word", "token"), default="within-word", help=text)
+    text = "tokens of a forward pass (default: 8192)"
+    parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
+    parser.add_device()
+
+
+def open_scorer(options: Namespace, *inputs: Path) -> "SentenceScorer":
+    """Open a model that scores sentences, as `open_model` does."""
+    source = open_model(options, *inputs)
+    from megabert.export.sources import find_device
+    from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+
+    copies = CopyOptions(mask=options.mask, batch_tokens=options.batch_tokens)
+    return SentenceScorer(source, copies, device=find_device(options.device))

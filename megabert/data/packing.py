@@ -20,6 +20,7 @@ makes it exactly one.
 """
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -245,3 +246,23 @@ def _divide_up(value: int, divisor: int) -> int:
 
 def _round_up(value: int, multiple: int) -> int:
     return _divide_up(value, multiple) * multiple
+
+
+def runs_within(order: Iterable[int], sizes: Sequence[int] | NDArray[np.integer], most: int) -> Iterator[list[int]]:
+    """Cut indices, in their order, into runs whose sizes add up to at most ``most``; a larger item is a run of its own.
+
+    Args:
+        order: The indices.
+        sizes: Size of each item, by its index.
+        most: Largest sum of a run.
+    """
+    run: list[int] = []
+    total = 0
+    for index in order:
+        if run and total + sizes[index] > most:
+            yield run
+            run, total = [], 0
+        run.append(index)
+        total += int(sizes[index])
+    if run:
+        yield run

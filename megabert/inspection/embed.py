@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.data.batch import pack_sequences
+from megabert.data.packing import runs_within
 from megabert.errors import ConfigError, DataError
 from megabert.files import atomic_path, open_to_read
-from megabert.inspection.encode_text import check_outputs, evaluating, runs_within
+from megabert.inspection.encode_text import check_outputs, evaluating
 from megabert.models.bert import PretrainingModel
 from megabert.path_arguments import takes_paths
 from megabert.tokenization import Tokenizer

@@ -3,7 +3,7 @@
 A text gets its special pieces, a written [MASK] becomes the mask, and the length is checked.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -73,26 +73,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-def runs_within(order: Iterable[int], sizes: Sequence[int] | NDArray[np.integer], most: int) -> Iterator[list[int]]:
-    """Cut indices, in their order, into runs whose sizes add up to at most ``most``; a larger item is a run of its own.
-
-    Args:
-        order: The indices.
-        sizes: Size of each item, by its index.
-        most: Largest sum of a run.
-    """
-    run: list[int] = []
-    total = 0
-    for index in order:
-        if run and total + sizes[index] > most:
-            yield run
-            run, total = [], 0
-        run.append(index)
-        total += int(sizes[index])
-    if run:
-        yield run
 
 
 class RankedPiece(NamedTuple):

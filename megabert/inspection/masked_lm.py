@@ -19,11 +19,11 @@ import torch
 from torch.nn import functional
 
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch, columns_of
-from megabert.data.packing import shape_for
+from megabert.data.packing import runs_within, shape_for
 from megabert.data.step_packer import RankShare, validation_batches
 from megabert.errors import ConfigError, DataError
 from megabert.export.sources import Source
-from megabert.inspection.encode_text import check_outputs, runs_within
+from megabert.inspection.encode_text import check_outputs
 from megabert.inspection.read_text import read_parts, sequences_of
 from megabert.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.models.bert import PretrainingModel

@@ -15,12 +15,9 @@ from numpy.typing import NDArray
 
 from megabert.errors import DataError
 from megabert.files import open_to_read
-from megabert.json_files import parse_json
+from megabert.json_files import JSON_SUFFIXES, read_json_lines
 from megabert.tokenization import Tokenizer
 
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-MOST_CHARACTERS = 1 << 26
-"""The longest line of JSON."""
 PART_CHARACTERS = 1 << 20
 """A line of plain text is tokenized in parts of this size, so that memory has a bound."""
 _PARTS = 256
@@ -44,10 +41,12 @@ def read_parts(path: Path, column: str = "text") -> Iterator[TextPart]:
     Raises:
         DataError: The file is missing, no regular file, not UTF-8, or a line is no JSON object with text.
     """
-    is_json = path.suffix in JSON_SUFFIXES
+    if path.suffix in JSON_SUFFIXES:
+        yield from (TextPart(text, True) for _, text in _json_texts(path, column))
+        return
     try:
         with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
-            yield from _json_parts(file, path, column) if is_json else _plain_parts(file, path)
+            yield from _plain_parts(file, path)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it, or give shards' folder."
@@ -67,20 +66,34 @@ def _plain_parts(file: TextIOWrapper, path: Path) -> Iterator[TextPart]:
     yield TextPart("", True)
 
 
-def _json_parts(file: TextIOWrapper, path: Path, column: str) -> Iterator[TextPart]:
-    number = 0
-    while line := file.readline(MOST_CHARACTERS):
-        number += 1
-        where = f"{path}:{number}"
-        if len(line) == MOST_CHARACTERS:
-            raise DataError(f"{where}: has {MOST_CHARACTERS:,} characters or more. Cut the text into documents.")
-        if not line.strip():
-            continue
-        row = parse_json(line, dict[str, Any], where=where, remedy="A JSON object is expected on every line.")
+def read_texts(path: Path, column: str = "text") -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line of a file, or of each JSON object; blank ones are left out.
+
+    Args:
+        path: As for `read_parts`.
+        column: As for `read_parts`.
+
+    Raises:
+        DataError: As for `read_parts`, or a line of plain text has `PART_CHARACTERS` or more.
+    """
+    if path.suffix in JSON_SUFFIXES:
+        rows = _json_texts(path, column)
+    else:
+        rows = ((number, part.text) for number, part in enumerate(read_parts(path), start=1))
+    for number, text in rows:
+        if len(text) >= PART_CHARACTERS:
+            raise DataError(f"{path}:{number}: has {PART_CHARACTERS:,} characters or more. Cut it into sentences.")
+        if text.strip():
+            yield number, text.strip()
+
+
+def _json_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
+    for number, row in read_json_lines(path, dict[str, Any], remedy="A JSON object is expected on every line."):
         if not isinstance(row.get(column), str):
             shown = ", ".join(map(repr, row))
-            raise DataError(f"{where}: no text under {column!r}; there are {shown:.200}. Name it: --text-column.")
-        yield TextPart(row[column], True)
+            remedy = "Name it: --text-column."
+            raise DataError(f"{path}:{number}: no text under {column!r}; there are {shown:.200}. {remedy}")
+        yield number, row[column]
 
 
 def sequences_of(tokenizer: Tokenizer, parts: Iterator[TextPart], length: int) -> Iterator[NDArray[np.int32]]:

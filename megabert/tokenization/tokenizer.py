@@ -212,6 +212,25 @@ class Tokenizer:
             for encoding in encodings
         ]
 
+    def encode_with_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Tokenize texts, with the word that each piece is part of.
+
+        Returns:
+            For each text its ids, and the number of each piece's word. Words are the pre-tokenizer's: text
+            between spaces, and for WordPiece and byte-level BPE punctuation marks as well.
+
+        Raises:
+            DataError: As for `encode_flat`.
+        """
+        _refuse_surrogates(texts)
+        with panics_as_errors(self.where):
+            encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
+        # An added piece belongs to no word, so it gets a number of its own.
+        words = [[-index if word is None else word for index, word in enumerate(one.word_ids, 1)] for one in encodings]
+        return [
+            (np.array(one.ids, np.int32), np.array(own, np.int32)) for one, own in zip(encodings, words, strict=True)
+        ]
+
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """Join ids into text, special pieces shown; words are separated by single spaces. Unknown ids give no text.
 

@@ -10,6 +10,7 @@ from bad_input.cases import (
     models,
     names,
     paths,
+    probes,
     settings,
     shards,
     text,
@@ -17,7 +18,10 @@ from bad_input.cases import (
 
 CASES = [
     case
-    for module in (json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment)
+    for module in (
+        *(json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment),
+        probes,
+    )
     for case in module.CASES
 ]
 """All cases; their names are unique."""

@@ -11,6 +11,7 @@ COMMANDS = {
     "fill-mask": lambda folder, tmp_path: ["fill-mask", "--model", folder, "the [MASK] sat"],
     "similar": lambda folder, tmp_path: ["similar", "cat", "--model", folder],
     "embed": lambda folder, tmp_path: ["embed", tmp_path / "text", "--model", folder, "--output", tmp_path / "x.npy"],
+    "pll": lambda folder, tmp_path: ["pll", tmp_path / "text", "--model", folder],
     "attention": lambda folder, tmp_path: ["attention", "cat", "--model", folder, "--output", tmp_path / "x.html"],
 }
 
@@ -24,11 +25,13 @@ def test_tokenizer_of_another_model_is_refused(verb, model_folder, tmp_path, cap
     assert "the tokenizer has 14 pieces, the model 999" in capsys.readouterr().err
 
 
-def test_model_without_a_masked_lm_head_guesses_nothing(model_folder, capsys):
+@pytest.mark.parametrize("verb", ["fill-mask", "pll"])
+def test_model_without_a_masked_lm_head_guesses_nothing(verb, model_folder, tmp_path, capsys):
+    (tmp_path / "text").write_text("the cat\n")
     weights = load_file(model_folder / "model.safetensors")
     encoder = {name: value for name, value in weights.items() if not name.startswith("cls.")}
     save_file(encoder, model_folder / "model.safetensors")
-    assert main(["fill-mask", "--model", str(model_folder), "the [MASK] sat"]) == 4
+    assert main([str(word) for word in COMMANDS[verb](model_folder, tmp_path)]) == 4
     output = capsys.readouterr()
     assert "no head that guesses pieces (cls.predictions." in output.err
     assert not output.out

@@ -1,0 +1,57 @@
+"""Score sentences by their pseudo-log-likelihood.
+
+Each piece of a sentence is masked in a copy of its own and guessed; the log-probabilities (nats) add up to the
+sentence's score. The file has a sentence per line; a .jsonl file has one per object. The whole text gets a
+pseudo-perplexity. In a sentence that is longer than the model's positions, each piece is seen with the nearest pieces
+only; how many sentences are, and which is the first, is printed. An ELECTRA is scored by its generator.
+
+Example:
+  megabert pll sentences.txt --model runs/demo --output scores.jsonl
+"""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from megabert.command_line.program import Parser, refuse_flags
+from megabert.commands.model_argument import add_copies, open_scorer
+from megabert.files import refuse_input
+from megabert.json_files import JSON_SUFFIXES
+
+
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="a sentence per line, or JSON Lines")
+    parser.add_model()
+    text = "write a JSON object per sentence: line, text, score, pieces, windowed"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the sums and means")
+    text = "field of a JSON object that holds the sentence (default: text)"
+    parser.add_argument("--text-column", default="text", metavar="NAME", help=text)
+    add_copies(parser)
+
+
+def run(options: Namespace) -> int:
+    """Load the model, stream the file through it, print the means."""
+    if options.file.suffix not in JSON_SUFFIXES:
+        refuse_flags(["--text-column"], options.given, "on plain text")
+    outputs = [path for path in (options.output, options.json) if path is not None]
+    for output in outputs:
+        refuse_input(output, options.file, Path(options.model), *(path for path in outputs if path is not output))
+    scorer = open_scorer(options, options.file)
+    from megabert.files import atomic_write
+    from megabert.inspection.pseudo_likelihood import render_text_score, score_file
+
+    total = score_file(scorer, options.file, column=options.text_column, output=options.output)
+    if total.windowed:
+        told = f"{total.windowed:,} of {total.sentences:,} sentences are longer than the {scorer.longest} positions of "
+        where = f"the first is {options.file}:{total.first_windowed}"
+        print(f"{told}the model; their pieces were seen with the nearest ones only; {where}", file=sys.stderr)
+    print(render_text_score(total))
+    if options.json:
+        content = {"model": options.model, "data": str(options.file), "mask": options.mask, **total.to_dict()}
+        atomic_write(options.json, json.dumps(content, indent=2) + "\n")
+    for output in outputs:
+        print(f"written: {output}")
+    return 0

@@ -1,0 +1,50 @@
+"""Sentences and minimal pairs that cannot be scored."""
+
+import os
+
+from bad_input.given import copy, make, write
+from bad_input.harness import Case
+
+PLL = "megabert pll lines.txt --model hf --device cpu"
+
+CASES = [
+    Case(
+        name="pll: a file without text",
+        given=(copy("hf"), write("lines.txt", " \n\n")),
+        command=PLL,
+        says=("lines.txt", "has no text"),
+        quick=True,
+    ),
+    Case(
+        name="pll: a file that is not UTF-8",
+        given=(copy("hf"), write("lines.txt", b"a ship\n\xff\xfe\n")),
+        command=PLL,
+        says=("lines.txt", "not UTF-8"),
+    ),
+    Case(
+        name="pll: a pipe",
+        given=(copy("hf"), make(lambda folder: os.mkfifo(folder / "lines.txt"))),
+        command=PLL,
+        code=(2, 3),
+        says=("lines.txt", "pipe"),
+    ),
+    Case(
+        name="pll: JSON without the field",
+        given=(copy("hf"), write("lines.jsonl", '{"body": "a ship"}\n')),
+        command="megabert pll lines.jsonl --model hf --device cpu",
+        says=("lines.jsonl:1", "'body'", "--text-column"),
+    ),
+    Case(
+        name="pll: a line of two megabytes",
+        given=(copy("hf"), write("lines.txt", "x" * 2_000_000 + "\nshort\n")),
+        command=PLL,
+        says=("lines.txt:1", "Cut it into sentences"),
+    ),
+    Case(
+        name="pll: scores in the place of the sentences",
+        given=(copy("hf"), write("lines.txt", "a ship\n")),
+        command=f"{PLL} --output lines.txt",
+        code=2,
+        says=("lines.txt",),
+    ),
+]
