@@ -1,0 +1,50 @@
+"""Files for those who find the project elsewhere: the citation, the forms and the workflows."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from megabert import __version__
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))  # config.yml is no form
+FIELDS = {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+
+
+def test_citation_names_this_version_and_the_licence_of_the_package():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == __version__
+    assert f"license = {citation['license']}\n" in (ROOT / "setup.cfg").read_text()
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflow_runs_scripts_and_workflows_that_exist(path):
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        if "uses" in job:
+            assert (ROOT / job["uses"]).is_file()
+            continue
+        assert job["runs-on"], name
+        scripts = [step["run"].split()[1] for step in job["steps"] if step.get("run", "").startswith("bash ")]
+        assert all((ROOT / script).is_file() for script in scripts)
+
+
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_nothing_is_released_that_ci_has_not_run(name):
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())["jobs"]
+    assert any(step.get("run") == "bash .ci/run" for step in jobs["test"]["steps"])
+    if name == "release":
+        assert jobs["packages"]["needs"] == "test"
+        assert jobs["publish"]["needs"] == "packages"
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_issue_form_has_the_fields_that_the_forms_allow(path):
+    form = yaml.safe_load(path.read_text())
+    assert {"name", "description", "body"} <= set(form)
+    assert {field["type"] for field in form["body"]} <= FIELDS
+    assert len({field["id"] for field in form["body"] if "id" in field}) == sum("id" in field for field in form["body"])
