@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
-from megabert.errors import CheckpointError, ConfigError, DataError
+from megabert.errors import CheckpointError, DataError
 from megabert.export.config_json import (
     ARCHITECTURES,
     GENERATOR_FOLDER,
     config_json,
-    is_ours,
     read_config_json,
     read_object,
 )
+from megabert.export.export_folder import open_export
 from megabert.export.model_card import ModelCard, render_card
 from megabert.export.model_folder import config_path
 from megabert.files import atomic_write
@@ -41,14 +41,12 @@ from megabert.models.convert import (
 from megabert.models.key_maps import to_ours, to_theirs
 from megabert.path_arguments import takes_paths
 from megabert.tokenization import Tokenizer, load_tokenizer
-from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
-from megabert.whole_folders import publish_folder
+from megabert.tokenization.huggingface import copy_tokenizer
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weights in order of preference. Large models have several files, and an index with the suffix ``.index.json``."""
 TENSORFLOW_FILES = ("*.ckpt*.index", "tf_model*.h5")
 """google-research's checkpoints and Keras weights, which are recognised so that the error can say what to do."""
-EXPORTED_FILES = {"config.json", "model.safetensors", "README.md", GENERATOR_FOLDER, *TOKENIZER_FILES}
 HEADS = ("cls.", "bert.pooler.", "discriminator_predictions.", "generator.")
 """Beginnings of the names that a folder may lack. They are initialised then, and the user is told."""
 
@@ -146,10 +144,32 @@ def write_huggingface(
 ) -> None:
     """Write a folder that ``transformers`` loads. It appears whole or not at all.
 
+    The folder may be new, empty, or an earlier export, which is replaced. For the other arguments see `write_model`.
+
+    Raises:
+        ConfigError: The folder holds something else.
+        DataError: The tokenizer does not fit the model, or the disk is full.
+    """
+    with open_export(folder) as new:
+        write_model(new, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card, task=task)
+
+
+@takes_paths
+def write_model(
+    folder: Path,
+    *,
+    state: Mapping[str, Tensor],
+    config: ModelConfig,
+    tokenizer_dir: Path,
+    card: ModelCard,
+    task: TaskHead | None = None,
+) -> None:
+    """Write the files that ``transformers`` loads into an empty folder.
+
     The architecture is the one whose heads ``state`` has. ELECTRA's generator gets a folder within.
 
     Args:
-        folder: The folder: new, empty, or an earlier export, which is replaced.
+        folder: The folder that `open_export` yields.
         state: Whole float32 parameters by our names.
         config: The model's sizes and family.
         tokenizer_dir: Folder whose tokenizer files are copied.
@@ -157,10 +177,8 @@ def write_huggingface(
         task: The head of a fine-tuned model, whose encoder is ``state``; None for a pre-trained model.
 
     Raises:
-        ConfigError: The folder holds something else.
         DataError: The tokenizer does not fit the model, or the disk is full.
     """
-    _check_replaceable(folder)
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
 
     def write(folder: Path, state: Mapping[str, Tensor], config: ModelConfig) -> None:
@@ -184,13 +202,11 @@ def write_huggingface(
         text = render_card(card, config, architecture=head.architecture, parameters=parameters)
         atomic_write(folder / "README.md", text)
 
-    # A reader of an earlier export sees it until the new one is complete.
     own, generator = split_generator(state, config)
-    with publish_folder(folder) as new:
-        write(new, own, config)
-        if generator is not None:
-            (new / GENERATOR_FOLDER).mkdir()
-            write(new / GENERATOR_FOLDER, *generator)
+    write(folder, own, config)
+    if generator is not None:
+        (folder / GENERATOR_FOLDER).mkdir()
+        write(folder / GENERATOR_FOLDER, *generator)
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -210,27 +226,6 @@ def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
             "tokenizer's files there that the model was trained with."
         )
     return tokenizer
-
-
-def _check_replaceable(folder: Path) -> None:
-    """Refuse a folder that holds anything but an earlier export."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: is a file. Choose another folder.")
-    foreign = sorted(_foreign_names(folder))
-    if foreign or (any(folder.iterdir()) and not is_ours(folder)):
-        what = f"holds {foreign[0]}" if foreign else "was not exported by megabert"
-        raise ConfigError(f"{folder}: {what}, so it is left alone. Choose a new folder, or an earlier export.")
-
-
-def _foreign_names(folder: Path) -> Iterator[str]:
-    """Yield the names that an export does not write, and folders under the names of its files."""
-    for path in folder.iterdir():
-        if path.name == GENERATOR_FOLDER and path.is_dir() and not path.is_symlink():
-            yield from (f"{path.name}/{name}" for name in _foreign_names(path))
-        elif path.name not in EXPORTED_FILES or not path.is_file():
-            yield path.name
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

@@ -56,6 +56,8 @@ class ModelCard:
     """The hub's name for the model's task."""
     usage: str | None = None
     """Python lines under the heading "Use"; None shows how to fill a mask."""
+    gives_vectors: bool = False
+    """Whether sentence-transformers loads the folder, for which hubs have a library and a task of their own."""
     metrics_of: tuple[str, str] = ("held-out", "held-out split of the training corpus")
     """Type and name of the data on which ``metrics`` were measured."""
 
@@ -103,6 +105,8 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         "pipeline_tag": "feature-extraction" if task == "replaced-token detection" else task,
         "tags": [family, task, "megabert"],
     }
+    if card.gives_vectors:
+        header |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
     if card.base_model:
         # Hubs take ``owner/model`` or ``model``: of a longer path the last part.
         is_name = _HUB_NAME.fullmatch(card.base_model)

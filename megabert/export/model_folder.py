@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Literal
 
 from megabert.errors import ConfigError
+from megabert.path_arguments import takes_paths
 from megabert.tokenization.huggingface import download_remedy
 from megabert.training.run.folder import CONFIG_NAME
 
 GOOGLE_CONFIG = "bert_config.json"
 
 
+@takes_paths
 def config_path(folder: Path) -> Path:
     """Return where a model's shape is stated: ``config.json``, or ``bert_config.json`` in the archives of 2018."""
     own, google = folder / "config.json", folder / GOOGLE_CONFIG

@@ -1,4 +1,4 @@
-"""From a run's checkpoint to a Hugging Face folder with its model card."""
+"""From a run's checkpoint, or from a Hugging Face folder, to a Hugging Face folder with its model card."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,13 +9,22 @@ from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import phase_name, to_dict
 from megabert.config.run import RunConfig, Weights
-from megabert.errors import MegabertError
-from megabert.export.huggingface import write_huggingface
-from megabert.export.model_card import FAMILY_TITLES, ModelCard
+from megabert.errors import ConfigError, MegabertError
+from megabert.export.config_json import read_object
+from megabert.export.export_folder import open_export
+from megabert.export.forms import ONLY_WEIGHTS, Forms, add_forms
+from megabert.export.huggingface import TaskHead, read_huggingface, write_model
+from megabert.export.model_card import FAMILY_TITLES, ModelCard, facts_of
+from megabert.export.model_folder import config_path
+from megabert.files import atomic_write, read_small
 from megabert.observability.environment import describe_environment
 from megabert.path_arguments import takes_paths
 from megabert.shards.shard_set import ShardSet
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
+
+README = "README.md"
+KEPT_FIELDS = ("id2label", "label2id", "problem_type", "megabert_task")
+"""Fields of a fine-tuned model's config.json that tell of its head."""
 
 
 @takes_paths
@@ -26,6 +35,7 @@ def export_run(
     checkpoint: str = "last",
     weights: Weights | None = None,
     facts: Mapping[str, Any] | None = None,
+    forms: Forms = ONLY_WEIGHTS,
 ) -> int:
     """Write a run's checkpoint in Hugging Face form.
 
@@ -37,6 +47,7 @@ def export_run(
             were trained, but for ``best`` as the validation scored them.
         facts: Fields of the card that no run records, such as ``languages`` and ``license``. By default,
             ``base_model`` is ``init_from``.
+        forms: Further forms of the model, such as modules for sentence-transformers.
 
     Returns:
         The step of the checkpoint.
@@ -47,14 +58,49 @@ def export_run(
     config = read_config(run_dir)
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
     run, average = read_checkpoint_manifest(path).run, (weights or config.weights_of(checkpoint)) == "average"
-    write_huggingface(
-        folder,
-        state=read_masters(path, average=average),
-        config=config.model_in_phase(run.phase),
-        tokenizer_dir=tokenizer_dir(run_dir),
-        card=replace(_card(run_dir, config, run, checkpoint, average=average), **(facts or {})),
-    )
+    card = replace(_card(run_dir, config, run, checkpoint, average=average), **(facts or {}))
+    with open_export(folder) as new:
+        write_model(
+            new,
+            state=read_masters(path, average=average),
+            config=config.model_in_phase(run.phase),
+            tokenizer_dir=tokenizer_dir(run_dir),
+            card=forms.on_card(card),
+        )
+        add_forms(new, config.model_in_phase(run.phase), forms)
     return run.step
+
+
+@takes_paths
+def export_again(source: Path, folder: Path, forms: Forms) -> None:
+    """Write a Hugging Face folder once more, with further forms. Task heads and README.md stay as they are.
+
+    Args:
+        source: The folder, of any family that is known here; a fine-tuned model's is one as well.
+        folder: Where to write: a new or empty folder, or an earlier export, which may be ``source``.
+        forms: Further forms of the model, such as modules for sentence-transformers.
+
+    Raises:
+        CheckpointError, ConfigError, DataError: ``source`` is not such a folder, or ``folder`` holds something else.
+    """
+    content, stated = read_huggingface(source), read_object(config_path(source))
+    architecture = next(iter(stated.get("architectures") or ()), None)
+    if architecture is None:
+        raise ConfigError(f"{source}/config.json: states no architectures. Name the class that the weights are of.")
+    fields = {name: stated[name] for name in KEPT_FIELDS if name in stated}
+    name = source.resolve().name
+    with open_export(folder) as new:
+        write_model(
+            new,
+            state=content.state,
+            config=content.config,
+            tokenizer_dir=source,
+            card=forms.on_card(ModelCard(name=name, **facts_of(source))),
+            task=TaskHead(architecture, fields, content.unused),
+        )
+        if (source / README).is_file():
+            atomic_write(new / README, read_small(source / README))
+        add_forms(new, content.config, forms)
 
 
 def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool) -> ModelCard:

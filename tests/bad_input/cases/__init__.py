@@ -2,6 +2,7 @@
 
 from bad_input.cases import (
     environment,
+    exports,
     flags,
     json_files,
     labels,
@@ -20,7 +21,7 @@ CASES = [
     case
     for module in (
         *(json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment),
-        probes,
+        *(exports, probes),
     )
     for case in module.CASES
 ]

@@ -16,6 +16,7 @@ COMMANDS = {
     "fill-mask": "megabert fill-mask --model hf 'the [MASK] ship'",
     "embed": "megabert embed lines.txt --model hf",
     "similar": "megabert similar --model hf ship",
+    "export again": "megabert export hf --to out --sentence-transformers mean",
     "attention": "megabert attention --model hf --output page.html 'the ship'",
     "finetune": "megabert finetune classification --model hf --data labels.tsv --output-dir new --epochs 1",
     "pretrain": f"megabert pretrain {run_flags(**dict.fromkeys(SIZES))} --run-dir new --init-from hf",
@@ -154,7 +155,7 @@ DAMAGES: dict[str, tuple[tuple[Step, ...], str]] = {
     "pieces with ids outside": ((set_json("hf/tokenizer.json", "model.vocab", {"a": 1 << 40}),), "tokenizer.json"),
 }
 QUICK = {"one NaN", "a layer too many", "a billion layers", "zeros everywhere"}
-UNSEEN = {("similar", "a large number"), ("pretrain", "a large number"), ("finetune", "a large number")}
+UNSEEN = {(verb, "a large number") for verb in ("similar", "pretrain", "finetune", "export again")}
 """What a command has no need to notice, or notices in its course."""
 
 CASES = [

@@ -1,0 +1,54 @@
+"""The folder that an export writes: it appears whole or not at all, and never replaces anything but an export."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from megabert.errors import ConfigError
+from megabert.export.config_json import GENERATOR_FOLDER, is_ours
+from megabert.export.sentence_modules import MODULE_FILES
+from megabert.path_arguments import takes_paths
+from megabert.tokenization.huggingface import TOKENIZER_FILES
+from megabert.whole_folders import publish_folder
+
+MODEL_FILES = {"config.json", "model.safetensors", "README.md", *TOKENIZER_FILES}
+EXPORTED = {*MODEL_FILES, *(f"{GENERATOR_FOLDER}/{name}" for name in MODEL_FILES), *MODULE_FILES}
+"""The files that an export may have, as paths within its folder."""
+
+
+@contextmanager
+@takes_paths
+def open_export(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of ``folder`` when the block ends without an error.
+
+    A reader of an earlier export sees it until the new one is complete.
+
+    Raises:
+        ConfigError: The folder holds something that no export writes.
+        DataError: The disk is full.
+    """
+    _check_replaceable(folder)
+    with publish_folder(folder) as new:
+        yield new
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse a folder that holds anything but an earlier export."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: is a file. Choose another folder.")
+    foreign = sorted(_foreign_names(folder))
+    if foreign or (any(folder.iterdir()) and not is_ours(folder)):
+        what = f"holds {foreign[0]}" if foreign else "was not exported by megabert"
+        raise ConfigError(f"{folder}: {what}, so it is left alone. Choose a new folder, or an earlier export.")
+
+
+def _foreign_names(folder: Path, above: str = "") -> Iterator[str]:
+    """Yield the names that an export does not write, and folders under the names of its files."""
+    for path in folder.iterdir():
+        name = above + path.name
+        if path.is_dir() and not path.is_symlink() and any(known.startswith(f"{name}/") for known in EXPORTED):
+            yield from _foreign_names(path, f"{name}/")
+        elif name not in EXPORTED or not path.is_file():
+            yield name

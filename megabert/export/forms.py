@@ -1,0 +1,29 @@
+"""The forms that an exported model has besides the weights that ``transformers`` loads."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from megabert.config.model import ModelConfig
+from megabert.export.model_card import ModelCard
+from megabert.export.sentence_modules import USAGES, VectorKind, write_modules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forms:
+    """Further forms of a model."""
+
+    vectors: VectorKind | None = None
+    """The vectors that sentence-transformers makes of the folder; None adds no files for it."""
+
+    def on_card(self, card: ModelCard) -> ModelCard:
+        """Return the card of a model that has these forms."""
+        return replace(card, gives_vectors=True, usage=USAGES[self.vectors]) if self.vectors else card
+
+
+ONLY_WEIGHTS = Forms()
+
+
+def add_forms(folder: Path, config: ModelConfig, forms: Forms) -> None:
+    """Add the files of each form to a folder with an exported model."""
+    if forms.vectors:
+        write_modules(folder, forms.vectors, width=config.hidden_size, max_length=config.max_position_embeddings)

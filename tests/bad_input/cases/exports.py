@@ -1,0 +1,38 @@
+"""Mistakes in asking for the further forms of an export."""
+
+from bad_input.given import copy, make, remove, set_json, write
+from bad_input.harness import Case
+
+VECTORS = "--to out --sentence-transformers mean"
+
+# name, what is done to the material, command, exit code, what the message names
+ROWS = (
+    ("a kind of vector that nobody knows", (), "run --to out --sentence-transformers max", 2, "max"),
+    ("no new form of a folder", (), "hf --to out", 4, "config.yaml"),
+    ("a folder that is not there", (), f"nowhere {VECTORS}", 2, "nowhere"),
+    ("a license for a folder", (), f"hf {VECTORS} --license mit", 2, "--license"),
+    ("a checkpoint of a folder", (), f"hf {VECTORS} --checkpoint 4", 2, "--checkpoint"),
+    ("a folder without weights", (remove("hf/model.safetensors"),), f"hf {VECTORS}", 4, "model.safetensors"),
+    ("a folder of no class", (set_json("hf/config.json", "architectures", None),), f"hf {VECTORS}", 2, "architectures"),
+    ("a folder in which others are", (write("out/1_Pooling/mine.json", "{}"),), f"hf {VECTORS}", 2, "mine.json"),
+    ("a file in the place of modules", (write("out/1_Pooling", "mine"),), f"hf {VECTORS}", 2, "1_Pooling"),
+    (
+        "a link in the place of modules",
+        (make(lambda folder: (folder / "out").mkdir() or (folder / "out/2_Normalize").symlink_to(folder / "hf")),),
+        f"hf {VECTORS}",
+        2,
+        "2_Normalize",
+    ),
+)
+QUICK = {"a folder of no class", "a file in the place of modules"}
+CASES = [
+    Case(
+        name=f"export: {name}",
+        given=(copy("run" if words.startswith("run") else "hf"), *steps),
+        command=f"megabert export {words}",
+        code=code,
+        says=(says,),
+        quick=name in QUICK,
+    )
+    for name, steps, words, code, says in ROWS
+]
