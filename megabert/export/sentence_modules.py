@@ -8,7 +8,7 @@ from megabert.files import atomic_write
 from megabert.path_arguments import takes_paths
 
 VectorKind = Literal["mean", "cls", "colbert"]
-"""One vector per text, the mean over its tokens or that of [CLS], or one vector per token, of length 1."""
+"""One vector per text, the mean over its tokens or the one of [CLS], or a vector of length 1 for each token."""
 MODULE_FILES = {
     "modules.json",
     "config_sentence_transformers.json",
@@ -43,13 +43,13 @@ USAGES: dict[VectorKind, str] = {
 def write_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int) -> None:
     """Add the modules to a folder with an encoder, from which sentence-transformers then gives vectors.
 
-    ``mean`` and ``cls`` make a SentenceTransformer, whose vectors are those of ``megabert embed``. ``colbert`` makes a
+    ``mean`` and ``cls`` make a SentenceTransformer, with the vectors of ``megabert embed``. ``colbert`` makes a
     MultiVectorEncoder of sentence-transformers 6: a vector for each token, scaled to length 1 as ColBERT's are
     (Khattab and Zaharia 2020, section 3.2), without the projection to fewer dimensions, which only training gives.
 
     Args:
         folder: The folder.
-        kind: What a vector stands for.
+        kind: The kind of vector.
         width: Size of a vector.
         max_length: Tokens of the longest text, special pieces included; longer texts are cut.
     """
