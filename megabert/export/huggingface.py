@@ -144,18 +144,18 @@ def write_huggingface(
 ) -> None:
     """Write a folder that ``transformers`` loads. It appears whole or not at all.
 
-    The folder may be new, empty, or an earlier export, which is replaced. For the other arguments see `write_model`.
+    The folder may be new, empty, or an earlier export, which is replaced. `write_model_files` explains the arguments.
 
     Raises:
         ConfigError: The folder holds something else.
         DataError: The tokenizer does not fit the model, or the disk is full.
     """
     with open_export(folder) as new:
-        write_model(new, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card, task=task)
+        write_model_files(new, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card, task=task)
 
 
 @takes_paths
-def write_model(
+def write_model_files(
     folder: Path,
     *,
     state: Mapping[str, Tensor],

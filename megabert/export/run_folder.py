@@ -13,7 +13,7 @@ from megabert.errors import ConfigError, MegabertError
 from megabert.export.config_json import read_object
 from megabert.export.export_folder import open_export
 from megabert.export.forms import ONLY_WEIGHTS, Forms, add_forms
-from megabert.export.huggingface import TaskHead, read_huggingface, write_model
+from megabert.export.huggingface import TaskHead, read_huggingface, write_model_files
 from megabert.export.model_card import FAMILY_TITLES, ModelCard, facts_of
 from megabert.export.model_folder import config_path
 from megabert.files import atomic_write, read_small
@@ -60,7 +60,7 @@ def export_run(
     run, average = read_checkpoint_manifest(path).run, (weights or config.weights_of(checkpoint)) == "average"
     card = replace(_card(run_dir, config, run, checkpoint, average=average), **(facts or {}))
     with open_export(folder) as new:
-        write_model(
+        write_model_files(
             new,
             state=read_masters(path, average=average),
             config=config.model_in_phase(run.phase),
@@ -90,7 +90,7 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
     fields = {name: stated[name] for name in KEPT_FIELDS if name in stated}
     name = source.resolve().name
     with open_export(folder) as new:
-        write_model(
+        write_model_files(
             new,
             state=content.state,
             config=content.config,
