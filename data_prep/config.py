@@ -53,8 +53,9 @@ CleaningRule = Literal[
     "repeated_lines",
     "length",
     "language",
-    "duplicate_documents",
+    "near_duplicates",
     "duplicate_paragraphs",
+    "duplicate_documents",
 ]
 
 
@@ -77,8 +78,17 @@ class CleanConfig:
     min_paragraph_characters: int = Field(default=100, ge=1, le=10**9)
     """Rule duplicate_paragraphs: shorter paragraphs may repeat."""
 
+    near_duplicate_words: int = Field(default=5, ge=1, le=64)
+    """Rule near_duplicates: words that are compared together; characters, in scripts without spaces."""
+    near_duplicate_bands: int = Field(default=14, ge=1, le=256)
+    """Rule near_duplicates: bands of a document's signature, of which one has to be equal."""
+    near_duplicate_rows: int = Field(default=8, ge=1, le=64)
+    """Rule near_duplicates: hash functions of a band."""
+
     @model_validator(mode="after")
     def _rules_are_usable(self) -> "CleanConfig":
+        if "near_duplicates" in self.rules and "duplicate_documents" not in self.rules:
+            raise ValueError("rules has near_duplicates, but exact copies would stay; add duplicate_documents")
         if "language" in self.rules and not self.languages:
             raise ValueError("rules has language, but languages names none; say which to keep, such as [en]")
         for pattern in self.boilerplate:
@@ -216,5 +226,9 @@ BUILD_NEEDS: Needs = {
     "clean.max_repeated_share": Need("clean.rules", ("repeated_lines",)),
     "clean.languages": Need("clean.rules", ("language",)),
     "clean.min_paragraph_characters": Need("clean.rules", ("duplicate_paragraphs",)),
+    **dict.fromkeys(
+        (f"clean.near_duplicate_{bound}" for bound in ("words", "bands", "rows")),
+        Need("clean.rules", ("near_duplicates",)),
+    ),
 }
 """Which fields of `BuildConfig` have an effect only beside others."""

@@ -55,7 +55,7 @@ from megabert.files import atomic_write, read_small
 from megabert.path_arguments import takes_paths
 from megabert.shards import Manifest
 
-INTERMEDIATE = ("paragraphs", "extract", "words", "tokens", "chunks", "before")
+INTERMEDIATE = ("near", "paragraphs", "extract", "words", "tokens", "chunks", "before")
 """Folders below ``work`` that are not needed when the documents are made."""
 Number = Annotated[int, Field(ge=1, le=1 << 24)]
 """A count that is no damage: so many buckets hold 80 million million tokens."""

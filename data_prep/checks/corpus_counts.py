@@ -51,6 +51,7 @@ def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kep
         "read": {name: n for name, n in extracted["problems"].items() if name not in extracted["examples"]},
         "examples": {rule: _first(named) for rule, named in extracted["examples"].items()},
         **{name: kept[name] for name in ("short_documents", "short_tokens") if name in kept},
+        **{name: extracted[name] for name in ("near_duplicates",) if name in extracted},
     }
 
 

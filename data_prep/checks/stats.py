@@ -19,6 +19,8 @@ LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""
 BAR_WIDTH = 40
 """Characters of the longest bar."""
+SHOWN_CLUSTERS = 10
+"""Clusters of near duplicates that are named, the largest first."""
 AMOUNTS = ("documents", "paragraphs", "characters")
 
 
@@ -132,6 +134,23 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     for rule, counts in corpus.get("rules", {}).items():
         amounts = ", ".join(f"{counts[what]:,} {what}" for what in AMOUNTS if what in counts)
         lines.append(f"cleaned by {rule.replace('_', ' ')}: {amounts}")
+    if clusters := corpus.get("near_duplicates"):
+        lines += _cluster_lines(**clusters)
+    return lines
+
+
+def _cluster_lines(
+    *, clusters: int, documents: int, sizes: dict[str, int], huge: dict[str, int], rounds: int
+) -> list[str]:
+    """Return lines on clusters of near duplicates: how many there are of each size, and the largest by their hashes."""
+    of_sizes = ", ".join(f"{number:,} of {size}" for size, number in sizes.items())
+    lines = [
+        f"near duplicates: {clusters:,} clusters of {documents:,} documents in {rounds} rounds; {of_sizes or 'none'}"
+    ]
+    largest = sorted(huge.items(), key=lambda item: (-item[1], item[0]))
+    if largest:
+        named = ", ".join(f"{size:,} of the document {root}" for root, size in largest[:SHOWN_CLUSTERS])
+        lines.append(f"very large clusters of near duplicates, {len(largest)} in all; look at them: {named}")
     return lines
 
 

@@ -59,7 +59,10 @@ LANGUAGE_CHARACTERS = 1000
 """Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
 MAX_COMBINING = 500
 """Combining characters in a row. Unicode's stream-safe format allows 30; putting n in order takes n^2 steps (NFC)."""
+HUGE = 10_000
+"""Documents of a cluster of near duplicates above which it is named."""
 Kept = Callable[[list[str]], list[str]]
+Copies = Callable[[list[str]], int]
 
 
 def paragraphs_of(text: str) -> list[str]:
@@ -178,7 +181,9 @@ def excess_of(text: str) -> str:
 class Cleaner:
     """Cleans the documents of one chunk."""
 
-    def __init__(self, config: CleanConfig, problems: Problems, kept: Kept | None = None) -> None:
+    def __init__(
+        self, config: CleanConfig, problems: Problems, kept: Kept | None = None, copies: Copies | None = None
+    ) -> None:
         """Prepare.
 
         Args:
@@ -186,11 +191,13 @@ class Cleaner:
             problems: Takes the first texts that each rule dropped or changed as examples.
             kept: Returns the paragraphs that a document keeps by the rule ``duplicate_paragraphs``; without it, that
                 rule is left out: then it is asked which documents the other rules keep.
+            copies: Returns how many near copies a document stands for by the rule ``near_duplicates``, itself counted,
+                and 0 if it does not stay; without it, that rule is left out likewise.
         """
         self._config = config
         self._rules = frozenset(config.rules)
         self._own = re.compile("|".join(f"(?:{p})" for p in config.boilerplate)) if config.boilerplate else None
-        self._problems, self._kept = problems, kept
+        self._problems, self._kept, self._copies = problems, kept, copies
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
@@ -228,6 +235,14 @@ class Cleaner:
         if paragraphs and (rule := self._misfit(paragraphs)):
             self._drop(rule, paragraphs, origin)
             return None
+        if "near_duplicates" in rules and self._copies is not None and paragraphs:
+            copies = self._copies(paragraphs)
+            if not copies:
+                self._drop("near_duplicates", paragraphs, origin)
+                return None
+            if copies > 1:
+                kind = "kept_of_many_near_duplicates" if copies > HUGE else "kept_of_near_duplicates"
+                self._problems.give_example(kind, f"{origin}: one of {copies:,}: {' / '.join(paragraphs)!r}")
         # The owner of a paragraph is one of the documents that are left by now. A document that loses paragraphs to
         # others may be too short after that.
         if "duplicate_paragraphs" in rules and self._kept is not None:

@@ -108,7 +108,7 @@ def write_hashes(documents: Iterator[list[str]], min_characters: int, path: Path
         if len(waiting) >= ROWS_AT_ONCE:
             rows, waiting = _two_smallest(np.hstack([rows, np.array(waiting, np.uint64).T])), []
     rows = _two_smallest(np.hstack([rows, np.array(waiting, np.uint64).reshape(-1, 2).T]))
-    with _array_file(path, rows.shape) as append:
+    with array_file(path, rows.shape) as append:
         append(rows)
     return [path], {"paragraphs": rows.shape[1]}
 
@@ -139,8 +139,8 @@ def merge_hashes(task: ParagraphTask) -> tuple[list[Path], Counts]:
             part = rows[:, rows_in_range(rows[0], low, high)]
             yield np.vstack([part, np.full(part.shape[1], chunk, np.uint64)])
 
-    rows = _joined(parts())
-    with _array_file(task.path, rows.shape) as append:
+    rows = joined(parts())
+    with array_file(task.path, rows.shape) as append:
         append(rows[:, np.argsort(rows[0], kind="stable")])
     return [task.path], {}
 
@@ -154,7 +154,7 @@ def find_copies(task: ParagraphTask) -> tuple[list[Path], Counts]:
             merged = checked_array(path, np.uint64, (3, None))
             yield np.array(merged[:, rows_in_range(merged[0], low, high)])
 
-    rows = _joined(parts())
+    rows = joined(parts())
     rows = rows[:, np.lexsort(rows[1::-1])]
     # The first document of each paragraph owns it; chunks with another one are told so, once.
     is_first = np.ones(rows.shape[1], bool)
@@ -166,7 +166,7 @@ def find_copies(task: ParagraphTask) -> tuple[list[Path], Counts]:
     is_told = np.zeros(rows.shape[1], bool)
     is_told[1:] = (rows[:, 1:] == rows[:, :-1]).all(axis=0)
     rows = rows[:, ~is_told]
-    with _array_file(task.path, rows.shape) as append:
+    with array_file(task.path, rows.shape) as append:
         append(rows)
     return [task.path], {"repeated_paragraphs": rows.shape[1]}
 
@@ -184,25 +184,26 @@ def gather_copies(task: ParagraphTask) -> tuple[list[Path], Counts]:
     for path in task.sources:
         rows_C += np.diff(np.searchsorted(checked_array(path, np.uint64, (3, None))[2], borders))
     stops = np.searchsorted(np.cumsum(rows_C), np.arange(0, rows_C.sum(), ROWS_AT_ONCE), side="right") + first
-    with _array_file(task.path, (3, int(rows_C.sum()))) as append:
+    with array_file(task.path, (3, int(rows_C.sum()))) as append:
         for start, stop in pairwise(sorted({first, *stops.tolist(), end})):
             parts = (checked_array(path, np.uint64, (3, None)) for path in task.sources)
-            rows = _joined(np.array(part[:, _rows_of(part[2], start, stop)]) for part in parts)
+            rows = joined(np.array(part[:, rows_of(part[2], start, stop)]) for part in parts)
             append(rows[:, np.argsort(rows[2], kind="stable")])
     return [task.path], {}
 
 
-def _rows_of(chunks_P: NDArray[np.uint64], first: int, end: int) -> slice:
+def rows_of(chunks_P: NDArray[np.uint64], first: int, end: int) -> slice:
     """Return the rows of ascending chunks that are from ``first`` to below ``end``."""
     return slice(*np.searchsorted(chunks_P, np.array([first, end], np.uint64)).tolist())
 
 
-def _joined(parts: Iterable[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    return np.concatenate([np.zeros((3, 0), np.uint64), *parts], axis=1)
+def joined(parts: Iterable[NDArray[np.uint64]], height: int = 3) -> NDArray[np.uint64]:
+    """Return arrays of so many rows side by side; of none, one without a column."""
+    return np.concatenate([np.zeros((height, 0), np.uint64), *parts], axis=1)
 
 
 @contextmanager
-def _array_file(path: Path, shape: tuple[int, int]) -> Iterator[Callable[[NDArray[np.uint64]], None]]:
+def array_file(path: Path, shape: tuple[int, int]) -> Iterator[Callable[[NDArray[np.uint64]], None]]:
     """Write a file of numpy whole or not at all; yield what appends columns to its array."""
     with atomic_path(path) as temporary, open(temporary, "wb") as stream:
         description = {"descr": "<u8", "fortran_order": False, "shape": shape}
@@ -232,7 +233,7 @@ class ParagraphOwners:
         """
         copies = checked_array(path, np.uint64, (3, None))
         self._min_characters = min_characters
-        self._lost, self._owners = np.array(copies[:2, _rows_of(copies[2], chunk, chunk + 1)])
+        self._lost, self._owners = np.array(copies[:2, rows_of(copies[2], chunk, chunk + 1)])
 
     def kept(self, paragraphs: list[str]) -> list[str]:
         """Return the paragraphs of a document that it keeps: short ones, and its own, each once."""

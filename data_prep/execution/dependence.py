@@ -49,6 +49,7 @@ class Step(NamedTuple):
 STEPS = {
     "extract": Step(Part.TEXT, "work/extract"),
     "paragraphs": Step(Part.TEXT, "work/paragraphs"),
+    "near": Step(Part.TEXT, "work/near"),
     "words": Step(Part.VOCABULARY, "work/words"),
     "tokenizer": Step(Part.VOCABULARY, "tokenizer"),
     "tokens": Step(Part.DOCUMENTS, "work/tokens"),

@@ -1,18 +1,21 @@
 """Step 1: read each chunk of the input, clean its documents, cut them into sentences, and write them as Arrow files.
 
-With the cleaning rule ``duplicate_paragraphs`` the chunks are read twice: before the text is written, a first reading
-finds the documents that the other rules keep, and the paragraphs that several of them have.
+With the cleaning rules ``near_duplicates`` and ``duplicate_paragraphs`` the chunks are read once more for each: before
+the text is written, a reading finds the documents that the rules before keep, and what several of them have.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.near_copies import find_near_copies
+from data_prep.clean.near_duplicates import DocumentFates, Signature, write_keys
 from data_prep.clean.paragraph_copies import find_paragraph_copies
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, write_hashes
 from data_prep.config import BuildConfig
@@ -55,6 +58,8 @@ class ExtractTask:
     """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
     copies: Path | None = None
     """File of the paragraphs that documents of this chunk, and of some others, lose to another document."""
+    fates: Path | None = None
+    """File of the documents of this chunk, and of some others, that are in clusters of near duplicates."""
 
     @property
     def origin(self) -> str:
@@ -68,19 +73,24 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
     Returns:
         The files of extracted documents, in the order of the input, and the counts.
     """
-    chunks = plan_chunks(files, build.config.chunk_bytes)
-    copies = None
-    if "duplicate_paragraphs" in build.config.clean.rules:
-        counts = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks), BYTES).counts
-        copies = find_paragraph_copies(build, ParagraphPlan.of(len(chunks), counts["paragraphs"]))
-    results = build.run("extract", _units(build, "extract", extract, chunks, copies), BYTES, keep=count_files)
+    chunks, rules = plan_chunks(files, build.config.chunk_bytes), build.config.clean.rules
+    found: dict[str, Callable[[int], Path]] = {}  # by the field of a task: its file for each chunk
+    clusters: Counts = {}
+    if "near_duplicates" in rules:
+        units = _units(build, "near", write_document_keys, chunks)
+        plan = ParagraphPlan.of(len(chunks), build.run("near duplicates: keys", units, BYTES).counts["keys"])
+        found["fates"], clusters["near_duplicates"] = find_near_copies(build, plan)
+    if "duplicate_paragraphs" in rules:
+        counts = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks, found), BYTES).counts
+        found["copies"] = find_paragraph_copies(build, ParagraphPlan.of(len(chunks), counts["paragraphs"]))
+    results = build.run("extract", _units(build, "extract", extract, chunks, found), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))
 
     def text(index: int) -> Path:
         number = int(np.searchsorted(first_parts, index, side="right")) - 1
         return _part_path(_output(build, "extract", number), index - int(first_parts[number]))
 
-    return LazyList(int(first_parts[-1]), text), results.counts
+    return LazyList(int(first_parts[-1]), text), results.counts | clusters
 
 
 def count_files(outcome: Outcome) -> int:
@@ -93,13 +103,13 @@ def _units(
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
-    copies: Callable[[int], Path] | None = None,
+    found: Mapping[str, Callable[[int], Path]] = MappingProxyType({}),
 ) -> Sequence[Unit]:
     """Return a unit for each chunk."""
 
     def task(number: int) -> ExtractTask:
-        own_copies = None if copies is None else copies(number)
-        return ExtractTask(chunks[number], number, build.config, _output(build, step, number), own_copies)
+        own = {field: file(number) for field, file in found.items()}
+        return ExtractTask(chunks[number], number, build.config, _output(build, step, number), **own)
 
     return build.units(step, function, len(chunks), task)
 
@@ -111,6 +121,13 @@ def _output(build: Build, step: str, number: int) -> Path:
 
 def _part_path(output: Path, part: int) -> Path:
     return output.with_name(f"{output.name}-{part:03d}.arrow")
+
+
+def write_document_keys(task: ExtractTask) -> tuple[list[Path], Counts]:
+    """Write the keys of a chunk's documents, as they are before the rule on near duplicates."""
+    signature, path = Signature.of(task.config.clean), task.path.with_suffix(".npy")
+    paths, counts = write_keys(DocumentReader(task).documents(), signature, path)
+    return paths, {**counts, "bytes": task.chunk.bytes}
 
 
 def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
@@ -159,10 +176,12 @@ class DocumentReader:
         self._task = task
         self._problems = Problems(is_strict=task.config.max_bad_share == 0)
         rules = task.config.clean
-        kept = None
+        kept = copies = None
+        if task.fates is not None:
+            copies = DocumentFates(task.fates, task.number).copies
         if task.copies is not None:
             kept = ParagraphOwners(task.copies, task.number, rules.min_paragraph_characters).kept
-        self._cleaner = Cleaner(rules, self._problems, kept)
+        self._cleaner = Cleaner(rules, self._problems, kept, copies)
         self.dropped = 0
         """Documents that a cleaning rule dropped."""
 

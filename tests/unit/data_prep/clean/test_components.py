@@ -1,0 +1,95 @@
+"""Clusters from planted edges: the same as by union-find, in few rounds, however they are parted."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from unit.data_prep.conftest import begun_build
+
+from data_prep.clean import components, near_copies
+from data_prep.clean.near_copies import KEYS, find_near_copies
+from data_prep.clean.near_duplicates import DocumentFates, beside, distinct, write_rows
+from data_prep.clean.paragraphs import ParagraphPlan
+from data_prep.documents.document_set import hash_text
+
+
+def clusters_of(edges):
+    """Return the smallest of its cluster for each number, by union-find."""
+    parents = {}
+
+    def root(node):
+        while parents.setdefault(node, node) != node:
+            parents[node] = node = parents[parents[node]]
+        return node
+
+    for a, b in edges:
+        low, high = sorted((root(a), root(b)))
+        parents[high] = low
+    return {node: root(node) for node in parents}
+
+
+def find_planted(folder, config, edges, chunks, monkeypatch, rows=1 << 21):
+    """Plant edges in files of chunks without keys; return the fate of each document and the counts."""
+    monkeypatch.setattr(near_copies, "HASHES_PER_RANGE", rows)
+    near = folder / "work" / "near"
+    (folder / "work" / "records").mkdir(parents=True)
+    near.mkdir()
+    (folder / "build.json").touch()
+    pairs = np.sort(np.array(edges, np.uint64).T, axis=0)[::-1]
+    for chunk in range(chunks):
+        own = distinct(pairs[:, chunk::chunks])
+        keys = np.tile(np.unique(own), (2, 1))  # each document has a key that no other one has
+        write_rows(near / KEYS.format(chunk), keys)
+        write_rows(beside(near / KEYS.format(chunk), "edges"), own)
+    build = begun_build(folder, config)
+    gathered, counts = find_near_copies(build, ParagraphPlan.of(chunks, 2 * len(edges)))
+    fates = {}
+    for chunk in range(chunks):
+        fates |= DocumentFates(gathered(chunk), chunk)._fates
+    return fates, counts
+
+
+def names(count):
+    return [hash_text(f"document {number}") for number in range(count)]
+
+
+def shapes():
+    chance, nodes = random.Random(5), names(600)
+    middle = nodes[0]
+    return {
+        "chain": list(zip(nodes, nodes[1:], strict=False)),
+        "sorted chain": list(zip(sorted(nodes), sorted(nodes)[1:], strict=False)),
+        "star": [(middle, node) for node in nodes[1:]],
+        "star of the largest": [(max(nodes), node) for node in nodes if node != max(nodes)],
+        "random": [tuple(chance.sample(nodes, 2)) for _ in range(400)],
+        "one pair": [(nodes[0], nodes[1])],
+    }
+
+
+@pytest.mark.parametrize("shape", shapes())
+@pytest.mark.parametrize(("chunks", "rows"), [(1, 1 << 21), (3, 40)])
+def test_planted_clusters_are_those_of_union_find_in_few_rounds(
+    make_config, tmp_path, monkeypatch, shape, chunks, rows
+):
+    edges = shapes()[shape]
+    fates, counts = find_planted(tmp_path, make_config(), edges, chunks, monkeypatch, rows)
+    expected = clusters_of(edges)
+    sizes = {root: sum(own == root for own in expected.values()) for root in expected.values()}
+    assert fates == {node: sizes.get(node, 0) for node in expected}
+    assert (counts["clusters"], counts["documents"]) == (len(sizes), len(expected))
+    assert sum(counts["sizes"].values()) == len(sizes)
+    assert counts["rounds"] <= 2 * math.log2(len(expected)) or len(expected) == 2
+
+
+def test_large_clusters_are_named(make_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(components, "HUGE", 100)
+    nodes = names(150)
+    counts = find_planted(tmp_path, make_config(), [(nodes[0], node) for node in nodes[1:]], 1, monkeypatch)[1]
+    assert counts["huge"] == {f"{min(nodes):016x}": 150}
+
+
+def test_no_edges_give_no_cluster(make_config, tmp_path, monkeypatch):
+    fates, counts = find_planted(tmp_path, make_config(), np.zeros((0, 2)), 2, monkeypatch)
+    assert not fates
+    assert (counts["clusters"], counts["rounds"], counts["huge"]) == (0, 1, {})
