@@ -8,6 +8,7 @@ BUILD = "megabert-data build --input text.jsonl --output out --workers 1"
 PRETRAIN = f"megabert pretrain {run_flags()} --run-dir new"
 FINETUNE = "megabert finetune classification --model hf --data labels.tsv --output-dir new --device cpu"
 EVALUATE = "megabert evaluate --model tuned/seed_42/model --data labels.tsv --device cpu"
+NEAR = "--clean near_duplicates duplicate_documents"
 NEEDS = {
     BUILD: ("text.jsonl",),
     PRETRAIN: ("build",),
@@ -58,6 +59,15 @@ ADDED = (
     (BUILD, "--language eng", "did you mean en?"),
     (BUILD, "--language ''", "language"),
     (BUILD, "--clean language --clean.languages [xx]", "languages"),
+    (BUILD, "--clean near_duplicates", "add duplicate_documents"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-words 0", "near_duplicate_words"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-words 1e9", "near_duplicate_words"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-bands -1", "near_duplicate_bands"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-bands many", "near_duplicate_bands"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-bands 257", "near_duplicate_bands"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-rows 0", "near_duplicate_rows"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-rows 1.5", "near_duplicate_rows"),
+    (BUILD, f"{NEAR} --clean.near-duplicate-row 4", "near-duplicate-row"),
     (BUILD, "--format pdf", "format"),
     (BUILD, "--seed -1", "seed"),
     (BUILD, "--seed 1e30", "seed"),

@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,8 +59,8 @@ def shapes():
     chance, nodes = random.Random(5), names(600)
     middle = nodes[0]
     return {
-        "chain": list(zip(nodes, nodes[1:], strict=False)),
-        "sorted chain": list(zip(sorted(nodes), sorted(nodes)[1:], strict=False)),
+        "chain": list(pairwise(nodes)),
+        "sorted chain": list(pairwise(sorted(nodes))),
         "star": [(middle, node) for node in nodes[1:]],
         "star of the largest": [(max(nodes), node) for node in nodes if node != max(nodes)],
         "random": [tuple(chance.sample(nodes, 2)) for _ in range(400)],
