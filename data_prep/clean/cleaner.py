@@ -191,7 +191,7 @@ class Cleaner:
             problems: Takes the first texts that each rule dropped or changed as examples.
             kept: Returns the paragraphs that a document keeps by the rule ``duplicate_paragraphs``; without it, that
                 rule is left out: then it is asked which documents the other rules keep.
-            copies: Returns how many near copies a document stands for by the rule ``near_duplicates``, itself counted,
+            copies: Returns how many documents, itself counted, one stands for by the rule ``near_duplicates``,
                 and 0 if it does not stay; without it, that rule is left out likewise.
         """
         self._config = config

@@ -10,7 +10,7 @@ Neither the keys of all bands nor the pairs would fit into memory. Keys go by gr
 1. For each chunk, its keys are written, each with the smallest document that has it; every other document with that key
    is an *edge* to this one (`write_keys`).
 2. For each group and each block of keys, the keys and edges of its chunks are merged (`merge_keys`); keys that several
-   chunks have give more edges. For each range of keys, those of all groups do (`join_keys`).
+   chunks have give more edges. For each range of keys, the keys of all groups do (`join_keys`).
 3. Edges become clusters (`data_prep.clean.components`).
 4. For each group, the fate of its chunks' documents is gathered (`gather_fates`).
 5. While a chunk is extracted, its documents are looked up in the file of its group (`DocumentFates`).
@@ -170,7 +170,7 @@ def looked_up(hashes: Rows, name: str, folder: Path, ranges: int) -> tuple[NDArr
     Args:
         hashes: Shape (n,).
         name: Name of the tables, with a place for the range.
-        folder: Where they are.
+        folder: Their folder.
         ranges: Equal ranges that all hashes are divided into.
     """
     is_known, values = np.zeros(len(hashes), bool), np.zeros(len(hashes), np.uint64)
