@@ -61,7 +61,7 @@ def count_members(task: RangeTask) -> tuple[list[Path], Counts]:
     return [write_rows(task.path, np.stack([roots, counts.astype(np.uint64)]))], {}
 
 
-def settle(task: RangeTask) -> tuple[list[Path], Counts]:
+def write_fates(task: RangeTask) -> tuple[list[Path], Counts]:
     """Write the fate of each document of a range that is in a cluster, and count the clusters: shape (2, n), ascending.
 
     The fate is 0 if the document is dropped, else the number of documents of its cluster.

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from data_prep.clean.components import count_members, hook, jump, settle
+from data_prep.clean.components import count_members, hook, jump, write_fates
 from data_prep.clean.near_duplicates import RangeTask, gather_fates, join_keys, merge_keys
 from data_prep.clean.paragraphs import HASHES_PER_RANGE, ParagraphPlan
 from data_prep.execution.records import Counts
@@ -62,7 +62,7 @@ def find_near_copies(build: Build, plan: ParagraphPlan) -> tuple[Callable[[int],
         sources, rounds, is_moving = ((jumped, ranges),), rounds + 1, bool(counts["left"] or counts["moved"])
 
     by_range("sizes", count_members, ((hooked, ranges),), MEMBERS)
-    clusters = by_range("clusters", settle, ((MEMBERS, ranges), (hooked, ranges)), SETTLED)["near_duplicates"]
+    clusters = by_range("clusters", write_fates, ((MEMBERS, ranges), (hooked, ranges)), SETTLED)["near_duplicates"]
 
     def gather(group: int) -> RangeTask:
         chunks = plan.chunks_of(group)
