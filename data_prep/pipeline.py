@@ -179,6 +179,7 @@ def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, D
     # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
+    # Each document has a draw, from the hash of its text. Those below `split` are held out.
     split = first_trained(build.config, _documents(extracted), [(path, EXTRACTED) for path in texts], build.executor)
     # 2. The tokenizer, trained on the whole corpus or, if that is large, on a sample of its documents.
     report = train_or_copy_vocabulary(build, texts, extracted["characters"])

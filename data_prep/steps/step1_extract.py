@@ -152,6 +152,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     reader = DocumentReader(task)
     for paragraphs in reader.documents():
         counts["documents"] += 1
+        # sentencex finds the sentences.
         sentences = split_sentences(paragraphs, task.config.language)
         # A document may lose all of its text to the cleaning rules; it is counted and not written.
         if not sentences:

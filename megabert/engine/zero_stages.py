@@ -210,7 +210,10 @@ class PartitionedStage(ZeroStage):
         return self._squares(self._reduction.finish())
 
     def start_update(self, settings: StepSettings) -> None:
-        """Launch the update of this rank's masters, and the gathering of the weights (``WeightGathering.updated``)."""
+        """Launch the update of this rank's masters, and the gathering of the weights (``WeightGathering.updated``).
+
+        A master's gradient is this rank's part of its bucket's sum (``Bucket``).
+        """
         self.optimizer.optimizer.step(settings)  # the optimizer inside DeepSpeed's
 
     def finish_update(self, settings: StepSettings) -> None:

@@ -30,7 +30,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
         for group in groups:
             group["lr"] = settings.lr
             for flat in group["params"]:
-                self.moments(flat)
+                self.moments(flat)  # made before the first step; torch reads them from the state
                 # torch adds one to the step; full() fills it on the device, without waiting for it.
                 self.state[flat]["step"] = torch.full((), settings.bias_step - 1.0, device=flat.device)
         try:

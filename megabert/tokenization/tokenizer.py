@@ -96,6 +96,7 @@ class Tokenizer:
 
     @cached_property
     def _spans(self) -> "SpanCache":
+        """The words that have been met, with their pieces; a new word goes to our loops, or else to the library."""
         from megabert.tokenization.span_cache import BytePieces, SpanCache, WordPieces
 
         state = json.loads(self._backend.to_str())

@@ -162,6 +162,7 @@ def _build_engine(
     budgets = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
     # LAMB or AdamW, over two groups of parameters: with weight decay, and without (biases and LayerNorm).
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
+    # ZeRO-1, unless the configuration names another engine file.
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
     if config.average.decay is not None:
         engine.average = WeightAverage(engine.fragments, config.average.decay, engine.refresh)

@@ -117,7 +117,7 @@ class Trainer:
                 if self._stop.received and self._has_consumed:
                     loader.request_stop()
 
-                # The loader's thread has packed this batch while the previous step was computed.
+                # The loader's thread has packed this batch (`StepPacker.pack`) while the previous step was computed.
                 self._watchdog.expect_step(self.state.step + 1)
                 self._profiler.before(self.state.step + 1)
                 with self._meter.waiting_for_data():
