@@ -60,7 +60,8 @@ def train(variant: Any, peak: float, seed: int, steps: int, shards: ShardSet, he
     initialize(model, seed)
     named = dict(model.named_parameters())
     optimizer = build_optimizer(named.items(), OptimizerConfig(lamb_variant=variant), lamb_backend="torch")
-    optimizer.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in named.items()], list(named), None)
+    table = [Fragment(p, 0, name, 0, p.numel()) for name, p in named.items()]
+    optimizer.attach(table, {name: p.shape for name, p in named.items()}, None)
     schedule = PhaseConfig(
         steps=steps, global_batch_size=BATCH, learning_rate=peak, warmup_ratio=0.2843, decay_power=0.5
     )

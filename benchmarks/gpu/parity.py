@@ -56,7 +56,10 @@ def parity_problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Probl
     found |= mask_problems(sizes, generator)
     for rounded in ROUNDED:
         weights = "" if rounded is None else f" with {str(rounded).removeprefix('torch.')} weights"
-        found[f"lamb{weights}"] = exact_problems.lamb_problem(50_001, generator, rounded=rounded)
+        for name in ("lamb", "stable_adamw"):
+            found[f"{name}{weights}"] = exact_problems.lamb_problem(
+                50_001, generator, rounded=rounded, measures_gradient=name == "stable_adamw"
+            )
     return found
 
 

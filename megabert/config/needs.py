@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from megabert.config.fields import pattern_of
 from megabert.config.names import value_at
+from megabert.config.run import CLIPS_ITSELF, LAMB_PASSES
 from megabert.errors import ConfigError
 
 
@@ -22,7 +23,8 @@ Needs = Mapping[str, Need]
 
 RUN_NEEDS: Needs = {
     "optimizer.lamb_variant": Need("optimizer.name", ("lamb",)),
-    "ops.lamb": Need("optimizer.name", ("lamb",)),
+    "optimizer.clip_both": Need("optimizer.name", CLIPS_ITSELF),
+    "ops.lamb": Need("optimizer.name", LAMB_PASSES),
     "rollback.spike_steps": Need("rollback.spike_ratio"),
     "rollback.spike_window": Need("rollback.spike_ratio"),
     "logging.profile_ranks": Need("logging.profile_steps"),

@@ -1,10 +1,11 @@
 """The configuration of a pre-training run: all fields of a recipe, with a dataclass for each section."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
 
 from megabert.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Seconds, Weight
 from megabert.config.model import DecayRate, ModelConfig
@@ -26,8 +27,9 @@ class DataConfig:
 class OptimizerConfig:
     """The optimizer and its constants."""
 
-    name: Literal["lamb", "adamw"] = "lamb"
-    """Update rule: LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones."""
+    name: Literal["lamb", "adamw", "stable_adamw"] = "lamb"
+    """Update rule: LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones, or
+    StableAdamW (Wortsman et al. 2023), which shortens the step of a parameter with a sudden gradient."""
     lamb_variant: Literal["apex", "nvlamb", "paper", "deepspeed"] = "nvlamb"
     """Which LAMB: apex, the rule of NVIDIA's published BERT, corrects the moments' bias and gives parameters without
     weight decay (biases, LayerNorm) the plain learning rate; nvlamb corrects it and adapts every parameter; paper does
@@ -40,11 +42,45 @@ class OptimizerConfig:
     weight_decay: Weight = 0.01
     """Decoupled weight decay. Biases and LayerNorm parameters are not decayed."""
     max_grad_norm: Norm = 1.0
-    """Clip the global gradient norm at this value; 0 does not clip."""
+    """Clip the global gradient norm at this value; 0, the default under stable_adamw, does not clip."""
+    clip_both: bool = False
+    """StableAdamW only: clip by max_grad_norm as well."""
+
+    @property
+    def has_lamb_passes(self) -> bool:
+        """Whether the optimizer runs the op ``lamb``: LAMB does, and StableAdamW."""
+        return self.name in LAMB_PASSES
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_defaults(cls, values: Any) -> Any:
+        if not isinstance(values, dict | ArgsKwargs):  # pydantic refuses it
+            return values
+        given = values if isinstance(values, dict) else dict(values.kwargs or {})
+        # What passes through here is strict as Python is, in which a list is no tuple.
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        return {**({"max_grad_norm": 0.0} if given.get("name") in CLIPS_ITSELF else {}), **given}
+
+    @model_validator(mode="after")
+    def _clips_once(self) -> "OptimizerConfig":
+        fields = f"max_grad_norm={self.max_grad_norm:g} with name={self.name}"
+        if self.name in CLIPS_ITSELF and self.max_grad_norm and not self.clip_both:
+            raise ValueError(
+                f"{fields}, which shortens the step of a parameter with a sudden gradient by itself; clipping the "
+                "global norm would shorten all of them. Set max_grad_norm to 0, or clip_both to true if both are meant"
+            )
+        if self.clip_both and not self.max_grad_norm:
+            raise ValueError(
+                f"clip_both=true and {fields}: nothing is clipped; set max_grad_norm, or leave clip_both out"
+            )
+        return self
 
 
-OPTIMIZER_STATES = {"lamb": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
-"""Float32 tensors that an optimizer keeps besides the weights: both have Adam's two moments, under torch's names."""
+LAMB_PASSES = ("lamb", "stable_adamw")
+CLIPS_ITSELF = ("stable_adamw",)
+"""Optimizers whose gradients are not clipped by their global norm unless that is asked for."""
+OPTIMIZER_STATES = dict.fromkeys(("lamb", "adamw", "stable_adamw"), ("exp_avg", "exp_avg_sq"))
+"""Float32 tensors that an optimizer keeps besides the weights: all have Adam's two moments, under torch's names."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -156,7 +192,7 @@ class OpsConfig:
     cross_entropy: Backend = "auto"
     """Backend of the summed loss over the vocabulary."""
     lamb: BackendOrApex = "auto"
-    """Backend of LAMB's two passes; apex, on a GPU without sharding, replaces the whole optimizer."""
+    """Backend of the two passes of LAMB and StableAdamW; apex, on a GPU without sharding, replaces all of LAMB."""
     tile_sizes: str | None = None
     """File of tile sizes that megabert tune measured on such a device; by default the committed table."""
     unproven: Literal["fallback", "refuse", "trust"] = "fallback"

@@ -197,7 +197,7 @@ def optimizer_s_per_parameter(config: RunConfig, device: torch.device) -> float:
     flat = torch.nn.Parameter(torch.rand(UPDATED_PARAMETERS[device.type], device=device))
     flat.grad = torch.rand_like(flat)
     optimizer = build_optimizer([("weight", flat)], config.optimizer, lamb_backend=config.ops.lamb)
-    optimizer.attach([Fragment(flat, 0, "weight", 0, flat.numel())], ["weight"], None)
+    optimizer.attach([Fragment(flat, 0, "weight", 0, flat.numel())], {"weight": flat.shape}, None)
     settings = StepSettings(lr=1e-3, gradient_scale=torch.ones((), dtype=torch.float64, device=device))
 
     @torch.no_grad()

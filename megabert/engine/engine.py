@@ -138,7 +138,7 @@ class Engine:
         check_coverage(self.fragments, self.shapes, None if self.is_replicated else world.control)
         # At stage 0 every rank computes the norms of whole parameters, so LAMB has nothing to reduce.
         all_reduce = None if self.is_replicated else world.sum_over_ranks
-        optimizer.attach(self.fragments, list(self.shapes), all_reduce, self._stage.sink)
+        optimizer.attach(self.fragments, self.shapes, all_reduce, self._stage.sink)
         self.average: WeightAverage | None = None
         """Moving average of the masters, if one is kept; checkpoints store it with them."""
 

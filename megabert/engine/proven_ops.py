@@ -24,7 +24,7 @@ def prove_ops(
         world: This rank and the others, which use the same backends.
         lengths: Longest sequence of each phase.
         precision: The run's precision, not ``auto``.
-        has_lamb: Whether the optimizer is LAMB.
+        has_lamb: Whether the optimizer runs LAMB's passes.
 
     Returns:
         A sentence for each backend that was replaced.

@@ -131,7 +131,7 @@ def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: boo
     Args:
         requested: The configuration's choice for each op.
         device: Device type.
-        has_lamb: Whether the optimizer is LAMB; else its op does not run.
+        has_lamb: Whether the optimizer runs LAMB's passes.
         attention: Kind of the model's attention: BERT's (``dense``), DeBERTa's (``disentangled``) or ModernBERT's
             (``windowed``).
     """

@@ -4,7 +4,7 @@ It has not been tested with a real Apex, only with a stand-in that has the docum
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ class ApexLamb(BaseOptimizer):
     def attach(
         self,
         fragments: Sequence[Fragment],
-        names: Sequence[str],
+        shapes: Mapping[str, torch.Size],
         all_reduce: Callable[[Tensor], object] | None,
         sink: UpdateSink | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ name their tensors.
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,15 +99,16 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
     def attach(
         self,
         fragments: Sequence[Fragment],
-        names: Sequence[str],
+        shapes: Mapping[str, torch.Size],
         all_reduce: Callable[[Tensor], object] | None,
         sink: UpdateSink | None = None,
     ) -> None:
-        """Take the fragment table of this rank, which only LAMB needs, and the receiver of updated flats.
+        """Take the fragment table, for optimizers that look at whole parameters, and the receiver of updated flats.
 
         Args:
             fragments: This rank's fragments. Their flats are the tensors that ``step`` will find in the groups.
-            names: Every parameter of the model, in the same order on every rank: a parameter's index is its slot.
+            shapes: Whole shape of every parameter of the model, in the same order on every rank: a parameter's index is
+                its slot.
             all_reduce: A function that sums a float64 tensor over ranks, in place; None if every rank holds every
                 parameter whole.
             sink: Told of each updated flat.

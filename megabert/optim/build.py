@@ -1,6 +1,6 @@
 """Build the optimizer of a recipe, over two parameter groups: with and without weight decay."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch.nn import Parameter
 
@@ -9,14 +9,15 @@ from megabert.optim.adamw import AdamW
 from megabert.optim.apex_lamb import ApexLamb
 from megabert.optim.base import BaseOptimizer, no_decay
 from megabert.optim.lamb import Lamb
+from megabert.optim.stable_adamw import StableAdamW
 
-OPTIMIZERS = {"lamb": Lamb, "adamw": AdamW}
+OPTIMIZERS: dict[str, Callable[..., BaseOptimizer]] = {"lamb": Lamb, "adamw": AdamW, "stable_adamw": StableAdamW}
 
 
 def build_optimizer(
     named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, *, lamb_backend: BackendOrApex = "auto"
 ) -> BaseOptimizer:
-    """Return LAMB or AdamW over ``named_parameters``. Its learning rate is 0 until the trainer sets it.
+    """Return the optimizer of a recipe over ``named_parameters``. Its learning rate is 0 until the trainer sets it.
 
     Args:
         named_parameters: The result of ``module.named_parameters()``, which lists a tied weight once.

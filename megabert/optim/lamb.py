@@ -11,7 +11,7 @@ calls, with and without decay, unless a group exceeds ``sub_group_size``). At st
 itself, without an all-reduce.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,8 @@ class Rule:
     decay, which biases and LayerNorm never have."""
     ratio_limits: tuple[float, float] | None = None
     """Smallest and largest trust ratio."""
+    measures_gradient: bool = False
+    """Whether the first pass sums up the squares of relative gradients, not of weights (`StableAdamW`)."""
 
 
 RULES = {
@@ -93,20 +95,20 @@ class Lamb(BaseOptimizer):
     def attach(
         self,
         fragments: Sequence[Fragment],
-        names: Sequence[str],
+        shapes: Mapping[str, torch.Size],
         all_reduce: Callable[[Tensor], object] | None,
         sink: UpdateSink | None = None,
     ) -> None:
         """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
-        super().attach(fragments, names, all_reduce, sink)
-        slots = {name: slot for slot, name in enumerate(names)}
+        super().attach(fragments, shapes, all_reduce, sink)
+        slots = {name: slot for slot, name in enumerate(shapes)}
         self._fragments: dict[int, list[SlotFragment]] = {}
         for fragment in fragments:
             own = self._fragments.setdefault(id(fragment.flat), [])
             own.append(SlotFragment(fragment.offset, fragment.numel, slots[fragment.parameter]))
-        self._names, self._all_reduce = list(names), all_reduce
-        self._adapted = torch.tensor([self._adapts(name) for name in names])
-        self._ratios = torch.ones(len(names), dtype=torch.float64)
+        self._names, self._all_reduce = list(shapes), all_reduce
+        self._adapted = torch.tensor([self._adapts(name) for name in shapes])
+        self._ratios = torch.ones(len(shapes), dtype=torch.float64)
 
     @property
     def trust_ratios(self) -> dict[str, float]:
@@ -168,19 +170,24 @@ class Lamb(BaseOptimizer):
             gradient_scale=settings.gradient_scale,
             exp_avg_scale=1.0 / shortfall1 if self._rule.corrected == "moments" else 1.0,
             exp_avg_sq_scale=1.0 / shortfall2 if self._rule.corrected == "moments" else 1.0,
+            measures_gradient=self._rule.measures_gradient,
         )
         correction = shortfall2**0.5 / shortfall1 if self._rule.corrected == "step size" else 1.0
         return coefficients, settings.lr * correction
 
     def _trust_ratios(self, squares: Tensor) -> Tensor:
+        ratios = self._ratios_of(squares)
+        # This call may cover one group only: keep the last ratios of the others.
+        present = (squares > 0).any(0)
+        self._ratios = torch.where(present, ratios, self._ratios.to(ratios))
+        return ratios
+
+    def _ratios_of(self, squares: Tensor) -> Tensor:
+        """Return the factor on the learning rate of each slot, from both sums of the first pass."""
         weights, update = squares.sqrt()
         ratios = weights / update  # where an update is 0 this is inf or NaN, and replaced below
         if self._rule.ratio_limits:
             ratios = ratios.clamp(*self._rule.ratio_limits)
         self._adapted = self._adapted.to(squares.device)  # moves in the first step
         adapted = (weights > 0) & (update > 0) & self._adapted
-        ratios = ratios.masked_fill(~adapted, 1.0)  # torch.where would copy the 1.0 from the host, and wait for it
-        # This call may cover one group only: keep the last ratios of the others.
-        present = (weights > 0) | (update > 0)
-        self._ratios = torch.where(present, ratios, self._ratios.to(ratios))
-        return ratios
+        return ratios.masked_fill(~adapted, 1.0)  # torch.where would copy the 1.0 from the host, and wait for it

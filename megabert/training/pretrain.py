@@ -142,7 +142,7 @@ def _prove_ops(inputs: RunInputs, world: World) -> tuple[str, ...]:
         world,
         lengths=[statistics.max_seq_length for statistics in inputs.statistics],
         precision=config.precision,
-        has_lamb=config.optimizer.name == "lamb",
+        has_lamb=config.optimizer.has_lamb_passes,
     )
 
 
@@ -160,7 +160,7 @@ def _build_engine(
     if initial is not None and start.checkpoint is None:
         run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
     budgets = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
-    # LAMB or AdamW, over two groups of parameters: with weight decay, and without (biases and LayerNorm).
+    # LAMB, AdamW or StableAdamW, over two groups of parameters: with weight decay, and without (biases and LayerNorm).
     optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
     # ZeRO-1, unless the configuration names another engine file.
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
@@ -217,7 +217,7 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     inputs.shards[0][0].copy_tokenizer(tokenizer_dir(run_dir))
     logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
     # Machine and sizes: the backend of each op, ranks, precision, token budgets.
-    has_lamb, attention = config.optimizer.name == "lamb", config.model.attention_kind
+    has_lamb, attention = config.optimizer.has_lamb_passes, config.model.attention_kind
     logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=has_lamb, attention=attention))
     logger.info(
         "%d rank(s) on %s, %s, ZeRO-%d, micro_batch_tokens %s",

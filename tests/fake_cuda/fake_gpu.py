@@ -157,7 +157,7 @@ def fake_engine(
         make_model: Makes the model.
         stage: ZeRO stage, 0 to 2.
         world_size: Number of ranks; there is none but this one.
-        optimizer: ``lamb`` or ``adamw``.
+        optimizer: ``lamb``, ``adamw`` or ``stable_adamw``.
         dtype: Dtype of the model's weights.
     """
     model = made_in(dtype, make_model)

@@ -75,9 +75,11 @@ def test_cross_entropy(classes, padded, dtype, generator):
     check(problems.cross_entropy_problem((301, padded), generator, classes=classes), dtype)
 
 
+@pytest.mark.parametrize("measures_gradient", [False, True])
 @pytest.mark.parametrize("rounded", ROUNDED, ids=str)
-def test_lamb(rounded, generator):
-    check(exact_problems.lamb_problem(50_001, generator, rounded=rounded), torch.float32)
+def test_lamb(rounded, measures_gradient, generator):
+    problem = exact_problems.lamb_problem(50_001, generator, rounded=rounded, measures_gradient=measures_gradient)
+    check(problem, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -8,14 +8,18 @@ from several_ranks.toy_training import make_engine, train_step
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
 
-# Stage and world of the run that saves and of the one that continues; tests/soak has all pairs.
-PAIRS = [("zero1", "zero3", 2), ("zero3", "zero0", 2), ("zero0", "zero2", 3), ("zero2", "zero1", 3)]
+# Stages of the run that saves on two ranks and of the one that continues, its world, the optimizer; soak has all pairs.
+PAIRS = [
+    *[("zero1", "zero3", 2, "lamb"), ("zero3", "zero0", 2, "lamb")],
+    *[("zero0", "zero2", 3, "lamb"), ("zero2", "zero1", 3, "lamb")],
+    *[("zero1", "zero3", 3, "stable_adamw")],
+]
 
 
-@pytest.mark.parametrize(("first", "second", "world_size"), PAIRS)
-def test_resume_on_another_stage_and_world_keeps_the_losses(workers, tmp_path, first, second, world_size):
-    unbroken = workers(2).run(save_and_go_on, first, tmp_path)[0]
-    resumed = workers(world_size).run(resume, second, tmp_path)[0]
+@pytest.mark.parametrize(("first", "second", "world_size", "optimizer"), PAIRS)
+def test_resume_on_another_stage_and_world_keeps_the_losses(workers, tmp_path, first, second, world_size, optimizer):
+    unbroken = workers(2).run(save_and_go_on, first, tmp_path, optimizer)[0]
+    resumed = workers(world_size).run(resume, second, tmp_path, optimizer)[0]
     assert resumed == pytest.approx(unbroken, rel=1e-6)
 
 
@@ -32,15 +36,15 @@ def test_masters_are_read_whole(workers, tmp_path):
     assert "decoder.weight" not in masters  # tied
 
 
-def save_and_go_on(world, engine_name, folder: Path) -> list[float]:
-    engine = make_engine(world, engine_name)
+def save_and_go_on(world, engine_name, folder: Path, optimizer: str = "lamb") -> list[float]:
+    engine = make_engine(world, engine_name, optimizer=optimizer)
     for step in range(1, 6):
         train_step(engine, world, step)
     save_checkpoint(folder, 5, engine, {"step": 5}, world)
     return [train_step(engine, world, step) for step in range(6, 11)]
 
 
-def resume(world, engine_name, folder: Path) -> list[float]:
-    engine = make_engine(world, engine_name)
+def resume(world, engine_name, folder: Path, optimizer: str = "lamb") -> list[float]:
+    engine = make_engine(world, engine_name, optimizer=optimizer)
     assert load_checkpoint(find_checkpoint(folder), engine, world) == {"step": 5}
     return [train_step(engine, world, step) for step in range(6, 11)]

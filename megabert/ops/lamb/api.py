@@ -41,6 +41,9 @@ class Coefficients:
     """1 / (1 - beta1**t) if the variant corrects for the moments' start at zero."""
     exp_avg_sq_scale: float = 1.0
     """1 / (1 - beta2**t) likewise."""
+    measures_gradient: bool = False
+    """Whether row 0 of ``squares`` takes the gradient in place of the weights: ``g / max(sqrt(v_hat), eps)``, with the
+    new second moment, corrected by ``exp_avg_sq_scale``. StableAdamW needs its mean square."""
 
 
 class Passes(NamedTuple):
@@ -58,7 +61,8 @@ class Passes(NamedTuple):
     Keyword arguments:
         coefficients: The step's numbers.
         fragments: Which elements belong to which parameter; the others are padding, whatever they hold.
-        squares: Float64 of shape (2, slots): row 0 takes sums of w**2, row 1 sums of u**2.
+        squares: Float64 of shape (2, slots): row 0 takes sums of w**2, or as ``measures_gradient`` says, row 1 sums of
+            u**2.
     """
     apply_update: Callable[..., None]
     """Add ``scales[slot] * update`` to the weights.

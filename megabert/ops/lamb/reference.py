@@ -24,7 +24,7 @@ def compute_update(
     fragments: Sequence[SlotFragment],
     squares: Tensor,
 ) -> None:
-    """Run pass 1: update the moments, write the update over ``gradient``, add fragment norms to ``squares``."""
+    """Run pass 1: update the moments, write the update over ``gradient``, add each fragment's sums to ``squares``."""
     c, scale = coefficients, float(coefficients.gradient_scale)  # which waits for a GPU; the kernels do not
     if scale == 0.0:
         return
@@ -32,6 +32,9 @@ def compute_update(
         gradient.mul_(scale)
     exp_avg.lerp_(gradient, 1.0 - c.beta1)
     exp_avg_sq.mul_(c.beta2).addcmul_(gradient, gradient, value=1.0 - c.beta2)
+    measured = weights
+    if c.measures_gradient:
+        measured = gradient / (exp_avg_sq * c.exp_avg_sq_scale).sqrt_().clamp_(min=c.eps)
     # u = (m * m_scale) / (sqrt(v * v_scale) + eps) + decay * w, with m_scale moved into the denominator: one pass less.
     torch.sqrt(exp_avg_sq, out=gradient)
     gradient.mul_(c.exp_avg_sq_scale**0.5 / c.exp_avg_scale).add_(c.eps / c.exp_avg_scale)
@@ -39,7 +42,7 @@ def compute_update(
     if c.weight_decay:
         gradient.add_(weights, alpha=c.weight_decay)
     slots = torch.tensor([fragment.slot for fragment in fragments], dtype=torch.int64, device=squares.device)
-    for row, values in enumerate((weights, gradient)):
+    for row, values in enumerate((measured, gradient)):
         slices = [values[fragment.offset : fragment.offset + fragment.numel] for fragment in fragments]
         squares[row].index_add_(0, slots, sums_of_squares(slices, squares.device))
 

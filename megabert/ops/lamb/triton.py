@@ -1,8 +1,8 @@
 """LAMB's two passes as Triton kernels over flat shards, one launch each however many parameters a flat holds.
 
 A shard's fragments are cut into chunks of at most CHUNK elements, sorted by parameter. A program does one chunk and
-writes its sums of w^2 and u^2; then one program per parameter adds up the sums of its chunks in that order, in float64.
-There are no atomic sums, so trust ratios repeat from run to run.
+writes its sums of w^2 (for StableAdamW, of the squared relative gradient) and u^2; then one program per parameter adds
+up the sums of its chunks in that order, in float64. There are no atomic sums, so trust ratios repeat from run to run.
 
 The clip factor is read from memory, so that the host can launch both passes before it knows the norm. A factor of 0
 says that the gradient is not finite: chunks then count as empty, and nothing is written.
@@ -44,6 +44,7 @@ def lamb_update(
     gradient_scale_ptr,  # factor on the gradient: clipping, and the mean over ranks; 0: no update; float64, one number
     exp_avg_scale,  # 1 / (1 - beta1^t), or 1 without bias correction
     exp_avg_sq_scale,  # 1 / (1 - beta2^t), likewise
+    MEASURES_GRADIENT: tl.constexpr,  # sum up (g / max(sqrt(v), eps))^2 in place of w^2
     CHUNK: tl.constexpr,  # most elements of a chunk
     BLOCK: tl.constexpr,  # elements worked on at once
 ):
@@ -52,7 +53,7 @@ def lamb_update(
     base = tl.load(first_elements_ptr + chunk)
     gradient_scale = tl.load(gradient_scale_ptr).to(tl.float32)
     count = tl.where(gradient_scale == 0.0, 0, tl.load(counts_ptr + chunk))
-    weight_squares = tl.zeros((BLOCK,), dtype=tl.float32)
+    measured_squares = tl.zeros((BLOCK,), dtype=tl.float32)
     update_squares = tl.zeros((BLOCK,), dtype=tl.float32)
     for first in range(0, CHUNK, BLOCK):
         element = first + tl.arange(0, BLOCK)
@@ -69,17 +70,21 @@ def lamb_update(
         tl.store(exp_avg_ptr + offsets, m, mask=mask)
         tl.store(exp_avg_sq_ptr + offsets, v, mask=mask)
         tl.store(gradient_ptr + offsets, u, mask=mask)
-        # Past the end w is zero, but u is 0 / eps, which is NaN where eps is 0.
-        weight_squares += w * w
+        # Past the end w is zero, but a quotient is 0 / eps, which is NaN where eps is 0.
+        if MEASURES_GRADIENT:
+            relative = g / tl.maximum(tl.sqrt_rn(v * exp_avg_sq_scale), eps)
+            measured_squares += tl.where(mask, relative * relative, 0.0)
+        else:
+            measured_squares += w * w
         update_squares += tl.where(mask, u * u, 0.0)
     # Each element of a block has added up CHUNK / BLOCK numbers in float32; from here on sums are float64.
-    tl.store(sums_ptr + chunk, tl.sum(weight_squares.to(tl.float64), axis=0))
+    tl.store(sums_ptr + chunk, tl.sum(measured_squares.to(tl.float64), axis=0))
     tl.store(sums_ptr + chunks + chunk, tl.sum(update_squares.to(tl.float64), axis=0))
 
 
 @triton.jit(do_not_specialize=["chunks", "parameters"])
 def lamb_add_chunks(
-    sums_ptr,  # sums of w^2 and of u^2 of each chunk, float64, (2, chunks)
+    sums_ptr,  # pass 1's sums of each chunk, float64, (2, chunks)
     slots_ptr,  # parameters that the flat tensor holds a part of, int32, (slots,)
     first_chunks_ptr,  # where the chunks of each of them start, int32, (slots + 1,)
     squares_ptr,  # result, added to its present values, float64, (2, parameters)
@@ -87,7 +92,7 @@ def lamb_add_chunks(
     parameters,  # columns of the result
     BLOCK: tl.constexpr,  # chunks added at once
 ):
-    """Add up the sums of one parameter's chunks: of w^2 in row 0, of u^2 in row 1."""
+    """Add up the sums of one parameter's chunks, each row by itself: of w^2 in row 0, of u^2 in row 1."""
     index = tl.program_id(0)
     row = tl.program_id(1)
     begin = tl.load(first_chunks_ptr + index)
@@ -187,6 +192,7 @@ def compute_update(
         *(weights, gradient, exp_avg, exp_avg_sq, chunks.first_elements, chunks.counts, sums_2G, number),
         *(c.beta1, c.beta2, 1.0 - c.beta1, 1.0 - c.beta2, c.eps, c.weight_decay),
         *(scale, c.exp_avg_scale, c.exp_avg_sq_scale),
+        MEASURES_GRADIENT=c.measures_gradient,
         CHUNK=LAMB_CHUNK,
         BLOCK=LAMB_BLOCK,
         num_warps=LAMB_WARPS,

@@ -196,14 +196,26 @@ def _attention_masks(
     return Problem(run, reference, {"one_11": torch.ones(1, 1, device=device)}, EXACT)
 
 
-def lamb_problem(elements: int, generator: torch.Generator, *, rounded: torch.dtype | None) -> Problem:
-    """Return both passes over a flat of two parameters, weights in 16 bits beside the masters; None: masters alone."""
+def lamb_problem(
+    elements: int, generator: torch.Generator, *, rounded: torch.dtype | None, measures_gradient: bool = False
+) -> Problem:
+    """Return both passes over a flat of two parameters, weights in 16 bits beside the masters; None: masters alone.
+
+    ``measures_gradient`` sums up squares as StableAdamW does.
+    """
     device = generator.device
     fragments = [
         SlotFragment(0, elements * 4 // 5, 1),
         SlotFragment(elements * 4 // 5, elements - elements * 4 // 5, 0),
     ]
-    coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, exp_avg_scale=2.0)
+    coefficients = Coefficients(
+        beta1=0.9,
+        beta2=0.999,
+        eps=1e-6,
+        weight_decay=0.01,
+        exp_avg_scale=2.0,
+        measures_gradient=measures_gradient,
+    )
 
     def step(backend: str, *flats: Tensor) -> dict[str, Tensor]:
         weights, gradient, exp_avg, exp_avg_sq = (flat.detach().clone() for flat in flats)

@@ -170,13 +170,15 @@ def cross_entropy(dtype: torch.dtype, classes: int) -> None:
     loss.backward()
 
 
-def lamb() -> None:
+def lamb(measures_gradient: bool) -> None:
     from megabert.ops.lamb import Coefficients, SlotFragment
     from megabert.ops.lamb.triton import apply_update, compute_update
 
     flats = [torch.empty(1 << 20, device="meta") for _ in range(4)]
     squares = torch.empty(2, 400, dtype=torch.float64, device="meta")
-    coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
+    coefficients = Coefficients(
+        beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01, measures_gradient=measures_gradient
+    )
     fragments = [SlotFragment(0, 1 << 19, 7), SlotFragment(1 << 19, 1000, 8)]
     compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
     rounded = torch.empty(1 << 20, dtype=torch.bfloat16, device="meta")
@@ -190,7 +192,8 @@ def cases(everything: bool):
     yield "bf16 1024", layer_norm, (bf16, 1024, True)
     yield "bf16 1024 pre-norm", add_layer_norm, (bf16, 1024, False)
     yield "bf16 30528", cross_entropy, (bf16, 30_528)
-    yield "f32", lamb, ()
+    yield "f32", lamb, (False,)
+    yield "f32 StableAdamW", lamb, (True,)
     yield "bf16 4096 erf", bias_gelu, (bf16, 4096, False)
     yield "bf16 2624 erf", gated_gelu, (bf16, 2624, False)  # ModernBERT-large
     for length in (64, 128, 512):

@@ -26,20 +26,23 @@ def inputs(numel: int, dtype: torch.dtype):
     return [tensor.to(dtype) for tensor in (weights, gradient, m, torch.rand(numel, generator=generator) ** 4)]
 
 
+@pytest.mark.parametrize("measures_gradient", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
 @pytest.mark.parametrize("numel", [1, 7, 70_001])
-def test_update_matches_the_formula_in_float64(numel, dtype, tolerance):
+def test_update_matches_the_formula_in_float64(numel, dtype, tolerance, measures_gradient):
     w, g, m, v = inputs(numel, dtype)
     w64, g64, m64, v64 = (tensor.double().clone() for tensor in (w, g, m, v))
     squares = torch.zeros(2, 1, dtype=torch.float64)
-    compute_update(w, g, m, v, coefficients=COEFFICIENTS, fragments=[SlotFragment(0, numel, 0)], squares=squares)
+    coefficients = dataclasses.replace(COEFFICIENTS, measures_gradient=measures_gradient)
+    compute_update(w, g, m, v, coefficients=coefficients, fragments=[SlotFragment(0, numel, 0)], squares=squares)
     g64 *= 0.3  # gradient_scale
     m64 = 0.9 * m64 + 0.1 * g64
     v64 = 0.999 * v64 + 0.001 * g64**2
     u64 = (m64 / 0.19) / ((v64 / 0.002).sqrt() + 1e-6) + 0.01 * w64
     for actual, expected in ((m, m64), (v, v64), (g, u64)):
         assert (actual.double() - expected).norm() <= tolerance * expected.norm()
-    assert squares[:, 0].tolist() == pytest.approx([float(w64.square().sum()), float(u64.square().sum())], rel=1e-6)
+    measured = g64.square() / (v64 / 0.002).clamp(min=1e-12) if measures_gradient else w64.square()
+    assert squares[:, 0].tolist() == pytest.approx([float(measured.sum()), float(u64.square().sum())], rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -94,7 +94,7 @@ def optimizer_of(parameters, backend, **fields):
     config = OptimizerConfig(**{"name": "lamb", "weight_decay": 0.1, **fields})
     optimizer = build_optimizer(parameters.items(), config, lamb_backend=backend)
     table = [Fragment(p, 0, name, 0, p.numel()) for name, p in parameters.items()]
-    optimizer.attach(table, list(parameters), None)
+    optimizer.attach(table, {name: p.shape for name, p in parameters.items()}, None)
     return optimizer
 
 
@@ -165,7 +165,7 @@ def test_sharded_parameters_are_refused(apex_stand_in):
     config = OptimizerConfig(name="lamb")
     optimizer = build_optimizer([("w", torch.nn.Parameter(torch.ones(3)))], config, lamb_backend="apex")
     with pytest.raises(KernelError, match=r"whole tensors, and ZeRO shards them.*zero0"):
-        optimizer.attach([], ["w"], lambda vector: None)
+        optimizer.attach([], {"w": torch.Size((1,))}, lambda vector: None)
 
 
 def test_parameters_on_a_cpu_are_refused(apex_stand_in):

@@ -49,10 +49,12 @@ def run(flats, backend, *, coefficients=COEFFICIENTS, scales=SCALES, rounded=Non
     return {"weights": weights, "update": update, "exp_avg": m, "exp_avg_sq": v}, squares
 
 
-def test_both_passes_match_the_reference(generator):
+@pytest.mark.parametrize("measures_gradient", [False, True])
+def test_both_passes_match_the_reference(generator, measures_gradient):
     inputs = flats(generator)
-    ours, squares = run([flat.clone() for flat in inputs], "triton")
-    theirs, exact = run([flat.double() for flat in inputs], "torch")
+    coefficients = dataclasses.replace(COEFFICIENTS, measures_gradient=measures_gradient)
+    ours, squares = run([flat.clone() for flat in inputs], "triton", coefficients=coefficients)
+    theirs, exact = run([flat.double() for flat in inputs], "torch", coefficients=coefficients)
     owned = torch.zeros(NUMEL, dtype=torch.bool)
     for fragment in FRAGMENTS:
         owned[fragment.offset : fragment.offset + fragment.numel] = True
@@ -104,19 +106,20 @@ def test_a_flat_without_segments_is_left_alone():
     assert not squares.any()
 
 
-@pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper", "deepspeed"])
+@pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper", "deepspeed", "stable_adamw"])
 def test_optimizer_on_the_kernels_equals_torchs(variant, generator):
     shapes = {"dense.weight": (37, 5), "dense.bias": (37,), "LayerNorm.weight": (11,)}
     weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     weights["dense.bias"].zero_()
-    config = OptimizerConfig(lamb_variant=variant, weight_decay=0.1)
+    rule = {"name": variant} if variant == "stable_adamw" else {"lamb_variant": variant}
+    config = OptimizerConfig(**rule, weight_decay=0.1)
     results, optimizers = {}, {}
     for backend in ("triton", "torch"):
         dtype = torch.float32 if backend == "triton" else torch.float64
         results[backend] = {name: torch.nn.Parameter(weight.to(dtype)) for name, weight in weights.items()}
         optimizer = build_optimizer(results[backend].items(), config, lamb_backend=backend)
         table = [Fragment(parameter, 0, name, 0, parameter.numel()) for name, parameter in results[backend].items()]
-        optimizer.attach(table, list(shapes), None)
+        optimizer.attach(table, {name: torch.Size(shape) for name, shape in shapes.items()}, None)
         optimizers[backend] = optimizer
     for step in (1, 2, 3):
         gradients = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
