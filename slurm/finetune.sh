@@ -2,9 +2,10 @@
 # From pre-trained weights to scores: sbatch slurm/finetune.sh [FLAGS of megabert finetune]
 #
 #   TASK=glue (default): every task that the folder FINETUNE_DATA holds, one after the other, on one GPU
+#   sbatch --gpus-per-node=8 slurm/finetune.sh --learning-rates 1e-5 3e-5 --seeds 5: a grid, a cell per GPU
 #   TASK=squad FINETUNE_DATA=squad sbatch --ntasks-per-node=8 --gpus-per-node=8 slurm/finetune.sh --seeds 3
 #
-# A job that is requeued or submitted again keeps the seeds that have finished and starts the unfinished one again. On a
+# A job that is requeued or submitted again keeps the runs that have finished and starts the unfinished one again. On a
 # login node, `bash slurm/finetune.sh` only checks. Submit from the project's folder. docs/finetuning.md says more.
 #SBATCH --job-name=bert-finetune
 #SBATCH --nodes=1

@@ -20,8 +20,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -33,6 +35,8 @@ ONE_REQUEST_S = {signal.SIGINT: 0.5}
 ONE_REQUEST_OTHER_S = 5.0
 CHILD_S = 20.0
 """How long a command may take to end in order before it is killed."""
+POLL_S = 0.02
+"""Time between two looks at whether a command has ended."""
 PATIENCE_S = 1.0
 """After this time, a command that still runs names the reason."""
 
@@ -166,24 +170,49 @@ class CommandSignals:
 SIGNALS = CommandSignals()
 
 
-def run_child(command: Sequence[str]) -> int:
-    """Run a command without input, its output left out, and return its exit code.
+def run_children(
+    commands: Sequence[Sequence[str]], *, logs: Sequence[Path], slots: Sequence[Mapping[str, str]]
+) -> Iterator[tuple[int, int]]:
+    """Run commands side by side, one per slot, and yield the number and the exit code of each as it ends.
 
-    If this process is interrupted, the command ends in order first; ``subprocess.run`` would kill it.
+    If this process is interrupted, the commands under way end in order first; ``subprocess.run`` would kill them.
+
+    Args:
+        commands: The commands. They get no input, and their output is left out.
+        logs: The file that each command's messages are appended to.
+        slots: The environment of the commands in each slot.
     """
     import subprocess  # takes some milliseconds, which no other command needs
 
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    from megabert.files import open_to_append
+
+    waiting, free = deque(enumerate(commands)), deque(slots)
+    running: dict[subprocess.Popen[bytes], tuple[int, Mapping[str, str]]] = {}
     try:
-        return process.wait()
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(CHILD_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        raise
+        while waiting or running:
+            while waiting and free:
+                number, command = waiting.popleft()
+                slot = free.popleft()
+                with open_to_append(logs[number]) as log:
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=slot
+                    )
+                running[process] = (number, slot)
+            time.sleep(POLL_S)
+            for process in [process for process in running if process.poll() is not None]:
+                number, slot = running.pop(process)
+                free.append(slot)
+                yield number, process.returncode
+    finally:
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + CHILD_S
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -1,8 +1,8 @@
 """Compare two runs, or one with its recipe's reference curves.
 
 Of pre-trainings it compares fields of the configuration, and losses and every other train/ and eval/ tag at each step
-that both logged: first difference, largest difference, rates. Of fine-tunings it compares settings and scores, and
-shows which examples the second fixed or broke.
+that both logged: first difference, largest difference, rates. Of fine-tunings, and of the choices of grids, it compares
+settings and scores, and shows which examples the second fixed or broke.
 
 With the word reference, or a file of curves, in place of RUN_B it says whether the run is on track: within the spread
 of runs of ours with other seeds. It names the step at which a series leaves its band. --png draws both.
@@ -29,7 +29,7 @@ REFERENCE = Path("reference")
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("first", type=Path, metavar="RUN_A", help="run folder, or folder of a fine-tuning")
+    parser.add_argument("first", type=Path, metavar="RUN_A", help="run folder, or folder of a fine-tuning or grid")
     parser.add_argument("second", type=Path, metavar="RUN_B", help="the other one, reference, or curves (FILE.json)")
     text = "relative difference that is equal (default: 0)"
     parser.add_argument("--tolerance", type=bounded(number, least=0), default=0.0, metavar="X", help=text)
@@ -42,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Compare, print, and tell by the exit code."""
-    from megabert.finetuning.results import is_finetuning
+    from megabert.finetuning.grid_results import is_finetuning
 
     if not options.second.is_dir() and (options.second == REFERENCE or options.second.suffix == ".json"):
         return _compare_with_curves(options)

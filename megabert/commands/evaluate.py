@@ -70,7 +70,7 @@ def run(options: Namespace) -> int:
         for path in options.predictions.parent.glob(f"{glob.escape(options.predictions.name)}.*"):
             refuse_input(path, Path(options.data), Path(options.model))
     log_to_stderr(0)
-    table = rescore(
+    scores = rescore(
         Path(options.model),
         options.data,
         task_name=options.task,
@@ -78,7 +78,7 @@ def run(options: Namespace) -> int:
         predictions=options.predictions,
         device=options.device,
     )
-    print(table)
+    print(scores.render())
     return 0
 
 

@@ -1,28 +1,43 @@
 """Train a head on labelled examples, and score it.
 
 The scores are the task's official metrics. The same command resumes: seeds that have finished are kept, the one that
-was killed starts again. `glue` runs every task of GLUE that --data holds, each in a process of its own; its table is
-glue.json and glue.md of the output folder.
+was killed starts again.
+
+Several tasks, --epochs or --learning-rates make a grid: every set with every setting and seed, each cell a single run
+in a process of its own. The setting with the best mean on the evaluation set is chosen; a test set, if there is one,
+is scored once, with the choice. `glue` stands for every task of GLUE that --data holds, TASK=PATH for a set of your own
+below --data. Tables are in results.md, a picture is results.png.
 
 Examples:
   megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5
   megabert finetune classification --model runs/base --data train.csv --eval-data dev.csv --text-column title
   megabert finetune squad --model models/base --data squad --learning-rate 5e-5 --epochs 2
-  megabert finetune glue --model models/base --data glue --output-dir runs/glue
+  megabert finetune glue --model models/base --data glue --learning-rates 1e-5 3e-5 5e-5 --epochs 3 10 --seeds 5
+  megabert finetune boolq classification=reviews --model models/base --data sets --processes 2
   torchrun --nproc_per_node 2 -m megabert finetune mnli --model models/base --data glue/MNLI
 """
 
 import shlex
+import time
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from megabert.command_line.program import Parser, refuse_flags
+from megabert.command_line.program import Parser, bounded, number, refuse_flags, whole
 from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import merge_layers, to_dict, to_yaml
 from megabert.config.needs import FINETUNE_NEEDS, refuse_idle
 from megabert.distributed.environments import before_ranks_meet, own_rank
-from megabert.finetuning.tasks import TASKS, find_task
+from megabert.errors import ConfigError
+from megabert.finetuning.tasks import INTERMEDIATE, SUITES, TASKS
+
+if TYPE_CHECKING:
+    from megabert.finetuning.cells import Grid
+
+GRID_FLAGS = ("--launcher", "--processes", "--start-from")
+MOST_PROCESSES = 1024
+MOST_CELLS = 100_000
 
 
 def add_arguments(parser: Parser) -> None:
@@ -30,18 +45,34 @@ def add_arguments(parser: Parser) -> None:
     width = max(map(len, TASKS))
     tasks = "\n".join(f"  {task.name:<{width}}  {task.about}" for task in TASKS.values())
     parser.epilog = f"Tasks:\n{tasks}\n\n{parser.epilog}"
-    parser.add_argument("task", metavar="TASK", help=f"what to learn: {', '.join(TASKS)}, or glue")
+    text = f"what to learn: {', '.join((*TASKS, *SUITES))}, or TASK=PATH"
+    parser.add_argument("task", metavar="TASK", nargs="+", help=text)
     # One file a flag: a second one would be taken for the task.
     text = "YAML file with fields, before flags; repeatable, later ones win"
     parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)
     parser.add_argument("--output-dir", metavar="DIR", help="folder of the results (default: runs/TASK)")
     parser.add_device()
-    text = "glue: what comes before each task's command"
+    text = "passes over the training data (default: 3.0); several make a grid"
+    epochs = bounded(number, above=0, most=10_000)
+    parser.add_argument("--epochs", type=epochs, nargs="+", default=[], metavar="N", help=text)
+    text = "grid: learning rates to try, in place of --learning-rate"
+    rates = bounded(number, above=0, most=1000)
+    parser.add_argument("--learning-rates", type=rates, nargs="+", default=[], metavar="X", help=text)
+    text = "grid: cells side by side (default: one per GPU, or 1 on a CPU)"
+    processes = bounded(whole, least=1, most=MOST_PROCESSES)
+    parser.add_argument("--processes", type=processes, metavar="N", help=text)
+    text = "grid: let RTE, MRPC and STS-B start from the best model of MNLI"
+    parser.add_argument("--start-from", choices=INTERMEDIATE, help=text)
+    text = "grid: what comes before each cell's command"
     parser.add_argument("--launcher", type=_words, metavar="WORDS", help=text)
-    parser.add_stops(dry_run="check model, data and settings")
-    data = ("model", "data", "eval-data", "text-column", "label-column", "output-dir")
+    parser.add_rule("--launcher", excludes=["--processes"])
+    parser.add_rule("--learning-rates", excludes=["--learning-rate"])
+    parser.add_stops(dry_run="check model, data and settings, and tell the time of a grid")
+    data = ("model", "data", "eval-data", "output-dir")
     schedule = ("epochs", "global-batch-size", "learning-rate", "max-seq-length", "seeds")
-    parser.add_fields(FinetuneConfig, first=(*data, *schedule))
+    grid = ("learning-rates", "processes", "start-from")
+    parser.add_fields(FinetuneConfig, first=(*data, *schedule, *grid))
+    del parser.fields["epochs"]  # an option of the command: a grid takes several
 
 
 def _words(text: str) -> str:
@@ -56,17 +87,16 @@ def _words(text: str) -> str:
 
 def run(options: Namespace) -> int:
     """Train and print the scores."""
-    # The settings, and the flags that have no effect on this task. Glue has no settings of its own.
+    # The settings, and the flags that have no effect on these tasks.
     with before_ranks_meet():
-        if options.task != "glue":
-            find_task(options.task)  # before the settings: without a task their errors say little
-        config = merge_layers(FinetuneConfig, *options.config, options.fields)
-        task = None if options.task == "glue" else find_task(options.task, config)
-        kind = "none" if task is None else task.kind
+        grid = _grid(options)
+        config, is_grid = grid.config, _is_grid(options, grid)
         paths = [flag.path for flag in options.field_flags]
-        refuse_idle(paths, {**to_dict(config), "kind of task": kind}, FINETUNE_NEEDS)
-        if task is not None:
-            refuse_flags(["--launcher"], options.given, f"on the task {task.name}")
+        refuse_idle(paths, {**to_dict(config), "kind of task": [one.task.kind for one in grid.sets]}, FINETUNE_NEEDS)
+        if not is_grid:
+            refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")
+        elif len(grid.sets) > 1:
+            refuse_flags(["--eval-data"], options.given, "on several sets")
     if options.print_config:
         print(to_yaml(config), end="")
         return 0
@@ -74,10 +104,40 @@ def run(options: Namespace) -> int:
         from megabert.export.model_folder import kind_of_folder
 
         kind_of_folder(config.model)  # refuses another folder before the seconds that torch takes
-    if task is None:
-        return _run_glue(options, Path(config.data))
-    # The work, from here on with torch.
-    output_dir = Path(f"runs/{options.task}" if options.output_dir is None else options.output_dir)
+    output_dir = Path(options.output_dir or f"runs/{options.task[0].partition('=')[0]}")
+    return _run_grid(options, grid, output_dir) if is_grid else _run_single(options, grid, output_dir)
+
+
+def _grid(options: Namespace) -> "Grid":
+    """Return the tasks and settings that the flags name; a single run is a grid of one setting."""
+    from megabert.finetuning.cells import Grid, Setting, check_tasks, find_sets
+
+    check_tasks(options.task)  # before the settings: without a task their errors say little
+    one = {"epochs": options.epochs[0]} if options.epochs else {}
+    config = merge_layers(FinetuneConfig, *options.config, {**options.fields, **one})
+    rates, epochs = options.learning_rates or [config.learning_rate], options.epochs or [config.epochs]
+    for flag, values in (("--learning-rates", rates), ("--epochs", epochs)):
+        twice = [value for value in values if values.count(value) > 1]
+        if twice:
+            raise ConfigError(f"{flag}: {twice[0]:g} is there twice. Name each value once.")
+    settings = tuple(Setting(rate, count) for rate in rates for count in epochs)
+    sets = find_sets(options.task, config)
+    cells = len(sets) * len(settings) * config.seeds
+    if cells > MOST_CELLS:
+        raise ConfigError(f"{cells:,} cells are more than {MOST_CELLS:,}. Take fewer values or --seeds.")
+    source = options.start_from
+    if source is not None and source not in {one.name for one in sets}:
+        raise ConfigError(f"--start-from {source}: {source} is not among the tasks. Add it, or leave the flag out.")
+    return Grid(config=config, sets=sets, settings=settings, start_from=source)
+
+
+def _is_grid(options: Namespace, grid: "Grid") -> bool:
+    has_form = len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
+    return has_form or len(grid.settings) > 1 or options.processes is not None
+
+
+def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
+    task, config = grid.sets[0].task, grid.config
     if options.dry_run:
         with loading("PyTorch"):
             from megabert.finetuning.setup import prepare
@@ -96,16 +156,16 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _run_glue(options: Namespace, data: Path) -> int:
-    from megabert.finetuning.glue import run_glue, save_glue
-    from megabert.observability.logs import log_to_stderr
-
-    log_to_stderr(0)
-    words = [word for path in options.config for word in ("--config", str(path))]
-    words += ["--device", options.device, *(["--dry-run"] if options.dry_run else [])]
-    # Each task has a --data of its own; the other flags go to all of them as they were given.
-    words += [word for flag in options.field_flags if flag.path != "data" for word in flag.words]
-    output_dir = Path("runs/glue" if options.output_dir is None else options.output_dir)
-    summaries = run_glue(data, output_dir, words, launcher=options.launcher or "")
-    print(save_glue(output_dir, summaries) if summaries else "every task can start; nothing was written")
+def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
+    began = time.perf_counter()
+    with loading("PyTorch"):
+        from megabert.finetuning.grid import plan_grid, run_grid
+    run = {"device": options.device, "processes": options.processes, "import_s": time.perf_counter() - began}
+    if options.dry_run:
+        print(f"{plan_grid(grid, output_dir, **run)}\nevery task can start; nothing was written")
+        return 0
+    outcome = run_grid(grid, output_dir, launcher=options.launcher or "", **run)
+    print(outcome.tables)
+    if outcome.error is not None:
+        raise outcome.error
     return 0

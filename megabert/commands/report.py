@@ -3,7 +3,7 @@
 The table compares a run, phase by phase, with the unigram baseline. The loss curve is written as RUN/loss.png and,
 with --html and --png, one page of curves. With --text it shows the guesses for [MASK] of the unigram, the untrained and
 the trained model side by side. Of a fine-tuning it prints the scores, which labels are taken for which, and the errors
-of which the model is surest.
+of which the model is surest; of a grid its tables, and that for each choice.
 
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html
@@ -21,7 +21,7 @@ from megabert.errors import DataError
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder, or folder of a fine-tuning")
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run folder, or folder of a fine-tuning or grid")
     parser.add_argument("--text", action="append", default=[], help="a text with one [MASK] or more; repeatable")
     parser.add_checkpoint()
     text = "fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline"
@@ -37,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the table and the fill-mask examples, write the loss curve and the page."""
-    from megabert.finetuning.results import is_finetuning
+    from megabert.finetuning.grid_results import is_finetuning
 
     if is_finetuning(options.run_dir):
         return _report_finetuning(options)
@@ -91,8 +91,8 @@ def run(options: Namespace) -> int:
 
 def _report_finetuning(options: Namespace) -> int:
     """Print scores, confusions and errors of a fine-tuning, or of all tasks of GLUE."""
+    from megabert.finetuning.grid_results import read_summaries
     from megabert.finetuning.predictions import render_report
-    from megabert.finetuning.results import read_summaries
 
     idle = ["--text", "--checkpoint", "--min-margin", "--html", "--png", "--measured"]
     refuse_flags(idle, options.given, "on the report of a fine-tuning")
@@ -100,5 +100,7 @@ def _report_finetuning(options: Namespace) -> int:
         render_report(folder, summary, examples=options.examples)
         for folder, summary in read_summaries(options.run_dir).values()
     ]
+    if is_grid(options.run_dir):
+        reports[:0] = ["\n\n".join(render_grid(read_grid(options.run_dir)))]
     print("\n\n\n".join(reports))
     return 0

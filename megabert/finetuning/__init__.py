@@ -9,6 +9,7 @@ In the order in which a fine-tuning runs:
 3. ``evaluate`` scores a set with the present weights.
 4. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder to score it.
 
-``finetune`` does these for one seed after the other and keeps the finished ones (``results``). ``glue`` runs a
-fine-tuning for each task of GLUE. ``predictions`` and ``comparison`` look at finished ones.
+``finetune`` does these for one seed after the other and keeps the finished ones (``results``). ``grid`` runs one such
+fine-tuning per cell, side by side: ``cells`` says which there are, ``survey`` measures before it starts, and
+``grid_results`` chooses. ``predictions`` and ``comparison`` look at finished ones.
 """

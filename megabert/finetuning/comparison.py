@@ -8,8 +8,9 @@ from typing import Any
 
 from megabert.config.loading import differences
 from megabert.errors import ConfigError
+from megabert.finetuning.grid_results import read_summaries
 from megabert.finetuning.predictions import Rows, describe_example, goodness, read_predictions, said
-from megabert.finetuning.results import UNIT, Summary, in_points, read_settings, read_summaries
+from megabert.finetuning.results import UNIT, Summary, in_points, read_settings
 from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 
@@ -70,7 +71,7 @@ class FinetuningComparison:
 
 @takes_paths
 def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) -> FinetuningComparison:
-    """Compare two output folders of `megabert finetune`, of one task or of GLUE.
+    """Compare two output folders of `megabert finetune`: single runs, or the choices of grids set by set.
 
     Raises:
         ConfigError: They have no task in common, or were scored on other examples.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -82,9 +82,8 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
         CheckpointError: The folder holds another fine-tuning, or something else.
     """
     task, config = prepared.kind.task, prepared.kind.config
-    fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
     places = {"model": config.model, "data": config.data}
-    mine = FinetuneSettings(task=task.name, settings=to_json(fixed), sha256=prepared.identity, **places)
+    mine = FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
     # The same command continues the folder, another one is refused: results of two settings would be averaged.
     path = output_dir / SETTINGS_NAME
     if path.is_file():
@@ -104,6 +103,12 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
 
 
+def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:
+    """Return the settings that a resumed fine-tuning may not change, as its folder records them."""
+    fixed = {name: value for name, value in to_dict(config).items() if name not in FREE_FIELDS}
+    return to_json(fixed)  # type: ignore[no-any-return]
+
+
 def has_finished(output_dir: Path, seed: int) -> bool:
     """Tell whether a seed has its result and its model; a seed without its model is trained again."""
     folder = seed_folder(output_dir, seed)
@@ -115,25 +120,44 @@ def has_finished(output_dir: Path, seed: int) -> bool:
     return not gone
 
 
-def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:
-    """Build model and engine once, and train one seed after the other with them."""
+class Built(NamedTuple):
+    """Model and engine, ready for a seed."""
+
+    trainer: TaskTrainer
+    start: dict[str, Tensor]
+    """The whole parameters before the first step."""
+    given: set[str]
+    """Names of the weights that the model was given, which do not depend on the seed."""
+    kept: dict[str, Tensor]
+    """The weights that no text reaches, which are written as they were."""
+
+
+def build_trainer(prepared: Prepared, world: World) -> Built:
+    """Build model and engine; every rank calls it."""
     kind, config = prepared.kind, prepared.kind.config
     share_host(world)
     precision = resolve_precision(config.precision, world.device)
     lengths = [kind.max_seq_length]
     prove_ops(prepared.model, config.ops, world, lengths=lengths, precision=precision, has_lamb=False)
     model, given, kept = _build_model(prepared, world)
-    # Each seed starts from these weights and from the optimizer and loss scale of a new engine.
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
+    batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
+    return Built(TaskTrainer(engine, kind, batcher, prepared.evaluation, world), start, given, kept)
+
+
+def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:
+    """Build model and engine once, and train one seed after the other with them."""
+    kind, config = prepared.kind, prepared.kind.config
+    trainer, start, given, kept = build_trainer(prepared, world)
+    engine = trainer.engine
+    # Each seed starts from the first weights, and from the optimizer and loss scale of a new engine.
     first_state = engine.state()
     # The log names the sizes and the ops in use.
     sizes = f"{len(prepared.train)} training items, {len(kind.labels)} labels, {world.size} rank(s)"
     logger.info("%s: %s on %s, ZeRO-%d", kind.task.name, sizes, world.device.type, engine.zero_stage)
     attention = prepared.model.attention_kind
     logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=False, attention=attention))
-    batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
-    trainer = TaskTrainer(engine, kind, batcher, prepared.evaluation, world)
     for seed in seeds:
         # Weights that the model was given are the same for all seeds, the others are drawn.
         drawn = {

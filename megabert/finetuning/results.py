@@ -22,8 +22,8 @@ SETTINGS_NAME = "finetune.json"
 RESULT_NAME = "result.json"
 SUMMARY_NAME = "results.json"
 TABLE_NAME = "results.md"
-GLUE_NAME = "glue.json"
-"""In the output folder of all of GLUE's tasks: their scores."""
+GRID_NAME = "grid.json"
+"""In the output folder of a grid: which grid it is."""
 THRESHOLD = "null_threshold"
 """The one number among the metrics that is no score."""
 UNIT = "scores in points (100 = perfect)"
@@ -123,27 +123,45 @@ def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary
     Raises:
         CheckpointError: A seed's result is damaged.
     """
+    summary = summarize_seeds(task_name, {seed: seed_folder(output_dir, seed) for seed in seeds})
+    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(summary), indent=2) + "\n")
+    atomic_write(output_dir / TABLE_NAME, f"# {task_name}\n\n```\n{render_summary(summary)}\n```\n")
+    return summary
+
+
+def summarize_seeds(task_name: str, folders: Mapping[int, Path]) -> Summary:
+    """Return mean and deviation over seeds, and which seed is best.
+
+    Args:
+        task_name: The task.
+        folders: The folder of each seed's result.
+
+    Raises:
+        CheckpointError: A seed's result is damaged.
+    """
     remedy = "Delete it to train this seed again."
-    paths = [seed_folder(output_dir, seed) / RESULT_NAME for seed in seeds]
+    paths = [folder / RESULT_NAME for folder in folders.values()]
     results = [read_json(path, SeedResult, remedy=remedy, error=CheckpointError) for path in paths]
     names = [{part: sorted(metrics) for part, metrics in result.metrics.items()} for result in results]
     for path, own, result in zip(paths, names, results, strict=True):
         if own != names[0] or result.baseline.keys() != own.keys():
             raise CheckpointError(f"{path}: damaged or edited (its metrics are {own}, not {names[0]}). {remedy}")
     best = max(results, key=lambda result: result.score).seed
-    summary = Summary(
+    return Summary(
         task=task_name,
-        seeds=list(seeds),
-        mean=_over_seeds(results, statistics.fmean),
-        deviation=_over_seeds(results, lambda values: statistics.stdev(values) if len(values) > 1 else 0.0),
+        seeds=list(folders),
+        mean=over_seeds([result.metrics for result in results], statistics.fmean),
+        deviation=over_seeds([result.metrics for result in results], deviation),
         baseline=results[0].baseline,
         examples_per_s=statistics.fmean(result.examples_per_s for result in results),
         best_seed=best,
-        best_model=str(seed_folder(output_dir, best) / "model"),
+        best_model=str(folders[best] / "model"),
     )
-    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(summary), indent=2) + "\n")
-    atomic_write(output_dir / TABLE_NAME, f"# {task_name}\n\n```\n{render_summary(summary)}\n```\n")
-    return summary
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation, 0 of a single value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
 @takes_paths
@@ -161,29 +179,6 @@ def read_summary(output_dir: Path) -> Summary:
     return summary
 
 
-@takes_paths
-def is_finetuning(folder: Path) -> bool:
-    """Tell whether a folder holds a fine-tuning, or all of GLUE's."""
-    return (folder / SETTINGS_NAME).is_file() or (folder / GLUE_NAME).is_file()
-
-
-@takes_paths
-def read_summaries(folder: Path) -> dict[str, tuple[Path, Summary]]:
-    """Read the summaries of one fine-tuning, or of all of GLUE's, by task, each with its folder.
-
-    Raises:
-        CheckpointError: One is missing or damaged, or the folder holds no fine-tuning.
-    """
-    if (folder / SETTINGS_NAME).is_file():
-        folders = [folder]
-    else:
-        folders = sorted(path.parent for path in folder.glob(f"*/{SETTINGS_NAME}"))
-    if not folders:
-        raise CheckpointError(f"{folder}: holds no fine-tuning (no {SETTINGS_NAME}). Name an --output-dir of one.")
-    summaries = [(own, read_summary(own)) for own in folders]
-    return {summary.task: (own, summary) for own, summary in summaries}
-
-
 def render_summary(summary: Summary) -> str:
     """Return the table of a summary: every set's metrics over the seeds, each beside the baseline."""
     seeds = ", ".join(map(str, summary.seeds))
@@ -197,8 +192,9 @@ def render_summary(summary: Summary) -> str:
     return f"{heading}\n{table}\nbest model  {summary.best_model}"
 
 
-def _over_seeds(results: Sequence[SeedResult], function: Callable[[list[float]], float]) -> Metrics:
+def over_seeds(metrics: Sequence[Metrics], function: Callable[[list[float]], float]) -> Metrics:
+    """Return a function of each metric's values over the seeds."""
     return {
-        name: {metric: function([result.metrics[name][metric] for result in results]) for metric in metrics}
-        for name, metrics in results[0].metrics.items()
+        name: {metric: function([one[name][metric] for one in metrics]) for metric in own}
+        for name, own in metrics[0].items()
     }

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -201,16 +201,32 @@ def read_saved_model(folder: Path) -> SavedModel:
     )
 
 
+class Rescored(NamedTuple):
+    """The scores of a saved model on a labelled file."""
+
+    task: str
+    path: Path
+    examples: int
+    metrics: dict[str, float]
+    baseline: dict[str, float]
+    """The scores of one answer to everything."""
+
+    def render(self) -> str:
+        """Return the table of the task's metrics, each beside the baseline."""
+        heading = f"{self.task}, {self.path}: {self.examples:,} examples, {UNIT}"
+        return f"{heading}\n{render_scores(self.metrics, self.baseline)}"
+
+
 @takes_paths
 def rescore(
     folder: Path,
     data: Path,
     *,
-    task_name: str | None,
-    changes: Mapping[str, Any],
-    predictions: Path | None,
+    task_name: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    predictions: Path | None = None,
     device: Literal["auto", "cpu", "cuda"],
-) -> str:
+) -> Rescored:
     """Score a fine-tuned model, written by ``megabert finetune`` or by another program, on a labelled file.
 
     Args:
@@ -220,9 +236,6 @@ def rescore(
         changes: Settings to use instead of the recorded ones, such as columns.
         predictions: Where to write predictions, without a suffix; None writes none.
         device: The device to score on; ``auto`` takes a GPU if there is one.
-
-    Returns:
-        The table of the task's metrics, each beside the score of one answer to everything.
 
     Raises:
         ConfigError, DataError, CheckpointError: The message names place, value and remedy.
@@ -234,7 +247,7 @@ def rescore(
     if name is None:
         raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
     # The task with its settings, its examples and its labels: the model's own, if they have names.
-    config = _settings(saved, changes)
+    config = _settings(saved, changes or {})
     task = find_task(name, config)
     path = data if data.is_file() else find_file(data, task.evaluation)
     reader = TASK_KINDS[task.kind]
@@ -249,8 +262,7 @@ def rescore(
         rows, metrics = evaluate(model, kind, labelled, device=torch_device)
     if predictions is not None:
         kind.write(rows, metrics, predictions)
-    heading = f"{name}, {path}: {len(examples):,} examples, {UNIT}"
-    return f"{heading}\n{render_scores(metrics, kind.baseline(examples))}"
+    return Rescored(name, path, len(examples), metrics, kind.baseline(examples))
 
 
 def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:

@@ -21,9 +21,14 @@ class Task:
     """Name of the task on the command line."""
     about: str
     """A few words for help texts and model cards."""
-    glue_folder: str | None = None
-    """The folder's name in GLUE's layout, for a task of GLUE."""
+    folder: str = ""
+    """The folder's name in the layout of the task's suite, or of a folder with several sets; the task's own name if
+    empty."""
     _: KW_ONLY
+    suite: Literal["glue", "klue"] | None = None
+    """The collection that the task belongs to."""
+    intermediate: str | None = None
+    """The task whose best model this one may start from."""
     kind: TaskKindName = "sequence"
     text: str = "text"
     """Column of the (first) text."""
@@ -51,6 +56,8 @@ class Task:
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
 
 
+_GLUE: dict[str, Any] = {"suite": "glue"}
+_FROM_MNLI: dict[str, Any] = {**_GLUE, "intermediate": "mnli"}  # as Liu et al. 2019 and Lan et al. 2020 do
 _BINARY: dict[str, Any] = {"labels": ("0", "1")}
 _ENTAILMENT: dict[str, Any] = {"labels": ("entailment", "not_entailment")}
 _DUPLICATES: dict[str, Any] = {**_BINARY, "metrics": ("accuracy", "f1")}
@@ -58,6 +65,7 @@ _NUMBER: dict[str, Any] = {"kind": "regression", "metrics": ("pearson", "spearma
 _TAGS: dict[str, Any] = {"kind": "tagging", "text": "tokens", "label": "tags", "metrics": ("f1",)}
 _SPANS: dict[str, Any] = {"kind": "span", "text": "question", "pair": "context", "label": "answers", "metrics": ("f1",)}
 _SENTENCES: dict[str, Any] = {"text": "sentence1", "pair": "sentence2"}
+_STRINGS: dict[str, Any] = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
 _QUESTIONS: dict[str, Any] = {"text": "question1", "pair": "question2", "label": "is_duplicate"}
 _PASSAGE: dict[str, Any] = {"text": "question", "pair": "passage", "label": "answer", "labels": ("false", "true")}
 _INFERENCE: dict[str, Any] = {
@@ -71,15 +79,17 @@ _GENRES: dict[str, Any] = {"evaluation": ("dev_matched",), "also": ("dev_mismatc
 
 _TABLE = [
     # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
-    Task("cola", "acceptability (Matthews correlation)", "CoLA", **_BINARY, **_NO_HEADER, metrics=("mcc",)),
-    Task("sst2", "sentiment of film reviews", "SST-2", text="sentence", **_BINARY),
-    Task("mrpc", "paraphrases", "MRPC", text="#1 String", pair="#2 String", label="Quality", **_DUPLICATES),
-    Task("qqp", "duplicate questions", "QQP", **_QUESTIONS, **_DUPLICATES, skips_broken_rows=True),
-    Task("stsb", "similarity, 0 to 5", "STS-B", **_SENTENCES, label="score", **_NUMBER),
-    Task("mnli", "inference over genres, matched and mismatched", "MNLI", **_INFERENCE, **_GENRES),
-    Task("qnli", "does the sentence answer", "QNLI", text="question", pair="sentence", **_ENTAILMENT),
-    Task("rte", "inference", "RTE", **_SENTENCES, **_ENTAILMENT),
-    Task("wnli", "inference about pronouns", "WNLI", **_SENTENCES, **_BINARY),
+    Task("cola", "acceptability (Matthews correlation)", "CoLA", **_BINARY, **_NO_HEADER, metrics=("mcc",), **_GLUE),
+    Task("sst2", "sentiment of film reviews", "SST-2", text="sentence", **_BINARY, **_GLUE),
+    Task(
+        "mrpc", "paraphrases", "MRPC", text="#1 String", pair="#2 String", label="Quality", **_DUPLICATES, **_FROM_MNLI
+    ),
+    Task("qqp", "duplicate questions", "QQP", **_QUESTIONS, **_DUPLICATES, skips_broken_rows=True, **_GLUE),
+    Task("stsb", "similarity, 0 to 5", "STS-B", **_SENTENCES, label="score", **_NUMBER, **_FROM_MNLI),
+    Task("mnli", "inference over genres, matched and mismatched", "MNLI", **_INFERENCE, **_GENRES, **_GLUE),
+    Task("qnli", "does the sentence answer", "QNLI", text="question", pair="sentence", **_ENTAILMENT, **_GLUE),
+    Task("rte", "inference", "RTE", **_SENTENCES, **_ENTAILMENT, **_FROM_MNLI),
+    Task("wnli", "inference about pronouns", "WNLI", **_SENTENCES, **_BINARY, **_GLUE),
     # Other published sets, as their authors distribute them.
     Task("snli", "inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
     Task("boolq", "yes/no questions (Clark et al. 2019), its JSON Lines", **_PASSAGE),
@@ -93,7 +103,12 @@ _TABLE = [
 ]
 
 TASKS: dict[str, Task] = {task.name: task for task in _TABLE}
-GLUE: tuple[Task, ...] = tuple(task for task in _TABLE if task.glue_folder)
+SUITES: dict[str, tuple[Task, ...]] = {
+    suite: tuple(task for task in _TABLE if task.suite == suite) for suite in ("glue",)
+}
+"""The tasks of each collection, in the order of its table."""
+INTERMEDIATE: tuple[str, ...] = tuple(sorted({task.intermediate for task in _TABLE if task.intermediate}))
+"""Tasks whose best model others may start from."""
 
 
 def find_task(name: str, config: FinetuneConfig | None = None) -> Task:

@@ -1,6 +1,7 @@
 """One seed of a fine-tuning: steps, evaluations, and the best weights."""
 
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -26,6 +27,8 @@ from megabert.optim import StepSettings, linear_warmup_decay
 
 MOST_SKIPS = 10
 """So many non-finite steps one after another end a fine-tuning."""
+MEASURED_STEPS = 5
+"""Steps whose time an estimate takes."""
 LOG_LINES = 10
 """Lines of progress in the log of a fine-tuning."""
 
@@ -115,6 +118,15 @@ class TaskTrainer:
                         logger.info("seed %d: step %d, %s: %s", seed, summary.steps, data.name, ", ".join(scores))
         put_back_masters(self.engine, masters)  # there are some: the last step is always evaluated
         return summary, best
+
+    def measure_step(self, seed: int) -> float:
+        """Make a few steps of the training and return the median of their seconds; the weights are not put back."""
+        summary, seconds = TrainingSummary(), []
+        for _ in range(1 + MEASURED_STEPS):
+            before, summary.steps = summary.train_s, summary.steps + 1
+            self._timed_step(summary, seed, steps=1 + MEASURED_STEPS)
+            seconds.append(summary.train_s - before)
+        return statistics.median(seconds[1:])  # the first one also makes room in memory
 
     def evaluate(self, data: EvaluationSet) -> Evaluation:
         """Score a set with the present weights; every rank calls it and gets the result."""

@@ -96,7 +96,7 @@ class Classification(_SequenceKind):
         """Return the task's metrics."""
         gold = [self.ids[example.label] for example in examples]
         predicted = [self.ids[row["prediction"]] for row in predictions]
-        names = dict.fromkeys((*self.task.metrics, *(() if self.task.glue_folder else ("accuracy", "macro_f1"))))
+        names = dict.fromkeys((*self.task.metrics, *(() if self.task.suite else ("accuracy", "macro_f1"))))
         return {name: METRICS[name](gold, predicted) for name in names}
 
     def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:

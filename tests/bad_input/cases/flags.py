@@ -7,12 +7,14 @@ from bad_input.material import run_flags
 BUILD = "megabert-data build --input text.jsonl --output out --workers 1"
 PRETRAIN = f"megabert pretrain {run_flags()} --run-dir new"
 FINETUNE = "megabert finetune classification --model hf --data labels.tsv --output-dir new --device cpu"
+GRID = "megabert finetune classification=labels.tsv --model hf --data . --output-dir new --device cpu"
 EVALUATE = "megabert evaluate --model tuned/seed_42/model --data labels.tsv --device cpu"
 NEAR = "--clean near_duplicates duplicate_documents"
 NEEDS = {
     BUILD: ("text.jsonl",),
     PRETRAIN: ("build",),
     FINETUNE: ("hf", "labels.tsv"),
+    GRID: ("hf", "labels.tsv"),
     EVALUATE: ("tuned", "labels.tsv"),
 }
 
@@ -192,6 +194,19 @@ ADDED = (
     (EVALUATE, "--max-eval-examples -1", "max_eval_examples"),
     (EVALUATE, "--task cooking", "cooking"),
     (EVALUATE, "--text-column txet", "txet"),
+    (GRID, "--learning-rates 1e-5 1e-5", "--learning-rates: 1e-05 is there twice"),
+    (GRID, "--learning-rates 0", "--learning-rates"),
+    (GRID, "--learning-rates 1e-5 --learning-rate 1e-5", "--learning-rates and --learning-rate exclude"),
+    (GRID, "--epochs 1 99999", "--epochs"),
+    (GRID, "--epochs", "--epochs"),
+    (GRID, "--processes 0", "--processes"),
+    (GRID, "--processes 9999999", "--processes"),
+    (GRID, "--processes 2 --launcher srun", "--launcher and --processes exclude"),
+    (GRID, "--start-from mnli", "mnli is not among the tasks"),
+    (GRID, "--start-from rte", "--start-from"),
+    (GRID, "--seeds 1000 --epochs 1 2 3 --learning-rates " + " ".join(map(str, range(1, 41))), "120,000 cells"),
+    (FINETUNE, "--launcher srun", "--launcher has no effect"),
+    (FINETUNE, "--start-from mnli", "--start-from"),
     (EVALUATE, "--predictions .", "--predictions"),
     (EVALUATE, "--predictions /", "--predictions"),
 )
@@ -204,6 +219,11 @@ ALONE = (
     ("megabert finetune", 2, "TASK"),
     ("megabert finetune cooking", 2, "cooking"),
     ("megabert finetune sst2", 2, "model"),
+    ("megabert finetune sst2 sst2 --model m --data d", 2, "two sets have this name"),
+    ("megabert finetune sst2 baking=x --model m --data d", 2, "baking"),
+    ("megabert finetune classification= --model m --data d", 2, "TASK=PATH"),
+    ("megabert finetune rte sst2 --model m --data d --eval-data e", 2, "--eval-data has no effect on several sets"),
+    ("megabert finetune glue --model m --data nowhere", 3, "no task of GLUE there"),
     ("megabert evaluate", 2, "model"),
     ("megabert export", 2, "RUN"),
     ("megabert export nowhere --to out", 4, "nowhere"),

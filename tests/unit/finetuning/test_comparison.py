@@ -1,6 +1,7 @@
 """Fine-tunings side by side and their reports, from result folders written by hand."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from megabert.cli import main
 from megabert.errors import CheckpointError, ConfigError
 from megabert.finetuning.comparison import compare_finetunings
-from megabert.finetuning.results import FinetuneSettings, read_summaries, summarize
+from megabert.finetuning.grid_results import read_summaries
+from megabert.finetuning.results import FinetuneSettings, summarize
 
 RIGHT = "yes no yes no yes no".split()  # noqa: SIM905
 
@@ -71,14 +73,47 @@ def test_sign_test_is_small_for_one_sided_changes(tmp_path):
     assert one.p_value == 2 / 2**6
 
 
-def test_glue_folders_are_compared_task_by_task(tmp_path, capsys):
-    for name in "ab":
-        write_finetuning(tmp_path / name / "rte", RIGHT)
-        write_finetuning(tmp_path / name / "qnli", RIGHT, task="qnli")
-        (tmp_path / name / "glue.json").write_text("{}")
-    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    assert "qnli  dev  accuracy" in capsys.readouterr().out
-    assert list(read_summaries(tmp_path / "a")) == ["qnli", "rte"]
+def write_grid(folder: Path, said: list[str]) -> Path:
+    """Write the folder of a finished grid of two sets with one cell each."""
+    sets = {}
+    for name, task in (("rte", "rte"), ("mine", "qnli")):
+        cell = write_finetuning(folder / name / "cell", said, task=task)
+        setting = {"learning_rate": 1e-3, "epochs": 3.0, "seeds": [1], "failed": [], "score": 0.5, "deviation": 0.0}
+        summary = json.loads((cell / "results.json").read_text())
+        sets[name] = {"task": task, "settings": [setting], "choice": 0, "cell": f"{name}/cell", "summary": summary}
+    (folder / "grid.json").write_text("{}")
+    (folder / "results.json").write_text(json.dumps({"sets": sets}))
+    return folder
+
+
+def test_grids_are_compared_set_by_set_and_with_single_runs(tmp_path, capsys):
+    a, b = write_grid(tmp_path / "a", RIGHT), write_grid(tmp_path / "b", ["no", *RIGHT[1:]])
+    assert main(["compare", str(a), str(a)]) == 0
+    printed = capsys.readouterr().out
+    assert "mine  dev  accuracy  100.00  100.00   0.00            50.00" in printed
+    assert main(["compare", str(a), str(b)]) == 6
+    assert "mine dev, predictions of the best seeds for 6 examples" in capsys.readouterr().out
+    assert main(["compare", str(a), str(b / "rte" / "cell"), "--json"]) == 6
+    assert list(json.loads(capsys.readouterr().out)["scores"]) == ["rte"]
+    assert list(read_summaries(a)) == ["rte", "mine"]
+
+
+def test_report_of_a_grid_has_its_tables_and_the_choices(tmp_path, capsys):
+    assert main(["report", str(write_grid(tmp_path / "a", ["no", *RIGHT[1:]]))]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"mine +dev +accuracy +83.33 +50.00 +0.001 +3", printed)
+    assert "mean  2 of 2 sets" in printed
+    assert printed.count("dev: 1 of 6 are not exact") == 2
+
+
+@pytest.mark.parametrize(
+    "content", ["{", '{"sets": 1}', '{"sets": {"rte": {"task": "x", "settings": []}}}', '{"sets": {"rte": {}}}']
+)
+def test_damaged_results_of_a_grid_are_named(tmp_path, content):
+    write_grid(tmp_path, RIGHT)
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"results.json: .*damaged or edited.* Run the same grid again"):
+        read_summaries(tmp_path)
 
 
 def test_other_tasks_and_other_examples_are_refused(two, tmp_path):

@@ -1,7 +1,5 @@
 """Whole fine-tunings, as a shell starts them: scores, seeds, ranks, a kill, re-scoring, and what is refused."""
 
-import contextlib
-import io
 import json
 import random
 import shutil
@@ -45,13 +43,9 @@ def glue(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(glue, model_dir, tmp_path_factory) -> tuple[Path, str]:
-    """Two seeds of RTE, run by ``finetune glue``, and what that printed."""
-    out = tmp_path_factory.mktemp("out") / "glue"
-    printed = io.StringIO()
-    words = ["finetune", "glue", "--model", str(model_dir), "--data", str(glue), "--output-dir", str(out)]
-    with contextlib.redirect_stdout(printed):
-        assert main([*words, "--seeds", "2", *FLAGS]) == 0
-    return out / "rte", printed.getvalue()
+    """Two seeds of RTE, and what that printed."""
+    out = tmp_path_factory.mktemp("out") / "rte"
+    return out, start(glue, model_dir, out, "--seeds", "2")
 
 
 def start(glue, model_dir, out: Path, *flags: str, ranks: int = 1) -> str:
@@ -68,14 +62,14 @@ def losses(folder: Path) -> list[float]:
     return [row["train/loss"] for row in rows if "train/loss" in row]
 
 
-def test_glue_learns_and_prints_its_table(finished):
+def test_two_seeds_learn_and_print_their_table(finished):
     out, printed = finished
     summary = json.loads((out / "results.json").read_text())
     assert summary["seeds"] == [5, 6]
     assert summary["mean"]["dev"]["accuracy"] > 0.9
-    assert "RTE" in printed
-    assert "1 of 9 tasks" in printed
-    assert printed.strip() in (out.parent / "glue.md").read_text()
+    assert "rte: scores in points" in printed
+    assert "mean of seeds 5, 6" in printed
+    assert printed.strip() in (out / "results.md").read_text()
     assert losses(out / "seed_5") != losses(out / "seed_6")
 
 

@@ -1,0 +1,65 @@
+"""Scores on test sets: once, with the models of the choice, which the evaluation set alone has made."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from megabert.errors import DataError
+from megabert.files import sha256_file
+from megabert.finetuning.cells import Cell, Grid, LabelledSet, Setting
+from megabert.finetuning.grid_results import GridResult, TestScore, cell_folder, read_grid
+from megabert.finetuning.results import SUMMARY_NAME, deviation, over_seeds, seed_folder
+from megabert.finetuning.saved_model import rescore
+from megabert.finetuning.setup import find_file
+from megabert.observability.logs import logger
+
+
+def with_test_scores(
+    grid: Grid, result: GridResult, output_dir: Path, device: Literal["auto", "cpu", "cuda"]
+) -> GridResult:
+    """Score each set's test file, if it has one; a score that the folder holds of the same models and file is kept.
+
+    Raises:
+        DataError: A test file is wrong.
+    """
+    before = read_grid(output_dir).sets if (output_dir / SUMMARY_NAME).is_file() else {}
+    scored = dict(result.sets)
+    for labelled in grid.sets:
+        own, path = result.sets[labelled.name], find_test_file(labelled)
+        if path is None or own.chosen is None:
+            continue
+        setting = Setting(own.chosen.learning_rate, own.chosen.epochs)
+        cells = [Cell(labelled, setting, seed) for seed in own.chosen.seeds]
+        kept = before[labelled.name].test if labelled.name in before else None
+        if kept is None or (kept.sha256, kept.cells) != (sha256_file(path), [cell.name for cell in cells]):
+            kept = _score(cells, path, output_dir, device)
+        scored[labelled.name] = replace(own, test=kept)
+    return GridResult(sets=scored)
+
+
+def find_test_file(labelled: LabelledSet) -> Path | None:
+    """Return a set's test file, if it has one beside its evaluation file; the collections publish none with labels."""
+    task, data = labelled.task, labelled.data
+    if task.suite or not data.is_dir():
+        return None
+    try:
+        path = find_file(data, ("test",))
+        return None if path == find_file(data, task.evaluation) else path
+    except DataError:
+        return None
+
+
+def _score(cells: Sequence[Cell], path: Path, output_dir: Path, device: Literal["auto", "cpu", "cuda"]) -> TestScore:
+    logger.info("%s: the test set is scored with the choice", path)
+    models = [seed_folder(cell_folder(output_dir, cell), cell.seed) / "model" for cell in cells]
+    scores = [rescore(model, path, device=device) for model in models]
+    metrics = [{path.stem: one.metrics} for one in scores]
+    return TestScore(
+        sha256=sha256_file(path),
+        cells=[cell.name for cell in cells],
+        mean=over_seeds(metrics, statistics.fmean),
+        deviation=over_seeds(metrics, deviation),
+        baseline={path.stem: scores[0].baseline},
+    )

@@ -1,0 +1,308 @@
+"""A grid of fine-tunings, run side by side: sets, rates, epochs and seeds.
+
+1. Every set is read and checked, and a few of its steps are measured (``survey``).
+2. Each cell (``cells``) is a single run, ``megabert finetune`` with one seed, in a process and a folder of its own.
+   Cells that have finished are kept, so the same command continues a grid that was killed. A cell that fails is
+   recorded and told, and the others go on.
+3. The setting with the best mean on the evaluation set is chosen; a test set is scored once, with the choice
+   (``grid_results``).
+"""
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from megabert.command_line.signals import run_children
+from megabert.config.finetune import FinetuneConfig
+from megabert.config.loading import differences, to_yaml
+from megabert.distributed.environments import describe_rank, find_launcher
+from megabert.distributed.process_group import World, distributed_world
+from megabert.distributed.run_lock import RunLock
+from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
+from megabert.files import atomic_write, open_to_read
+from megabert.finetuning.cells import Cell, Grid, LabelledSet
+from megabert.finetuning.final_scores import with_test_scores
+from megabert.finetuning.finetune import fixed_settings, has_finished
+from megabert.finetuning.grid_results import GridResult, cell_folder, choose, save_grid
+from megabert.finetuning.results import (
+    GRID_NAME,
+    SETTINGS_NAME,
+    read_settings,
+)
+from megabert.finetuning.survey import Survey, survey
+from megabert.json_files import read_json
+from megabert.observability.logs import log_to_stderr, logger
+from megabert.path_arguments import takes_paths
+
+AXES = ("learning_rate", "epochs", "seed")
+"""Settings that differ from cell to cell; a grid may grow along them."""
+_GIB = 1 << 30
+_SHOWN = 400
+"""Characters of a failed cell's message that the log repeats."""
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridSettings:
+    """The content of ``grid.json``: the grid that an output folder belongs to."""
+
+    settings: dict[str, Any]
+    """All fields that the cells share."""
+    sha256: dict[str, dict[str, str]] = field(default_factory=dict)
+    """SHA-256 of the tokenizer and of every data file, by set."""
+
+
+class GridOutcome(NamedTuple):
+    """What a grid came to."""
+
+    result: GridResult
+    tables: str
+    error: MegabertError | None
+    """The error of the first cell that failed, with its exit code."""
+
+
+@takes_paths
+def run_grid(
+    grid: Grid,
+    output_dir: Path,
+    *,
+    device: Device = "auto",
+    processes: int | None = None,
+    launcher: str = "",
+    import_s: float = 0.0,
+) -> GridOutcome:
+    """Run every cell that has not finished, choose, and write the results.
+
+    Args:
+        grid: The grid.
+        output_dir: A new folder, or the folder of a grid with the same settings and data.
+        device: The device to train on; ``auto`` takes GPUs if there are any.
+        processes: Cells side by side; by default one per GPU, or one on a CPU.
+        launcher: Words before ``megabert finetune``, such as ``torchrun --nproc_per_node 2 -m``.
+        import_s: Seconds that a command's imports take, for the estimate.
+
+    Returns:
+        The results. Cells may have failed.
+
+    Raises:
+        ConfigError: It was started on several ranks.
+        CheckpointError: The folder holds another grid, or something else.
+        MegabertError: A set or the model is not sound.
+    """
+    return _Run(grid, output_dir, device, processes, launcher, import_s).run()
+
+
+@takes_paths
+def plan_grid(
+    grid: Grid, output_dir: Path, *, device: Device = "auto", processes: int | None = None, import_s: float = 0.0
+) -> str:
+    """Check every set, and return the time that a grid will take; nothing is written."""
+    run = _Run(grid, output_dir, device, processes, "", import_s)
+    with distributed_world(device) as world:
+        run.survey(world)
+    return run.estimate()
+
+
+class _Run:
+    """A grid under way."""
+
+    def __init__(
+        self, grid: Grid, output_dir: Path, device: Device, processes: int | None, launcher: str, import_s: float
+    ) -> None:
+        if find_launcher() is not None and int(describe_rank()["WORLD_SIZE"]) > 1:
+            raise ConfigError(
+                "a grid starts a process per cell and cannot itself run on several ranks. Start it alone, and give it "
+                "the launcher: --launcher 'torchrun --nproc_per_node 2 -m'"
+            )
+        self.grid, self.output_dir, self.device, self.launcher = grid, output_dir, device, launcher
+        self.import_s = import_s
+        gpus = 0 if device == "cpu" else torch.cuda.device_count()
+        self.slots = _slots(processes or (1 if launcher else max(1, gpus)), gpus, has_launcher=bool(launcher))
+        self.surveys: dict[str, Survey] = {}
+        self.models: dict[str, str] = {}
+        self.error: MegabertError | None = None
+        self._total_s, self._done_s, self._began = 0.0, 0.0, 0.0
+
+    def run(self) -> GridOutcome:
+        log_to_stderr(0)
+        with distributed_world(self.device) as world, RunLock(self.output_dir, world):
+            self.survey(world)
+            self._claim()
+            logger.info("%s", self.estimate())
+            self._total_s, self._began = sum(map(self._seconds, self._pending(self.grid.sets))), time.perf_counter()
+            result = GridResult(sets={})
+            for wave in self.grid.waves():
+                finished = self._run_cells(self._pending(wave))
+                for labelled in wave:
+                    cells = self.grid.cells_of(labelled)
+                    own = {cell for cell in cells if cell in finished or self._has_finished(cell)}
+                    result.sets[labelled.name] = choose(self.output_dir, labelled, cells, own)
+                self._pass_on(wave, result)
+            result = GridResult(sets={one.name: result.sets[one.name] for one in self.grid.sets})
+            result = with_test_scores(self.grid, result, self.output_dir, self.device)
+            return GridOutcome(result, save_grid(self.output_dir, result), self.error)
+
+    def survey(self, world: World) -> None:
+        """Check all sets before anything is written, so that a bad seventh one is not found after a day."""
+        for labelled in self.grid.sets:
+            config = self._config(self.grid.cells_of(labelled)[0])
+            self.surveys[labelled.name] = survey(labelled, config, world, import_s=self.import_s)
+
+    def _claim(self) -> None:
+        """Record which grid the folder belongs to; continue one that is the same, or that grows.
+
+        Raises:
+            CheckpointError: The folder holds another grid, or something else.
+        """
+        path, remedy = self.output_dir / GRID_NAME, "Name a new --output-dir."
+        shared = {name: value for name, value in fixed_settings(self.grid.config).items() if name not in AXES}
+        mine = GridSettings(
+            settings={**shared, "start_from": self.grid.start_from},
+            sha256={name: one.identity for name, one in self.surveys.items()},
+        )
+        if path.is_file():
+            recorded = read_json(path, GridSettings, remedy=remedy, error=CheckpointError)
+            common = {name: own for name, own in recorded.sha256.items() if name in mine.sha256}
+            changes = differences(recorded.settings, mine.settings)
+            changes |= differences({"sha256": common}, {"sha256": {name: mine.sha256[name] for name in common}})
+            if changes:
+                lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
+                raise CheckpointError(
+                    f"{self.output_dir} holds another grid, says its {GRID_NAME}:\n{lines}\n"
+                    "Name a new --output-dir, or return to its settings and data."
+                )
+            mine = GridSettings(settings=mine.settings, sha256={**recorded.sha256, **mine.sha256})
+        else:
+            foreign = [p.name for p in self.output_dir.iterdir() if not p.name.startswith(".")]
+            if foreign:
+                raise CheckpointError(f"{self.output_dir}: holds {foreign[0]}, so it is left alone. {remedy}")
+        atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
+
+    def _config(self, cell: Cell) -> FinetuneConfig:
+        """Return the settings of a cell's run, with the weights that it starts from."""
+        return self.grid.config_of(cell, self.models.get(cell.labelled.name, self.grid.config.model))
+
+    def _has_finished(self, cell: Cell) -> bool:
+        """Tell whether a cell has its result and its model, and was run with these settings."""
+        folder = cell_folder(self.output_dir, cell)
+        if not (folder / SETTINGS_NAME).is_file() or not has_finished(folder, cell.seed):
+            return False
+        # One of other settings, such as another model of MNLI to start from, is run: it is refused there, with a diff.
+        return read_settings(folder).settings == fixed_settings(self._config(cell))
+
+    def _pending(self, sets: Sequence[LabelledSet]) -> list[Cell]:
+        return [cell for one in sets for cell in self.grid.cells_of(one) if not self._has_finished(cell)]
+
+    def _seconds(self, cell: Cell) -> float:
+        return self.surveys[cell.labelled.name].seconds(cell.setting, self.grid.config)
+
+    def estimate(self) -> str:
+        """Return what there is to do, and the time and the space that it will take."""
+        pending = self._pending(self.grid.sets)
+        cells = sum(len(self.grid.cells_of(one)) for one in self.grid.sets)
+        total_s = sum(map(self._seconds, pending))
+        space = sum(self.surveys[cell.labelled.name].model_bytes for cell in pending) / _GIB
+        rates = [
+            f"  {name}: {self.grid.config.global_batch_size / one.step_s:,.0f} examples/s, {one.train_items:,} to train"
+            f" on, {one.start_s:.0f} s to start"
+            for name, one in self.surveys.items()
+        ]
+        side_by_side = f"{len(self.slots)} at a time" if len(self.slots) > 1 else "one after the other"
+        return "\n".join(
+            [
+                f"{cells} cells ({_counts(self.grid)}), {cells - len(pending)} of them finished",
+                *rates,
+                f"the other {len(pending)} will take about {_duration(total_s / len(self.slots))}, {side_by_side}, and "
+                f"{space:.1f} GiB for their models",
+            ]
+        )
+
+    def _run_cells(self, cells: Sequence[Cell]) -> set[Cell]:
+        """Run cells side by side; return those that finished."""
+        folders = [cell_folder(self.output_dir, cell) for cell in cells]
+        commands = [self._command(cell, folder) for cell, folder in zip(cells, folders, strict=True)]
+        logs = [folder.with_name(f"{folder.name}.log") for folder in folders]
+        finished = set()
+        for number, code in run_children(commands, logs=logs, slots=self.slots):
+            cell = cells[number]
+            self._done_s += self._seconds(cell)
+            spent_s = time.perf_counter() - self._began
+            left = _duration(spent_s / self._done_s * (self._total_s - self._done_s))
+            if code == 0:
+                finished.add(cell)
+                logger.info("%s: finished; about %s left", cell, left)
+            else:
+                self._tell_failure(cell, code, logs[number])
+        return finished
+
+    def _command(self, cell: Cell, folder: Path) -> list[str]:
+        """Write a cell's settings next to its folder, and return the command of its single run."""
+        start = [*shlex.split(self.launcher), "megabert"] if self.launcher else [sys.executable, "-m", "megabert"]
+        path = folder.with_name(f"{folder.name}.yaml")
+        atomic_write(path, to_yaml(self._config(cell)))
+        task = cell.labelled.task.name
+        return [*start, "finetune", task, "--config", str(path), "--output-dir", str(folder), "--device", self.device]
+
+    def _tell_failure(self, cell: Cell, code: int, log: Path) -> None:
+        said = _last_message(log)
+        logger.error("%s: failed with exit code %d, the others go on: %s (all of it: %s)", cell, code, said, log)
+        if self.error is None:
+            remedy = "The others have finished; the same command tries those that failed again."
+            self.error = MegabertError(f"{cell}: exit {code}: {said}. {remedy}")
+            self.error.exit_code = code if code > 0 else 1
+
+    def _pass_on(self, wave: Sequence[LabelledSet], result: GridResult) -> None:
+        """Let the sets of the next wave start from the best model of this one."""
+        source = self.grid.start_from
+        if source is None or source not in {one.name for one in wave}:
+            return
+        summary = result.sets[source].summary
+        if summary is None:
+            raise DataError(f"{source}: every cell failed, so there is no model to start from (--start-from {source}).")
+        for one in self.grid.sets:
+            if one.task.intermediate == source:
+                self.models[one.name] = summary.best_model
+
+
+def _slots(processes: int, gpus: int, *, has_launcher: bool) -> list[Mapping[str, str]]:
+    """Return the environment of the cells in each slot: a GPU of its own, or its share of the cores."""
+    if has_launcher:
+        return [dict(os.environ)]
+    # Each cell is the rank of a world of one: ranks die with the process that started them, however it ends, and a
+    # grid that is started again meets no orphans.
+    shared = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    if processes > 1:
+        shared.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    if not gpus:
+        return [shared] * processes
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") or ",".join(map(str, range(gpus)))
+    names = visible.split(",")[:gpus]
+    return [shared | {"CUDA_VISIBLE_DEVICES": names[number % gpus]} for number in range(processes)]
+
+
+def _last_message(log: Path) -> str:
+    """Return the last message of a command, from its log."""
+    with open_to_read(log) as file:
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith("megabert")]
+    return " ".join(lines[starts[-1] :] if starts else lines[-1:])[:_SHOWN]
+
+
+def _counts(grid: Grid) -> str:
+    return f"{len(grid.sets)} sets x {len(grid.settings)} settings x {len(grid.seeds)} seeds"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,69 @@
+"""Before a grid starts: is every set sound, and how long will its cells take? A few steps of each are measured."""
+
+import math
+import time
+from dataclasses import dataclass
+
+from megabert.config.finetune import FinetuneConfig
+from megabert.distributed.process_group import World
+from megabert.finetuning.cells import LabelledSet, Setting
+from megabert.finetuning.finetune import build_trainer
+from megabert.finetuning.setup import prepare
+
+FORWARD_SHARE = 1 / 3
+"""Time of scoring an example, in that of training on it: the backward pass costs two forward passes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a set's files hold, and the measured cost of a run on it."""
+
+    identity: dict[str, str]
+    """SHA-256 of the tokenizer and of every data file."""
+    train_items: int
+    evaluation_items: int
+    """Of the first set, which is scored again and again."""
+    other_items: int
+    """Of the sets that are scored at the end."""
+    start_s: float
+    """From the start of the command to the first step."""
+    step_s: float
+    """Seconds per step."""
+    model_bytes: int
+    """Size of the model that a cell writes."""
+
+    def seconds(self, setting: Setting, config: FinetuneConfig) -> float:
+        """Return the time that one cell takes."""
+        per_epoch = -(-self.train_items // config.global_batch_size)
+        steps = max(1, math.ceil(setting.epochs * per_epoch))
+        evaluations = -(-steps // (config.evaluate_every_steps or per_epoch))
+        scored = evaluations * self.evaluation_items + self.other_items
+        return self.start_s + self.step_s * (steps + FORWARD_SHARE * scored / config.global_batch_size)
+
+
+def survey(labelled: LabelledSet, config: FinetuneConfig, world: World, *, import_s: float) -> Survey:
+    """Read and check a set, and make a few steps on it; nothing is written.
+
+    Args:
+        labelled: The set.
+        config: The settings of one of its cells.
+        world: A world of one rank.
+        import_s: Seconds that a command's imports take.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: The set or the model is not sound.
+    """
+    began = time.perf_counter()
+    prepared = prepare(labelled.task, config)
+    trainer, start, *_ = build_trainer(prepared, world)
+    start_s = time.perf_counter() - began + import_s
+    first, *others = (len(data.features) for data in prepared.evaluation)
+    return Survey(
+        identity=prepared.identity,
+        train_items=len(prepared.train),
+        evaluation_items=first,
+        other_items=sum(others),
+        start_s=start_s,
+        step_s=trainer.measure_step(config.seed),
+        model_bytes=4 * sum(weights.numel() for weights in start.values()),
+    )

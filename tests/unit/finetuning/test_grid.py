@@ -1,0 +1,239 @@
+"""Whole grids: cells like single runs, kills, failures, the choice, test sets, and what is refused."""
+
+import contextlib
+import io
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from forked.client import run_command
+from unit.finetuning.conftest import sentence
+from unit.finetuning.test_finetune import write_rte
+
+from megabert.cli import main
+from megabert.command_line.signals import run_children
+from megabert.errors import ConfigError
+from megabert.finetuning import final_scores
+from megabert.finetuning import grid as grid_module
+from megabert.finetuning.cells import Grid, Setting, find_sets
+from megabert.finetuning.grid import run_grid
+
+FLAGS = "--max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu --epochs 2".split()  # noqa: SIM905
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_gpu():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A folder with RTE, and a set of one's own with a test file."""
+    folder = tmp_path_factory.mktemp("sets")
+    write_rte(folder / "RTE" / "train.tsv", 120, 1)
+    write_rte(folder / "RTE" / "dev.tsv", 41, 2)
+    (folder / "own").mkdir()
+    for seed, (stem, count) in enumerate({"train": 90, "dev": 30, "test": 31}.items()):
+        rng, words = random.Random(seed), ("red", "blue")
+        rows = [f"{sentence(rng, words[i % 2])}\t{words[i % 2]}\n" for i in range(count)]
+        (folder / "own" / f"{stem}.tsv").write_text("text\tlabel\n" + "".join(rows))
+    return folder
+
+
+def forked(commands, *, logs, slots):
+    """Run cells in forks of a process that has imported everything, in place of processes of their own."""
+    for number, (command, log) in enumerate(zip(commands, logs, strict=True)):
+        yield number, run_command("megabert", command[3:], log.with_suffix(".out"), stderr=log)
+
+
+def words_of(data, model_dir, out, *flags: str) -> list[str]:
+    words = ["finetune", "rte", "classification=own", "--model", str(model_dir), "--data", str(data)]
+    return [*words, "--output-dir", str(out), *FLAGS, "--seeds", "2", "--learning-rates", "3e-3", "1e-4", *flags]
+
+
+@pytest.fixture(scope="module")
+def finished(data, model_dir, tmp_path_factory) -> tuple[Path, str]:
+    """A grid of two sets, two rates and two seeds, and what it printed. Two cells are processes of their own."""
+    out = tmp_path_factory.mktemp("out") / "grid"
+
+    def run(commands, *, logs, slots):
+        yield from run_children(commands[:2], logs=logs[:2], slots=slots)
+        yield from ((2 + number, code) for number, code in forked(commands[2:], logs=logs[2:], slots=slots))
+
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(grid_module, "run_children", run)
+        assert main([*words_of(data, model_dir, out), "--processes", "2"]) == 0
+    return out, printed.getvalue()
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    return shutil.copytree(finished[0], tmp_path / "grid")
+
+
+def sets_of(out: Path) -> dict:
+    return json.loads((out / "results.json").read_text())["sets"]
+
+
+def test_choice_has_the_best_mean_and_stands_in_every_table(finished):
+    out, printed = finished
+    for name, one in sets_of(out).items():
+        means = {}
+        for setting in one["settings"]:
+            folder = f"rate_{setting['learning_rate']:g}-epochs_2-seed_"
+            results = [out / name / f"{folder}{seed}" / f"seed_{seed}" / "result.json" for seed in (5, 6)]
+            scores = [json.loads(path.read_text())["score"] for path in results]
+            means[setting["learning_rate"]] = sum(scores) / 2
+            assert setting["score"] == pytest.approx(sum(scores) / 2)
+            assert setting["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+        assert one["settings"][one["choice"]]["learning_rate"] == max(means, key=means.get) == 3e-3
+    tables = printed.strip().split("\n\n")
+    assert all(table in (out / "results.md").read_text() for table in tables)
+    assert re.search(r"rte +dev +accuracy +\S+ \+- \S+ +51.22 +0.003 +2", tables[0]), "21 of 41 have the same label"
+    assert re.search(r"mean +2 of 2 sets +\S+", tables[0])
+    assert tables[1].count("chosen") == 2
+    assert (out / "results.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_cells_equal_single_runs_bit_for_bit(finished, data, model_dir, tmp_path):
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(data / "RTE"), "--output-dir"]
+    single = [*words, str(tmp_path / "single"), *FLAGS, "--seeds", "2", "--learning-rate", "3e-3"]
+    assert run_command("megabert", single, tmp_path / "printed", stderr=tmp_path / "log") == 0
+    for seed in (5, 6):
+        mine = finished[0] / "rte" / f"rate_0.003-epochs_2-seed_{seed}" / f"seed_{seed}"
+        other = tmp_path / "single" / f"seed_{seed}"
+        for name in ("model/model.safetensors", "predictions_dev.jsonl"):
+            assert (mine / name).read_bytes() == (other / name).read_bytes()
+        losses = [re.findall(r'"train/loss": \S+', (one / "metrics.jsonl").read_text()) for one in (mine, other)]
+        assert losses[0] == losses[1]
+
+
+def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, data, capsys):
+    out, _ = finished
+    own = sets_of(out)["own"]
+    assert own["test"]["cells"] == ["rate_0.003-epochs_2-seed_5", "rate_0.003-epochs_2-seed_6"]
+    scores = []
+    for cell, seed in zip(own["test"]["cells"], (5, 6), strict=True):
+        model = out / "own" / cell / f"seed_{seed}" / "model"
+        assert main(["evaluate", "--model", str(model), "--data", str(data / "own" / "test.tsv")]) == 0
+        scores.append(float(capsys.readouterr().out.splitlines()[2].split()[1]))
+    assert 100 * own["test"]["mean"]["test"]["accuracy"] == pytest.approx(sum(scores) / 2, abs=0.01)
+    assert own["test"]["baseline"]["test"]["accuracy"] == pytest.approx(16 / 31)
+    assert sets_of(out)["rte"]["test"] is None
+
+
+def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, data, model_dir, monkeypatch, capsys):
+    before = sets_of(copied)
+    cell = copied / "own" / "rate_0.0001-epochs_2-seed_6"
+    (cell / "seed_6" / "result.json").unlink()  # what a killed cell leaves: everything but its last file
+    ran = []
+    monkeypatch.setattr(final_scores, "rescore", None)
+    monkeypatch.setattr(
+        grid_module, "run_children", lambda commands, **other: ran.extend(commands) or forked(commands, **other)
+    )
+    assert main(words_of(data, model_dir, copied)) == 0
+    assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
+    assert sets_of(copied)["own"]["settings"] == before["own"]["settings"]
+    assert sets_of(copied)["own"]["test"] == before["own"]["test"]
+
+
+def failing(commands, *, logs, slots):
+    for number, log in enumerate(logs):
+        log.write_text("step 3 skipped\nmegabert: DataError: 10 steps in a row\n  were not finite.\n")
+        yield number, 3
+
+
+def test_failed_cell_is_told_and_the_others_stay(copied, data, model_dir, monkeypatch, capsys):
+    shutil.rmtree(copied / "rte" / "rate_0.003-epochs_2-seed_6")
+    monkeypatch.setattr(grid_module, "run_children", failing)
+    assert main(words_of(data, model_dir, copied)) == 3
+    printed = capsys.readouterr()
+    assert "rte, rate 0.003, epochs 2, seed 6: exit 3: megabert: DataError: 10 steps in a row" in printed.err
+    rte = sets_of(copied)["rte"]
+    assert rte["settings"][0]["failed"] == [6]
+    assert rte["choice"] == 1, "a setting with a failed seed has only its lucky ones"
+    assert re.search(r"rte +0.003 +2 +\S+ +1 +6", printed.out)
+
+
+def test_set_whose_cells_all_fail_has_no_choice(data, model_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(grid_module, "run_children", failing)
+    assert main(words_of(data, model_dir, tmp_path / "grid")) == 3
+    assert "every cell failed" in capsys.readouterr().out
+    assert sets_of(tmp_path / "grid")["own"]["choice"] is None
+    assert main(["report", str(tmp_path / "grid")]) == 4
+    assert "every cell of this grid failed" in capsys.readouterr().err
+
+
+def test_grid_grows_and_other_settings_or_data_are_refused(copied, data, model_dir, tmp_path, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(grid_module, "run_children", lambda commands, **_: iter(ran.extend(commands) or ()))
+    words = words_of(data, model_dir, copied)
+    assert main([*words[:-1], "2e-4", "--seeds", "1"]) == 0
+    assert ["rate_0.0002-epochs_2-seed_5" in " ".join(command) for command in ran] == [True, True]
+    assert main([*words, "--weight-decay", "0.5"]) == 4
+    assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
+    changed = shutil.copytree(data, tmp_path / "sets")
+    write_rte(changed / "RTE" / "dev.tsv", 43, 2)
+    assert main(words_of(changed, model_dir, copied)) == 4
+    assert "evaluation file dev.tsv" in capsys.readouterr().err
+
+
+def test_folder_with_something_else_is_left_alone(data, model_dir, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("x")
+    assert main(words_of(data, model_dir, tmp_path)) == 4
+    assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
+
+
+def test_dry_run_tells_cells_rates_and_time_and_writes_nothing(data, model_dir, tmp_path, capsys):
+    assert main([*words_of(data, model_dir, tmp_path / "new"), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "8 cells (2 sets x 2 settings x 2 seeds), 0 of them finished" in printed
+    assert re.search(r"rte: [\d,]+ examples/s, 120 to train on, \d+ s to start", printed)
+    assert re.search(r"the other 8 will take about \d+ (s|min), one after the other, and \d.\d GiB", printed)
+    assert not (tmp_path / "new").exists()
+
+
+def test_several_ranks_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config = grid_module.FinetuneConfig(model="m", data="d")
+    grid = Grid(config=config, sets=find_sets(["rte"], config), settings=(Setting(1e-5, 3.0),))
+    with pytest.raises(ConfigError, match="--launcher"):
+        run_grid(grid, tmp_path / "out")
+
+
+def test_missing_setting_is_named(capsys):
+    assert main(["finetune", "glue", "--model", "x"]) == 2
+    assert "data" in capsys.readouterr().err
+
+
+def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, capsys):
+    (tmp_path / "settings.yaml").write_text(f"data: {tmp_path / 'glue'}\nepochs: 7\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    words = ["finetune", "glue", "--model", str(tmp_path / "model"), "--config", str(tmp_path / "settings.yaml")]
+    assert main(words) == 3
+    assert f"{tmp_path / 'glue'}: no task of GLUE there" in capsys.readouterr().err, "the file's data, too"
+    (tmp_path / "glue" / "RTE").mkdir(parents=True)
+    assert main([*words, "--print-config"]) == 0
+    shown = capsys.readouterr().out
+    assert f"data: {tmp_path / 'glue'}" in shown
+    assert "epochs: 7" in shown
+
+
+def test_slots_share_cores_and_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in grid_module._slots(3, 2, has_launcher=False)] == ["4", "6", "4"]
+    two = grid_module._slots(2, 0, has_launcher=False)
+    assert {slot["RANK"] for slot in two} == {"0"}, "a rank dies with the process that started it"
+    assert len(two) == 2
+    assert int(two[0]["OMP_NUM_THREADS"]) >= 1
+    assert "OMP_NUM_THREADS" not in grid_module._slots(1, 0, has_launcher=False)[0]
+    assert "RANK" not in grid_module._slots(1, 8, has_launcher=True)[0]
