@@ -121,7 +121,7 @@ def _grid(options: Namespace) -> "Grid":
         if twice:
             raise ConfigError(f"{flag}: {twice[0]:g} is there twice. Name each value once.")
     settings = tuple(Setting(rate, count) for rate in rates for count in epochs)
-    sets = find_sets(options.task, config)
+    sets = find_sets(options.task, config, has_files=not options.print_config)
     cells = len(sets) * len(settings) * config.seeds
     if cells > MOST_CELLS:
         raise ConfigError(f"{cells:,} cells are more than {MOST_CELLS:,}. Take fewer values or --seeds.")

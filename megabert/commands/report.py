@@ -90,10 +90,7 @@ def run(options: Namespace) -> int:
 
 
 def _report_finetuning(options: Namespace) -> int:
-    """Print scores, confusions and errors of a fine-tuning, or of all tasks of GLUE."""
-    from megabert.finetuning.grid_results import read_summaries
-    from megabert.finetuning.predictions import render_report
-
+    """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
     idle = ["--text", "--checkpoint", "--min-margin", "--html", "--png", "--measured"]
     refuse_flags(idle, options.given, "on the report of a fine-tuning")
     reports = [

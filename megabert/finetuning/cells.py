@@ -96,12 +96,13 @@ def check_tasks(names: Sequence[str]) -> None:
             raise ConfigError(f"{task_name}: no such task{did_you_mean(task_name, [*TASKS, *SUITES])}")
 
 
-def find_sets(names: Sequence[str], config: FinetuneConfig) -> tuple[LabelledSet, ...]:
+def find_sets(names: Sequence[str], config: FinetuneConfig, *, has_files: bool = True) -> tuple[LabelledSet, ...]:
     """Return the labelled sets that a command line names.
 
     Args:
         names: Tasks, collections of tasks (glue, klue), or TASK=PATH for a set of one's own, named by its path.
         config: Settings; ``data`` is the folder in which the sets are, or the data of the only task.
+        has_files: Whether a collection is what the folder holds of it; else it is all of its tasks.
 
     Raises:
         ConfigError: A task is unknown, or two sets have one name.
@@ -112,7 +113,7 @@ def find_sets(names: Sequence[str], config: FinetuneConfig) -> tuple[LabelledSet
     for name in names:
         task_name, equals, path = name.partition("=")
         if task_name in SUITES and not equals:
-            sets += _suite(task_name, root)
+            sets += _suite(task_name, root) if has_files else [_of_suite(task, root) for task in SUITES[task_name]]
         elif equals:
             stem = Path(path).name.partition(".")[0]
             if not stem:
@@ -131,9 +132,13 @@ def _folder(task: Task, root: Path) -> Path:
     return root / (task.folder or task.name)
 
 
+def _of_suite(task: Task, root: Path) -> LabelledSet:
+    return LabelledSet(task.name, task, _folder(task, root))
+
+
 def _suite(suite: str, root: Path) -> list[LabelledSet]:
     tasks = SUITES[suite]
-    present = [LabelledSet(task.name, task, _folder(task, root)) for task in tasks if _folder(task, root).is_dir()]
+    present = [_of_suite(task, root) for task in tasks if _folder(task, root).is_dir()]
     if not present:
         names = ", ".join(task.folder for task in tasks)
         raise DataError(f"{root}: no task of {suite.upper()} there; looked for the folders {names}.")

@@ -127,7 +127,7 @@ def test_signals_that_come_together_are_one_request(tmp_path):
 def test_child_ends_in_order_before_an_interrupted_command(tmp_path):
     trap = f"trap 'sleep 0.2; touch {tmp_path}/ended; exit' TERM"
     script = f"{trap}; sleep 1; kill -TERM $PPID; for i in $(seq 200); do sleep 0.05; done"
-    arguments = f"logs=[Path({str(tmp_path / 'log')!r})], slots=[dict(os.environ)]"
+    arguments = f"logs=[{str(tmp_path / 'log')!r}], slots=[os.environ]"
     code, _ = ended(f"list(signals.run_children([['sh', '-c', {script!r}]], {arguments}))")
     assert code == 143
     assert sorted(os.listdir(tmp_path)) == ["ended", "log"]
