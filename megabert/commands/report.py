@@ -91,6 +91,9 @@ def run(options: Namespace) -> int:
 
 def _report_finetuning(options: Namespace) -> int:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
+    from megabert.finetuning.grid_results import is_grid, read_grid, read_summaries, render_grid
+    from megabert.finetuning.predictions import render_report
+
     idle = ["--text", "--checkpoint", "--min-margin", "--html", "--png", "--measured"]
     refuse_flags(idle, options.given, "on the report of a fine-tuning")
     reports = [
