@@ -48,7 +48,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """What is to be run."""
+    """Sets, settings and seeds, and the settings that all cells share."""
 
     config: FinetuneConfig
     """The settings that all cells share; its rate, epochs, seed and data are replaced cell by cell."""
@@ -102,7 +102,7 @@ def find_sets(names: Sequence[str], config: FinetuneConfig, *, has_files: bool =
     Args:
         names: Tasks, collections of tasks (glue, klue), or TASK=PATH for a set of one's own, named by its path.
         config: Settings; ``data`` is the folder in which the sets are, or the data of the only task.
-        has_files: Whether a collection is what the folder holds of it; else it is all of its tasks.
+        has_files: Whether the files are there: a collection then has the tasks of the folder, else all of its tasks.
 
     Raises:
         ConfigError: A task is unknown, or two sets have one name.

@@ -62,7 +62,7 @@ class GridSettings:
 
 
 class GridOutcome(NamedTuple):
-    """What a grid came to."""
+    """The end of a grid."""
 
     result: GridResult
     tables: str
@@ -206,7 +206,7 @@ class _Run:
         return self.surveys[cell.labelled.name].seconds(cell.setting, self.grid.config)
 
     def estimate(self) -> str:
-        """Return what there is to do, and the time and the space that it will take."""
+        """Return the number of cells, and the time and the space that they will take."""
         pending = self._pending(self.grid.sets)
         cells = sum(len(self.grid.cells_of(one)) for one in self.grid.sets)
         total_s = sum(map(self._seconds, pending))
@@ -227,7 +227,7 @@ class _Run:
         )
 
     def _run_cells(self, cells: Sequence[Cell]) -> set[Cell]:
-        """Run cells side by side; return those that finished."""
+        """Run cells side by side; return the finished ones."""
         folders = [cell_folder(self.output_dir, cell) for cell in cells]
         commands = [self._command(cell, folder) for cell, folder in zip(cells, folders, strict=True)]
         logs = [folder.with_name(f"{folder.name}.log") for folder in folders]

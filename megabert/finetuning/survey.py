@@ -11,12 +11,12 @@ from megabert.finetuning.finetune import build_trainer
 from megabert.finetuning.setup import prepare
 
 FORWARD_SHARE = 1 / 3
-"""Time of scoring an example, in that of training on it: the backward pass costs two forward passes."""
+"""Scoring an example takes this share of the time of training on it: a backward pass costs two forward passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a set's files hold, and the measured cost of a run on it."""
+    """The content of a set's files, and the measured cost of a run on it."""
 
     identity: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
