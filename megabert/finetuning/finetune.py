@@ -120,7 +120,7 @@ def has_finished(output_dir: Path, seed: int) -> bool:
     return not gone
 
 
-class Built(NamedTuple):
+class ReadyTrainer(NamedTuple):
     """Model and engine, ready for a seed."""
 
     trainer: TaskTrainer
@@ -132,7 +132,7 @@ class Built(NamedTuple):
     """The weights that no text reaches, which are written as they were."""
 
 
-def build_trainer(prepared: Prepared, world: World) -> Built:
+def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
     """Build model and engine; every rank calls it."""
     kind, config = prepared.kind, prepared.kind.config
     share_host(world)
@@ -143,7 +143,7 @@ def build_trainer(prepared: Prepared, world: World) -> Built:
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
     batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
-    return Built(TaskTrainer(engine, kind, batcher, prepared.evaluation, world), start, given, kept)
+    return ReadyTrainer(TaskTrainer(engine, kind, batcher, prepared.evaluation, world), start, given, kept)
 
 
 def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:

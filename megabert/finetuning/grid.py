@@ -31,7 +31,7 @@ from megabert.files import atomic_write, open_to_read
 from megabert.finetuning.cells import Cell, Grid, LabelledSet
 from megabert.finetuning.final_scores import with_test_scores
 from megabert.finetuning.finetune import fixed_settings, has_finished
-from megabert.finetuning.grid_results import GridResult, cell_folder, choose, save_grid
+from megabert.finetuning.grid_results import GridResult, cell_folder, choose_setting, save_grid
 from megabert.finetuning.results import (
     GRID_NAME,
     SETTINGS_NAME,
@@ -145,7 +145,7 @@ class _Run:
                 for labelled in wave:
                     cells = self.grid.cells_of(labelled)
                     own = {cell for cell in cells if cell in finished or self._has_finished(cell)}
-                    result.sets[labelled.name] = choose(self.output_dir, labelled, cells, own)
+                    result.sets[labelled.name] = choose_setting(self.output_dir, labelled, cells, own)
                 self._pass_on(wave, result)
             result = GridResult(sets={one.name: result.sets[one.name] for one in self.grid.sets})
             result = with_test_scores(self.grid, result, self.output_dir, self.device)

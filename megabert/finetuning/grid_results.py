@@ -116,7 +116,7 @@ def cell_folder(output_dir: Path, cell: Cell) -> Path:
     return output_dir / cell.labelled.name / cell.name
 
 
-def choose(output_dir: Path, labelled: LabelledSet, cells: Sequence[Cell], finished: set[Cell]) -> SetResult:
+def choose_setting(output_dir: Path, labelled: LabelledSet, cells: Sequence[Cell], finished: set[Cell]) -> SetResult:
     """Choose the setting with the best mean over seeds on the evaluation set.
 
     A setting of which a seed failed is chosen only if every setting has one: its other seeds may be the lucky ones.
