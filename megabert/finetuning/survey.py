@@ -22,9 +22,9 @@ class Survey:
     """SHA-256 of the tokenizer and of every data file."""
     train_items: int
     evaluation_items: int
-    """Of the first set, which is scored again and again."""
+    """Items of the first set, which is scored again and again."""
     other_items: int
-    """Of the sets that are scored at the end."""
+    """Items of the further sets, which are scored at the end."""
     start_s: float
     """From the start of the command to the first step."""
     step_s: float
