@@ -11,19 +11,16 @@ also inside a cell that was killed. --report runs nothing.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from benchmarks.families.cells import CANDIDATES, CORPORA, ROOT, Cell, run_cell
+from benchmarks.cells import CORPORA, Curve, Result, draw_panels, parser_of, read_results, run_missing, spread
+from benchmarks.families.cells import CANDIDATES, Cell, run_cell
 from megabert.text_tables import render_table
 
-HERE = Path(__file__).parent
 CLEARLY = 0.1
 """Nats below the unigram from which on a model is said to read its context."""
-Result = dict[str, Any]
 
 
 def cells_of(options: argparse.Namespace, results: list[Result]) -> Iterator[Cell]:
@@ -94,69 +91,35 @@ def table(results: list[Result], corpus: str) -> str:
     return render_table(ordered, headers=headers, align="lrrrrrr") if ordered else "nothing was run yet"
 
 
-def spread(values: list[float]) -> str:
-    """Return mean and range."""
-    return f"{statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
 def draw(results: list[Result], corpora: list[str], path: Path) -> None:
     """Draw nats below the unigram over tokens, a panel a corpus: means of the seeds, bands from least to greatest."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "families"})  # the same bytes each time
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(
-        1, len(corpora), figsize=(5 * len(corpora), 4), dpi=120, sharey=True, squeeze=False
-    )
-    for panel, corpus in zip(panels[0], corpora, strict=True):
-        for candidate in dict.fromkeys(result["candidate"] for result in results):
-            own = chosen(results, corpus, candidate)
-            if not own:
-                continue
-            tokens = [step * own[0]["tokens_a_step"] / 1e6 for step in own[0]["steps"]]
-            columns = list(zip(*map(below, own), strict=True))
-            (line,) = panel.plot(tokens, [statistics.fmean(column) for column in columns], label=candidate)
-            panel.fill_between(
-                tokens, list(map(min, columns)), list(map(max, columns)), color=line.get_color(), alpha=0.2
-            )
-        panel.axhline(0, color="black", linewidth=0.5)
-        panel.set_title(corpus)
-        panel.set_xlabel("million tokens")
-    panels[0][0].set_ylabel("nats below the unigram at [MASK]")
-    panels[0][0].set_ylim(bottom=-0.3)
-    panels[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
+    panels = {}
+    for corpus in corpora:
+        own = {name: chosen(results, corpus, name) for name in dict.fromkeys(r["candidate"] for r in results)}
+        panels[corpus, "million tokens"] = [
+            Curve(name, [step * runs[0]["tokens_a_step"] / 1e6 for step in runs[0]["steps"]], list(map(below, runs)))
+            for name, runs in own.items()
+            if runs
+        ]
+    draw_panels(panels, path, y_label="nats below the unigram at [MASK]", name="families", zero_line=True, bottom=-0.3)
 
 
 def main() -> None:
     """Run the cells that the results lack, then print the tables and draw the plot."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, __file__, name="families")
     names = [candidate.name for candidate in CANDIDATES]
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--rates", nargs="+", type=float, default=[2e-3, 4e-3], help="peaks that the first seed tries")
     parser.add_argument("--candidates", nargs="+", choices=names, default=names)
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "families", help="shards and unfinished runs")
-    parser.add_argument("--results", type=Path, default=HERE / "results.jsonl", help="finished cells, JSON Lines")
-    parser.add_argument("--plot", type=Path, help="draw the curves into this file, SVG or PNG by its name")
-    parser.add_argument("--report", action="store_true", help="run nothing")
     options = parser.parse_args()
-    options.work = options.work.resolve()  # cells run in the folder of the repository
-    lines = options.results.read_text().splitlines() if options.results.exists() else []
-    results = [json.loads(line) for line in lines]
-    done = {tuple(result[name] for name in ("corpus", "candidate", "rate", "seed")) for result in results}
-    for cell in () if options.report else cells_of(options, results):
-        if (cell.corpus, cell.candidate, cell.rate, cell.seed) in done:
-            continue
-        options.work.mkdir(parents=True, exist_ok=True)
-        results.append(run_cell(cell, options.work))
-        with options.results.open("a") as file:
-            file.write(json.dumps(results[-1]) + "\n")
-        print(f"{cell.name}: {below(results[-1])[-1]:.3f} nats below the unigram", flush=True)
+    results = read_results(options.results)
+    run_missing(
+        () if options.report else cells_of(options, results),
+        results,
+        options.results,
+        key=lambda cell: (cell.corpus, cell.candidate, cell.rate, cell.seed),
+        run=lambda cell: run_cell(cell, options.work.resolve()),
+    )
     for corpus in options.corpora:
         print(
             f"\n{corpus}: nats below the unigram at held-out [MASK], mean (least to greatest) of the seeds; thousands"

@@ -1,23 +1,16 @@
 """The cells of the comparison: a candidate, a peak rate, a seed and a corpus, each a run of ``megabert pretrain``."""
 
-import resource
 import shutil
-import subprocess
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.cells import CORPORA, build_shards, call, children_cpu_s, losses_at_mask, words_of
+
 LENGTH, BATCH = 64, 32
 TOKENS = 500_000
 """Tokens that every cell trains on, some 300 steps."""
 SCORED_EVERY, SCORED_INSTANCES = 40, 512  # steps
-CORPORA = {
-    # file, and flags of the build: the demo's vocabularies (examples/demo.sh), the same for all candidates
-    "english": ("public_domain.jsonl", ("--language", "en", "--uncased", "--vocab-size", "2048")),
-    "korean": ("korean.jsonl", ("--language", "ko", "--vocab-size", "4096")),
-}
 PASSES = {"none": 1, "nsp": 5}
 """Passes over the documents by objective: each draws other pairs, while single segments stay the same."""
 SHARED = {
@@ -100,9 +93,9 @@ def run_cell(cell: Cell, work: Path) -> dict[str, Any]:
     data, run_dir = build(cell.corpus, candidate.objective, work), work / "runs" / cell.name
     flags: dict[str, object] = {**SHARED, **{f"model.{name}": value for name, value in candidate.flags.items()}}
     flags |= {"phases.0.learning_rate": cell.rate, "seed": cell.seed, "data.path": data, "run-dir": run_dir}
-    is_new, before = not run_dir.exists(), _children_cpu_s()
-    call("megabert", "pretrain", "--recipe", "debug", "--config", str(_one_phase(work)), *_words(flags))
-    cpu_s = round(_children_cpu_s() - before, 1) if is_new else None
+    is_new, before = not run_dir.exists(), children_cpu_s()
+    call("megabert", "pretrain", "--recipe", "debug", "--config", str(_one_phase(work)), *words_of(flags))
+    cpu_s = round(children_cpu_s() - before, 1) if is_new else None
     result = {**asdict(cell), **_scores(run_dir, data), "cpu_s": cpu_s}
     shutil.rmtree(run_dir)
     return result
@@ -110,50 +103,27 @@ def run_cell(cell: Cell, work: Path) -> dict[str, Any]:
 
 def build(corpus: str, objective: str, work: Path) -> Path:
     """Build the shards of a corpus, or find them finished; pairs have the vocabulary of the single segments."""
-    file, flags = CORPORA[corpus]
-    output = work / "data" / f"{corpus}-{objective}"
+    flags = CORPORA[corpus][1]
     if objective != "none":
         vocabulary = build(corpus, "none", work) / "instances" / str(LENGTH) / "tokenizer"
         flags = (*flags[:2], "--tokenizer", str(vocabulary))
-    if not (output / "instances" / str(LENGTH) / "manifest.json").exists():
-        source = ROOT / "examples" / "corpus" / file
-        words = ("--input", str(source), "--output", str(output), *flags, "--objective", objective, "--masking")
-        words += ("dynamic", "--dupe-factor", str(PASSES[objective]), "--lengths", str(LENGTH))
-        call("data_prep", "build", *words, "--validation-share", "0.06", "--workers", "1")
-    return output
-
-
-def call(module: str, *arguments: str) -> None:
-    """Run a program of this repository in a process of its own; its output is shown only where it fails.
-
-    Raises:
-        RuntimeError: It failed; the message ends with what it said.
-    """
-    done = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{module} {' '.join(arguments)}: exit {done.returncode}\n{done.stderr[-3000:]}")
+    flags = (*flags, "--objective", objective, "--masking", "dynamic", "--dupe-factor", str(PASSES[objective]))
+    return build_shards(corpus, work / "data" / f"{corpus}-{objective}", *flags, lengths=(LENGTH,))
 
 
 def _scores(run_dir: Path, data: Path) -> dict[str, Any]:
-    """Score all checkpoints of a run as ``megabert report`` does the last one."""
+    """Score all checkpoints of a run."""
     from megabert.export.sources import open_source
-    from megabert.reports.report import report_run, score_positions
     from megabert.shards import read_manifest
 
-    (report,) = report_run(run_dir)
     entries = read_manifest(data / "instances" / str(LENGTH)).of_split("train")
     steps = sorted(int(path.name.removeprefix("step_")) for path in (run_dir / "checkpoints").glob("step_*"))
-    at_mask = [
-        score_positions(run_dir, report, checkpoint=str(step), max_instances=SCORED_INSTANCES)[0] for step in steps
-    ]
     model = open_source(str(run_dir), "last").build_model()
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "tokens_a_step": round(BATCH * sum(e.tokens for e in entries) / sum(e.rows for e in entries), 1),
         "steps": steps,
-        "loss": [round(row.model, 4) for row in at_mask],
-        "unigram": round(at_mask[0].unigram, 4),
-        "positions": at_mask[0].count,
+        **losses_at_mask(run_dir, steps, max_instances=SCORED_INSTANCES),
     }
 
 
@@ -162,12 +132,3 @@ def _one_phase(work: Path) -> Path:
     path = work / "one_phase.yaml"
     path.write_text("phases: [{tokens: 1, global_batch_size: 1, learning_rate: 1.0}]\n")
     return path
-
-
-def _words(flags: dict[str, object]) -> list[str]:
-    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-
-
-def _children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

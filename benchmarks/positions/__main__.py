@@ -1,6 +1,6 @@
 """New positions at the border of a longer phase: untrained, tiled, or trained before by a random offset.
 
-    python -m benchmarks.positions [--seeds 1 2 3] [--chains ...] [--work DIR] [--results FILE] [--svg FILE] [--report]
+    python -m benchmarks.positions [--seeds 1 2 3] [--chains ...] [--work DIR] [--results FILE] [--plot FILE] [--report]
 
 A BERT of two layers, 128 wide, is trained on the bundled English corpus by LAMB, 4,096 tokens per step: 600 steps of
 length 32, 300 of 128, 150 of 512. At each border the chains are forks of one checkpoint, so that they differ in the new
@@ -9,22 +9,19 @@ positions from the first step on. Finished cells are lines of --results: the sam
 that was killed. --report runs nothing.
 """
 
-import argparse
-import json
 import statistics
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.cells import Curve, Result, draw_panels, parser_of, read_results, run_missing
 from benchmarks.positions.cells import PARENTS, STRETCHES, Cell, run_cell
 from megabert.text_tables import render_table
 
-HERE = Path(__file__).parent
 SHOWN_AT = (0.1, 0.2, 0.3, 0.5, 1.0)
 """Shares of a phase's steps that the table has a column for."""
 ROWS = ("keep", "tile", "tile, zero moments", "offset")
-Result = dict[str, Any]
 
 
 def chosen(results: list[Result], length: int, chain: str) -> list[Result]:
@@ -80,55 +77,34 @@ def table(results: list[Result], length: int) -> str:
 
 def draw(results: list[Result], path: Path) -> None:
     """Draw held-out loss over the steps of each longer phase: means of the seeds, bands from least to greatest."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "positions"})  # the same bytes each time
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(STRETCHES) - 1, figsize=(10, 4), dpi=120)
-    for panel, before, stretch in zip(panels, STRETCHES, STRETCHES[1:], strict=False):
-        for chain in chains_of(results, stretch.length):
-            own = chosen(results, stretch.length, chain)
-            columns = list(zip(*(result["mlm_loss"] for result in own), strict=True))
-            steps = own[0]["steps"]
-            (line,) = panel.plot(steps, [statistics.fmean(column) for column in columns], label=chain)
-            panel.fill_between(
-                steps, list(map(min, columns)), list(map(max, columns)), color=line.get_color(), alpha=0.2
-            )
-        panel.set_title(f"length {before.length}, then {stretch.length}")
-        panel.set_xlabel(f"step of the phase of length {stretch.length}")
-    panels[0].set_ylabel("held-out masked-LM loss (nats)")
-    panels[0].legend()
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
+    panels = {}
+    for before, stretch in pairwise(STRETCHES):
+        runs = {chain: chosen(results, stretch.length, chain) for chain in chains_of(results, stretch.length)}
+        panels[f"length {before.length}, then {stretch.length}", f"step of the phase of length {stretch.length}"] = [
+            Curve(chain, own[0]["steps"], [result["mlm_loss"] for result in own]) for chain, own in runs.items()
+        ]
+    draw_panels(panels, path, y_label="held-out masked-LM loss (nats)", name="positions")
 
 
 def main() -> None:
     """Run the cells that the results lack, then print the tables and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, __file__, name="positions")
     names = list(dict.fromkeys(chain for _, chain in PARENTS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--chains", nargs="+", choices=names, default=names, help="default: all")
-    parser.add_argument("--work", type=Path, default=Path("build/positions"), help="shards and runs")
-    parser.add_argument("--results", type=Path, default=HERE / "results.jsonl")
-    parser.add_argument("--svg", type=Path, help="draw the curves into this file")
-    parser.add_argument("--report", action="store_true", help="print the tables of finished cells")
     options = parser.parse_args()
-    lines = options.results.read_text().splitlines() if options.results.exists() else []
-    results = [json.loads(line) for line in lines]
-    done = {(result["length"], result["chain"], result["seed"]) for result in results}
-    for seed in [] if options.report else options.seeds:
-        for phase, chain in PARENTS:
-            if chain in options.chains and (STRETCHES[phase].length, chain, seed) not in done:
-                results.append(run_cell(Cell(phase, chain, seed), options.work.absolute()))
-                with options.results.open("a") as file:
-                    file.write(json.dumps(results[-1]) + "\n")
+    results = read_results(options.results)
+    cells = [Cell(*link, seed) for seed in options.seeds for link in PARENTS if link[1] in options.chains]
+    run_missing(
+        [] if options.report else cells,
+        results,
+        options.results,
+        key=lambda cell: (cell.length, cell.chain, cell.seed),
+        run=lambda cell: run_cell(cell, options.work.resolve()),
+    )
     for stretch in STRETCHES[1:]:
         print(f"\nphase of length {stretch.length}, {stretch.steps} steps\n{table(results, stretch.length)}")
-    if options.svg:
-        draw(results, options.svg)
+    if options.plot:
+        draw(results, options.plot)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.families.cells import ROOT, call
+from benchmarks.cells import CORPORA, build_shards, call
 from megabert.config.yaml_text import write_yaml
 from megabert.observability.metrics import read_metrics
 
@@ -23,10 +23,6 @@ class Stretch(NamedTuple):
 
 
 STRETCHES = (Stretch(32, 600, 0.015, 100), Stretch(128, 300, 0.01, 20), Stretch(512, 150, 0.015, 15))
-BUILD = (
-    *("--language", "en", "--uncased", "--vocab-size", "2048", "--masked-lm-prob", "0.4", "--dupe-factor", "10"),
-    *("--validation-share", "0.06", "--lengths", *(str(stretch.length) for stretch in STRETCHES)),
-)
 PARENTS = {
     # name of a chain in a phase: the chain that it is a fork of
     (0, "start"): None,
@@ -50,9 +46,14 @@ class Cell:
     seed: int
 
     @property
+    def length(self) -> int:
+        """Length of its phase."""
+        return STRETCHES[self.phase].length
+
+    @property
     def name(self) -> str:
         """Name of its folder."""
-        return f"{self.seed}-{STRETCHES[self.phase].length}-{self.chain.replace(', ', '-').replace(' ', '-')}"
+        return f"{self.seed}-{self.length}-{self.chain.replace(', ', '-').replace(' ', '-')}"
 
 
 def run_cell(cell: Cell, work: Path) -> dict[str, Any]:
@@ -71,11 +72,11 @@ def run_cell(cell: Cell, work: Path) -> dict[str, Any]:
     before = sum(stretch.steps for stretch in STRETCHES[: cell.phase])
     if parent is not None:
         words += ["--fork", f"{work / 'runs' / Cell(cell.phase - 1, parent, cell.seed).name}@{before}"]
-    call(program, "pretrain", *map(str, words))
+    call(program, "pretrain", *words)
     rows = [row for row in read_metrics(run_dir) if "eval/mlm_loss" in row]
     shutil.rmtree(run_dir / "tb")
     return {
-        "length": STRETCHES[cell.phase].length,
+        "length": cell.length,
         "chain": cell.chain,
         "seed": cell.seed,
         "steps": [row["step"] - before for row in rows],
@@ -120,8 +121,5 @@ def _recipe(cell: Cell) -> dict[str, Any]:
 
 def build(work: Path) -> Path:
     """Build the shards of the bundled English corpus, or find them finished."""
-    output = work / "data"
-    if not (output / "instances" / "512" / "manifest.json").exists():
-        source = ROOT / "examples" / "corpus" / "public_domain.jsonl"
-        call("data_prep", "build", "--input", str(source), "--output", str(output), *BUILD, "--workers", "1")
-    return output
+    flags = (*CORPORA["english"][1], "--masked-lm-prob", 0.4, "--dupe-factor", 10)
+    return build_shards("english", work / "data", *flags, lengths=[stretch.length for stretch in STRETCHES])
