@@ -53,8 +53,8 @@ def _bundled(recipe: str, *, build: str, every: int, text: str = ENGLISH) -> Cur
 
 SHIPPED_CURVES = {
     "debug-english": _bundled("debug", build="--vocab-size 4096", every=100),
-    "demo-english": _bundled("demo", build="--uncased --vocab-size 2048", every=100),
-    "demo-korean": _bundled("demo", build="--vocab-size 4096", every=100, text=KOREAN),
+    "demo-english": _bundled("demo", build="--uncased --vocab-size 2048", every=200),
+    "demo-korean": _bundled("demo", build="--vocab-size 4096", every=200, text=KOREAN),
     "demo_modern-english": _bundled("demo_modern", build="--uncased --vocab-size 2048", every=60),
 }
 DIGITS = 4
