@@ -21,7 +21,7 @@ PROGRAM = Program(
         "prepare": "doctor tune estimate",
         "train": "pretrain finetune",
         "look": "watch report compare attention similar",
-        "use": "export evaluate pll fill-mask embed",
+        "use": "export evaluate pll pairs fill-mask embed",
     },
     example="megabert pretrain --recipe debug --data.path runs/demo-data",
     rank_label=_rank_label,

@@ -39,11 +39,11 @@ def add_copies(parser: Parser) -> None:
     parser.add_device()
 
 
-def open_scorer(options: Namespace, *inputs: Path) -> "SentenceScorer":
-    """Open a model that scores sentences, as `open_model` does."""
+def open_scorer(options: Namespace, *inputs: Path, is_random: bool = False) -> "SentenceScorer":
+    """Open a model that scores sentences, as `open_model` does; or its shape with random weights."""
     source = open_model(options, *inputs)
     from megabert.export.sources import find_device
     from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
 
     copies = CopyOptions(mask=options.mask, batch_tokens=options.batch_tokens)
-    return SentenceScorer(source, copies, device=find_device(options.device))
+    return SentenceScorer(source, copies, device=find_device(options.device), is_random=is_random)

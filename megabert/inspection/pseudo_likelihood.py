@@ -57,14 +57,16 @@ class Scores(NamedTuple):
 class SentenceScorer:
     """A model that scores texts."""
 
-    def __init__(self, source: Source, options: CopyOptions, *, device: torch.device | str = "cpu") -> None:
-        """Load the model.
+    def __init__(
+        self, source: Source, options: CopyOptions, *, device: torch.device | str = "cpu", is_random: bool = False
+    ) -> None:
+        """Load the model, or draw its weights at random as a baseline.
 
         Raises:
             CheckpointError: The weights have no masked-LM head. An ELECTRA is scored by its generator.
         """
         self.tokenizer: Tokenizer = source.load_tokenizer()
-        model = source.build_model(fills_masks=True)
+        model = source.build_untrained_model() if is_random else source.build_model(fills_masks=True)
         self.model: PretrainingModel = model.generator if isinstance(model, ElectraForPreTraining) else model
         self.model.to(device).eval()
         self.longest = source.model.max_position_embeddings

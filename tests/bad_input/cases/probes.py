@@ -5,6 +5,8 @@ import os
 from bad_input.given import copy, make, write
 from bad_input.harness import Case
 
+GOOD = '{"sentence_good": "the ship", "sentence_bad": "ship the"}\n'
+PAIRS = "megabert pairs own.jsonl --model hf --device cpu"
 PLL = "megabert pll lines.txt --model hf --device cpu"
 
 CASES = [
@@ -46,5 +48,43 @@ CASES = [
         command=f"{PLL} --output lines.txt",
         code=2,
         says=("lines.txt",),
+    ),
+    Case(
+        name="pairs: a set that is not",
+        given=(copy("hf"),),
+        command="megabert pairs frisian --model hf --device cpu",
+        says=("frisian", "english, korean"),
+        quick=True,
+    ),
+    Case(
+        name="pairs: a pair without its bad sentence",
+        given=(copy("hf"), write("own.jsonl", GOOD + '{"sentence_good": "a ship"}\n')),
+        command=PAIRS,
+        says=("own.jsonl:2", "sentence_bad", "BLiMP"),
+    ),
+    Case(
+        name="pairs: two sentences that are the same",
+        given=(copy("hf"), write("own.jsonl", GOOD + '{"sentence_good": "a", "sentence_bad": "a "}\n')),
+        command=PAIRS,
+        says=("own.jsonl:2", "the same"),
+    ),
+    Case(
+        name="pairs: a table in place of JSON Lines",
+        given=(copy("hf"), write("own.jsonl", "good\tbad\nthe ship\tship the\n")),
+        command=PAIRS,
+        says=("own.jsonl:1", "BLiMP"),
+    ),
+    Case(
+        name="pairs: an empty file",
+        given=(copy("hf"), write("own.jsonl", "")),
+        command=PAIRS,
+        says=("own.jsonl", "has no pairs"),
+    ),
+    Case(
+        name="pairs: a folder",
+        given=(copy("hf"), make(lambda folder: (folder / "own.jsonl").mkdir())),
+        command=PAIRS,
+        code=(2, 3),
+        says=("own.jsonl",),
     ),
 ]

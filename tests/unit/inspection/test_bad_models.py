@@ -12,6 +12,7 @@ COMMANDS = {
     "similar": lambda folder, tmp_path: ["similar", "cat", "--model", folder],
     "embed": lambda folder, tmp_path: ["embed", tmp_path / "text", "--model", folder, "--output", tmp_path / "x.npy"],
     "pll": lambda folder, tmp_path: ["pll", tmp_path / "text", "--model", folder],
+    "pairs": lambda folder, tmp_path: ["pairs", "english", "--model", folder],
     "attention": lambda folder, tmp_path: ["attention", "cat", "--model", folder, "--output", tmp_path / "x.html"],
 }
 
@@ -25,7 +26,7 @@ def test_tokenizer_of_another_model_is_refused(verb, model_folder, tmp_path, cap
     assert "the tokenizer has 14 pieces, the model 999" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["fill-mask", "pll"])
+@pytest.mark.parametrize("verb", ["fill-mask", "pll", "pairs"])
 def test_model_without_a_masked_lm_head_guesses_nothing(verb, model_folder, tmp_path, capsys):
     (tmp_path / "text").write_text("the cat\n")
     weights = load_file(model_folder / "model.safetensors")

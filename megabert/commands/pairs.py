@@ -1,0 +1,58 @@
+"""Score minimal pairs: how often the grammatical sentence wins.
+
+A pair is two sentences that differ in one place. The model is right if the pseudo-log-likelihood of the good one is
+higher; chance is 50%. SET is english or korean (12 phenomena each, of our own), or a file in BLiMP's form: JSON Lines
+with sentence_good, sentence_bad and UID. A tie counts as half a right answer.
+
+Examples:
+  megabert pairs english --model runs/demo
+  megabert pairs data/blimp/*.jsonl --model runs/demo --by linguistics_term
+"""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from megabert.command_line.program import Parser
+from megabert.commands.model_argument import add_copies, open_scorer
+from megabert.files import refuse_input
+
+
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    parser.add_argument("sets", nargs="+", metavar="SET", help="english, korean, or a file in BLiMP's form")
+    parser.add_model()
+    text = "score the model's shape with random weights, as a baseline"
+    parser.add_argument("--random-weights", action="store_true", help=text)
+    text = "field that names a pair's group (default: UID, the phenomenon)"
+    parser.add_argument("--by", choices=("UID", "linguistics_term", "field"), default="UID", help=text)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the accuracies, as fractions")
+    add_copies(parser)
+
+
+def run(options: Namespace) -> int:
+    """Load the model, score the pairs, print the tables."""
+    from megabert.data.minimal_pairs import SETS
+
+    files = [Path(name) for name in options.sets if name not in SETS]
+    if options.json:
+        refuse_input(options.json, *files, Path(options.model))
+    scorer = open_scorer(options, *files, is_random=options.random_weights)
+    from megabert.files import atomic_write
+    from megabert.inspection.pairs import render_pairs, score_pairs
+
+    results = score_pairs(scorer, options.sets)
+    print("\n\n".join(render_pairs(result, options.by) for result in results))
+    for result in results:
+        if result.windowed:
+            told = (
+                f"{result.name}: {result.windowed:,} sentences are longer than the model's {scorer.longest} positions"
+            )
+            print(f"{told}; their pieces were seen with the nearest ones only", file=sys.stderr)
+    if options.json:
+        what = {"model": options.model, "random_weights": options.random_weights, "mask": options.mask}
+        content = {**what, "sets": [result.to_dict() for result in results]}
+        atomic_write(options.json, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        print(f"written: {options.json}")
+    return 0
