@@ -1,12 +1,12 @@
 """New positions at the border of a longer phase: untrained, tiled, or trained before by a random offset.
 
-    python -m benchmarks.positions [--seeds 1 2 3] [--chains ...] [--work DIR] [--results FILE] [--plot FILE] [--report]
+    python -m benchmarks.positions [--schedule debug] [--seeds 1 2 3] [--chains ...] [--plot FILE] [--report]
 
 A BERT of two layers, 128 wide, is trained on the bundled English corpus by LAMB, 4,096 tokens per step: 600 steps of
-length 32, 300 of 128, 150 of 512. At each border the chains are forks of one checkpoint, so that they differ in the new
-rows of the position table alone. ``offset`` has a chain of its own, which spreads short instances over all 512
-positions from the first step on. Finished cells are lines of --results: the same command continues, also inside a cell
-that was killed. --report runs nothing.
+length 32, 300 of 128, 150 of 512; or, with ``--schedule debug``, 1,300 of 128 and 150 of 512. At each border the chains
+are forks of one checkpoint, so that they differ in the new rows of the position table alone. ``offset`` has a chain of
+its own, which spreads short instances over all 512 positions from the first step on. Finished cells are lines of
+--results: the same command continues, also inside a cell that was killed. --report runs nothing.
 """
 
 import statistics
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cells import Curve, Result, draw_panels, parser_of, read_results, run_missing
-from benchmarks.positions.cells import PARENTS, STRETCHES, Cell, run_cell
+from benchmarks.positions.cells import SCHEDULES, Cell, Schedule, run_cell
 from megabert.text_tables import render_table
 
 SHOWN_AT = (0.1, 0.2, 0.3, 0.5, 1.0)
@@ -75,10 +75,10 @@ def table(results: list[Result], length: int) -> str:
     return render_table(rows, headers=headers, align="l" + "r" * 7)
 
 
-def draw(results: list[Result], path: Path) -> None:
+def draw(results: list[Result], schedule: Schedule, path: Path) -> None:
     """Draw held-out loss over the steps of each longer phase: means of the seeds, bands from least to greatest."""
     panels = {}
-    for before, stretch in pairwise(STRETCHES):
+    for before, stretch in pairwise(schedule.stretches):
         runs = {chain: chosen(results, stretch.length, chain) for chain in chains_of(results, stretch.length)}
         panels[f"length {before.length}, then {stretch.length}", f"step of the phase of length {stretch.length}"] = [
             Curve(chain, own[0]["steps"], [result["mlm_loss"] for result in own]) for chain, own in runs.items()
@@ -89,22 +89,29 @@ def draw(results: list[Result], path: Path) -> None:
 def main() -> None:
     """Run the cells that the results lack, then print the tables and draw the picture."""
     parser = parser_of(__doc__, __file__, name="positions")
-    names = list(dict.fromkeys(chain for _, chain in PARENTS))
-    parser.add_argument("--chains", nargs="+", choices=names, default=names, help="default: all")
+    parser.add_argument("--schedule", choices=SCHEDULES, default="short first", help="default: short first")
+    parser.add_argument("--chains", nargs="+", help="default: all")
     options = parser.parse_args()
+    schedule = SCHEDULES[options.schedule]
     results = read_results(options.results)
-    cells = [Cell(*link, seed) for seed in options.seeds for link in PARENTS if link[1] in options.chains]
+    own = [result for result in results if result["schedule"] == options.schedule]
+    cells = [
+        Cell(options.schedule, *link, seed)
+        for seed in options.seeds
+        for link in schedule.parents
+        if link[1] in (options.chains or [link[1]])
+    ]
     run_missing(
         [] if options.report else cells,
-        results,
+        own,
         options.results,
         key=lambda cell: (cell.length, cell.chain, cell.seed),
-        run=lambda cell: run_cell(cell, options.work.resolve()),
+        run=lambda cell: run_cell(cell, options.work.resolve() / options.schedule.replace(" ", "_")),
     )
-    for stretch in STRETCHES[1:]:
-        print(f"\nphase of length {stretch.length}, {stretch.steps} steps\n{table(results, stretch.length)}")
+    for stretch in schedule.stretches[1:]:
+        print(f"\nphase of length {stretch.length}, {stretch.steps} steps\n{table(own, stretch.length)}")
     if options.plot:
-        draw(results, options.plot)
+        draw(own, schedule, options.plot)
 
 
 if __name__ == "__main__":

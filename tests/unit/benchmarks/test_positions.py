@@ -50,17 +50,28 @@ def test_table_has_a_row_for_each_chain_with_mean_and_range(positions):
     assert positions.table(RESULTS, 512) == "nothing was run yet"
 
 
-def test_every_chain_is_a_fork_of_one_that_is_run_before_it(positions):
+@pytest.mark.parametrize("name", ["short first", "debug"])
+def test_every_chain_is_a_fork_of_one_that_is_run_before_it(name, positions):
     from benchmarks.positions import cells
 
     seen = set()
-    for (phase, chain), parent in positions.PARENTS.items():
+    for (phase, chain), parent in positions.SCHEDULES[name].parents.items():
         assert parent is None or (phase - 1, parent) in seen
         seen.add((phase, chain))
-        phases = cells._recipe(positions.Cell(phase, chain, 1))["phases"]
+        phases = cells._recipe(positions.Cell(name, phase, chain, 1))["phases"]
         assert {entry["global_batch_size"] * entry["max_seq_length"] for entry in phases} == {cells.TOKENS}
 
 
+def test_the_first_phase_of_debug_is_that_of_its_recipe(positions):
+    from benchmarks.positions import cells
+    from megabert.config.loading import load_run_config
+
+    recipe, own = load_run_config("debug"), cells._recipe(positions.Cell("debug", 0, "start", 1))
+    (phase,) = own["phases"]
+    assert phase == {name: getattr(recipe.phases[0], name) for name in phase}
+    assert own["model"].items() <= vars(recipe.model).items()
+
+
 def test_curves_are_drawn(positions, tmp_path):
-    positions.draw(RESULTS, tmp_path / "curves.png")
+    positions.draw(RESULTS, positions.SCHEDULES["short first"], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
