@@ -6,13 +6,14 @@ from pathlib import Path
 
 from megabert.errors import ConfigError
 from megabert.export.config_json import GENERATOR_FOLDER, is_ours
+from megabert.export.onnx_graph import ONNX_FILES
 from megabert.export.sentence_modules import MODULE_FILES
 from megabert.path_arguments import takes_paths
 from megabert.tokenization.huggingface import TOKENIZER_FILES
 from megabert.whole_folders import publish_folder
 
 MODEL_FILES = {"config.json", "model.safetensors", "README.md", *TOKENIZER_FILES}
-EXPORTED = {*MODEL_FILES, *(f"{GENERATOR_FOLDER}/{name}" for name in MODEL_FILES), *MODULE_FILES}
+EXPORTED = {*MODEL_FILES, *(f"{GENERATOR_FOLDER}/{name}" for name in MODEL_FILES), *MODULE_FILES, *ONNX_FILES}
 """The files that an export may have, as paths within its folder."""
 
 

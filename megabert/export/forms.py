@@ -14,6 +14,8 @@ class Forms:
 
     vectors: VectorKind | None = None
     """The vectors that sentence-transformers makes of the folder; None adds no files for it."""
+    has_onnx: bool = False
+    """Whether there is an ONNX form, of the vectors or else of the class with the heads."""
 
     def on_card(self, card: ModelCard) -> ModelCard:
         """Return the card of a model that has these forms."""
@@ -24,6 +26,18 @@ ONLY_WEIGHTS = Forms()
 
 
 def add_forms(folder: Path, config: ModelConfig, forms: Forms) -> None:
-    """Add the files of each form to a folder with an exported model."""
+    """Add the files of each form to a folder with an exported model.
+
+    Raises:
+        ConfigError: A package that a form needs is not installed.
+        CheckpointError: The ONNX form gives other results than transformers.
+    """
     if forms.vectors:
         write_modules(folder, forms.vectors, width=config.hidden_size, max_length=config.max_position_embeddings)
+    if forms.has_onnx:
+        # transformers, and onnxruntime for the comparison: extras that few need.
+        from megabert.export.check_forms import require_equal_onnx
+        from megabert.export.onnx_graph import write_onnx
+
+        write_onnx(folder, forms.vectors)
+        require_equal_onnx(folder, forms.vectors)

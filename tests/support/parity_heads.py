@@ -41,6 +41,7 @@ class Case:
 
     encoder: str
     task_name: str
+    positions: int = 64
 
     @property
     def family(self) -> str:
@@ -48,7 +49,9 @@ class Case:
 
     @property
     def config(self) -> ModelConfig:
-        return ModelConfig(**{"family": self.family, "max_position_embeddings": 64, **SIZES, **ENCODERS[self.encoder]})
+        return ModelConfig(
+            **{"family": self.family, "max_position_embeddings": self.positions, **SIZES, **ENCODERS[self.encoder]}
+        )
 
     @property
     def task(self) -> Task:
@@ -76,8 +79,7 @@ CASES = [
 
 def export_difference(case: Case, folder: Path) -> float:
     """Random weights of ours, written here and loaded there."""
-    model = _random_model(case)
-    _write(case, model, folder / "ours", make_tokenizer(folder / "tokenizer", pad_id=1))
+    model = write_random_model(case, folder)
     auto = getattr(transformers, f"AutoModelFor{case.head.architecture}")
     theirs, info = auto.from_pretrained(folder / "ours", output_loading_info=True)
     assert type(theirs) is case.their_class
@@ -92,6 +94,13 @@ def import_difference(case: Case, folder: Path) -> float:
     randomize(theirs)
     theirs.save_pretrained(folder / "theirs")
     return _difference(case, read_saved_model(folder / "theirs").build_model(case.task, case.outputs), theirs)
+
+
+def write_random_model(case: Case, folder: Path) -> TaskModel:
+    """Write a fine-tuned model with random weights to the folder ``ours``, and return it."""
+    model = _random_model(case)
+    _write(case, model, folder / "ours", make_tokenizer(folder / "tokenizer", pad_id=1))
+    return model
 
 
 def _random_model(case: Case) -> TaskModel:

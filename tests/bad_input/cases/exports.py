@@ -3,6 +3,7 @@
 from bad_input.given import copy, make, remove, set_json, write
 from bad_input.harness import Case
 
+UNKNOWN = set_json("hf/config.json", "architectures", ["BertForPoetry"])
 VECTORS = "--to out --sentence-transformers mean"
 
 # name, what is done to the material, command, exit code, what the message names
@@ -14,6 +15,12 @@ ROWS = (
     ("a checkpoint of a folder", (), f"hf {VECTORS} --checkpoint 4", 2, "--checkpoint"),
     ("a folder without weights", (remove("hf/model.safetensors"),), f"hf {VECTORS}", 4, "model.safetensors"),
     ("a folder of no class", (set_json("hf/config.json", "architectures", None),), f"hf {VECTORS}", 2, "architectures"),
+    ("a class that transformers lacks", (UNKNOWN,), "hf --to out --onnx", 2, "BertForPoetry"),
+    ("a class that transformers lacks, compared", (UNKNOWN,), "hf --to out --check", 2, "BertForPoetry"),
+    ("ONNX of a folder that is not there", (), "nowhere --to out --onnx", 2, "nowhere"),
+    ("a file in the place of onnx", (write("out/onnx", "mine"),), "hf --to out --onnx", 2, "onnx"),
+    ("a file among ONNX", (write("out/onnx/mine.onnx", "mine"),), "hf --to out --onnx", 2, "onnx/mine.onnx"),
+    ("ONNX with a word", (), "hf --to out --onnx int8", 2, "int8"),
     ("a folder in which others are", (write("out/1_Pooling/mine.json", "{}"),), f"hf {VECTORS}", 2, "mine.json"),
     ("a file in the place of modules", (write("out/1_Pooling", "mine"),), f"hf {VECTORS}", 2, "1_Pooling"),
     (

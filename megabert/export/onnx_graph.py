@@ -1,0 +1,173 @@
+"""The ONNX form of an exported model: transformers' class of it, traced by torch, heads and pooling included.
+
+The graph takes padded batches of any size and length. Its inputs and outputs have the names that
+text-embeddings-inference looks for, and it lies where that server finds it, in ``onnx/model.onnx`` next to the
+tokenizer.
+"""
+
+# B texts, C choices of each (only for multiple choice), S tokens of the longest, D hidden
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from megabert.errors import ConfigError
+from megabert.export.config_json import read_object
+from megabert.export.sentence_modules import VectorKind
+from megabert.path_arguments import takes_paths
+
+ONNX_FILE = "onnx/model.onnx"
+ONNX_FILES = {ONNX_FILE, f"{ONNX_FILE}.data"}
+"""The graph, and beside it the weights of a model above 2 GiB, which one file of ONNX cannot hold."""
+OPSET = 18
+SAMPLE = (2, 7)
+"""Batch and length that are traced. Sizes of 0 and 1 would be taken for constants."""
+CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
+
+
+def library(name: str, flag: str) -> Any:
+    """Import a package of the extra ``onnx``.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"{flag} needs {name} ({error}). Install it: pip install 'megabert[onnx]'") from None
+
+
+class Graph(nn.Module):
+    """A model of transformers whose results are a tuple of tensors, and are pooled if it gives vectors."""
+
+    def __init__(self, model: nn.Module, kind: VectorKind | None) -> None:
+        super().__init__()
+        self.model: Any = model
+        self.kind = kind
+        self.output_names: tuple[str, ...] = ()
+        """Names of the results, in their order."""
+        with torch.inference_mode():
+            results = self._results(self.sample())
+        self.output_names = tuple(results)
+
+    def sample(self, batch: int = SAMPLE[0], length: int = SAMPLE[1]) -> dict[str, Tensor]:
+        """Return inputs in which every text but the first one is padded, the last one most.
+
+        Returns:
+            ``input_ids``, ``attention_mask`` and, if the model has segments, ``token_type_ids``, int64 of shape
+            (B, S), or (B, C, S) for multiple choice.
+        """
+        config: Any = self.model.config
+        shape = (batch, 2, length) if type(self.model).__name__.endswith("MultipleChoice") else (batch, length)
+        steps = torch.arange(torch.Size(shape).numel()).reshape(shape)
+        # Multiples of a prime beyond any vocabulary: neighbours differ, and every run has the same ids.
+        ids = (steps * 16_777_259 + 5) % config.vocab_size
+        kept = length - torch.arange(batch) * (length - 1) // max(1, batch)
+        mask = (torch.arange(length) < kept.reshape(-1, *[1] * (len(shape) - 1))).expand(shape).long()
+        ids = torch.where(mask.bool(), ids, config.pad_token_id or 0)
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if (getattr(config, "type_vocab_size", 0) or 0) > 1:
+            inputs["token_type_ids"] = (torch.arange(length) >= length // 2).expand(shape).long() * mask
+        return inputs
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return the results that ``output_names`` names."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        return tuple(self._results(inputs).values())
+
+    def _results(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        output = self.model(**inputs, return_dict=True)
+        if self.kind is None:
+            return {name: value for name, value in output.items() if isinstance(value, Tensor)}
+        hidden_BSD = output.last_hidden_state
+        if self.kind == "colbert":
+            return {"token_embeddings": nn.functional.normalize(hidden_BSD, dim=-1)}
+        if self.kind == "cls":
+            return {"last_hidden_state": hidden_BSD, "sentence_embedding": hidden_BSD[:, 0]}
+        mask_BS1 = inputs["attention_mask"].unsqueeze(-1).to(hidden_BSD.dtype)
+        return {
+            "last_hidden_state": hidden_BSD,
+            "sentence_embedding": (hidden_BSD * mask_BS1).sum(1) / mask_BS1.sum(1),
+        }
+
+
+@takes_paths
+def load_graph(folder: Path, kind: VectorKind | None, *, flag: str) -> Graph:
+    """Load an exported folder as transformers does, in float32 on the CPU.
+
+    Args:
+        folder: The folder.
+        kind: Vectors that the bare encoder gives; None takes the class of config.json, with its heads.
+        flag: The flag that needs it, for the message.
+
+    Raises:
+        ConfigError: transformers is not installed, or has no such class.
+    """
+    transformers = library("transformers", flag)
+    name = "AutoModel" if kind else read_object(folder / "config.json")["architectures"][0]
+    with _quiet():
+        if not hasattr(transformers, name):
+            raise ConfigError(
+                f"{folder}: transformers {transformers.__version__} has no class {name}. Install a version that has it."
+            )
+        model = getattr(transformers, name).from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    return Graph(model.eval(), kind)
+
+
+@takes_paths
+def write_onnx(folder: Path, kind: VectorKind | None) -> None:
+    """Add the ONNX form to a folder with an exported model; for ``kind`` see `load_graph`.
+
+    Raises:
+        ConfigError: A package of the extra ``onnx`` is not installed.
+    """
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        library(name, "--onnx")
+    graph = load_graph(folder, kind, flag="--onnx")
+    inputs = graph.sample()
+    axes = ("batch", "choices", "length") if inputs["input_ids"].dim() == 3 else ("batch", "length")
+    with _quiet(), torch.inference_mode():
+        program = torch.onnx.export(
+            graph,
+            kwargs=inputs,
+            dynamo=True,
+            dynamic_shapes={name: dict(enumerate(axes)) for name in inputs},
+            input_names=list(inputs),
+            output_names=list(graph.output_names),
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None
+    (folder / ONNX_FILE).parent.mkdir()
+    program.save(str(folder / ONNX_FILE))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the progress bars, warnings and advice of the libraries off the terminal."""
+    transformers = import_module("transformers")
+    level, levels = transformers.logging.get_verbosity(), {name: logging.getLogger(name).level for name in CHATTY}
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        transformers.logging.enable_progress_bar()
+        for name, before in levels.items():
+            logging.getLogger(name).setLevel(before)

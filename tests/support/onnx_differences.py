@@ -1,0 +1,24 @@
+"""The ONNX form of a model with random weights, compared with transformers' class in onnxruntime."""
+
+from pathlib import Path
+
+import onnxruntime
+
+from megabert.export.check_forms import largest_difference, onnx_run, torch_run
+from megabert.export.forms import Forms
+from megabert.export.onnx_graph import ONNX_FILE, load_graph
+from megabert.export.run_folder import export_again
+from megabert.export.sentence_modules import VectorKind
+
+
+def onnx_difference(source: Path, folder: Path, kind: VectorKind | None, sizes: list[tuple[int, int]]) -> float:
+    """Export a folder once more with its ONNX form, and return its largest difference over batches and lengths."""
+    export_again(source, folder, Forms(vectors=kind, has_onnx=True))
+    graph = load_graph(folder, kind, flag="--check")
+    results = torch_run(graph)(graph.sample(3, 9))
+    assert all(value.std() > 0.01 for value in results if value.shape[-1] > 1)
+    session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == list(graph.output_names)
+    for given in session.get_inputs():
+        assert (given.shape[0], given.shape[-1]) == ("batch", "length")
+    return largest_difference(torch_run(graph), onnx_run(folder), graph, sizes)
