@@ -78,11 +78,12 @@ def run(options: Namespace) -> int:
         # A proof begins with what differs between nodes: on ranks that do not meet, nothing else can run.
         is_quick = options.quick or options.prove
         findings, measured = examine(options.run_dir, device=options.device, is_quick=is_quick), None
-        if config is not None and is_fit(findings) and not stop.received:
+        # Every rank enters it, whether a signal has come to this one or not: the others would wait for it.
+        if config is not None and is_fit(findings):
             from megabert.doctor.proof import prove
             from megabert.json_files import to_json
 
-            proof = prove(config, options.run_dir, device=options.device)
+            proof = prove(config, options.run_dir, device=options.device, is_stopped=lambda: stop.received is not None)
             findings, measured = [*findings, *proof.findings], proof.measured and to_json(proof.measured)
     if own_rank() != "0":
         return 0  # rank 0 has the verdict; another rank's bad exit would end it before it is printed

@@ -8,7 +8,7 @@ import contextlib
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -60,13 +60,20 @@ class Proof:
 
 
 @takes_paths
-def prove(config: RunConfig, run_dir: Path, *, device: Literal["auto", "cpu", "cuda"] = "auto") -> Proof:
+def prove(
+    config: RunConfig,
+    run_dir: Path,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Proof:
     """Check and measure on this process, or on all ranks of the job that it is part of.
 
     Args:
         config: A run's configuration: its model, precision, lengths, optimizer, engine and shards, if it names any.
         run_dir: Where the run would write; it need not exist.
         device: Device of the run.
+        is_stopped: Whether this rank has been asked to stop; if any rank has before the checks begin, none runs them.
 
     Raises:
         ConfigError: The configuration cannot run here.
@@ -74,11 +81,15 @@ def prove(config: RunConfig, run_dir: Path, *, device: Literal["auto", "cpu", "c
     """
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
-        return prove_in(world, config, run_dir)
+        return prove_in(world, config, run_dir, is_stopped=is_stopped)
 
 
-def prove_in(world: World, config: RunConfig, run_dir: Path) -> Proof:
+def prove_in(
+    world: World, config: RunConfig, run_dir: Path, *, is_stopped: Callable[[], bool] = lambda: False
+) -> Proof:
     """Do what `prove` does in a world that is entered already."""
+    if any(world.gather(is_stopped())):
+        return Proof([], None)
     refuse_fp16_on_cpu(config.precision, world.device)
     config = run_on_all_ranks(world, lambda: resolve(config, world.device))
     set_matmul_precision()

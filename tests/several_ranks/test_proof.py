@@ -69,6 +69,15 @@ def whole_proof(world, config, run_dir) -> tuple[list[Finding], MeasuredRates | 
     return done.findings, done.measured
 
 
+def test_signal_that_one_rank_has_seen_keeps_all_from_the_checks(workers, tmp_path):
+    assert workers(2).run(stopped_on_rank_1, narrow(), tmp_path) == [([], None)] * 2
+
+
+def stopped_on_rank_1(world, config, run_dir):
+    done = prove_in(world, config, run_dir, is_stopped=lambda: world.rank == 1)
+    return done.findings, done.measured
+
+
 def test_wrong_kernel_is_named_with_its_error(monkeypatch):
     config, exact = narrow(), functional.gelu
     monkeypatch.setattr(
