@@ -8,15 +8,15 @@ from megabert.distributed.process_group import World, raise_everywhere, run_on_a
 from megabert.engine.build import DTYPES
 from megabert.errors import ConfigError
 from megabert.observability.logs import logger
-from megabert.ops.backend import forget_disproved
-from megabert.ops.proof.first_run import cases_of, find_failures, settle
+from megabert.ops.backend import BACKEND_TABLES, forget_disproved, obstacles_of
+from megabert.ops.proof.first_run import agree, cases_of, find_failures, settle
 from megabert.ops.triton_support.tuned_tiles import use_file
 
 
 def prove_ops(
     model: ModelConfig, ops: OpsConfig, world: World, *, lengths: Sequence[int], precision: Precision, has_lamb: bool
 ) -> tuple[str, ...]:
-    """Prove the backends that a model may use; every rank calls it.
+    """Prove the backends that a model may use, and let all ranks use the same; every rank calls it.
 
     Args:
         model: The model, its vocabulary known; an ELECTRA's generator is proven as well.
@@ -39,11 +39,17 @@ def prove_ops(
         raise_everywhere(world, ConfigError(message))
     if sha256:
         logger.info("tile sizes: %s, SHA-256 %s", ops.tile_sizes, sha256)
-    if ops.unproven == "trust":
-        forget_disproved()
-        return ()
     models = [model] if model.generator_size is None else [model, model.generator()]
     requested = {op: name for op, name in ops.backends.items() if has_lamb or op != "lamb"}
     cases = cases_of(models, lengths, DTYPES[precision])
-    failures = world.gather(run_on_all_ranks(world, lambda: find_failures(cases, requested, world.device)))
-    return run_on_all_ranks(world, lambda: settle(failures, requested, unproven=ops.unproven, device=world.device))
+    replaced: tuple[str, ...] = ()
+    if ops.unproven == "trust":
+        forget_disproved()
+    else:
+        failures = world.gather(run_on_all_ranks(world, lambda: find_failures(cases, requested, world.device)))
+        replaced = run_on_all_ranks(
+            world, lambda: settle(failures, requested, unproven=ops.unproven, device=world.device)
+        )
+    used = sorted({op for op, _ in cases} & BACKEND_TABLES.keys())
+    obstacles = world.gather({op: obstacles_of(op, world.device.type) for op in used})
+    return replaced + agree(obstacles, requested)

@@ -122,7 +122,12 @@ def backends_of(op: str) -> tuple[Backend, ...]:
 
 def usable_backends(op: str, device: str) -> list[str]:
     """Return the names of the backends of an op that can run on a device type, best first."""
-    return [backend.name for backend in backends_of(op) if _obstacle(backend, device) is None]
+    return [name for name, obstacle in obstacles_of(op, device).items() if obstacle is None]
+
+
+def obstacles_of(op: str, device: str) -> dict[str, str | None]:
+    """Return for each backend of an op, best first, why it cannot run on a device type; None if it can."""
+    return {backend.name: _obstacle(backend, device) for backend in backends_of(op)}
 
 
 def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:

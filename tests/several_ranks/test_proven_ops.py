@@ -47,6 +47,17 @@ def outcome(world, folder, ops):
     return result
 
 
+def proof_with_a_kernel_that_rank_1_cannot_run(world, folder, unproven):
+    obstacle = {0: None, 1: "Triton needs a C compiler"}[world.rank]
+    tables = api.BACKENDS
+    api.BACKENDS = (Backend("planted", api.bias_gelu_torch, lambda device: obstacle), *tables)
+    try:
+        return outcome(world, folder, OpsConfig(unproven=unproven))
+    finally:
+        api.BACKENDS = tables
+        forget_disproved()
+
+
 def proof_with_files(world, folder, contents):
     """Each rank reads a file of its own, as two nodes do; None: it is not there."""
     path = folder / f"node{world.rank}" / "tiles.json"
@@ -69,6 +80,16 @@ def test_refuse_ends_both_ranks(workers, tmp_path):
     first, second = workers(2).run(proof_with_a_wrong_kernel_on_rank_1, tmp_path, "refuse")
     assert first == second
     assert first.startswith("ops.bias_gelu: planted differs from the op's definition")
+
+
+@pytest.mark.parametrize("unproven", ["fallback", "trust"])
+def test_a_kernel_that_cannot_run_on_one_rank_runs_on_none(workers, tmp_path, unproven):
+    first, second = workers(2).run(proof_with_a_kernel_that_rank_1_cannot_run, tmp_path, unproven)
+    sentence = (
+        "ops.bias_gelu: torch takes the place of planted, which cannot run everywhere: "
+        "Triton needs a C compiler, on rank 1"
+    )
+    assert first == second == ((sentence,), "torch")
 
 
 TILES = {"bias_gelu 48": (8, 256, 4, 1)}

@@ -94,6 +94,35 @@ def settle(
     return tuple(sentences)
 
 
+def agree(
+    obstacles_by_rank: Sequence[Mapping[str, Mapping[str, str | None]]], requested: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Let ``auto`` choose the same backend on every rank: one that cannot run on some rank runs on none.
+
+    Args:
+        obstacles_by_rank: For each rank and op what ``backend.obstacles_of`` returns.
+        requested: The configuration's choice of backend by setting.
+
+    Returns:
+        A sentence for each op whose backend would have differed between ranks; also logged as a warning.
+    """
+    sentences = []
+    for op, backends in obstacles_by_rank[0].items():
+        columns = [obstacles[op] for obstacles in obstacles_by_rank]
+        first_choices = {next(name for name in backends if column[name] is None) for column in columns}
+        if _asked(op, requested) != "auto" or len(first_choices) == 1:
+            continue
+        common = next(name for name in backends if all(column[name] is None for column in columns))
+        for name in first_choices - {common}:
+            reason = next(
+                f"{column[name]}, on rank {rank}" for rank, column in enumerate(columns) if column[name] is not None
+            )
+            disprove(op, name, reason)
+            sentences.append(f"{_label(op)}: {common} takes the place of {name}, which cannot run everywhere: {reason}")
+            logger.warning("%s", sentences[-1])
+    return tuple(sentences)
+
+
 def _asked(op: str, requested: Mapping[str, str]) -> str:
     """Return the backend that the configuration names, or ``auto``."""
     setting = SETTINGS.get(op, op)
