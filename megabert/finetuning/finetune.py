@@ -138,7 +138,7 @@ def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
     share_host(world)
     precision = resolve_precision(config.precision, world.device)
     lengths = [kind.max_seq_length]
-    prove_ops(prepared.model, config.ops, world, lengths=lengths, precision=precision, has_lamb=False)
+    replaced = prove_ops(prepared.model, config.ops, world, lengths=lengths, precision=precision, has_lamb=False)
     model, given, kept = _build_model(prepared, world)
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
@@ -167,10 +167,20 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
         }
         start_over(engine, start | drawn)
         engine.load_state(first_state)
-        _train_seed(trainer, prepared, seed, seed_folder(output_dir, seed), kept)
+        _train_seed(trainer, prepared, seed, seed_folder(output_dir, seed), kept, replaced_ops=replaced)
+    for sentence in replaced:  # once more, where the end of the log is read
+        logger.warning("%s", sentence)
 
 
-def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Path, kept: Mapping[str, Tensor]) -> None:
+def _train_seed(
+    trainer: TaskTrainer,
+    prepared: Prepared,
+    seed: int,
+    folder: Path,
+    kept: Mapping[str, Tensor],
+    *,
+    replaced_ops: tuple[str, ...],
+) -> None:
     """Train one seed, score every evaluation set with its best weights, and write predictions, model and result."""
     world = trainer.world
     run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
@@ -190,6 +200,7 @@ def _train_seed(trainer: TaskTrainer, prepared: Prepared, seed: int, folder: Pat
     def write() -> None:
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
+        content["replaced_ops"] = list(replaced_ops)
         atomic_write(folder / RESULT_NAME, json.dumps(content, indent=2) + "\n")
 
     run_on_main_rank(world, write)

@@ -97,9 +97,9 @@ _TABLE = [
     Task("squad", "answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
     Task("squad2", "answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SPANS, may_be_unanswerable=True),
     # Anybody's own data.
-    Task("classification", "a label for a text or a pair, out of any TSV, CSV, JSON Lines or Parquet"),
+    Task("classification", "a label for a text or a pair: TSV, CSV, JSON Lines, Parquet"),
     Task("regression", "a number instead of a label", **_NUMBER),
-    Task("tagging", "tags of tokens in BIO: CoNLL columns, or JSON Lines with lists", **_TAGS),
+    Task("tagging", "tags of tokens in BIO: CoNLL columns or lists in JSON Lines", **_TAGS),
 ]
 
 TASKS: dict[str, Task] = {task.name: task for task in _TABLE}
