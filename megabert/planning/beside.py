@@ -8,7 +8,7 @@ from typing import Any
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint
 from megabert.config.run import RunConfig
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.observability.measured import MeasuredRates, read_measured
 from megabert.observability.metrics import read_metrics
 from megabert.path_arguments import takes_paths
@@ -34,14 +34,19 @@ def render_beside(config: RunConfig, measured: MeasuredRates, rows: Sequence[Map
         config: The run's resolved configuration.
         measured: Rates of the machines that it ran on.
         rows: Its metrics.
-        ranks: Its number of ranks; the nodes have as many as the measured ones had, or all of them.
+        ranks: Its number of ranks, on as few nodes as the measured ones allow, each with equally many.
 
     Raises:
         CheckpointError: The run has logged no step after a phase's first one.
         ConfigError: These rates are of another model or of other ranks.
     """
-    per_node = min(ranks, measured.ranks_per_node)
-    cluster = measured_cluster(measured, nodes=-(-ranks // per_node), gpus_per_node=per_node)
+    nodes = -(-ranks // measured.ranks_per_node)
+    if ranks % nodes:
+        raise ConfigError(
+            f"--measured: the run has {ranks} ranks, which {nodes} nodes of {measured.ranks_per_node} ranks, as they "
+            "were measured, cannot share equally. Measure on the run's own nodes: megabert doctor --prove --save."
+        )
+    cluster = measured_cluster(measured, nodes=nodes, gpus_per_node=ranks // nodes)
     table: list[tuple[str, ...]] = []
     for index, phase in enumerate(estimate(config, cluster, measured=measured).phases):
         # The first row of a phase has loops and kernels that were compiled, and files that were opened.

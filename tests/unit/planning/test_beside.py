@@ -5,7 +5,7 @@ from support.measured_rates import measured_debug
 from support.run_folders import train_row
 
 from megabert.config.loading import load_run_config
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.planning.beside import measured_parts, parts_of, render_beside
 from megabert.planning.step_time import StepTime
 
@@ -38,3 +38,10 @@ def test_first_row_of_a_phase_is_left_out_and_phases_without_rows_too():
 def test_run_without_a_second_row_is_told_so():
     with pytest.raises(CheckpointError, match="no step after a phase's first one"):
         render_beside(load_run_config("debug"), measured_debug(), [row(1, 1.0, 1.0)], ranks=2)
+
+
+def test_ranks_that_the_nodes_cannot_share_equally_are_refused():
+    rows, measured = [row(2, 1.0, 1.0)], measured_debug()
+    ranks = 2 * measured.ranks_per_node + 1
+    with pytest.raises(ConfigError, match=rf"the run has {ranks} ranks, which 3 nodes of {measured.ranks_per_node}"):
+        render_beside(load_run_config("debug"), measured, rows, ranks=ranks)
