@@ -4,6 +4,8 @@ A file that was cut, edited by hand or written by another program must end in a 
 and the remedy. pydantic does the checking, so that a dataclass's annotations are the description of the format.
 """
 
+import json
+import math
 from collections.abc import Iterator
 from functools import cache
 from io import TextIOWrapper
@@ -101,6 +103,19 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
         ) from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
+
+
+def dumped(value: Any) -> str:
+    """Return plain values as indented JSON; a number that is not finite, which JSON does not know, becomes null."""
+    return json.dumps(_finite(value), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_json(value: Any) -> Any:

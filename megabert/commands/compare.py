@@ -15,11 +15,11 @@ Examples:
   megabert compare runs/mrpc runs/mrpc-longer --examples 20
 """
 
-import json
 from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser, bounded, number, positive, refuse_flags
+from megabert.json_files import dumped
 
 EXIT_DIFFERENT = 6
 """Exit code of runs that differ. diff's 1 is a bug's here."""
@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
         tags = {tag.tag: {"first": tag.first, "largest": tag.largest, "steps": tag.steps} for tag in runs.tags}
         are_equal, text = runs.are_equal, render_comparison(runs)
         report = {"equal": are_equal, "config": runs.config, "tags": tags, "one_sided": runs.one_sided}
-    print(json.dumps(report, indent=2) if options.json else text)
+    print(dumped(report) if options.json else text)
     return 0 if are_equal else EXIT_DIFFERENT
 
 
@@ -74,7 +74,7 @@ def _compare_with_curves(options: Namespace) -> int:
     track = compare_with_curves(options.first, None if options.second == REFERENCE else options.second)
     if options.png:
         refuse_input(options.png, options.second, *(path for path in options.first.iterdir() if path.suffix != ".png"))
-    print(json.dumps(track_as_dict(track), indent=2) if options.json else render_track(track))
+    print(dumped(track_as_dict(track)) if options.json else render_track(track))
     if options.png:
         from megabert.reports.curves import draw_track
 

@@ -51,6 +51,14 @@ def test_tolerance_and_json(runs, capsys):
     assert report["tags"]["train/loss"]["first"] is None
 
 
+def test_number_that_is_not_finite_is_null_in_json(tmp_path, capsys):
+    a = write_run(tmp_path / "a", rows(8.0, float("nan")))
+    b = write_run(tmp_path / "b", rows(8.0, 7.0))
+    assert main(["compare", str(a), str(b), "--json"]) == 6
+    report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
+    assert report["tags"]["train/loss"]["first"] == [2, None, 7.0]
+
+
 def test_run_that_is_shorter_is_not_equal(tmp_path, capsys):
     a = write_run(tmp_path / "a", rows(8.0, 7.0))
     b = write_run(tmp_path / "b", rows(8.0))
