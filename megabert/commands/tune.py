@@ -45,7 +45,7 @@ def run(options: Namespace) -> int:
 
         from megabert.engine.build import DTYPES, resolve_precision
         from megabert.ops.backend import triton_obstacle
-        from megabert.ops.proof.table import Shapes
+        from megabert.ops.proof.first_run import cases_of
         from megabert.ops.proof.tuning import tune
         from megabert.planning.estimate import DEFAULT_VOCAB_SIZE
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,7 +56,8 @@ def run(options: Namespace) -> int:
     size = DEFAULT_VOCAB_SIZE if config.model.vocab_size == "auto" else config.model.vocab_size
     model = replace(config.model, vocab_size=size)
     lengths = sorted({phase.max_seq_length for phase in config.phases})
-    cases = [Shapes.of_model(model, length=length, dtype=dtype) for length in lengths]
+    models = [model] if model.generator_size is None else [model, model.generator()]
+    cases = cases_of(models, lengths, dtype)
     rows = []
     try:
         for found in tune(cases, device, options.save, tokens=options.tokens, minutes=options.minutes):

@@ -60,7 +60,7 @@ class TunedLaunch(NamedTuple):
 
 @takes_paths
 def tune(
-    cases: Sequence[Shapes],
+    cases: Sequence[tuple[str, Shapes]],
     device: torch.device,
     path: Path,
     *,
@@ -72,7 +72,7 @@ def tune(
     """Measure every launch that the file does not have yet, write the file after each, and yield the outcome.
 
     Args:
-        cases: Shapes of the models that are trained, one for each length.
+        cases: Ops of the models that are trained and their shapes, as ``first_run.cases_of`` returns them.
         device: The device, whose launches are tuned.
         path: The file; one of this device and this code is continued.
         tokens: Packed tokens of a timed call.
@@ -87,8 +87,8 @@ def tune(
     use({})
     content = read_tiles(path, device) if path.exists() else TunedTiles(tiles={}, ms={}, **identity(device))
     deadline, measure = now() + 60 * minutes, time_ms or functools.partial(median_ms, device=device)
-    for shapes in cases:
-        for op, problem in timed_problems(shapes, tokens, torch.Generator(device).manual_seed(0)):
+    for op, shapes in cases:
+        for problem in timed_problems(op, shapes, tokens, torch.Generator(device).manual_seed(0)):
             call = prepared(problem, shapes.dtype)
             asked_for()
             call()  # compiles; an error of the committed tiles is the user's to see
@@ -170,25 +170,27 @@ def may_fit(name: str, sizes: Sizes, *, head_width: int, device: torch.device) -
     return min(rows, columns) >= 16 and 2 * head_width * (2 * stages * inner + outer) <= limit
 
 
-def timed_problems(shapes: Shapes, tokens: int, generator: torch.Generator) -> Iterator[tuple[str, Problem]]:
-    """Yield an op and a problem of many tokens for each kind of launch that has tiles."""
+def timed_problems(op: str, shapes: Shapes, tokens: int, generator: torch.Generator) -> Iterator[Problem]:
+    """Yield a problem of many tokens for each kind of launch of an op that has tiles."""
     heads = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
     lengths = [shapes.length] * max(1, tokens // shapes.length)
-    if shapes.attention == "windowed":
-        yield "layer_norm", problems.add_layer_norm_problem((tokens, shapes.hidden), generator)
+    if op == "layer_norm" and shapes.attention == "windowed":
+        yield problems.add_layer_norm_problem((tokens, shapes.hidden), generator)
+    elif op == "layer_norm":
+        extras = ("bias", "dropout", "residual", "twice")
+        yield problems.layer_norm_problem((tokens, shapes.hidden), generator, extras=extras)
+    elif op == "attention":
+        yield problems.attention_problem(lengths, generator, **heads)
+    elif op == "rotary_attention":
         for reach in (None, shapes.reach):
             options: dict[str, Any] = {**heads, "reach": reach, "dropout": 0.0}
-            yield "rotary_attention", problems.rotary_attention_problem(lengths, generator, **options)
-        gelu, make = "gated_gelu", problems.gated_gelu_problem
-    else:
-        extras = ("bias", "dropout", "residual", "twice")
-        yield "layer_norm", problems.layer_norm_problem((tokens, shapes.hidden), generator, extras=extras)
-        if shapes.attention == "dense":
-            yield "attention", problems.attention_problem(lengths, generator, **heads)
-        gelu, make = "bias_gelu", problems.bias_gelu_problem
-    yield gelu, make((tokens, shapes.intermediate), generator, approximate=shapes.is_approximate)
-    rows, padded = max(8, tokens // 8), -(-shapes.classes // 64) * 64
-    yield "cross_entropy", problems.cross_entropy_problem((rows, padded), generator, classes=shapes.classes)
+            yield problems.rotary_attention_problem(lengths, generator, **options)
+    elif op in ("bias_gelu", "gated_gelu"):
+        make = problems.bias_gelu_problem if op == "bias_gelu" else problems.gated_gelu_problem
+        yield make((tokens, shapes.intermediate), generator, approximate=shapes.is_approximate)
+    elif op == "cross_entropy":
+        rows, padded = max(8, tokens // 8), -(-shapes.classes // 64) * 64
+        yield problems.cross_entropy_problem((rows, padded), generator, classes=shapes.classes)
 
 
 def prepared(problem: Problem, dtype: torch.dtype) -> Call:

@@ -23,6 +23,23 @@ if FOR_NUMPY_2_4:
     _patch_for_numpy_2_4()
 
 
+def narrow_shapes(dtype):
+    """Return a narrow BERT's shapes: what interprets Triton's kernels is slow."""
+    from megabert.ops.proof.table import Shapes
+
+    return Shapes(
+        attention="dense",
+        hidden=16,
+        heads=1,
+        intermediate=24,
+        classes=90,
+        length=16,
+        reach=1,
+        is_approximate=False,
+        dtype=dtype,
+    )
+
+
 @pytest.fixture
 def assert_close():
     from megabert.ops.proof.problem import errors

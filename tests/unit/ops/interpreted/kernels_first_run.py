@@ -3,25 +3,15 @@
 import pytest
 import torch
 import triton.language as tl
+from unit.ops.interpreted.conftest import narrow_shapes
 
 from megabert.ops.attention.dense import triton as dense
 from megabert.ops.backend import forget_disproved, usable_backends
 from megabert.ops.proof.first_run import find_failures, settle
-from megabert.ops.proof.table import Shapes
 from megabert.ops.triton_support import device_functions
 
 CPU = torch.device("cpu")
-SHAPES = Shapes(
-    attention="dense",
-    hidden=16,
-    heads=1,
-    intermediate=24,
-    classes=90,
-    length=16,
-    reach=1,
-    is_approximate=False,
-    dtype=torch.float32,
-)
+SHAPES = narrow_shapes(torch.float32)
 AUTO = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), "auto")
 CASES = [(op, SHAPES) for op in SHAPES.ops if op != "lamb"]
 

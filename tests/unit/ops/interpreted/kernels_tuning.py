@@ -5,26 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from unit.ops.interpreted.conftest import narrow_shapes
 
 from megabert.errors import ConfigError
 from megabert.ops.proof import tuning
-from megabert.ops.proof.table import Shapes
 from megabert.ops.proof.tuning import tune
 from megabert.ops.triton_support import tuned_tiles
 from megabert.ops.triton_support.tile_sizes import attention_tiles, layer_norm_tiles
 
 CPU = torch.device("cpu")
-SHAPES = Shapes(
-    attention="dense",
-    hidden=16,
-    heads=1,
-    intermediate=24,
-    classes=90,
-    length=16,
-    reach=1,
-    is_approximate=False,
-    dtype=torch.float16,
-)
+SHAPES = narrow_shapes(torch.float16)
 PREFERRED = {"layer_norm forward 16": (64, 16, 1, 1), "attention forward 16 16": (64, 32, 4, 2)}
 
 
@@ -42,7 +32,7 @@ def fake_ms(call):
 
 def tuned(path, **options):
     given = {"tokens": 16, "minutes": 5.0, "time_ms": fake_ms, **options}
-    return {found.name: found for found in tune([SHAPES], CPU, path, **given)}
+    return {found.name: found for found in tune([(op, SHAPES) for op in SHAPES.ops], CPU, path, **given)}
 
 
 def test_faster_tiles_are_written_and_used_by_their_file(tmp_path):
