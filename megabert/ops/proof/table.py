@@ -14,7 +14,7 @@ backend=...)`` returns the error of the result and of each gradient. Problems na
 tolerance of 0: dropout's masks of the forward and the backward pass against plain torch on the CPU, bit for bit.
 
 Widths, heads, classes, dtype and the longest sequence are the run's, because they decide which kernels run; tokens are
-few. Sequences end at 512 tokens, above which the kernels are the same.
+few. Sequences end at LONGEST_IN_PARTS + 1 tokens, above which the kernels are the same.
 """
 
 import functools
@@ -30,7 +30,7 @@ from megabert.config.model import ModelConfig
 from megabert.ops.backend import ATTENTION_OPS
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import Problem, errors
-from megabert.ops.triton_support.tile_sizes import LONGEST, WAVES, multiprocessors_of
+from megabert.ops.triton_support.tile_sizes import LONGEST_IN_PARTS, WAVES, multiprocessors_of
 
 Problems = dict[str, Problem]
 LAYER_NORM_EXTRAS = (
@@ -81,7 +81,7 @@ class Shapes:
             heads=model.num_attention_heads,
             intermediate=model.intermediate_size,
             classes=model.vocab_size,
-            length=min(length, LONGEST),
+            length=min(length, LONGEST_IN_PARTS + 1),
             reach=model.reach if model.attention_kind == "windowed" else 1,
             is_approximate=model.hidden_act == "gelu_new",
             dtype=dtype,

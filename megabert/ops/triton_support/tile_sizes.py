@@ -235,6 +235,12 @@ WAVES = 2
 """Programs per multiprocessor from which on they may be long: with fewer, half of the card could wait for the rest."""
 
 
+LONGEST_IN_PARTS = 1024
+"""Length up to which each tile of keys may write a part of attention's dQ, 4 bytes per number. The parts of 64 tiles,
+at 8,192 tokens, would take 8.6 GB for 32,768 tokens of BERT-Large. Above this length a program takes all tiles of a
+head, whatever the grid, and even if it spills registers."""
+
+
 def fills_card(programs: int, device: torch.device) -> bool:
     """Return whether so many long programs, one at a time on a multiprocessor, keep a device busy."""
     return programs >= WAVES * multiprocessors_of(device)

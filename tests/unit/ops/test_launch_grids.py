@@ -17,6 +17,7 @@ from megabert.ops.cross_entropy.triton import cross_entropy_triton
 from megabert.ops.dropout import Dropout
 from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.triton_support import tile_sizes
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton
 
 TOKENS, HEADS = 1_200_000, 16
@@ -65,3 +66,21 @@ def test_sequences_next_to_a_long_one_launch_as_many_programs_as_they_have_tiles
         out.backward(torch.empty_like(out))
     assert {name for name, _ in launches} >= {"rotary_turn", "rotary_attention_backward_keys"}
     assert max(grid[0] for _, grid in launches) == 16_384 // 64 + 40  # of 64 tokens each, one more for each sequence
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0)])
+def test_scratch_of_attention_does_not_grow_with_the_longest_sequence(monkeypatch, capability):
+    numbers = []
+    monkeypatch.setattr(
+        JITFunction,
+        "run",
+        lambda kernel, *given, **_: numbers.append(max(one.numel() for one in given if isinstance(one, torch.Tensor))),
+    )
+    monkeypatch.setattr(tile_sizes, "ASSUMED", capability)
+    tile_sizes.capability_of.cache_clear()
+    for length in (512, 8192):
+        cu_seqlens = meta(32_768 // length + 1, dtype=torch.int32)
+        out = attention_triton(meta(32_768, 3 * 1024), DenseSequences(cu_seqlens, length), num_heads=16)
+        out.backward(torch.empty_like(out))
+    tile_sizes.capability_of.cache_clear()
+    assert max(numbers) <= 8 * 32_768 * 1024

@@ -10,7 +10,8 @@ A program takes COLUMNS keys at a time and walks over all queries. Its share of 
 
 - IS_WHOLE: COLUMNS are all keys of a head, so delta and dQ are complete in one tile.
 - IS_RUNNING: one program per sequence and head takes tile after tile, and the sum of dQ so far waits in float32 scratch
-  of its own, 128 KiB for 512 queries, which stays in the cache. For grids that fill the card this way.
+  of its own, 128 KiB for 512 queries, which stays in the cache. For grids that fill the card this way, and for
+  sequences above LONGEST_IN_PARTS.
 - Else a program takes one tile and writes its part of dQ to float32 scratch; ``attention_sum_tiles`` adds up the parts
   in the order of tiles. The sums equal IS_RUNNING's, bit for bit. No kernel has atomics, so results repeat.
 

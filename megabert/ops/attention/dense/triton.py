@@ -17,7 +17,14 @@ from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.input_checks import require_heads
-from megabert.ops.triton_support.tile_sizes import Tiles, attention_tiles, capability_of, fills_card, power_of_two
+from megabert.ops.triton_support.tile_sizes import (
+    LONGEST_IN_PARTS,
+    Tiles,
+    attention_tiles,
+    capability_of,
+    fills_card,
+    power_of_two,
+)
 
 LOG2_E = 1.4426950408889634
 
@@ -76,7 +83,8 @@ class _Attention(torch.autograd.Function):
         tokens, width = grad_TD.shape
         head_width, sequences = width // num_heads, cu_seqlens.numel() - 1
         threshold, scale = threshold_and_scale(dropout)
-        is_running = tiles.may_run and fills_card(sequences * num_heads, qkv_TC.device)
+        is_full = tiles.may_run and fills_card(sequences * num_heads, qkv_TC.device)
+        is_running = is_full or max_seqlen > LONGEST_IN_PARTS
         key_tiles = 1 if is_running else max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
         dqkv_TC = torch.empty_like(qkv_TC)
         biases_2BD = None
