@@ -73,6 +73,15 @@ def test_two_seeds_learn_and_print_their_table(finished):
     assert losses(out / "seed_5") != losses(out / "seed_6")
 
 
+def test_result_names_the_ops_that_were_replaced(finished, glue, model_dir, tmp_path, monkeypatch):
+    assert json.loads((finished[0] / "seed_5" / "result.json").read_text())["replaced_ops"] == []
+    sentence = "ops.attention: torch takes the place of a kernel that is wrong here"
+    monkeypatch.setattr("megabert.finetuning.finetune.prove_ops", lambda *_, **__: (sentence,))
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir", str(tmp_path)]
+    assert main([*words, *FLAGS, "--epochs", "0.1"]) == 0
+    assert json.loads((tmp_path / "seed_5" / "result.json").read_text())["replaced_ops"] == [sentence]
+
+
 def test_predictions_have_their_source_and_are_those_of_transformers(finished, glue):
     out, _ = finished
     folder = out / "seed_5" / "model"
