@@ -12,15 +12,23 @@ from megabert.engine import engine
 from megabert.finetuning import batches, evaluate
 from megabert.finetuning.task_kinds.span import Span
 
-LABELS = 1
-TASKS = [*(("classification", family) for family in FAMILIES), ("squad", "bert"), ("squad", "modernbert")]
+LABELS = {"tagging": 2}
+"""Tensors that a micro-batch has beside pre-training's, if not one: tags have positions."""
+TASKS = [
+    *(("classification", family, 1) for family in FAMILIES),
+    ("classification", "bert", 2),
+    ("squad", "bert", 1),
+    ("squad", "modernbert", 2),
+    ("tagging", "bert", 1),
+    ("swag", "bert", 1),
+]
 
 
-@pytest.mark.parametrize(("task", "family"), TASKS)
-def test_second_epoch_waits_at_its_ends_and_nothing_races(task, family):
-    steps, evaluations = finetuning(task, family=family, world_size=2)
+@pytest.mark.parametrize(("task", "family", "stage"), TASKS)
+def test_second_epoch_waits_at_its_ends_and_nothing_races(task, family, stage):
+    steps, evaluations = finetuning(task, family=family, world_size=2, stage=stage)
     step, evaluation = steps[1], evaluations[1]
-    copies = {"copy from the host": (BATCH_TENSORS + LABELS) * MICRO_STEPS}
+    copies = {"copy from the host": (BATCH_TENSORS + LABELS.get(task, 1)) * MICRO_STEPS}
     for seen, number in ((step, 1), (evaluation, MICRO_STEPS)):
         assert dict(seen.faults) == {}
         assert dict(seen.async_copies) == copies
