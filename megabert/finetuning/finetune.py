@@ -1,7 +1,6 @@
 """A fine-tuning from settings to scores: one engine, one seed after the other, and their mean (``results``)."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -130,6 +129,8 @@ class ReadyTrainer(NamedTuple):
     """Names of the weights that the model was given, which do not depend on the seed."""
     kept: dict[str, Tensor]
     """The weights that no text reaches, which are written as they were."""
+    replaced_ops: tuple[str, ...]
+    """A sentence for each op whose kernel is wrong here and was replaced."""
 
 
 def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
@@ -143,14 +144,15 @@ def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
     batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
-    return ReadyTrainer(TaskTrainer(engine, kind, batcher, prepared.evaluation, world), start, given, kept)
+    trainer = TaskTrainer(engine, kind, batcher, prepared.evaluation, world)
+    return ReadyTrainer(trainer, start, given, kept, replaced)
 
 
 def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: World) -> None:
     """Build model and engine once, and train one seed after the other with them."""
     kind, config = prepared.kind, prepared.kind.config
-    trainer, start, given, kept = build_trainer(prepared, world)
-    engine = trainer.engine
+    ready = build_trainer(prepared, world)
+    engine = ready.trainer.engine
     # Each seed starts from the first weights, and from the optimizer and loss scale of a new engine.
     first_state = engine.state()
     # The log names the sizes and the ops in use.
@@ -162,27 +164,19 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
         # Weights that the model was given are the same for all seeds, the others are drawn.
         drawn = {
             name: initial_value(name, value.shape, seed=seed, config=prepared.model)
-            for name, value in start.items()
-            if name not in given
+            for name, value in ready.start.items()
+            if name not in ready.given
         }
-        start_over(engine, start | drawn)
+        start_over(engine, ready.start | drawn)
         engine.load_state(first_state)
-        _train_seed(trainer, prepared, seed, seed_folder(output_dir, seed), kept, replaced_ops=replaced)
-    for sentence in replaced:  # once more, where the end of the log is read
+        _train_seed(ready, prepared, seed, seed_folder(output_dir, seed))
+    for sentence in ready.replaced_ops:  # once more, where the end of the log is read
         logger.warning("%s", sentence)
 
 
-def _train_seed(
-    trainer: TaskTrainer,
-    prepared: Prepared,
-    seed: int,
-    folder: Path,
-    kept: Mapping[str, Tensor],
-    *,
-    replaced_ops: tuple[str, ...],
-) -> None:
+def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path) -> None:
     """Train one seed, score every evaluation set with its best weights, and write predictions, model and result."""
-    world = trainer.world
+    trainer, world = ready.trainer, ready.trainer.world
     run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
     training, best = trainer.run(seed, folder)
     # The first set was scored with these weights when they turned out best; the others are scored now.
@@ -195,12 +189,12 @@ def _train_seed(
             baseline[data.name] = prepared.kind.baseline(data.examples)
             written = prepared.kind.write(predictions, metrics[data.name], folder / f"predictions_{data.name}")
             files += [path.name for path in written]
-    state = {**whole_masters(trainer.engine, world), **kept}
+    state = {**whole_masters(trainer.engine, world), **ready.kept}
 
     def write() -> None:
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
-        content["replaced_ops"] = list(replaced_ops)
+        content["replaced_ops"] = list(ready.replaced_ops)
         atomic_write(folder / RESULT_NAME, json.dumps(content, indent=2) + "\n")
 
     run_on_main_rank(world, write)
