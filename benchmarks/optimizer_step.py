@@ -62,12 +62,15 @@ FREE = (
     "narrow",
     "transpose",
     "resolve_conj",
+    "device",
 )
-"""Operations without a kernel: they look at a tensor in another way, or allocate."""
+"""Operations without a kernel: they look at a tensor in another way, ask it something, or allocate."""
 PRODUCT = "mm"
 """An operation that is one kernel, whatever it calls on a CPU."""
 OVERWRITING = ("copy_", "zero_", "fill_")
 """Operations whose result does not depend on what was there."""
+GATHERING = ("embedding", "index_select", "gather")
+"""Operations that read some rows of their first tensor."""
 
 
 class Sum(nn.Module):
@@ -89,6 +92,23 @@ class Sum(nn.Module):
         return torch.stack([total(parameter).float() for parameter in self.parameters()]).sum()
 
 
+def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Return the bytes of the tensors that an operation of torch reads and writes; 0 if it has no kernel."""
+    name = function.overloadpacket.__name__
+    if function.is_view or name.startswith(FREE) or "c10d" in str(function):
+        return 0
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    written = args[0] if result is None else result  # operations on lists in place return nothing
+    made = [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
+    if name in GATHERING:  # of the first tensor it reads no more than it returns
+        given[0] = made[0]
+    moved = sum(leaf.nbytes for leaf in given + made)
+    known = {id(leaf) for leaf in given}
+    if name in OVERWRITING and any(id(leaf) in known for leaf in made):
+        moved -= given[0].nbytes  # it is written only
+    return moved
+
+
 class Bytes(TorchDispatchMode):
     """Adds up the bytes of the tensors that operations read and write."""
 
@@ -100,15 +120,7 @@ class Bytes(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
         result = function(*args, **(kwargs or {}))
-        name = function.overloadpacket.__name__
-        if not function.is_view and not name.startswith(FREE) and "c10d" not in str(function):
-            given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-            moved = sum(leaf.nbytes for leaf in given + made)
-            known = {id(leaf) for leaf in given}
-            if name in OVERWRITING and any(id(leaf) in known for leaf in made):
-                moved -= given[0].nbytes  # it is written only
-            self.add(name, moved)
+        self.add(function.overloadpacket.__name__, moved_bytes(function, args, kwargs, result))
         return result
 
     def add(self, name: str, moved: int) -> None:

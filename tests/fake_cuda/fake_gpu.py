@@ -75,8 +75,10 @@ def address(tensor: Tensor) -> int:
 
 
 @contextlib.contextmanager
-def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
-    """Put an H100 in the place of what cannot run without one."""
+def fake_gpu(
+    watch: Watch, world_size: int, *, capability: tuple[int, int] = (9, 0), multiprocessors: int = 132
+) -> Iterator[None]:
+    """Put a GPU, by default an H100, in the place of what cannot run without one."""
     reduction = gradient_reduction.GradientReduction
 
     def noted(method: Callable) -> Callable:
@@ -108,8 +110,10 @@ def fake_gpu(watch: Watch, world_size: int) -> Iterator[None]:
     patches = {
         # A launch is called with its kernel, and a collective with its bucket, like methods.
         (JITFunction, "run"): lambda kernel, *given, **rest: watch.launch(kernel, *given, **rest),
-        (torch.cuda, "get_device_capability"): lambda device=None: (9, 0),
-        (torch.cuda, "get_device_properties"): lambda device=None: SimpleNamespace(multi_processor_count=132),
+        (torch.cuda, "get_device_capability"): lambda device=None: capability,
+        (torch.cuda, "get_device_properties"): lambda device=None: SimpleNamespace(
+            multi_processor_count=multiprocessors
+        ),
         (torch.cuda, "current_stream"): lambda device=None: stream,
         (Tensor, "data_ptr"): address,
         (Tensor, "pin_memory"): lambda tensor: watch.pin(tensor),
@@ -150,6 +154,7 @@ def fake_engine(
     world_size: int = 1,
     optimizer: str = "lamb",
     dtype: torch.dtype = torch.bfloat16,
+    bucket_size: int = 50_000,
 ) -> tuple[engine.Engine, SimpleNamespace]:
     """Return an engine of rank 0, and its world.
 
@@ -159,12 +164,13 @@ def fake_engine(
         world_size: Number of ranks; there is none but this one.
         optimizer: ``lamb``, ``adamw`` or ``stable_adamw``.
         dtype: Dtype of the model's weights.
+        bucket_size: Most parameters that are reduced at once.
     """
     model = made_in(dtype, make_model)
     inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer), lamb_backend="triton")
     outer: Any = inner
     if stage:
-        inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, 50_000)
+        inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, bucket_size)
         outer = DeepSpeedOptimizer(inner, world_size=world_size, stage=stage, dtype=dtype)
     deepspeed = SimpleNamespace(
         module=model,

@@ -29,7 +29,7 @@ def steps(*, family: str = "bert", world_size: int = 1, number: int = 2, **of_en
         for _ in range(number):
             watch.seen = Seen()
             with watch:
-                _step(engine, world)
+                step_on(engine, world)
             seen.append(watch.seen)
         return seen, engine.fragments
 
@@ -40,7 +40,7 @@ def peak_bytes(sizes: dict[str, Any], *, tokens: int, length: int) -> int:
     with fake_gpu(watch, 2), watch:
         config = ModelConfig(**sizes)
         engine, world = fake_engine(lambda: build_model(config, ops=ops_of(config.family)), world_size=2)
-        _step(engine, world, tokens=tokens, length=length)
+        step_on(engine, world, tokens=tokens, length=length)
     return watch.memory.peak
 
 
@@ -57,7 +57,7 @@ def step_of_many_ranks(sizes: dict[str, Any], *, stage: int, world_size: int) ->
         )
         for _ in range(2):
             watch.seen = Seen()
-            _step(engine, world, tokens=128)
+            step_on(engine, world, tokens=128)
         return watch.seen, watch.memory.live, sum(parameter.numel() for parameter in engine.module.parameters())
 
 
@@ -78,7 +78,7 @@ def validations(*, family: str = "bert", world_size: int = 1, number: int = 2) -
     with fake_gpu(watch, world_size), batches, watch:
         engine, world = _engine_of(family, world_size=world_size)
         for _ in range(number):
-            _step(engine, world)
+            step_on(engine, world)
             watch.seen = Seen()
             step.validate(engine, None, shape=None, max_instances=0, world=world)
             seen.append(watch.seen)
@@ -90,10 +90,11 @@ def _engine_of(family: str, **options: Any) -> tuple[Any, Any]:
     return fake_engine(lambda: build_model(config, ops=ops_of(family)), **options)
 
 
-def _step(engine: Any, world: Any, **sizes: int) -> None:
+def step_on(engine: Any, world: Any, *, micro_steps: int = MICRO_STEPS, **sizes: int) -> None:
+    """Make one step on full micro-batches."""
     batch = StepBatch(
         number=1,
-        micro_batches=_micro_batches(MICRO_STEPS, **sizes),
+        micro_batches=_micro_batches(micro_steps, **sizes),
         num_masked=300,
         num_instances=16,
         num_tokens=2048,

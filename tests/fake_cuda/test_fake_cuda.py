@@ -3,14 +3,13 @@
 One process for all: importing torch and the first step take 4 CPU seconds, as much as ten further steps.
 """
 
-import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fake_cuda.guard import build_guard, why_not_here
 
 FOLDER = Path(__file__).parent
 
@@ -18,19 +17,10 @@ FOLDER = Path(__file__).parent
 @pytest.fixture(scope="module")
 def guard(tmp_path_factory) -> Path:
     """Build the library."""
-    compiler = shutil.which("g++")
-    if compiler is None or importlib.util.find_spec("triton") is None:
-        pytest.skip("steps on a GPU that is not there need g++ and Triton: apt-get install g++; pip install triton")
-    import torch
-
-    if torch.version.cuda or torch.version.hip:
-        pytest.skip("this build of torch has a guard of its own for GPUs: install the one for CPUs")
-    folder, library = Path(torch.__file__).parent, tmp_path_factory.mktemp("guard") / "guard.so"
-    command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", str(FOLDER / "guard.cpp"), "-o", str(library)]
-    command += [f"-I{folder}/include", f"-L{folder}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{folder}/lib"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return library
+    reason = why_not_here()
+    if reason:
+        pytest.skip(reason)
+    return build_guard(tmp_path_factory.mktemp("guard"))
 
 
 @pytest.mark.timeout(600)

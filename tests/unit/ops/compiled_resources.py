@@ -74,7 +74,7 @@ class Compiler:
         kernel = triton.compile(source, target=target, options=parsed.__dict__)
         name = f"{function.fn.__name__} {self.label}"
         self.resources[name] = resources(kernel)
-        if self.card == 90 and function.fn.__name__ in LOOPS:
+        if self.card in (80, 90) and function.fn.__name__ in LOOPS:
             elements = options["ROWS"] * options["COLUMNS"] / (32 * kernel.metadata.num_warps)
             self.resources[name]["loop"] = per_element(kernel.asm["cubin"], elements=elements)
 

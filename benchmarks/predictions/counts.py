@@ -1,0 +1,185 @@
+"""Counts the work of a training step on a GPU that is not there: products, bytes, and elements of attention's scores.
+
+The step is the trainer's own, on the fake device of ``tests/fake_cuda``: every operation of torch and every launch of a
+kernel passes here with its shapes. Kernels read and write each tensor that they are given once, but for the updates in
+place of ``TWICE``; partial sums that a program keeps in the cache (``CACHED``) do not count.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from fake_cuda.fake_gpu import fake_engine, fake_gpu, ops_of
+from fake_cuda.fake_step import step_on
+from fake_cuda.watch import Watch
+from torch import Tensor
+
+from benchmarks.gpu.training import PARTS
+from benchmarks.optimizer_step import moved_bytes
+from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE
+from megabert.config.model import ModelConfig
+from megabert.models.build import build_model
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+OTHERS = "other operations"
+TWICE = {"lamb_update": ("exp_avg_ptr", "exp_avg_sq_ptr", "gradient_ptr"), "lamb_apply": ("weights_ptr",)}
+"""Tensors that a kernel reads and writes."""
+CACHED = {"attention_backward": "sums_ptr"}
+FLOPS_PER_ELEMENT = {
+    "attention_forward": 4,
+    "attention_backward": 10,
+    "rotary_attention_forward": 4,
+    "rotary_attention_backward_queries": 6,
+    "rotary_attention_backward_keys": 8,
+}
+"""FLOPs of attention's products per element of the scores and number of a head's width: two for each product."""
+
+
+@dataclass
+class Work:
+    """The work of all launches of one kernel, or of all calls of one operation."""
+
+    launches: float = 0
+    bytes: float = 0
+    flops: float = 0
+    elements: float = 0
+    """Elements of attention's scores, those of the tiles' edges included."""
+    warps: int = 0
+    """Warps of one program."""
+
+    def add(self, other: "Work", times: float = 1) -> None:
+        """Add another's, so many times."""
+        self.launches += times * other.launches
+        self.bytes += times * other.bytes
+        self.flops += times * other.flops
+        self.elements += times * other.elements
+        self.warps = other.warps
+
+
+@dataclass(frozen=True, order=True)
+class Label:
+    """What work belongs to: a part of the step, the kernel or operation, and attention's kind of loop."""
+
+    part: str
+    name: str
+    loop: str = ""
+
+
+@dataclass
+class Counted(Watch):
+    """Watches a step, and adds up its work."""
+
+    length: int = 0
+    work: dict[Label, Work] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = super().__torch_dispatch__(function, types, args, kwargs)
+        name = function.overloadpacket.__name__
+        moved = moved_bytes(function, args, kwargs, out)
+        if moved and any(isinstance(leaf, Tensor) and leaf.device.type == "cuda" for leaf in [*args, out]):
+            left, right = [leaf for leaf in args if isinstance(leaf, Tensor)][-2:] if name in PRODUCTS else (None, None)
+            flops = 2 * left.numel() * right.shape[-1] if name in PRODUCTS else 0
+            self._add(Label("matrix products" if flops else OTHERS, name), Work(1, moved, flops))
+        return out
+
+    def launch(self, kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        """Count a launch of Triton."""
+        super().launch(kernel, *arguments, grid=grid, warmup=warmup, **options)
+        name = kernel.fn.__name__
+        given = dict(zip(kernel.arg_names, arguments, strict=False)) | options
+        spans = {}
+        for argument, tensor in given.items():
+            is_cached = given.get("IS_RUNNING") and argument == CACHED.get(name)
+            if isinstance(tensor, Tensor) and not is_cached:
+                spans[tensor.untyped_storage()._cdata, tensor.storage_offset()] = tensor.nbytes
+        moved = sum(spans.values()) + sum(given[argument].nbytes for argument in TWICE.get(name, ()))
+        part = next((part for part, marks in PARTS.items() if any(mark in name for mark in marks)), OTHERS)
+        loop, elements = self._scores(given) if name in FLOPS_PER_ELEMENT else ("", 0)
+        flops = FLOPS_PER_ELEMENT.get(name, 0) * elements * given.get("HEAD", 0)
+        self._add(Label(part, name, loop), Work(1, moved, flops, elements, given.get("num_warps", 4)))
+
+    def _add(self, label: Label, work: Work) -> None:
+        self.work.setdefault(label, Work()).add(work)
+
+    def _scores(self, given: dict[str, Any]) -> tuple[str, int]:
+        """Return which loop of kernel_budget.json a launch of attention runs, and how many elements it computes."""
+        reach, rows, columns = given.get("REACH", 0), given["ROWS"], given["COLUMNS"]
+        if "REACH" in given:
+            loop = "bf16 12x64 window 128" if reach else "bf16 12x64 global"
+        else:
+            few = "" if given.get("IS_RUNNING", True) or given.get("IS_WHOLE") else " few"
+            loop = f"bf16 16x64 {next(known for known in (64, 128, 512) if self.length <= known)}{few}"
+        seen = seen_elements(self.length, rows, columns, reach)
+        return loop, given["tokens"] // self.length * given["heads"] * seen
+
+
+def seen_elements(length: int, rows: int, columns: int, reach: int) -> int:
+    """Return the elements that a program of ``rows`` at a time computes of one sequence, in tiles of ``columns``.
+
+    Args:
+        length: Length of the sequence.
+        rows: Queries of a tile.
+        columns: Keys of a tile.
+        reach: Keys that a query sees to each side; 0: all.
+    """
+    total = 0
+    for first in range(0, length, rows):
+        low = max(0, first - reach) // columns if reach else 0
+        end = min(length, first + rows + reach) if reach else length
+        total += rows * columns * (-(-end // columns) - low)
+    return total
+
+
+def step_work(
+    model: dict[str, Any],
+    *,
+    tokens: int,
+    length: int,
+    micro_steps: int,
+    capability: tuple[int, int],
+    multiprocessors: int,
+) -> dict[Label, Work]:
+    """Return the work of one step on one GPU, ZeRO-1 and LAMB, from two short ones: each further micro-step is equal.
+
+    Args:
+        model: Fields of ``ModelConfig``.
+        tokens: Packed tokens of a micro-step, in sequences of full length.
+        length: Length of the sequences.
+        micro_steps: Micro-steps of the step.
+        capability: Compute capability of the GPU, which chooses tiles.
+        multiprocessors: Number of its multiprocessors.
+    """
+    config = ModelConfig(**model)
+    watch = Counted(length=length)
+    counts = []
+    with fake_gpu(watch, 1, capability=capability, multiprocessors=multiprocessors), watch:
+        engine, world = fake_engine(
+            lambda: build_model(config, ops=ops_of(config.family)), bucket_size=DEFAULT_BUCKET_SIZE
+        )
+        for number in (1, 1, 2):  # the first one makes tables
+            watch.work = {}
+            step_on(engine, world, micro_steps=number, tokens=tokens, length=length)
+            counts.append(watch.work)
+    one, two = counts[1:]
+    total: dict[Label, Work] = {}
+    for label, work in two.items():
+        total[label] = Work()
+        total[label].add(work, micro_steps - 1)
+        total[label].add(one.get(label, Work()), 2 - micro_steps)
+        total[label].warps = work.warps
+    return total
+
+
+def by_part(work: dict[Label, Work], field_name: str) -> Counter[str]:
+    """Return one number of the work, added up by part."""
+    sums: Counter[str] = Counter()
+    for label, each in work.items():
+        sums[label.part] += getattr(each, field_name)
+    return sums
+
+
+assert torch.version.cuda is None, "torch's build for GPUs has a guard of its own"
