@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from benchmarks.predictions.counts import FLOPS_PER_ELEMENT, Label, Work
 
 SCHEDULERS, LANES, REGISTERS = 4, 32, 65_536
-"""Of a multiprocessor: schedulers, threads of a warp, registers."""
+"""A multiprocessor's schedulers, threads of a warp, and registers."""
 STALLS = 1.2
 """Time of attention's loop over issued instructions and products together: with it, Triton's own attention at a head
 width of 64 and length 512 comes to the 340 TFLOP/s that are published for an H100."""
