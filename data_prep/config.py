@@ -19,6 +19,7 @@ LEAST_PIECES: dict[Pieces, int] = {"wordpiece": 64, "byte_bpe": 261}
 """Pieces of a vocabulary at least, beside the spare ones; byte-level BPE has 256 bytes and 5 special pieces."""
 MAX_DOCUMENT = 2**25
 """More tokens than a document can have: a larger one than 32 MiB is left out."""
+Share = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[str, AfterValidator(require_language)]
 
 
@@ -49,10 +50,32 @@ class SourceConfig:
 CleaningRule = Literal[
     "mojibake",
     "control_characters",
+    "email_addresses",
+    "ip_addresses",
+    "phone_numbers",
     "boilerplate",
     "repeated_lines",
+    "c4_lines",
+    "c4_javascript",
+    "c4_policies",
     "length",
     "language",
+    "gopher_words",
+    "gopher_word_length",
+    "gopher_symbols",
+    "gopher_bullets",
+    "gopher_ellipses",
+    "gopher_letters",
+    "gopher_stop_words",
+    "gopher_repeated_lines",
+    "gopher_top_ngrams",
+    "gopher_repeated_ngrams",
+    "c4_lorem_ipsum",
+    "c4_brackets",
+    "c4_sentences",
+    "fineweb_line_ends",
+    "fineweb_short_lines",
+    "fineweb_repeated_lines",
     "near_duplicates",
     "duplicate_paragraphs",
     "duplicate_documents",
@@ -75,6 +98,46 @@ class CleanConfig:
     """Rule repeated_lines: documents with a larger share of their characters in repeated lines are dropped."""
     languages: tuple[Language, ...] = ()
     """Rule language: ISO 639-1 codes of the languages to keep; documents in others are dropped."""
+    gopher_min_words: int = Field(default=50, ge=0, le=10**9)
+    """Rule gopher_words: documents with fewer words are dropped."""
+    gopher_max_words: int = Field(default=100_000, ge=1, le=10**9)
+    """Rule gopher_words: documents with more words are dropped."""
+    gopher_min_word_length: float = Field(default=3.0, ge=0, le=1000)
+    """Rule gopher_word_length: documents with a smaller mean length of their words are dropped."""
+    gopher_max_word_length: float = Field(default=10.0, gt=0, le=1000)
+    """Rule gopher_word_length: documents with a larger mean length of their words are dropped."""
+    gopher_max_symbols: float = Field(default=0.1, ge=0, le=1000)
+    """Rule gopher_symbols: documents with more hash signs, or more ellipses, per word are dropped."""
+    gopher_max_bullets: Share = 0.9
+    """Rule gopher_bullets: documents with a larger share of lines that begin with a bullet are dropped."""
+    gopher_max_ellipses: Share = 0.3
+    """Rule gopher_ellipses: documents with a larger share of lines that end with an ellipsis are dropped."""
+    gopher_min_letters: Share = 0.8
+    """Rule gopher_letters: documents with a smaller share of words that have a letter are dropped."""
+    gopher_min_stop_words: int = Field(default=2, ge=0, le=1000)
+    """Rule gopher_stop_words: documents with fewer different stop words are dropped."""
+    gopher_stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
+    """Rule gopher_stop_words: the words, in lower case; by default those of English."""
+    gopher_max_repeated_lines: Share = 0.3
+    """Rule gopher_repeated_lines: documents with a larger share of repeated lines are dropped."""
+    gopher_max_repeated_characters: Share = 0.2
+    """Rule gopher_repeated_lines: documents with a larger share of their characters in repeated lines are dropped."""
+    gopher_max_top_ngrams: tuple[Share, ...] = (0.20, 0.18, 0.16)
+    """Rule gopher_top_ngrams: largest shares of characters in the most frequent run of 2 words, of 3, and so on."""
+    gopher_max_repeated_ngrams: tuple[Share, ...] = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10)
+    """Rule gopher_repeated_ngrams: largest shares of characters in repeated runs of 5 words, of 6, and so on."""
+    c4_min_words: int = Field(default=3, ge=0, le=10**6)
+    """Rule c4_lines: lines with fewer words are dropped."""
+    c4_min_sentences: int = Field(default=5, ge=0, le=10**6)
+    """Rule c4_sentences: documents with fewer ends of sentences are dropped."""
+    fineweb_min_line_ends: Share = 0.12
+    """Rule fineweb_line_ends: documents with this share of lines that end a sentence, or a smaller one, are dropped."""
+    fineweb_max_short_lines: Share = 0.67
+    """Rule fineweb_short_lines: documents with this share of short lines, or a larger one, are dropped."""
+    fineweb_short_line: int = Field(default=30, ge=1, le=10**6)
+    """Rule fineweb_short_lines: lines with fewer characters are short."""
+    fineweb_max_repeated_characters: Share = 0.1
+    """Rule fineweb_repeated_lines: documents with this share of characters in repeated lines, or more, are dropped."""
     min_paragraph_characters: int = Field(default=100, ge=1, le=10**9)
     """Rule duplicate_paragraphs: shorter paragraphs may repeat."""
 
@@ -91,6 +154,12 @@ class CleanConfig:
             raise ValueError("rules has near_duplicates, but exact copies would stay; add duplicate_documents")
         if "language" in self.rules and not self.languages:
             raise ValueError("rules has language, but languages names none; say which to keep, such as [en]")
+        for name in ("gopher_min_words", "gopher_min_word_length"):
+            low, high = getattr(self, name), getattr(self, name.replace("min", "max"))
+            if low > high:
+                raise ValueError(
+                    f"{name}={low}: is above {name.replace('min', 'max')}={high}; no document would be kept"
+                )
         for pattern in self.boilerplate:
             try:
                 re.compile(pattern)
@@ -226,6 +295,30 @@ BUILD_NEEDS: Needs = {
     "clean.max_repeated_share": Need("clean.rules", ("repeated_lines",)),
     "clean.languages": Need("clean.rules", ("language",)),
     "clean.min_paragraph_characters": Need("clean.rules", ("duplicate_paragraphs",)),
+    **dict.fromkeys(("clean.gopher_min_words", "clean.gopher_max_words"), Need("clean.rules", ("gopher_words",))),
+    **dict.fromkeys(
+        ("clean.gopher_min_word_length", "clean.gopher_max_word_length"), Need("clean.rules", ("gopher_word_length",))
+    ),
+    "clean.gopher_max_symbols": Need("clean.rules", ("gopher_symbols",)),
+    "clean.gopher_max_bullets": Need("clean.rules", ("gopher_bullets",)),
+    "clean.gopher_max_ellipses": Need("clean.rules", ("gopher_ellipses",)),
+    "clean.gopher_min_letters": Need("clean.rules", ("gopher_letters",)),
+    **dict.fromkeys(
+        ("clean.gopher_min_stop_words", "clean.gopher_stop_words"), Need("clean.rules", ("gopher_stop_words",))
+    ),
+    **dict.fromkeys(
+        ("clean.gopher_max_repeated_lines", "clean.gopher_max_repeated_characters"),
+        Need("clean.rules", ("gopher_repeated_lines",)),
+    ),
+    "clean.gopher_max_top_ngrams": Need("clean.rules", ("gopher_top_ngrams",)),
+    "clean.gopher_max_repeated_ngrams": Need("clean.rules", ("gopher_repeated_ngrams",)),
+    "clean.c4_min_words": Need("clean.rules", ("c4_lines",)),
+    "clean.c4_min_sentences": Need("clean.rules", ("c4_sentences",)),
+    "clean.fineweb_min_line_ends": Need("clean.rules", ("fineweb_line_ends",)),
+    **dict.fromkeys(
+        ("clean.fineweb_max_short_lines", "clean.fineweb_short_line"), Need("clean.rules", ("fineweb_short_lines",))
+    ),
+    "clean.fineweb_max_repeated_characters": Need("clean.rules", ("fineweb_repeated_lines",)),
     **dict.fromkeys(
         (f"clean.near_duplicate_{bound}" for bound in ("words", "bands", "rows")),
         Need("clean.rules", ("near_duplicates",)),

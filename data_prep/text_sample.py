@@ -1,23 +1,28 @@
 """A look at some of the text before a build: its tokens and documents, which no vocabulary tells yet; is it enough?"""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.config import BuildConfig
+from data_prep.clean.cleaner import Cleaner
+from data_prep.config import BuildConfig, CleaningRule
 from data_prep.documents.document_set import hash_text, tokenizer_of
 from data_prep.documents.held_out import needed, require_enough
+from data_prep.execution.problems import Problems
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.extract.sentences import split_sentences
-from data_prep.steps.step1_extract import DocumentReader, ExtractTask
+from data_prep.steps.step1_extract import READERS, DocumentReader, ExtractTask
 from megabert.errors import MegabertError
 from megabert.tokenization import DEFAULT_VOCAB_SIZE
 
+OF_ALL_DOCUMENTS = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
+"""Rules that a sample tells nothing about."""
 LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
 """Places of the input that are looked at, and documents or characters there, about."""
 CHARACTERS_PER_CALL = 1 << 20
@@ -58,6 +63,30 @@ class TextSample:
         return float(is_short.mean()), float(self.document_tokens[is_short].sum() / self.document_tokens.sum())
 
 
+class RuleEffect(NamedTuple):
+    """Losses to one cleaning rule if no other runs."""
+
+    documents: int
+    """Documents that it drops, or leaves nothing of."""
+    characters: int
+    """Characters that it drops, of these and of other documents."""
+    matches: int
+    """Places that it masks."""
+    example: str
+    """The first place, with its text; "" if there is none."""
+
+
+class RuleTrial(NamedTuple):
+    """Losses of a sample of documents to cleaning rules."""
+
+    documents: int
+    characters: int
+    kept: int
+    """Documents of which the rules that are chosen keep some text, all of them together."""
+    effects: dict[str, RuleEffect]
+    """By rule, in the order in which rules run."""
+
+
 def english(config: BuildConfig) -> TextSample:
     """Return the figures of English, for text that is not there yet."""
     size = float(ENGLISH_DOCUMENT_BYTES)
@@ -87,6 +116,48 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
     if not sum(tokens):
         return english(config)
     return TextSample(document_bytes=np.array(sizes, float), document_tokens=np.array(tokens, float))
+
+
+def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
+    """Try each cleaning rule alone on the documents of some places, spread over the input; nothing is written.
+
+    Args:
+        config: Says how documents are read, and has the bounds of the rules.
+        files: The input.
+
+    Raises:
+        DataError: A file cannot be read at all; documents that cannot be are left out.
+    """
+    rules = [rule for rule in get_args(CleaningRule) if rule not in OF_ALL_DOCUMENTS]
+    if not config.clean.languages:
+        rules.remove("language")
+    problems = {rule: Problems() for rule in rules}
+    cleaners = {rule: Cleaner(replace(config.clean, rules=(rule,)), problems[rule]) for rule in rules}
+    together = Cleaner(config.clean, Problems())
+    documents = characters = kept = 0
+    dropped = Counter[str]()
+    for origin, text in _raw_documents(config, files):
+        documents, characters = documents + 1, characters + len(text)
+        for rule, cleaner in cleaners.items():
+            dropped[rule] += not cleaner.clean(text, origin)
+        kept += bool(together.clean(text, origin))
+    effects = {}
+    for rule, cleaner in cleaners.items():
+        amounts = sum(cleaner.counts.values(), Counter[str]())  # mojibake is repaired or dropped
+        example = next((texts[0] for texts in problems[rule].examples.values()), "")
+        effects[rule] = RuleEffect(dropped[rule], amounts["characters"], amounts["matches"], example)
+    return RuleTrial(documents, characters, kept, effects)
+
+
+def _raw_documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of documents as they are in the files."""
+    for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
+        characters = 0
+        for count, (position, text) in enumerate(READERS[chunk.file.format](chunk, Problems(is_strict=False))):
+            yield f"{chunk.file.path} {position}", text
+            characters += len(text)
+            if count + 1 >= DOCUMENTS_PER_LOOK or characters >= CHARACTERS_PER_LOOK:
+                break
 
 
 def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:

@@ -21,7 +21,7 @@ BAR_WIDTH = 40
 """Characters of the longest bar."""
 SHOWN_CLUSTERS = 10
 """Clusters of near duplicates that are named, the largest first."""
-AMOUNTS = ("documents", "paragraphs", "characters")
+AMOUNTS = ("documents", "paragraphs", "characters", "matches")
 
 
 def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str, Any]:
@@ -210,6 +210,20 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
         axes.barh(range(len(labels)), list(tokens.values()), tick_label=labels)
         axes.set(xlabel="tokens", title="tokens by source")
     return [*paths, folder / "sources.png"]
+
+
+@takes_paths
+def write_rule_plot(folder: Path, shares: dict[str, tuple[float, float]]) -> Path:
+    """Draw the shares of documents and of characters that each rule drops; return the file."""
+    path, rows = folder / "rules.png", range(len(shares))
+    documents, characters = ([pair[place] for pair in reversed(shares.values())] for place in (0, 1))
+    with _picture(path, height=1 + 0.3 * len(shares)) as axes:
+        axes.barh([row + 0.2 for row in rows], documents, height=0.4, label="documents")
+        axes.barh([row - 0.2 for row in rows], characters, height=0.4, label="characters")
+        axes.set_yticks(rows, list(reversed(shares)))
+        axes.set(xlabel="% dropped, each rule alone", title="cleaning rules")
+        axes.legend()
+    return path
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, misfit
 from data_prep.config import CleanConfig
 from data_prep.execution.problems import Problems
 from megabert.errors import ConfigError
@@ -196,6 +197,9 @@ class Cleaner:
         """
         self._config = config
         self._rules = frozenset(config.rules)
+        self._masks = [(name, *MASKS[name]) for name in MASKS if name in config.rules]
+        self._line_rules = [(name, LINE_RULES[name]) for name in LINE_RULES if name in config.rules]
+        self._has_quality_rules = not self._rules.isdisjoint(DOCUMENT_RULES)
         self._own = re.compile("|".join(f"(?:{p})" for p in config.boilerplate)) if config.boilerplate else None
         self._problems, self._kept, self._copies = problems, kept, copies
         self.counts: dict[str, Counter[str]] = {}
@@ -217,6 +221,8 @@ class Cleaner:
             around = text[max(0, control.start() - 30) : control.end() + 30]
             self._count("control_characters", around, origin, characters=len(text) - len(cleaned))
             text = cleaned
+        for name, pattern, replacement in self._masks:
+            text = self._mask(name, pattern, replacement, text, origin)
         if excess := excess_of(text):  # no rule: neither the rules below nor the sentences could be had in time
             self._problems.add("excessive_documents", f"{origin}: {excess}")
             return None
@@ -231,9 +237,12 @@ class Cleaner:
                 return None
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
+        for name, is_dropped in self._line_rules:
+            kept = [line for line in paragraphs if not is_dropped(line, self._config)]
+            paragraphs = self._shorter(name, paragraphs, kept, origin)
         # Rules on the remaining document. One without text is no document of a wrong length or language.
-        if paragraphs and (rule := self._misfit(paragraphs)):
-            self._drop(rule, paragraphs, origin)
+        if paragraphs and (misfit_rule := self._misfit(paragraphs)):
+            self._drop(misfit_rule, paragraphs, origin)
             return None
         if "near_duplicates" in rules and self._copies is not None and paragraphs:
             copies = self._copies(paragraphs)
@@ -258,11 +267,20 @@ class Cleaner:
             return "length"
         if "language" in self._rules and identify_language("\n".join(paragraphs)) not in self._config.languages:
             return "language"
-        return ""
+        return misfit(paragraphs, self._config) if self._has_quality_rules else ""
 
     def _is_misfit_in_length(self, paragraphs: list[str]) -> bool:
         config, characters = self._config, sum(map(len, paragraphs))
         return "length" in self._rules and not config.min_characters <= characters <= config.max_characters
+
+    def _mask(self, rule: str, pattern: re.Pattern[str], replacement: str, text: str, origin: str) -> str:
+        """Return a text with all that a pattern finds replaced; the example shows the text around it alone."""
+        if not (first := pattern.search(text)):
+            return text
+        masked, matches = pattern.subn(replacement, text)
+        around = masked[max(0, first.start() - 30) : first.start() + len(replacement) + 30]
+        self._count(rule, around, origin, matches=matches)
+        return masked
 
     def _repair(self, text: str, origin: str) -> str:
         """Return a text with wrongly decoded lines repaired, and without lines that cannot be."""

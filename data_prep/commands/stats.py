@@ -1,27 +1,64 @@
 """Print the contents of a build and the text that was dropped.
 
-Example:
+With --dry-run and --input instead of a folder, it shows the losses of a sample of the text to each cleaning rule.
+
+Examples:
   megabert-data stats data/mine --plots data/mine/plots
+  megabert-data stats --dry-run --input 'web/*.jsonl' --plots plots
 """
 
 import re
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.checks.stats import as_damage, show_stats, write_plots
+from data_prep.checks.stats import as_damage, share, show_stats, write_plots, write_rule_plot
+from data_prep.commands.options import add_source_arguments, make_config
+from data_prep.commands.vocab import LATER
+from data_prep.config import BuildConfig
+from data_prep.extract.inputs import find_files
+from data_prep.text_sample import RuleTrial, try_rules
 from megabert.command_line.program import Parser
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 from megabert.shards import MANIFEST_NAME, read_manifest
+from megabert.text_tables import render_table
+
+OF_TEXT = ("--input", "--config", "--for", "--clean")
+"""Flags that say which text is meant, and need ``--dry-run``."""
+UNUSED = (
+    *LATER,
+    "language",
+    "pieces",
+    "vocab_size",
+    "spare_pieces",
+    "uncased",
+    "max_bad_share",
+    "validation_share",
+    "seed",
+)
+"""Fields of a build that change nothing of the rules."""
 
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a build, or one folder of its shards")
+    text = "a build, or one folder of its shards; none with --dry-run"
+    parser.add_argument("folder", type=Path, nargs="?", metavar="DIR", help=text)
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also write PNG pictures there")
+    text = "try each cleaning rule on a sample of --input, and write nothing but --plots"
+    parser.add_argument("--dry-run", action="store_true", help=text)
+    add_source_arguments(parser)
+    first = ("plots", "dry-run", "input", "config", "clean")
+    parser.add_fields(BuildConfig, first=first, sections=("sources.N", "clean"), without=UNUSED)
+    for flag in (*OF_TEXT, *(f"--{path.replace('_', '-')}" for path in parser.fields)):
+        parser.add_rule(flag, needs=["--dry-run"])
 
 
 def run(options: Namespace) -> int:
     """Print the report."""
+    if options.dry_run:
+        return _try_rules(options)
+    if options.folder is None:
+        raise ConfigError("stats: name a build (DIR), or give --dry-run with --input.")
     folders = shard_folders(options.folder)
     manifests = [read_manifest(folder) for folder in folders]
     with as_damage(options.folder, "Delete the manifests and run the same build again, which writes them again."):
@@ -30,6 +67,41 @@ def run(options: Namespace) -> int:
             for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
                 print(f"picture {path}")
     return 0
+
+
+def _try_rules(options: Namespace) -> int:
+    if options.folder is not None:
+        raise ConfigError(f"{options.folder}: --dry-run looks at text and not at a build. Leave one of the two out.")
+    config = make_config(options)
+    trial = try_rules(config, find_files(config.sources))
+    if not trial.documents:
+        raise DataError("No document was found in the input. Give --input files that hold text.")
+    print("\n".join(_trial_lines(trial, config.clean.rules)))
+    if options.plots is not None:
+        wholes = max(1, trial.documents), max(1, trial.characters)
+        shares = {
+            rule: (100 * effect.documents / wholes[0], 100 * effect.characters / wholes[1])
+            for rule, effect in trial.effects.items()
+        }
+        print(f"picture {write_rule_plot(options.plots, shares)}")
+    return 0
+
+
+def _trial_lines(trial: RuleTrial, chosen: tuple[str, ...]) -> Iterator[str]:
+    yield f"of a sample of {trial.documents:,} documents ({trial.characters:,} characters), each rule alone would drop:"
+    rows = [
+        (
+            *(rule, f"{effect.documents:,}", share(effect.documents, trial.documents)),
+            *(share(effect.characters, trial.characters), f"{effect.matches:,}" if effect.matches else ""),
+        )
+        for rule, effect in trial.effects.items()
+    ]
+    headers = ("rule", "documents", "of all", "characters", "masked places")
+    yield render_table(rows, headers=headers, align="lrrrr")
+    kept = share(trial.kept, trial.documents)
+    yield f"{', '.join(chosen) or 'no rule'} together: {trial.kept:,} documents ({kept}) stay"
+    examples = [f"  {rule}: {effect.example}" for rule, effect in trial.effects.items() if effect.example]
+    yield from ["examples:", *examples] if examples else []
 
 
 def shard_folders(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.estimate import estimate
 from data_prep.extract.inputs import find_files
@@ -72,3 +73,51 @@ def test_hashing_and_small_vocabularies_take_the_time_of_their_size():
     seconds = {stage.title: stage.seconds for stage in estimate(config, 1_200_000, 1).stages}
     assert 0 < seconds["vocabulary"] < 2
     assert {stage.title: stage.seconds for stage in estimate(config, 10**12, 1).stages}["hash input"] > 700
+
+
+def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bad = ["{ code }", "Write to a@example.org, please. It is there.", "same line of text\n" * 5]
+    prose = "It was the third day, and of all that we have seen, the sea was the best. Nobody spoke with us."
+    write_jsonl(tmp_path / "in.jsonl", [*[f"{prose} {n}." for n in range(17)], *bad])
+    flags = [
+        "--dry-run",
+        "--input",
+        "in.jsonl",
+        "--clean",
+        "c4_brackets",
+        "gopher_words",
+        "--clean.gopher-min-words",
+        "9",
+    ]
+    assert main(["stats", *flags, "--plots", "plots"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {row[0]: row[1:] for row in rows if row}
+    assert found["c4_brackets"][:2] == ["1", "5.00%"]
+    assert found["email_addresses"] == ["0", "0.00%", "0.00%", "1"]
+    assert found["gopher_repeated_lines"][:2] == ["1", "5.00%"]
+    assert found["gopher_words"][:2] == ["2", "10.00%"]
+    assert "near_duplicates" not in found
+    assert "language" not in found  # no language was named
+    assert ["c4_brackets,", "gopher_words", "together:", "18", "documents", "(90.00%)", "stay"] in rows
+    assert any("write to" in " ".join(row).lower() and "a@example.org" not in row for row in rows)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["in.jsonl", "plots", "rules.png"]
+    assert (tmp_path / "plots" / "rules.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "name a build"),
+        (["--input", "in.jsonl"], "--input has no effect without --dry-run"),
+        (["--dry-run"], "No text given"),
+        (["folder", "--dry-run", "--input", "in.jsonl"], "Leave one of the two out"),
+        (["--dry-run", "--input", "none.jsonl"], "no such file"),
+        (["--dry-run", "--input", "empty.jsonl"], "The corpus is empty"),
+    ],
+)
+def test_dry_run_without_text_is_refused(tmp_path, monkeypatch, capsys, flags, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.jsonl").touch()
+    assert main(["stats", *flags]) in (2, 3)
+    assert says in capsys.readouterr().err

@@ -1,0 +1,189 @@
+"""Rules on the quality of a document, each with the numbers of its paper.
+
+Gopher: Rae et al. 2021, section A1.1 and table A1. C4: Raffel et al. 2020, section 2.2. FineWeb: Penedo et al. 2024,
+section 3.6. A line is a paragraph here, and a word is text between white space, so none of the rules on words suits a
+script without spaces.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+
+from data_prep.config import CleanConfig
+
+ELLIPSES = ("...", "\u2026")
+BULLETS = ("\u2022", "\u2023", "\u25cf", "-", "*")
+LINE_ENDS = (".", "!", "?", '"', "\u201d")
+"""Ends of a line of C4: the terminal marks, and a quotation that ends."""
+SENTENCE_ENDS = (*".!?", *"\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f\u2026")
+CLOSING = "\"')]}\u2019\u201d\u00bb"
+MAX_WORD_CHARACTERS = 1000
+"""A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
+POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+SENTENCE = re.compile(r"[.!?\u3002\uff01\uff1f]+[\"')\]\u2019\u201d]*(?=\s|$)")
+FIRST_TOP, FIRST_REPEATED = 2, 5
+"""Words of the shortest runs of ``gopher_top_ngrams`` and ``gopher_repeated_ngrams``."""
+
+
+class Measured:
+    """A document, and its measures that several rules go by."""
+
+    def __init__(self, lines: list[str], config: CleanConfig) -> None:
+        """Take the lines of a document, not empty, and the bounds."""
+        self.lines, self.bounds = lines, config
+
+    @cached_property
+    def text(self) -> str:
+        """All lines."""
+        return "\n".join(self.lines)
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Words of all lines."""
+        return self.text.split()
+
+    @cached_property
+    def characters(self) -> int:
+        """Characters of all lines, without the line breaks."""
+        return max(1, sum(map(len, self.lines)))
+
+    def of_words(self, count: float) -> float:
+        """Return a count per word."""
+        return count / max(1, len(self.words))
+
+    def of_lines(self, is_counted: Callable[[str], bool]) -> float:
+        """Return the share of lines that are counted."""
+        return sum(map(is_counted, self.lines)) / len(self.lines)
+
+    @cached_property
+    def repeated_lines(self) -> list[str]:
+        """Lines that occurred before in the document."""
+        seen: set[str] = set()
+        return [line for line in self.lines if line in seen or seen.add(line)]  # type: ignore[func-returns-value]
+
+    @cached_property
+    def repeated_share(self) -> float:
+        """Share of the characters in repeated lines."""
+        return sum(map(len, self.repeated_lines)) / self.characters
+
+    def top_share(self, length: int) -> float:
+        """Return the share of characters in the most frequent run of so many words."""
+        counts = Counter(self._runs(length))
+        run, count = counts.most_common(1)[0] if counts else ((), 0)
+        return count * len(" ".join(run)) / self.characters if count > 1 else 0.0
+
+    def repeated_run_share(self, length: int) -> float:
+        """Return the share of characters in runs of so many words that occurred before, none counted twice."""
+        seen: set[tuple[str, ...]] = set()
+        repeated, first = 0, 0
+        runs = self._runs(length)
+        while first < len(runs):
+            if runs[first] in seen:
+                repeated += sum(map(len, runs[first]))
+                first += length
+            else:
+                seen.add(runs[first])
+                first += 1
+        return repeated / self.characters
+
+    def _runs(self, length: int) -> list[tuple[str, ...]]:
+        return list(zip(*(self.words[start:] for start in range(length)), strict=False))
+
+
+def _stop_words(document: Measured) -> int:
+    own = {word.strip("\"'.,;:!?()[]\u201c\u201d\u2018\u2019").lower() for word in document.words}
+    return len(own & set(document.bounds.gopher_stop_words))
+
+
+def _has_letter(word: str) -> bool:
+    return any(map(str.isalpha, word))
+
+
+def _mean_length(document: Measured) -> float:
+    words = [word for word in document.words if any(map(str.isalnum, word))]
+    return sum(map(len, words)) / max(1, len(words))
+
+
+def _ends_sentence(line: str) -> bool:
+    return line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
+
+
+DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
+    "gopher_words": lambda d: not d.bounds.gopher_min_words <= len(d.words) <= d.bounds.gopher_max_words,
+    "gopher_word_length": lambda d: (
+        not d.bounds.gopher_min_word_length <= _mean_length(d) <= d.bounds.gopher_max_word_length
+    ),
+    "gopher_symbols": lambda d: (
+        max(d.of_words(d.text.count("#")), d.of_words(sum(map(d.text.count, ELLIPSES)))) > d.bounds.gopher_max_symbols
+    ),
+    "gopher_bullets": lambda d: d.of_lines(lambda line: line.startswith(BULLETS)) > d.bounds.gopher_max_bullets,
+    "gopher_ellipses": lambda d: d.of_lines(lambda line: line.endswith(ELLIPSES)) > d.bounds.gopher_max_ellipses,
+    "gopher_letters": lambda d: d.of_words(sum(map(_has_letter, d.words))) < d.bounds.gopher_min_letters,
+    "gopher_stop_words": lambda d: _stop_words(d) < d.bounds.gopher_min_stop_words,
+    "gopher_repeated_lines": lambda d: (
+        len(d.repeated_lines) / len(d.lines) > d.bounds.gopher_max_repeated_lines
+        or d.repeated_share > d.bounds.gopher_max_repeated_characters
+    ),
+    "gopher_top_ngrams": lambda d: any(
+        d.top_share(length) > most for length, most in enumerate(d.bounds.gopher_max_top_ngrams, FIRST_TOP)
+    ),
+    "gopher_repeated_ngrams": lambda d: any(
+        d.repeated_run_share(length) > most
+        for length, most in enumerate(d.bounds.gopher_max_repeated_ngrams, FIRST_REPEATED)
+    ),
+    "c4_lorem_ipsum": lambda d: "lorem ipsum" in d.text.lower(),
+    "c4_brackets": lambda d: "{" in d.text,
+    "c4_sentences": lambda d: sum(len(SENTENCE.findall(line)) for line in d.lines) < d.bounds.c4_min_sentences,
+    "fineweb_line_ends": lambda d: d.of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
+    "fineweb_short_lines": lambda d: (
+        d.of_lines(lambda line: len(line) < d.bounds.fineweb_short_line) >= d.bounds.fineweb_max_short_lines
+    ),
+    "fineweb_repeated_lines": lambda d: d.repeated_share >= d.bounds.fineweb_max_repeated_characters,
+}
+"""Rules on whole documents, in their order: whether one is dropped."""
+
+LINE_RULES: dict[str, Callable[[str, CleanConfig], bool]] = {
+    "c4_lines": lambda line, bounds: (
+        not line.endswith(LINE_ENDS)
+        or line.endswith(ELLIPSES)
+        or len(words := line.split()) < bounds.c4_min_words
+        or max(map(len, words)) > MAX_WORD_CHARACTERS
+    ),
+    "c4_javascript": lambda line, bounds: "javascript" in line.lower(),
+    "c4_policies": lambda line, bounds: any(policy in line.lower() for policy in POLICIES),
+}
+"""Rules on lines, in their order: whether one is dropped."""
+
+_OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+# Each pattern begins at a border and has bounded repeats, so that a search takes time that grows with the text.
+MASKS: dict[str, tuple[re.Pattern[str], str]] = {
+    "email_addresses": (
+        re.compile(r"(?<![\w.%+-])[\w.%+-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])"),
+        "email@example.com",
+    ),
+    "ip_addresses": (
+        re.compile(
+            rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\w]|\.\d)"
+            r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}(?![\w:])"
+            r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){1,6}(?::[0-9A-Fa-f]{1,4}){1,6}(?![\w:])"
+        ),
+        "192.0.2.1",
+    ),
+    "phone_numbers": (
+        re.compile(
+            r"(?<![\w.+-])(?:\+\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,5}"  # with a country's code
+            r"|\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4})(?![\w-]|\.\d)"  # North America
+        ),
+        "555-0100",
+    ),
+}
+"""Rules that replace personal data: the pattern, and a text of the same kind that is nobody's (RFC 2606, RFC 5737)."""
+
+
+def misfit(lines: list[str], config: CleanConfig) -> str:
+    """Return the first rule that drops a document of such lines; "" if none does."""
+    document = Measured(lines, config)
+    return next(
+        (name for name, is_dropped in DOCUMENT_RULES.items() if name in config.rules and is_dropped(document)), ""
+    )

@@ -1,0 +1,156 @@
+"""Each rule on quality, on both sides of each of its limits; and what is masked as personal data."""
+
+import pytest
+
+from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS
+from data_prep.config import CleanConfig
+from data_prep.execution.problems import Problems
+
+
+def cleaner(rule, **bounds):
+    return Cleaner(CleanConfig(rules=(rule,), **bounds), Problems())
+
+
+def lines(*texts):
+    return "\n".join(texts)
+
+
+def numbered(count, text="word"):
+    return " ".join(f"{text}{number}" for number in range(count))
+
+
+PROSE = [
+    "It was the third day of the voyage, and nobody on board had seen a ship since the morning before.",
+    "The captain came up at noon to take the height of the sun; he said little, as always, and went below.",
+    "What would we have done with more wind? Perhaps the coast would be near by now, with fresh water and fruit.",
+    "Two of the men were ill. The cook gave them broth, which was thin but hot.",
+]
+OUTER = [f"\u2022 point {number}" for number in range(9)]
+
+# Rule, a document that is just kept, one that is just dropped.
+LIMITS = (
+    ("gopher_words", numbered(50), numbered(49)),
+    ("gopher_words", "word " * 100_000, "word " * 100_001),
+    ("gopher_word_length", "abc abc abc", "abc abc ab"),
+    ("gopher_word_length", "abcdefghij " * 3, "abcdefghij abcdefghij abcdefghijk"),
+    ("gopher_symbols", numbered(9) + " #tag", numbered(8) + " #tag"),
+    ("gopher_symbols", numbered(9) + " so...", numbered(8) + " so..."),
+    ("gopher_symbols", numbered(9) + " so\u2026", numbered(8) + " so\u2026"),
+    ("gopher_bullets", lines(*OUTER, "a line"), lines(*OUTER, "- one", "- two")),
+    ("gopher_ellipses", lines(*["on..."] * 3, *"abcdefg"), lines(*["on..."] * 4, *"abcdef")),
+    ("gopher_letters", numbered(8) + " 1 2", numbered(7) + " 1 2"),
+    ("gopher_stop_words", "The cat, and nothing else", "The cat; the dog; THE end"),
+    ("gopher_repeated_lines", lines(*"aaaabcdef", "long enough a line"), lines(*"aaaaabcde", "long enough a line")),
+    ("gopher_repeated_lines", lines("ab", "ab", "c", "defgh"), lines("ab", "ab", "c", "defg")),
+    ("gopher_top_ngrams", "a b " * 2 + numbered(50), "alpha beta " * 9 + numbered(20)),
+    ("gopher_repeated_ngrams", numbered(30) + " " + numbered(4), numbered(20) + " " + numbered(10)),
+    ("c4_lorem_ipsum", "Lorem is here, ipsum there.", "Here is Lorem ipsum."),
+    ("c4_brackets", "a [b] (c)", "a { b"),
+    ("c4_sentences", "One. Two! Three? Four. Five.", "One. Two! Three? Four, about 5.5 of it"),
+    ("fineweb_line_ends", lines("It ends.", *"abcdefg"), lines("It ends.", *"abcdefgh")),
+    ("fineweb_short_lines", lines("x" * 30, "short"), lines("x" * 29, "short")),
+    ("fineweb_repeated_lines", lines("a", "a", "b" * 9), lines("a", "a", "b" * 8)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "kept", "dropped"), LIMITS, ids=[f"{i}-{row[0]}" for i, row in enumerate(LIMITS)])
+def test_document_at_the_limit_is_kept_and_one_past_it_is_dropped(rule, kept, dropped):
+    clean = cleaner(rule)
+    assert clean.clean(kept, "here") == [line.strip() for line in kept.splitlines()]
+    assert not clean.counts
+    assert clean.clean(dropped, "here") is None
+    assert clean.counts[rule]["documents"] == 1
+
+
+def test_every_document_rule_has_a_limit_in_the_table():
+    assert {rule for rule, _, _ in LIMITS} == set(DOCUMENT_RULES)
+
+
+@pytest.mark.parametrize("length", range(2, 5))
+def test_top_runs_of_each_length_have_a_limit_of_their_own(length):
+    share = 0.5 + length / 100
+    bounds = tuple(share if number == length else 1.0 for number in range(2, 5))
+    run = " ".join("abcd"[:length])  # twice in a text of `total` characters
+    for total, is_kept in ((int(2 * len(run) / share) + 1, True), (int(2 * len(run) / share), False)):
+        rest = "x" * (total - 2 * len(run) - 2)
+        clean = cleaner("gopher_top_ngrams", gopher_max_top_ngrams=bounds)
+        assert (clean.clean(f"{run} {rest} {run}", "here") is not None) == is_kept
+
+
+@pytest.mark.parametrize("length", range(5, 11))
+def test_repeated_runs_of_each_length_are_counted_once(length):
+    run = " ".join(f"{letter}1" for letter in "abcdefghij"[:length])
+    text = f"{run} {'x' * 40} {run}"
+    share = 2 * length / len(text)
+    for most, is_kept in ((share + 0.001, True), (share - 0.001, False)):
+        bounds = tuple(min(1.0, most) if number == length else 1.0 for number in range(5, 11))
+        clean = cleaner("gopher_repeated_ngrams", gopher_max_repeated_ngrams=bounds)
+        assert (clean.clean(text, "here") is not None) == is_kept
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept", "dropped"),
+    [
+        ("c4_lines", "Three words here.", "Two words."),
+        ("c4_lines", 'He said "it is."', "It has no end"),
+        ("c4_lines", "Is it so?", "And so on..."),
+        ("c4_lines", f"A word {'x' * 999}.", f"A word {'x' * 1000}."),
+        ("c4_javascript", "It is written in Java.", "Please turn JavaScript on."),
+        ("c4_policies", "The policy is private.", "Read our Privacy Policy first."),
+    ],
+)
+def test_lines_are_dropped_one_by_one(rule, kept, dropped):
+    clean = cleaner(rule)
+    assert clean.clean(lines(kept, dropped), "here") == [kept]
+    assert clean.counts[rule]["paragraphs"] == 1
+    assert rule in LINE_RULES
+
+
+@pytest.mark.parametrize("rule", [*DOCUMENT_RULES, *LINE_RULES, *MASKS])
+def test_prose_and_empty_text_pass_every_rule(rule):
+    clean = cleaner(rule)
+    assert clean.clean(lines(*PROSE), "here") == PROSE
+    assert clean.clean("\n", "here") == []
+    assert not clean.counts
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "masked"),
+    [
+        ("email_addresses", "Write to jane.doe+x@mail.uni.edu.", "Write to email@example.com."),
+        ("email_addresses", "\u00e9mile@exemple.fr, not a@b nor @name", "email@example.com, not a@b nor @name"),
+        ("ip_addresses", "at 8.8.8.8, and 10.0.0.1:80.", "at 192.0.2.1, and 192.0.2.1:80."),
+        ("ip_addresses", "version 1.2.3.4.5, 300.1.1.1, 1.2.3", "version 1.2.3.4.5, 300.1.1.1, 1.2.3"),
+        ("ip_addresses", "fe80::1ff:fe23:4567:890a here", "192.0.2.1 here"),
+        ("ip_addresses", "2001:0db8:0000:0000:0000:ff00:0042:8329", "192.0.2.1"),
+        ("ip_addresses", "at 12:30:45, std::vector", "at 12:30:45, std::vector"),
+        ("phone_numbers", "Call +49 30 1234 5678 now", "Call 555-0100 now"),
+        ("phone_numbers", "(212) 555-1234 or 212-555-1234.", "555-0100 or 555-0100."),
+        ("phone_numbers", "In 1999-2001, 3.14159, 12345678", "In 1999-2001, 3.14159, 12345678"),
+    ],
+)
+def test_personal_data_is_masked_and_like_text_is_not(rule, text, masked):
+    clean = cleaner(rule)
+    assert clean.clean(text, "here") == [masked]
+    assert clean.counts.get(rule, {}).get("matches", 0) == (text != masked) * max(
+        1, masked.count("192") + masked.count("555-0100")
+    )
+
+
+def test_examples_of_masked_text_do_not_show_the_data():
+    problems = Problems()
+    Cleaner(CleanConfig(rules=("email_addresses",)), problems).clean("Ask jane@uni.edu about it.", "here")
+    assert problems.examples["email_addresses"] == ["here: 'Ask email@example.com about it.'"]
+
+
+@pytest.mark.parametrize("rule", MASKS)
+@pytest.mark.parametrize("text", ["a.", "a@", "1.", "+1 ", "1:", "f:", "a-", "1 (2) ", "x@y."])
+def test_masks_take_time_that_grows_with_the_text(rule, text):
+    """A pattern that backtracks would take hours, and this test would never end."""
+    assert cleaner(rule).clean(text * 50_000, "here") is not None
+
+
+def test_bounds_in_the_wrong_order_are_refused():
+    with pytest.raises(ValueError, match="gopher_min_words=60: is above gopher_max_words=50"):
+        CleanConfig(rules=("gopher_words",), gopher_min_words=60, gopher_max_words=50)
