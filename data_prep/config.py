@@ -117,7 +117,7 @@ class CleanConfig:
     gopher_min_stop_words: int = Field(default=2, ge=0, le=1000)
     """Rule gopher_stop_words: documents with fewer different stop words are dropped."""
     gopher_stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
-    """Rule gopher_stop_words: the words, in lower case; by default those of English."""
+    """Rule gopher_stop_words: the words, in lower case; English ones by default."""
     gopher_max_repeated_lines: Share = 0.3
     """Rule gopher_repeated_lines: documents with a larger share of repeated lines are dropped."""
     gopher_max_repeated_characters: Share = 0.2
