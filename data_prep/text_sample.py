@@ -84,7 +84,7 @@ class RuleTrial(NamedTuple):
     kept: int
     """Documents of which the rules that are chosen keep some text, all of them together."""
     effects: dict[str, RuleEffect]
-    """By rule, in the order in which rules run."""
+    """Effect of each rule, in the order in which rules run."""
 
 
 def english(config: BuildConfig) -> TextSample:
