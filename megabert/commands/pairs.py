@@ -33,16 +33,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, score the pairs, print the tables."""
-    from megabert.data.minimal_pairs import SETS
+    from megabert.data.minimal_pairs import read_pairs
 
-    files = [Path(name) for name in options.sets if name not in SETS]
     if options.json:
-        refuse_input(options.json, *files, Path(options.model))
-    scorer = open_scorer(options, *files, is_random=options.random_weights)
+        refuse_input(options.json, *map(Path, options.sets), Path(options.model))
+    sets = {name: read_pairs(Path(name)) for name in options.sets}
+    scorer = open_scorer(options, is_random=options.random_weights)
     from megabert.files import atomic_write
     from megabert.inspection.pairs import render_pairs, score_pairs
 
-    results = score_pairs(scorer, options.sets)
+    results = score_pairs(scorer, sets)
     print("\n\n".join(render_pairs(result, options.by) for result in results))
     for result in results:
         if result.windowed:

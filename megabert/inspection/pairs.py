@@ -1,13 +1,12 @@
 """How often a model scores the good sentence of a minimal pair higher, by group, as a table and as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from megabert.data.minimal_pairs import GroupBy, GroupScore, Pair, read_pairs, score_groups, sentences_of
+from megabert.data.minimal_pairs import GroupBy, GroupScore, Pair, score_groups, sentences_of
 from megabert.inspection.pseudo_likelihood import Scores, SentenceScorer
 from megabert.text_tables import render_table
 
@@ -43,15 +42,15 @@ class PairScores:
         return {"name": self.name, **total, "pieces_apart": self.pieces_apart, "windowed": self.windowed, **groups}
 
 
-def score_pairs(scorer: SentenceScorer, names: Sequence[str | Path]) -> list[PairScores]:
-    """Score files of minimal pairs, or sets of the package. All are read before the first one is scored.
+def score_pairs(scorer: SentenceScorer, sets: Mapping[str, list[Pair]]) -> list[PairScores]:
+    """Score minimal pairs.
 
-    Raises:
-        DataError: A file cannot be read or holds no pairs.
+    Args:
+        scorer: The model.
+        sets: Pairs by the name of their file or set.
     """
-    read = {str(name): read_pairs(Path(name)) for name in names}
     results = []
-    for name, pairs in read.items():
+    for name, pairs in sets.items():
         texts = sentences_of(pairs)
         parts = [scorer.score(texts[start : start + 2 * _AT_ONCE]) for start in range(0, len(texts), 2 * _AT_ONCE)]
         scores = Scores(*map(np.concatenate, zip(*parts, strict=True)))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from megabert.cli import main
+from megabert.data.minimal_pairs import read_pairs
 from megabert.export.sources import open_source
 from megabert.inspection.pairs import score_pairs
 from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
@@ -23,7 +24,7 @@ def pairs(tmp_path):
 
 def test_pairs_are_right_if_the_good_sentence_scores_higher(model_folder, pairs):
     scorer = SentenceScorer(open_source(str(model_folder)), CopyOptions())
-    (result,) = score_pairs(scorer, [pairs])
+    (result,) = score_pairs(scorer, {"own": read_pairs(pairs)})
     good, bad = (scorer.score([pair[side] for pair in PAIRS]).scores_S for side in (0, 1))
     good_pieces, bad_pieces = (scorer.score([pair[side] for pair in PAIRS]).counts_S for side in (0, 1))
     even, odd, everything = result.groups("UID")
