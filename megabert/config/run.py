@@ -107,6 +107,8 @@ class ValidationConfig:
     weights: Weights = "trained"
     """Weights that are scored and that decide which checkpoint is the best: the trained ones, or their moving average.
     ``--checkpoint best`` takes the same ones."""
+    probes: tuple[str, ...] = ()
+    """Sets of minimal pairs that each validation scores: english, korean, or files in BLiMP's form. By default none."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -281,6 +283,7 @@ FREE_ON_RESUME = (
         "checkpoint",
         "validation.every_steps",
         "validation.max_instances",
+        "validation.probes",
         "logging",
         "watchdog",
         "rollback",

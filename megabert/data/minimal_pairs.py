@@ -9,7 +9,7 @@ A model that knows the grammar scores the good sentence higher. A file has BLiMP
 # N pairs
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -125,3 +125,13 @@ def score_groups(pairs: Sequence[Pair], scores_2N: NDArray[np.floating], by: Gro
         )
         for name, is_in_N in chosen.items()
     ]
+
+
+def describe_probes(metrics: Mapping[str, float]) -> str:
+    """Return the accuracies of a validation's probes in one line, those of whole sets; empty without probes.
+
+    Args:
+        metrics: Metrics by tag: ``probe/NAME`` for a set, ``probe/NAME/GROUP`` for one of its groups.
+    """
+    names = [name for name in metrics if name.count("/") == 1 and name.startswith("probe/")]
+    return ", ".join(f"{name.removeprefix('probe/')} {100 * metrics[name]:.1f}%" for name in names)

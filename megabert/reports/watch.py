@@ -14,6 +14,7 @@ from typing import Any
 
 from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
+from megabert.data.minimal_pairs import describe_probes
 from megabert.files import read_small
 from megabert.observability.metrics import read_metrics
 from megabert.observability.progress import seconds_left, span
@@ -121,6 +122,7 @@ def _numbers(last: Row, held_out: Row, rate: float | None) -> list[str]:
     if held_out:
         accuracy = f"{100 * scores['eval/mlm_accuracy']:.2f}% at step {scores['step']:,}"
         lines.append(f"held out         masked-LM {scores['eval/mlm_loss']:.4f}, accuracy {accuracy}")
+        lines += [f"minimal pairs    {text}" for text in [describe_probes(held_out)] if text]
     return lines
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from megabert.data.batch import MicroBatch, sent_to
 from megabert.data.loader import StepTotals
+from megabert.data.minimal_pairs import describe_probes
 from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepBatch, validation_batches
 from megabert.distributed.process_group import World
@@ -207,4 +208,4 @@ def describe_scores(metrics: dict[str, float]) -> str:
         parts.append(f"next-sentence accuracy {100 * metrics['eval/nsp_accuracy']:.2f}%")
     if "eval/rtd_auc" in metrics:
         parts.append(f"discriminator loss {metrics['eval/rtd_loss']:.4f}, AUC {metrics['eval/rtd_auc']:.4f}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *filter(None, [describe_probes(metrics)])])

@@ -29,6 +29,7 @@ from megabert.optim import StepSettings, learning_rate
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
+from megabert.training.probes import run_probes
 from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
@@ -62,7 +63,7 @@ class Trainer:
         config = inputs.config
         self.config, self.engine, self.optimizer = config, engine, engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
-        self._shards, self._budgets = inputs.shards, state.budgets.tokens
+        self._shards, self._probes, self._budgets = inputs.shards, inputs.probes, state.budgets.tokens
         self._stop, self._watchdog = stop, watchdog
         SIGNALS.waits_for = watchdog.describe
         self._checkpoints = CheckpointWriter(
@@ -258,6 +259,8 @@ class Trainer:
                 max_instances=self.config.validation.max_instances,
                 world=self.world,
             )
+            phase = self.config.phases[self.state.phase]
+            metrics |= run_probes(self.engine, self._probes, phase, self.world)
         is_last_phase = self.state.phase == len(self.config.phases) - 1
         self.state = self.state.after_validation(metrics, is_last_phase=is_last_phase)
         if self._writer is not None:

@@ -34,6 +34,8 @@ from megabert.models.build import InitialWeights, PretrainingModel, build_model
 from megabert.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards
 from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
+from megabert.tokenization import load_tokenizer
+from megabert.training.probes import Probe, open_probes
 from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
@@ -48,6 +50,8 @@ class RunInputs:
     """Complete dictionary for DeepSpeed."""
     shards: tuple[tuple[ShardSet, ShardSet], ...]
     """Training and held-out split of each phase."""
+    probes: tuple[Probe, ...] = ()
+    """Minimal pairs that each validation scores."""
 
     @property
     def objective(self) -> Objective:
@@ -121,7 +125,11 @@ def open_inputs(
             for phase, total in zip(config.phases, totals, strict=True)
         ),
     )
-    return RunInputs(config=config, deepspeed=deepspeed_of(config, config.precision), shards=shards)
+    probes: tuple[Probe, ...] = ()
+    if config.validation.probes:
+        probes = open_probes(config.validation.probes, load_tokenizer(shards[0][0].tokenizer_dir))
+    deepspeed = deepspeed_of(config, config.precision)
+    return RunInputs(config=config, deepspeed=deepspeed, shards=shards, probes=probes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,48 @@
+"""Minimal pairs during pre-training: alike on one rank, on two and in `megabert pairs`, and without effect on the run."""
+
+import json
+
+import pytest
+from support.runs import Run
+
+from megabert.data.minimal_pairs import read_pairs, score_groups
+from megabert.export.sources import open_source
+from megabert.inspection.pairs import score_pairs
+from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+
+
+@pytest.fixture(scope="module")
+def pairs_file(tmp_path_factory):
+    """Two pairs of each phenomenon, and one that is longer than the first phase's sequences."""
+    rows = [vars(pair) for pair in read_pairs("english")[::10]]
+    long = "the old captain was standing on the deck of the ship " * 8
+    rows.append({**rows[0], "sentence_good": f"{long} .", "sentence_bad": f". {long}"})
+    path = tmp_path_factory.mktemp("pairs") / "few.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def probes_of(rows):
+    return [{name: value for name, value in row.items() if name.startswith(("probe/", "step"))} for row in rows]
+
+
+def test_probes_are_alike_in_every_world_and_change_nothing(shards, uninterrupted_run, pairs_file, tmp_path):
+    flags = {"validation.probes": pairs_file}
+    one, two, three = (
+        Run(tmp_path / name, shards, ranks=ranks, flags={**flags, **more})
+        for name, ranks, more in (("one", 1, {}), ("two", 2, {}), ("three", 2, {"engine": "zero3"}))
+    )
+    for run in (one, two, three):
+        run.finish_well()
+    assert probes_of(one.held_out_rows()) == probes_of(two.held_out_rows()) == probes_of(three.held_out_rows())
+    assert two.losses() == uninterrupted_run.losses()
+    last = one.held_out_rows()[-1]
+    assert [row["step"] for row in one.held_out_rows()] == [4, 8, 12, 13]
+    assert f"few {100 * last['probe/few']:.1f}%" in one.output
+    # The same pairs by the command; the last phase's positions are the model's.
+    source = open_source(str(one.run_dir))
+    (result,) = score_pairs(SentenceScorer(source, CopyOptions()), {"few": read_pairs(pairs_file)})
+    assert source.model.max_position_embeddings > result.scores.counts_S.max() + 2
+    groups = {f"probe/few/{row.group}": row.accuracy for row in score_groups(result.pairs, result.scores.scores_S)}
+    assert groups.pop("probe/few/all") == last["probe/few"]
+    assert groups == {name: value for name, value in last.items() if name.startswith("probe/few/")}
