@@ -128,7 +128,7 @@ def score_groups(pairs: Sequence[Pair], scores_2N: NDArray[np.floating], by: Gro
 
 
 def describe_probes(metrics: Mapping[str, float]) -> str:
-    """Return the accuracies of a validation's probes in one line, those of whole sets; empty without probes.
+    """Return the accuracy of each probed set in one line; empty without probes.
 
     Args:
         metrics: Metrics by tag: ``probe/NAME`` for a set, ``probe/NAME/GROUP`` for one of its groups.

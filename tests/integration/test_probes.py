@@ -1,4 +1,4 @@
-"""Minimal pairs during pre-training: alike on one rank, on two and in `megabert pairs`, and without effect on the run."""
+"""Minimal pairs during pre-training: alike on one rank, on two and by command, and without effect on the run."""
 
 import json
 

@@ -4,6 +4,7 @@ import os
 
 from bad_input.given import copy, make, write
 from bad_input.harness import Case
+from bad_input.material import run_flags
 
 GOOD = '{"sentence_good": "the ship", "sentence_bad": "ship the"}\n'
 PAIRS = "megabert pairs own.jsonl --model hf --device cpu"
@@ -79,6 +80,28 @@ CASES = [
         given=(copy("hf"), write("own.jsonl", "")),
         command=PAIRS,
         says=("own.jsonl", "has no pairs"),
+    ),
+    *(
+        Case(
+            name=f"pretrain: {name}",
+            given=(copy("build"), *given),
+            command=f"megabert pretrain {run_flags()} --run-dir new --validation.probes {probes}",
+            code=code,
+            says=says,
+        )
+        for name, given, probes, code, says in (
+            ("probes that are not there", (), "frisian", 3, ("frisian", "english, korean")),
+            ("an empty file of probes", (write("own.jsonl", ""),), "own.jsonl", 3, ("own.jsonl", "has no pairs")),
+            ("probes that are no pairs", (write("own.jsonl", "{}\n"),), "own.jsonl", 3, ("own.jsonl:1", "BLiMP")),
+            ("probes of binary data", (write("own.jsonl", b"\xff\xfe"),), "own.jsonl", 3, ("own.jsonl", "UTF-8")),
+            (
+                "a folder of probes",
+                (make(lambda folder: (folder / "own.jsonl").mkdir()),),
+                "own.jsonl",
+                (2, 3),
+                ("own",),
+            ),
+        )
     ),
     Case(
         name="pairs: a folder",
