@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from integration.programs.quick_proof import FAST
 from torch.nn import functional
 
 from megabert.config.loading import load_run_config
@@ -24,12 +25,6 @@ from megabert.planning.step_time import measured_cluster
 
 CPU = torch.device("cpu")
 PLACES = [Place(rank, f"node{rank // 2 + 1}") for rank in range(4)]
-FAST = {
-    "LIMIT_S": 0.0,
-    "COPY_BYTES": {"cpu": 2**20},
-    "UPDATED_PARAMETERS": {"cpu": 2**12},
-    "MICRO_STEP_S": {"cpu": 0.0},
-}
 
 
 def narrow(**changes):

@@ -1,0 +1,39 @@
+"""The counts behind ``python -m benchmarks.predictions``: one more layer adds exactly its products and its bytes."""
+
+import pytest
+
+from benchmarks.predictions.counts import by_part, seen_elements, step_work
+
+TOKENS, HIDDEN, INTERMEDIATE = 2048, 128, 384
+MODEL = {
+    "family": "modernbert", "hidden_size": HIDDEN, "num_attention_heads": 2, "intermediate_size": INTERMEDIATE,
+    "vocab_size": 500,
+}  # fmt: skip
+
+
+def test_one_more_layer_adds_its_products_and_sixteen_hidden_and_eight_intermediate_widths():
+    flops, moved = [], []
+    for layers in (2, 3):
+        work = step_work(
+            MODEL | {"num_hidden_layers": layers},
+            tokens=TOKENS,
+            length=512,
+            micro_steps=8,
+            capability=(9, 0),
+            multiprocessors=132,
+        )
+        flops.append(by_part(work, "flops")["matrix products"])
+        elementwise = ("layer_norm_forward", "layer_norm_backward", "gated_gelu_forward", "gated_gelu_backward")
+        moved.append(sum(each.bytes for label, each in work.items() if label.name in elementwise))
+    weights = 4 * HIDDEN**2 + 3 * HIDDEN * INTERMEDIATE
+    assert flops[1] - flops[0] == 8 * 6 * TOKENS * weights
+    expected = 8 * 2 * TOKENS * (16 * HIDDEN + 8 * INTERMEDIATE)
+    assert moved[1] - moved[0] == pytest.approx(expected, rel=0.03)  # statistics and partial sums beside them
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "reach", "elements"),
+    [(64, 64, 0, 256 * 256), (128, 64, 0, 256 * 256), (64, 64, 64, 64 * (128 + 192 + 192 + 128))],
+)
+def test_elements_of_attention_are_those_of_whole_tiles(rows, columns, reach, elements):
+    assert seen_elements(256, rows, columns, reach) == elements

@@ -1,0 +1,19 @@
+"""``python -m integration.programs.quick_proof``: megabert whose doctor measures each rate for a moment only."""
+
+import sys
+from unittest import mock
+
+from megabert.cli import main
+from megabert.doctor import proof, rates
+
+FAST = {
+    "LIMIT_S": 0.0,
+    "COPY_BYTES": {"cpu": 2**20},
+    "UPDATED_PARAMETERS": {"cpu": 2**12},
+    "MICRO_STEP_S": {"cpu": 0.0},
+}
+"""Constants of ``rates`` that decide how long it measures."""
+
+if __name__ == "__main__":
+    with mock.patch.multiple(rates, **FAST), mock.patch.object(proof, "DISK_BYTES", 2**20):
+        sys.exit(main())
