@@ -33,8 +33,9 @@ from megabert.json_files import to_json
 from megabert.models.build import build_model
 from megabert.observability.logs import log_to_stderr, logger
 from megabert.observability.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
-from megabert.ops.backend import ATTENTION_OPS, usable_backends
+from megabert.ops.backend import usable_backends
 from megabert.ops.matmul_precision import set_matmul_precision
+from megabert.ops.proof.first_run import SETTINGS
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.path_arguments import takes_paths
 from megabert.shards.shard_set import ShardSet
@@ -44,10 +45,6 @@ DEFAULT_VOCAB_SIZE = 30_522
 PRODUCT_TOKENS = {"cuda": 16_384, "cpu": 1_024}
 DISK_BYTES = 64 * 2**20
 EXCLUDE = "Leave the node out (sbatch --exclude=NODE), or find out what else runs there (top, nvidia-smi)."
-
-
-_SETTINGS = {**dict.fromkeys(ATTENTION_OPS.values(), "attention"), "gated_gelu": "bias_gelu"}
-"""The setting of a configuration's ``ops`` that chooses an op's backend, if it has another name."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +241,7 @@ def check_problems(config: RunConfig, device: torch.device) -> list[Finding]:
     shapes = Shapes.of_model(config.model, length=length, dtype=DTYPES[config.precision])
     findings = []
     for op in (*shapes.ops, "dense"):
-        setting = _SETTINGS.get(op, op)
+        setting = SETTINGS.get(op, op) or op
         asked = getattr(config.ops, setting, "auto")
         # Disentangled attention has one plain implementation, which is its own definition, and Apex's LAMB is no op.
         if op not in PROBLEMS or (op, asked) == ("lamb", "apex"):
