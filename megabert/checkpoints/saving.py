@@ -120,7 +120,7 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
 def stored_tensors(engine: Engine, flat: Tensor) -> list[tuple[str, Tensor]]:
     """Return a flat's tensors in a checkpoint, by kind: masters, optimizer state, and the average if there is one."""
     optimizer = engine.optimizer
-    state = zip(optimizer.state_names, optimizer.moments(flat), strict=True)
+    state = zip(optimizer.state_names, optimizer.moments(flat), strict=False)  # Muon's matrices have the first only
     average = [] if engine.average is None else [(AVERAGE, engine.average.of(flat))]
     return [(MASTER, flat), *state, *average]
 

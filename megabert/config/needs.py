@@ -21,9 +21,11 @@ class Need(NamedTuple):
 
 Needs = Mapping[str, Need]
 
+_OF_MUON = ("momentum", "scaling", "adamw_ratio", "heads", "dtype")
 RUN_NEEDS: Needs = {
     "optimizer.lamb_variant": Need("optimizer.name", ("lamb",)),
     "optimizer.clip_both": Need("optimizer.name", CLIPS_ITSELF),
+    **{f"optimizer.muon_{name}": Need("optimizer.name", ("muon",)) for name in _OF_MUON},
     "ops.lamb": Need("optimizer.name", LAMB_PASSES),
     "rollback.spike_steps": Need("rollback.spike_ratio"),
     "rollback.spike_window": Need("rollback.spike_ratio"),

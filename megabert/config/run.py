@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from megabert.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Seconds, Weight
+from megabert.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Rate, Seconds, Weight
 from megabert.config.model import DecayRate, ModelConfig
 from megabert.config.phase import PhaseConfig
 from megabert.config.shards import ShardsConfig
@@ -27,9 +27,10 @@ class DataConfig:
 class OptimizerConfig:
     """The optimizer and its constants."""
 
-    name: Literal["lamb", "adamw", "stable_adamw"] = "lamb"
-    """Update rule: LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones, or
-    StableAdamW (Wortsman et al. 2023), which shortens the step of a parameter with a sudden gradient."""
+    name: Literal["lamb", "adamw", "stable_adamw", "muon"] = "lamb"
+    """Update rule: LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones,
+    StableAdamW (Wortsman et al. 2023), which shortens the step of a parameter with a sudden gradient, or Muon (Jordan
+    et al. 2024), which orthogonalises the momentum of the layers' matrices."""
     lamb_variant: Literal["apex", "nvlamb", "paper", "deepspeed"] = "nvlamb"
     """Which LAMB: apex, the rule of NVIDIA's published BERT, corrects the moments' bias and gives parameters without
     weight decay (biases, LayerNorm) the plain learning rate; nvlamb corrects it and adapts every parameter; paper does
@@ -42,9 +43,21 @@ class OptimizerConfig:
     weight_decay: Weight = 0.01
     """Decoupled weight decay. Biases and LayerNorm parameters are not decayed."""
     max_grad_norm: Norm = 1.0
-    """Clip the global gradient norm at this value; 0, the default under stable_adamw, does not clip."""
+    """Clip the global gradient norm at this value; 0, the default under stable_adamw and muon, does not clip."""
     clip_both: bool = False
     """StableAdamW only: clip by max_grad_norm as well."""
+    muon_momentum: DecayRate = 0.95
+    """Muon only: share of the momentum that a step keeps."""
+    muon_scaling: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
+    """Muon only: factor on the learning rate of a matrix, by torch.optim.Muon's names. match_rms_adamw is
+    0.2 * sqrt(max(rows, columns)), with which AdamW's rates and weight decay fit (Liu et al. 2025); original is
+    sqrt(max(1, rows / columns))."""
+    muon_adamw_ratio: Rate = 1.0
+    """Muon only: AdamW's learning rate over the phase's. AdamW trains all but the layers' matrices."""
+    muon_heads: bool = False
+    """Muon only: orthogonalise queries, keys and values of each head by themselves."""
+    muon_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Muon only: type in which the Newton-Schulz iteration is computed."""
 
     @property
     def has_lamb_passes(self) -> bool:
@@ -59,10 +72,15 @@ class OptimizerConfig:
         given = values if isinstance(values, dict) else dict(values.kwargs or {})
         # What passes through here is strict as Python is, in which a list is no tuple.
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        return {**({"max_grad_norm": 0.0} if given.get("name") in CLIPS_ITSELF else {}), **given}
+        return {**({"max_grad_norm": 0.0} if given.get("name") in UNCLIPPED else {}), **given}
 
     @model_validator(mode="after")
     def _clips_once(self) -> "OptimizerConfig":
+        if self.name == "muon" and self.max_grad_norm:
+            raise ValueError(
+                f"max_grad_norm={self.max_grad_norm:g} with name=muon, whose matrices have updates of the same length "
+                "whatever the gradient's is, so that nothing is to be clipped. Set max_grad_norm to 0"
+            )
         fields = f"max_grad_norm={self.max_grad_norm:g} with name={self.name}"
         if self.name in CLIPS_ITSELF and self.max_grad_norm and not self.clip_both:
             raise ValueError(
@@ -78,9 +96,11 @@ class OptimizerConfig:
 
 LAMB_PASSES = ("lamb", "stable_adamw")
 CLIPS_ITSELF = ("stable_adamw",)
-"""Optimizers whose gradients are not clipped by their global norm unless that is asked for."""
-OPTIMIZER_STATES = dict.fromkeys(("lamb", "adamw", "stable_adamw"), ("exp_avg", "exp_avg_sq"))
-"""Float32 tensors that an optimizer keeps besides the weights: all have Adam's two moments, under torch's names."""
+UNCLIPPED = (*CLIPS_ITSELF, "muon")
+"""Optimizers whose gradients are not clipped by their global norm by default."""
+OPTIMIZER_STATES = dict.fromkeys(("lamb", "adamw", "stable_adamw", "muon"), ("exp_avg", "exp_avg_sq"))
+"""Float32 tensors that an optimizer keeps besides the weights: all have Adam's two moments, under torch's names. Muon's
+matrices have the first one only."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

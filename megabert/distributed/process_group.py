@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -85,6 +85,21 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def exchange(self, outgoing: torch.Tensor, sent: Sequence[int], received: Sequence[int]) -> torch.Tensor:
+        """Send each rank its part of a flat tensor; the main thread of every rank calls it.
+
+        Args:
+            outgoing: The parts, one after the other in the order of ranks.
+            sent: Elements of each part.
+            received: Elements that each rank sends here.
+
+        Returns:
+            The parts from all ranks, in the order of ranks.
+        """
+        incoming = outgoing.new_empty(sum(received))
+        dist.all_to_all_single(incoming, outgoing, list(received), list(sent))
+        return incoming
 
 
 def run_on_all_ranks(world: World, work: Callable[[], Result]) -> Result:

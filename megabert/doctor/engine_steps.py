@@ -201,5 +201,6 @@ def _check_checkpoint(written: Trained, read: Trained, world: World, run_dir: Pa
 
 
 def _stored(engine: Engine, number: int, fragment: Fragment) -> Tensor:
-    """Return a fragment of one of the tensors that a checkpoint holds."""
-    return fragment.view(stored_tensors(engine, fragment.flat)[number][1])
+    """Return a fragment of one of the tensors that a checkpoint holds; zeros if it has none of the kind."""
+    tensors = [tensor for _, tensor in stored_tensors(engine, fragment.flat)]
+    return fragment.view(tensors[number]) if number < len(tensors) else torch.zeros(fragment.numel)

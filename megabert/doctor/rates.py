@@ -26,6 +26,7 @@ from megabert.engine.build import DTYPES, build_engine
 from megabert.engine.engine import Engine
 from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
+from megabert.models.matrices import layer_matrices
 from megabert.observability.flops import training_flops
 from megabert.observability.measured import PhaseSpeed
 from megabert.ops.lamb.reference import sums_of_squares
@@ -129,7 +130,12 @@ def small_engine(config: RunConfig, model: ModelConfig, ds_config: dict[str, obj
         model, ops=config.ops, activation_checkpointing=config.activation_checkpointing, z_loss=config.z_loss
     )
     initialize(module, config.seed)
-    optimizer = build_optimizer(module.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
+    optimizer = build_optimizer(
+        module.named_parameters(),
+        config.optimizer,
+        lamb_backend=config.ops.lamb,
+        matrices=layer_matrices(module, per_head=config.optimizer.muon_heads),
+    )
     return build_engine(module, optimizer, ds_config, world)
 
 
@@ -194,9 +200,14 @@ def _affordable_tokens(config: RunConfig, phase: PhaseConfig, world: World, laye
 
 def optimizer_s_per_parameter(config: RunConfig, device: torch.device) -> float:
     """Return the seconds per parameter of an update by the run's optimizer, and of the norm of the gradient."""
-    flat = torch.nn.Parameter(torch.rand(UPDATED_PARAMETERS[device.type], device=device))
+    # As Muon sees it, square matrices of the model's width, one below the other.
+    width = config.model.hidden_size
+    squares = max(1, UPDATED_PARAMETERS[device.type] // width**2)
+    flat = torch.nn.Parameter(torch.rand(squares * width, width, device=device))
     flat.grad = torch.rand_like(flat)
-    optimizer = build_optimizer([("weight", flat)], config.optimizer, lamb_backend=config.ops.lamb)
+    optimizer = build_optimizer(
+        [("weight", flat)], config.optimizer, lamb_backend=config.ops.lamb, matrices={"weight": squares}
+    )
     optimizer.attach([Fragment(flat, 0, "weight", 0, flat.numel())], {"weight": flat.shape}, None)
     settings = StepSettings(lr=1e-3, gradient_scale=torch.ones((), dtype=torch.float64, device=device))
 

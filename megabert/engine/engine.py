@@ -136,9 +136,9 @@ class Engine:
         self.is_replicated = self._stage.is_replicated
         """Whether every rank holds every parameter whole (stage 0)."""
         check_coverage(self.fragments, self.shapes, None if self.is_replicated else world.control)
-        # At stage 0 every rank computes the norms of whole parameters, so LAMB has nothing to reduce.
-        all_reduce = None if self.is_replicated else world.sum_over_ranks
-        optimizer.attach(self.fragments, self.shapes, all_reduce, self._stage.sink)
+        # At stage 0 every rank computes with whole parameters, so LAMB has nothing to reduce, and Muon nothing to send.
+        ranks = None if self.is_replicated else world
+        optimizer.attach(self.fragments, self.shapes, ranks, self._stage.sink)
         self.average: WeightAverage | None = None
         """Moving average of the masters, if one is kept; checkpoints store it with them."""
 

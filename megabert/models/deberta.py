@@ -125,7 +125,7 @@ class DisentangledSelfAttention(nn.Module):
         super().__init__()
         width, has_key_bias = config.hidden_size, config.traits.has_key_bias
         self.config = config
-        self.qkv = Dense(width, 3 * width, bias=has_key_bias)
+        self.qkv = Dense(width, 3 * width, bias=has_key_bias, stacked=3, heads=config.num_attention_heads)
         self.query_bias = None if has_key_bias else nn.Parameter(torch.zeros(width))
         self.value_bias = None if has_key_bias else nn.Parameter(torch.zeros(width))
         # Projections of positions, as far as the contents' own do not serve (version 2).

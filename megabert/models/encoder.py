@@ -48,7 +48,9 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__()
-        self.qkv = QueriesKeysValues(config.hidden_size, 3 * config.hidden_size)
+        self.qkv = QueriesKeysValues(
+            config.hidden_size, 3 * config.hidden_size, stacked=3, heads=config.num_attention_heads
+        )
         self.num_heads = config.num_attention_heads
         self.backend = ops.attention
 

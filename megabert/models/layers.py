@@ -89,7 +89,19 @@ class PackedBatch(Protocol):
 
 
 class Dense(nn.Linear):
-    """A dense layer; its backward pass may add the weight's gradient to a sum, see ``ops.dense``."""
+    """A dense layer; its backward pass may add the weight's gradient to a sum, see ``ops.dense``.
+
+    Args:
+        inputs: Width of the input.
+        outputs: Width of the output.
+        bias: Whether it has one.
+        stacked: How many matrices its weight consists of, one below the other: 3 for queries, keys and values.
+        heads: How many heads of attention each of these consists of.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, stacked: int = 1, heads: int = 1) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+        self.stacked, self.heads = stacked, heads
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """Return x W^T + bias, of shape (T, O)."""

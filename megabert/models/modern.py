@@ -56,7 +56,9 @@ class RotarySelfAttention(nn.Module):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, is_global: bool) -> None:
         super().__init__()
-        self.qkv = Dense(config.hidden_size, 3 * config.hidden_size, bias=False)
+        self.qkv = Dense(
+            config.hidden_size, 3 * config.hidden_size, bias=False, stacked=3, heads=config.num_attention_heads
+        )
         self.num_heads = config.num_attention_heads
         self.is_global = is_global
         self.reach = None if is_global else config.reach
@@ -109,7 +111,7 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         self.config = config
         self.LayerNorm = LayerNorm(config.hidden_size, config, ops)
-        self.input_and_gate = Dense(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.input_and_gate = Dense(config.hidden_size, 2 * config.intermediate_size, bias=False, stacked=2)
         self.output = Dense(config.intermediate_size, config.hidden_size, bias=False)
         self.backend = ops.bias_gelu
 

@@ -4,16 +4,15 @@ It has not been tested with a real Apex, only with a stand-in that has the docum
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from megabert.config.run import OptimizerConfig
 from megabert.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
-from megabert.optim.base import BaseOptimizer, Fragment, StepSettings, UpdateSink
+from megabert.optim.base import BaseOptimizer, Fragment, Ranks, StepSettings, UpdateSink
 
 VARIANTS = {
     "apex": {"bias_correction": True, "use_nvlamb": False},
@@ -49,7 +48,7 @@ class ApexLamb(BaseOptimizer):
         self,
         fragments: Sequence[Fragment],
         shapes: Mapping[str, torch.Size],
-        all_reduce: Callable[[Tensor], object] | None,
+        ranks: Ranks | None,
         sink: UpdateSink | None = None,
     ) -> None:
         """Build FusedLAMB over whole parameters, by its signature of July 2026.
@@ -57,7 +56,7 @@ class ApexLamb(BaseOptimizer):
         Raises:
             KernelError: The parameters are sharded, or not on a GPU.
         """
-        if all_reduce is not None:
+        if ranks is not None:
             _refuse("FusedLAMB takes norms of whole tensors, and ZeRO shards them; it serves --engine zero0")
         _refuse(apex_obstacle(self.param_groups[0]["params"][0].device.type, extension=APEX_LAMB))
         from apex.optimizers import FusedLAMB

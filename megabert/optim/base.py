@@ -17,9 +17,9 @@ name their tensors.
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -63,6 +63,24 @@ class StepSettings:
     host does not know it yet; 0 says that not all gradients are finite, and ``step`` changes nothing."""
 
 
+class Ranks(Protocol):
+    """This rank and the others, as an optimizer needs them; `World` is one."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank, from 0."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def sum_over_ranks(self, values: Tensor) -> object:
+        """Sum a small tensor over the ranks, in place."""
+
+    def exchange(self, outgoing: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Send each rank its part of a flat tensor, and return the parts that all ranks have sent here."""
+
+
 class UpdateSink:
     """Receives each flat as soon as ``step`` has updated it. This one does nothing: the masters are the weights."""
 
@@ -100,7 +118,7 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
         self,
         fragments: Sequence[Fragment],
         shapes: Mapping[str, torch.Size],
-        all_reduce: Callable[[Tensor], object] | None,
+        ranks: Ranks | None,
         sink: UpdateSink | None = None,
     ) -> None:
         """Take the fragment table, for optimizers that look at whole parameters, and the receiver of updated flats.
@@ -109,8 +127,7 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
             fragments: This rank's fragments. Their flats are the tensors that ``step`` will find in the groups.
             shapes: Whole shape of every parameter of the model, in the same order on every rank: a parameter's index is
                 its slot.
-            all_reduce: A function that sums a float64 tensor over ranks, in place; None if every rank holds every
-                parameter whole.
+            ranks: This rank and the others; None if every rank holds every parameter whole.
             sink: Told of each updated flat.
         """
         self.sink = sink or self.sink
@@ -120,12 +137,15 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
         """Update the parameter groups that are there: all of them, or the one that ZeRO-3 has put there."""
 
     def moments(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors of ``state_names`` for a flat, and create them as zeros before the first step."""
+        """Return the tensors of ``state_names`` for a flat, or the first ones; before the first step they are zeros."""
+        return self._moments(flat, self.state_names)
+
+    def _moments(self, flat: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
         state = self.state[flat]
-        for name in self.state_names:
+        for name in names:
             if name not in state:
                 state[name] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
-        return tuple(state[name] for name in self.state_names)
+        return tuple(state[name] for name in names)
 
 
 def no_decay(name: str) -> bool:

@@ -1,6 +1,7 @@
-"""Build the optimizer of a recipe, over two parameter groups: with and without weight decay."""
+"""Build the optimizer of a recipe, over parameter groups: with and without weight decay, and Muon's matrices."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from torch.nn import Parameter
 
@@ -9,13 +10,18 @@ from megabert.optim.adamw import AdamW
 from megabert.optim.apex_lamb import ApexLamb
 from megabert.optim.base import BaseOptimizer, no_decay
 from megabert.optim.lamb import Lamb
+from megabert.optim.muon import Muon
 from megabert.optim.stable_adamw import StableAdamW
 
 OPTIMIZERS: dict[str, Callable[..., BaseOptimizer]] = {"lamb": Lamb, "adamw": AdamW, "stable_adamw": StableAdamW}
 
 
 def build_optimizer(
-    named_parameters: Iterable[tuple[str, Parameter]], config: OptimizerConfig, *, lamb_backend: BackendOrApex = "auto"
+    named_parameters: Iterable[tuple[str, Parameter]],
+    config: OptimizerConfig,
+    *,
+    lamb_backend: BackendOrApex = "auto",
+    matrices: Mapping[str, int] | None = None,
 ) -> BaseOptimizer:
     """Return the optimizer of a recipe over ``named_parameters``. Its learning rate is 0 until the trainer sets it.
 
@@ -23,17 +29,31 @@ def build_optimizer(
         named_parameters: The result of ``module.named_parameters()``, which lists a tied weight once.
         config: The recipe's ``optimizer`` section. Its ``max_grad_norm`` is the engine's business.
         lamb_backend: The ``ops.lamb`` of the recipe.
+        matrices: For Muon, the parameters that it orthogonalises, and how many matrices each is along its rows
+            (``models.matrices``). It has to be told which they are.
 
     Raises:
         KernelError: ``lamb_backend`` is ``apex``, and Apex cannot run here.
         ConfigError: Apex does not have this variant of LAMB.
     """
     named = list(named_parameters)
+    orthogonalized: Mapping[str, int] = {}
+    if config.name == "muon":
+        if matrices is None:
+            raise ValueError("Muon has to be told which parameters are matrices.")
+        orthogonalized = matrices
     # ZeRO makes one flat of each group, so a flat has one weight decay. A group without parameters is left out.
-    split = (
-        {"params": [p for name, p in named if not no_decay(name)], "weight_decay": config.weight_decay},
+    split: tuple[dict[str, Any], ...] = (
+        {
+            "params": [p for name, p in named if name not in orthogonalized and not no_decay(name)],
+            "weight_decay": config.weight_decay,
+        },
         {"params": [p for name, p in named if no_decay(name)], "weight_decay": 0.0},
+        {"params": [p for name, p in named if name in orthogonalized], "weight_decay": config.weight_decay},
     )
+    split[2]["is_matrix"] = True
     groups = [group for group in split if group["params"]]
+    if config.name == "muon":
+        return Muon(groups, config, lamb_backend, matrices=orthogonalized)
     is_apex = config.name == "lamb" and lamb_backend == "apex"
     return (ApexLamb if is_apex else OPTIMIZERS[config.name])(groups, config, lamb_backend)

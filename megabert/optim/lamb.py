@@ -11,7 +11,7 @@ calls, with and without decay, unless a group exceeds ``sub_group_size``). At st
 itself, without an all-reduce.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from megabert.config.run import BackendOrApex, OptimizerConfig
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
-from megabert.optim.base import BaseOptimizer, Fragment, StepSettings, UpdateSink, no_decay
+from megabert.optim.base import BaseOptimizer, Fragment, Ranks, StepSettings, UpdateSink, no_decay
 
 
 @dataclass(frozen=True)
@@ -96,17 +96,17 @@ class Lamb(BaseOptimizer):
         self,
         fragments: Sequence[Fragment],
         shapes: Mapping[str, torch.Size],
-        all_reduce: Callable[[Tensor], object] | None,
+        ranks: Ranks | None,
         sink: UpdateSink | None = None,
     ) -> None:
         """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
-        super().attach(fragments, shapes, all_reduce, sink)
+        super().attach(fragments, shapes, ranks, sink)
         slots = {name: slot for slot, name in enumerate(shapes)}
         self._fragments: dict[int, list[SlotFragment]] = {}
         for fragment in fragments:
             own = self._fragments.setdefault(id(fragment.flat), [])
             own.append(SlotFragment(fragment.offset, fragment.numel, slots[fragment.parameter]))
-        self._names, self._all_reduce = list(shapes), all_reduce
+        self._names, self._ranks = list(shapes), ranks
         self._adapted = torch.tensor([self._adapts(name) for name in shapes])
         self._ratios = torch.ones(len(shapes), dtype=torch.float64)
 
@@ -139,8 +139,8 @@ class Lamb(BaseOptimizer):
             flats = (tensor.view(-1) for tensor in (flat, flat.grad, *self.moments(flat)))
             passes.compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
         # Between the passes: the squares of all fragments of a parameter, on whatever rank, become one sum.
-        if self._all_reduce is not None:
-            self._all_reduce(squares)
+        if self._ranks is not None:
+            self._ranks.sum_over_ranks(squares)
         ratios = self._trust_ratios(squares)
         if isinstance(settings.gradient_scale, Tensor):
             ratios = ratios * (settings.gradient_scale != 0)

@@ -6,14 +6,14 @@ learning rate by it. It takes the place of clipping by the global norm, which sh
 of one.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megabert.config.run import OPTIMIZER_STATES, BackendOrApex, OptimizerConfig
-from megabert.optim.base import Fragment, UpdateSink
+from megabert.optim.base import Fragment, Ranks, UpdateSink
 from megabert.optim.lamb import Lamb, Rule
 
 
@@ -52,11 +52,11 @@ class StableAdamW(Lamb):
         self,
         fragments: Sequence[Fragment],
         shapes: Mapping[str, torch.Size],
-        all_reduce: Callable[[Tensor], object] | None,
+        ranks: Ranks | None,
         sink: UpdateSink | None = None,
     ) -> None:
         """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
-        super().attach(fragments, shapes, all_reduce, sink)
+        super().attach(fragments, shapes, ranks, sink)
         self._sizes = torch.tensor([shape.numel() for shape in shapes.values()], dtype=torch.float64)
 
     def _ratios_of(self, squares: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, IN_FLIGHT
 from megabert.config.model import ModelConfig
-from megabert.config.run import OPTIMIZER_STATES, RunConfig
+from megabert.config.run import RunConfig
 from megabert.observability.gpus import Gpu
+from megabert.planning.parameters import optimizer_elements
 
 GIB = 2**30
 MEMORY_SHARE = 0.95
@@ -91,7 +92,7 @@ def estimate_memory(
         weights=parameters * size / ranks[3],
         gradients=gradients,
         # The optimizer's float32 tensors, the master, and the moving average.
-        optimizer=parameters * (4 * len(OPTIMIZER_STATES[config.optimizer.name]) + master + average) / ranks[1],
+        optimizer=(4 * optimizer_elements(config, parameters) + parameters * (master + average)) / ranks[1],
         activations=micro_batch_tokens * per_token,
         buffers=reduced * 4 if world_size > 1 else 0,
     )
@@ -141,8 +142,8 @@ def fitting_budget(gpu: Gpu, *, floor: int, total_gib_of: dict[int, float]) -> i
 
 def checkpoint_gib(config: RunConfig, parameters: int) -> float:
     """Return the size of one checkpoint on disk: float32 masters, optimizer state, the average if one is kept."""
-    tensors = 1 + len(OPTIMIZER_STATES[config.optimizer.name]) + (config.average.decay is not None)
-    return 4 * tensors * parameters / GIB
+    weights = parameters * (1 + (config.average.decay is not None))
+    return 4 * (weights + optimizer_elements(config, parameters)) / GIB
 
 
 def describe_checkpoints(config: RunConfig, parameters: int) -> str:

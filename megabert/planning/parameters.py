@@ -2,6 +2,7 @@
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
+from megabert.config.run import OPTIMIZER_STATES, RunConfig
 
 
 def count_parameters(model: ModelConfig, objective: Objective | None = None) -> int:
@@ -20,6 +21,20 @@ def count_parameters(model: ModelConfig, objective: Objective | None = None) -> 
     has_sentences = (objective or model.traits.objectives[0]) != "none"
     sentences = (h * h + h) + (2 * h + 2) if has_sentences else 0  # the pooler, and its head
     return embeddings + _encoder(model) + _masked_lm_head(model) + sentences
+
+
+def count_layer_matrices(model: ModelConfig) -> int:
+    """Return the elements of the layers' matrices, which Muon orthogonalises (`models.matrices`)."""
+    h, f, layers = model.hidden_size, model.intermediate_size, model.num_hidden_groups or model.num_hidden_layers
+    positions = 0 if model.share_att_key else len(model.pos_att_type)  # projections of relative positions
+    matrices = layers * ((4 + positions) * h * h + (3 if model.traits.is_pre_norm else 2) * h * f)
+    return matrices + (0 if model.generator_size is None else count_layer_matrices(model.generator()))
+
+
+def optimizer_elements(config: RunConfig, parameters: int) -> int:
+    """Return how many float32 numbers the optimizer keeps beside the weights; Muon one per element of a matrix."""
+    saved = count_layer_matrices(config.model) if config.optimizer.name == "muon" else 0
+    return parameters * len(OPTIMIZER_STATES[config.optimizer.name]) - saved
 
 
 def _norm(model: ModelConfig, width: int) -> int:

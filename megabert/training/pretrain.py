@@ -25,6 +25,7 @@ from megabert.errors import EXIT_STOPPED, DataError
 from megabert.files import atomic_write
 from megabert.json_files import read_json
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
+from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
@@ -160,8 +161,11 @@ def _build_engine(
     if initial is not None and start.checkpoint is None:
         run_on_all_ranks(world, lambda: load_initial_weights(model, initial))
     budgets = choose_micro_batch_tokens(model, inputs, stored=start.state.budgets, world=world)
-    # LAMB, AdamW or StableAdamW, over two groups of parameters: with weight decay, and without (biases and LayerNorm).
-    optimizer = build_optimizer(model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb)
+    # Groups of parameters: with weight decay, without (biases and LayerNorm), and the matrices of the layers for Muon.
+    matrices = layer_matrices(model, per_head=config.optimizer.muon_heads)
+    optimizer = build_optimizer(
+        model.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb, matrices=matrices
+    )
     # ZeRO-1, unless the configuration names another engine file.
     engine = build_engine(model, optimizer, inputs.deepspeed, world)
     if config.average.decay is not None:

@@ -5,6 +5,7 @@ import math
 
 import torch
 import torch.distributed as dist
+from several_ranks import muon_reference
 from several_ranks.toy_training import gather_whole, make_engine, train_step, whole_masters
 from torch import Tensor
 
@@ -59,7 +60,8 @@ def lamb_errors(
     engine = engine_of(world, engine_name, variant)
     if engine.zero_stage == 3:
         poison_padding(engine)
-    reference = ReferenceLamb(whole_masters(engine, world), variant=variant, weight_decay=0.01, lr=0.01)
+    kind = muon_reference.ReferenceMuon if variant.startswith("muon") else ReferenceLamb
+    reference = kind(whole_masters(engine, world), variant=variant, weight_decay=0.01, lr=0.01)
     optimizer, seen = engine.optimizer, {}
     if not attached:  # stock LAMB: every flat is taken for a parameter
         flats = list({id(fragment.flat): fragment.flat for fragment in engine.fragments}.values())
@@ -85,7 +87,9 @@ def lamb_errors(
 
 
 def engine_of(world, engine_name: str, variant: str):
-    """Make a toy under a variant of LAMB or under StableAdamW, which does not clip."""
+    """Make a toy under a variant of LAMB, or under StableAdamW or Muon, which do not clip."""
+    if variant.startswith("muon"):
+        return make_engine(world, engine_name, optimizer="muon", clip=0.0, **muon_reference.VARIANTS[variant])
     if variant == "stable_adamw":
         return make_engine(world, engine_name, optimizer=variant, clip=0.0)
     return make_engine(world, engine_name, variant=variant)

@@ -27,7 +27,13 @@ FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
 
 @pytest.mark.parametrize(
     ("engine", "optimizer"),
-    [*((stage, "lamb") for stage in FLOAT_STAGES), ("zero0", "adamw"), ("zero1", "adamw"), ("zero1", "stable_adamw")],
+    [
+        *((stage, "lamb") for stage in FLOAT_STAGES),
+        ("zero0", "adamw"),
+        ("zero1", "adamw"),
+        ("zero1", "stable_adamw"),
+        ("zero1", "muon"),
+    ],
 )
 def test_nan_is_named_and_leaves_no_trace(workers, engine, optimizer):
     results = workers(2).run(nan_on_rank_1, engine, optimizer)

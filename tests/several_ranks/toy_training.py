@@ -91,12 +91,25 @@ def ds_config(stage: int, precision: str, clip: float = 1.0, **zero) -> dict:
     }
 
 
-def make_engine(world, engine: str, *, optimizer: str = "lamb", variant: str = "nvlamb", clip: float = 1.0) -> Engine:
+MATRICES = {"embedding.weight": 1, "dense.weight": 1, "out.weight": 1}
+"""What Muon orthogonalises of the toy: the first lies on every rank."""
+
+
+def make_engine(
+    world,
+    engine: str,
+    *,
+    optimizer: str = "lamb",
+    variant: str = "nvlamb",
+    clip: float = 1.0,
+    matrices: dict[str, int] = MATRICES,
+    **fields,
+) -> Engine:
     """A fresh toy in a fresh engine; its one-element parameter is a group of its own: other ranks' shards are empty."""
     stage, precision = ENGINES[engine]
     model = Toy()
-    config = OptimizerConfig(name=optimizer, lamb_variant=variant, weight_decay=0.01)
-    inner = build_optimizer(model.named_parameters(), config)
+    config = OptimizerConfig(name=optimizer, lamb_variant=variant, weight_decay=0.01, **fields)
+    inner = build_optimizer(model.named_parameters(), config, matrices=matrices)
     without_decay = inner.param_groups[1]
     without_decay["params"] = [p for p in without_decay["params"] if p is not model.gain_bias]
     inner.add_param_group({"params": [model.gain_bias], "weight_decay": 0.0})

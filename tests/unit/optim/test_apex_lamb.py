@@ -165,7 +165,7 @@ def test_sharded_parameters_are_refused(apex_stand_in):
     config = OptimizerConfig(name="lamb")
     optimizer = build_optimizer([("w", torch.nn.Parameter(torch.ones(3)))], config, lamb_backend="apex")
     with pytest.raises(KernelError, match=r"whole tensors, and ZeRO shards them.*zero0"):
-        optimizer.attach([], {"w": torch.Size((1,))}, lambda vector: None)
+        optimizer.attach([], {"w": torch.Size((1,))}, types.SimpleNamespace())
 
 
 def test_parameters_on_a_cpu_are_refused(apex_stand_in):

@@ -1,16 +1,20 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from megabert.config.run import OptimizerConfig
 from megabert.optim import AdamW, Fragment, Lamb, StepSettings, build_optimizer
 
-NAMES = ["dense.weight", "dense.bias", "LayerNorm.weight"]
+SHAPES = {
+    name: torch.Size(shape)
+    for name, shape in (("dense.weight", (5, 3)), ("dense.bias", (5,)), ("LayerNorm.weight", (4,)))
+}
 
 
 def tensors(seed: int = 0):
     generator = torch.Generator().manual_seed(seed)
-    shapes = {"dense.weight": (5, 3), "dense.bias": (5,), "LayerNorm.weight": (4,)}
-    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
 
 
 def whole(variant: str) -> tuple[Lamb, dict[str, torch.nn.Parameter]]:
@@ -18,7 +22,7 @@ def whole(variant: str) -> tuple[Lamb, dict[str, torch.nn.Parameter]]:
     optimizer = build_optimizer(
         parameters.items(), OptimizerConfig(name="lamb", lamb_variant=variant, weight_decay=0.1)
     )
-    optimizer.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in parameters.items()], NAMES, None)
+    optimizer.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in parameters.items()], SHAPES, None)
     for name, gradient in tensors(1).items():
         parameters[name].grad = gradient
     optimizer.step(StepSettings(lr=0.1))
@@ -63,7 +67,7 @@ def test_deepspeed_variant_clips_the_ratio_and_scales_the_step():
 def test_zero_norm_gives_ratio_1(variant):
     parameter = torch.nn.Parameter(torch.zeros(3))
     optimizer = Lamb([parameter], OptimizerConfig(lamb_variant=variant))
-    optimizer.attach([Fragment(parameter, 0, "dense.weight", 0, 3)], ["dense.weight"], None)
+    optimizer.attach([Fragment(parameter, 0, "dense.weight", 0, 3)], {"dense.weight": torch.Size((3,))}, None)
     parameter.grad = torch.ones(3)
     optimizer.step(StepSettings(lr=0.1))
     assert optimizer.trust_ratios == {"dense.weight": 1.0}
@@ -89,12 +93,12 @@ def test_shards_of_two_ranks_equal_whole_parameters(variant):
             def all_reduce(vector, attempt=attempt):
                 vectors.append(vector.clone()) if attempt == 0 else vector.copy_(vectors[0] + vectors[1])
 
-            optimizer.attach(fragments, NAMES, all_reduce)
+            optimizer.attach(fragments, SHAPES, SimpleNamespace(sum_over_ranks=all_reduce))
             shard.grad = (gradient[:11] if rank == 0 else gradient[11:]).clone()
             optimizer.step(StepSettings(lr=0.1))
     without_decay = {name: torch.nn.Parameter(tensor) for name, tensor in tensors().items()}
     reference = Lamb(without_decay.values(), OptimizerConfig(lamb_variant=variant, weight_decay=0.0))
-    reference.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in without_decay.items()], NAMES, None)
+    reference.attach([Fragment(p, 0, name, 0, p.numel()) for name, p in without_decay.items()], SHAPES, None)
     for name, value in tensors(1).items():
         without_decay[name].grad = value
     reference.step(StepSettings(lr=0.1))

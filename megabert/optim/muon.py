@@ -1,0 +1,273 @@
+"""Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/): momentum whose singular values are set to one.
+
+The update of a matrix is the nearest (semi-)orthogonal matrix to its momentum, by a Newton-Schulz iteration. That needs
+the whole matrix, and ZeRO cuts matrices wherever a rank's share ends. So each matrix has an *owner*, the rank that
+holds most of its elements (of several, the first). The steps:
+
+    1. every rank   momentum and look-ahead, element by element, on the pieces that it holds
+    2. to owners    the look-ahead of pieces that the owner does not hold: 4 bytes per element
+    3. owners       Newton-Schulz on whole matrices
+    4. back         the update of the same pieces: 4 bytes per element
+    5. every rank   weight decay and update of its pieces
+
+So 8 bytes are sent for each element that is not on its matrix's owner, beyond ZeRO's own, and none for a matrix that
+lies on one rank. At stages 1 and 2 a bucket is cut at one place per rank, so that few matrices are; stage 3 cuts every
+matrix into as many parts as there are ranks. At stage 0 each rank computes all matrices, and nothing is sent.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megabert.config.run import OPTIMIZER_STATES, OptimizerConfig
+from megabert.ops.lamb.reference import sums_of_squares
+from megabert.optim.adamw import AdamW
+from megabert.optim.base import Fragment, Ranks, StepSettings, UpdateSink
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the polynomial a x + b x^3 + c x^5: KellerJordan/Muon, ``muon.py``; torch.optim.Muon has the same."""
+NEWTON_SCHULZ_STEPS = 5
+SCALINGS = {
+    "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
+    "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
+}
+"""Factor on the learning rate by a matrix's shape, under torch.optim.Muon's names: Jordan's, and Moonlight's, which
+gives updates the root mean square of AdamW's, about 0.2 (Liu et al. 2025, arXiv:2502.16982, section 2.2)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """The elements of one matrix that are on this rank: ``start`` to ``start + numel`` of it."""
+
+    flat: Tensor
+    offset: int
+    start: int
+    numel: int
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """Return the piece's elements of a tensor with the flat's layout."""
+        return tensor.detach().view(-1).narrow(0, self.offset, self.numel)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrix:
+    """A matrix of which this rank holds elements."""
+
+    rows: int
+    columns: int
+    mine: Piece
+    owner: int
+    held: dict[int, tuple[int, int]]
+    """First element and number of elements on each rank that holds any."""
+
+
+class Muon(AdamW):
+    """Muon for the matrices of the layers, and AdamW with a rate of its own for everything else.
+
+    For a matrix W of R rows and C columns with gradient G::
+
+        M = momentum * M + (1 - momentum) * G
+        U = (1 - momentum) * G + momentum * M        (Nesterov)
+        X = U / (norm(U) + 1e-7), transposed if R > C; five times X = a X + (b X X^T + c (X X^T)^2) X
+        W = (1 - learning_rate * weight_decay) * W - learning_rate * scaling(R, C) * X
+
+    This is torch.optim.Muon's rule (``torch/optim/_muon.py``, 2.13), whose decay by the rate as it is is Moonlight's,
+    but for three things: Newton-Schulz computes in float32 unless ``muon_dtype`` says bf16; the norm has 1e-7 added, as
+    in KellerJordan/Muon, where torch takes the larger of the two; and parameters that hold several matrices
+    are cut into them. No gradient is clipped: the length of U has no effect on X.
+    """
+
+    state_names = OPTIMIZER_STATES["muon"]
+
+    def __init__(
+        self, params: Iterable[Any], config: OptimizerConfig, backend: str = "auto", *, matrices: Mapping[str, int]
+    ) -> None:
+        """Bind the constants.
+
+        Args:
+            params: Parameter groups; the ones of matrices have ``is_matrix``.
+            config: The recipe's ``optimizer`` section.
+            backend: As in `AdamW`.
+            matrices: How many matrices each parameter consists of, along its rows; others are AdamW's.
+        """
+        super().__init__(params, config, backend)
+        self._config, self._stacked = config, matrices
+        self._dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[config.muon_dtype]
+
+    def attach(
+        self,
+        fragments: Sequence[Fragment],
+        shapes: Mapping[str, torch.Size],
+        ranks: Ranks | None,
+        sink: UpdateSink | None = None,
+    ) -> None:
+        """Work out which rank owns each matrix; the arguments are ``BaseOptimizer.attach``'s."""
+        super().attach(fragments, shapes, ranks, sink)
+        self._ranks, rank, size = ranks, 0 if ranks is None else ranks.rank, 1 if ranks is None else ranks.size
+        by_name = {fragment.parameter: fragment for fragment in fragments}  # a rank holds one run of a parameter
+        cut = [
+            (name, index, shapes[name][0] // stacked, shapes[name][1])
+            for name, stacked in self._stacked.items()
+            for index in range(stacked)
+        ]
+        pieces = [
+            _piece(by_name.get(name), index * rows * columns, rows * columns) for name, index, rows, columns in cut
+        ]
+        # Who holds which elements, on every rank alike: each fills in its own row, and the rows are added up.
+        held = torch.zeros(size, len(cut), 2, dtype=torch.float64)
+        for column, piece in enumerate(pieces):
+            if piece is not None:
+                held[rank, column] = torch.tensor([piece.start, piece.numel])
+        if ranks is not None:
+            held = held.to(fragments[0].flat.device if fragments else "cpu")
+            ranks.sum_over_ranks(held)
+        table = held.cpu().long().transpose(0, 1).tolist()
+        self._is_cut = any(sum(numel > 0 for _, numel in holders) > 1 for holders in table)
+        self._matrices = [
+            Matrix(
+                rows,
+                columns,
+                piece,
+                owner=max(range(size), key=lambda r: (holders[r][1], -r)),
+                held={r: (start, numel) for r, (start, numel) in enumerate(holders) if numel},
+            )
+            for (_, _, rows, columns), piece, holders in zip(cut, pieces, table, strict=True)
+            if piece is not None
+        ]
+
+    def moments(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Return the momentum of matrices, AdamW's two moments of anything else."""
+        return self._moments(flat, self.state_names[:1] if self._holds_matrices(flat) else self.state_names)
+
+    @torch.no_grad()
+    def step(self, settings: StepSettings) -> None:  # type: ignore[override]
+        """Update the parameter groups that are there. Every rank must call it equally often."""
+        groups = self.param_groups
+        matrix_groups = [group for group in groups if group.get("is_matrix")]
+        # AdamW first: its weights travel while the matrices are computed.
+        self.param_groups = [group for group in groups if not group.get("is_matrix")]
+        try:
+            super().step(dataclasses.replace(settings, lr=settings.lr * self._config.muon_adamw_ratio))
+        finally:
+            self.param_groups = groups
+        decays = {
+            id(flat): group["weight_decay"]
+            for group in matrix_groups
+            for flat in group["params"]
+            if flat.grad is not None
+        }
+        if not decays:
+            return
+        flats = [flat for group in matrix_groups for flat in group["params"] if flat.grad is not None]
+        scale = torch.as_tensor(settings.gradient_scale, dtype=torch.float64)
+        is_finite = (scale != 0).double()  # stays on the device: 0 changes nothing below
+        for flat in flats:
+            self._look_ahead(flat, scale, is_finite)
+        matrices = [matrix for matrix in self._matrices if id(matrix.mine.flat) in decays]
+        self._orthogonalize(matrices)
+        for matrix in matrices:
+            scaling = SCALINGS[self._config.muon_scaling](matrix.rows, matrix.columns)
+            weights, update = (matrix.mine.view(tensor) for tensor in (matrix.mine.flat, _gradient(matrix.mine.flat)))
+            weights.mul_(1.0 - is_finite * (settings.lr * decays[id(matrix.mine.flat)]))
+            weights.sub_(update.mul_(is_finite * (settings.lr * scaling)))
+        for flat in flats:
+            self.sink.updated(flat)
+
+    def _holds_matrices(self, flat: Tensor) -> bool:
+        return any(matrix.mine.flat is flat for matrix in self._matrices)
+
+    def _look_ahead(self, flat: Tensor, scale: Tensor, is_finite: Tensor) -> None:
+        """Update the momentum of a flat, and write Nesterov's look-ahead over its gradient."""
+        gradient, (momentum,), share = (
+            _gradient(flat),
+            self._moments(flat, self.state_names[:1]),
+            self._config.muon_momentum,
+        )
+        gradient.mul_(scale).masked_fill_(is_finite == 0, 0.0)  # a NaN times 0 is a NaN
+        momentum.lerp_(gradient, (is_finite * (1.0 - share)).to(gradient.dtype))
+        gradient.lerp_(momentum, share)
+
+    def _orthogonalize(self, matrices: Sequence[Matrix]) -> None:
+        """Replace the look-ahead of each matrix by its orthogonal update, on all ranks that hold pieces of it."""
+        rank = 0 if self._ranks is None else self._ranks.rank
+        owned = [matrix for matrix in matrices if matrix.owner == rank]
+        lent = [matrix for matrix in matrices if matrix.owner != rank]
+        received = self._exchange(
+            {owner: [_update(matrix) for matrix in lent if matrix.owner == owner] for owner in self._others()},
+            {r: [matrix.held[r][1] for matrix in owned if r in matrix.held] for r in self._others()},
+        )
+        results: dict[int, list[Tensor]] = {r: [] for r in self._others()}
+        for matrix in owned:
+            whole = torch.empty(matrix.rows * matrix.columns, dtype=torch.float32, device=matrix.mine.flat.device)
+            for r, (start, numel) in matrix.held.items():
+                whole[start : start + numel] = _update(matrix) if r == rank else received[r].pop(0)
+            update = orthogonal(whole.view(matrix.rows, matrix.columns), self._dtype).reshape(-1)
+            for r, (start, numel) in matrix.held.items():
+                if r == rank:
+                    _update(matrix).copy_(update[start : start + numel])
+                else:
+                    results[r].append(update[start : start + numel])
+        returned = self._exchange(
+            results, {owner: [m.mine.numel for m in lent if m.owner == owner] for owner in self._others()}
+        )
+        for matrix in lent:
+            _update(matrix).copy_(returned[matrix.owner].pop(0))
+
+    def _others(self) -> list[int]:
+        return [] if self._ranks is None else [r for r in range(self._ranks.size) if r != self._ranks.rank]
+
+    def _exchange(self, outgoing: dict[int, list[Tensor]], expected: dict[int, list[int]]) -> dict[int, list[Tensor]]:
+        """Send each rank its tensors, and return the ones of the expected sizes that each rank has sent here."""
+        if self._ranks is None or not self._is_cut:
+            return {r: [] for r in expected}
+        sent, received = ([0] * self._ranks.size for _ in range(2))
+        for r in expected:
+            sent[r], received[r] = sum(tensor.numel() for tensor in outgoing[r]), sum(expected[r])
+        flat = next(iter(self.state)) if not self._matrices else self._matrices[0].mine.flat
+        empty = torch.empty(0, dtype=torch.float32, device=flat.device)
+        parts = self._ranks.exchange(torch.cat([empty, *(t for r in outgoing for t in outgoing[r])]), sent, received)
+        by_rank = dict(zip(expected, parts.split([received[r] for r in expected]), strict=True))
+        return {r: list(by_rank[r].split(expected[r])) if expected[r] else [] for r in expected}
+
+
+def orthogonal(update_RC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a float32 matrix with the singular vectors of ``update_RC`` and singular values of about 1 (0.7 to 1.2).
+
+    Args:
+        update_RC: The matrix.
+        dtype: What the products are computed in: float32, bfloat16, or float64 for a float64 matrix.
+    """
+    # The norm is added up in float64: torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
+    norm = sums_of_squares([update_RC.reshape(-1)], update_RC.device).sqrt()
+    is_tall = update_RC.shape[0] > update_RC.shape[1]
+    x = (update_RC.T if is_tall else update_RC).contiguous() / (norm + 1e-7).to(update_RC.dtype)
+    x, (a, b, c) = x.to(dtype), COEFFICIENTS
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.T if is_tall else x).to(update_RC.dtype)
+
+
+def _gradient(flat: Tensor) -> Tensor:
+    assert flat.grad is not None
+    return flat.grad
+
+
+def _update(matrix: Matrix) -> Tensor:
+    """Return this rank's elements of a matrix's update, which is in the gradient's place."""
+    return matrix.mine.view(_gradient(matrix.mine.flat))
+
+
+def _piece(fragment: Fragment | None, first: int, numel: int) -> Piece | None:
+    """Return the part of a fragment that lies within ``numel`` elements of its parameter from ``first`` on."""
+    if fragment is None:
+        return None
+    start = max(fragment.start, first)
+    end = min(fragment.start + fragment.numel, first + numel)
+    if start >= end:
+        return None
+    return Piece(fragment.flat, fragment.offset + start - fragment.start, start - first, end - start)

@@ -1,0 +1,98 @@
+"""Muon on one rank: against torch's, its settings, a step that is skipped; ``several_ranks`` holds it to float64."""
+
+import pytest
+import torch
+
+from megabert.config.run import OptimizerConfig
+from megabert.optim import Fragment, StepSettings, build_optimizer
+from megabert.optim.muon import orthogonal
+
+SHAPES = {"tall.weight": (12, 4), "wide.weight": (3, 10), "LayerNorm.weight": (5,), "head.weight": (2, 3)}
+
+
+def made(matrices=("tall.weight", "wide.weight"), stacked=1, **fields):
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: torch.nn.Parameter(torch.randn(shape, generator=generator)) for name, shape in SHAPES.items()}
+    config = OptimizerConfig(name="muon", weight_decay=0.1, **fields)
+    optimizer = build_optimizer(weights.items(), config, matrices=dict.fromkeys(matrices, stacked))
+    table = [Fragment(p, 0, name, 0, p.numel()) for name, p in weights.items()]
+    optimizer.attach(table, {name: p.shape for name, p in weights.items()}, None)
+    return optimizer, weights
+
+
+def train(optimizer, weights, steps=3, **settings):
+    for step in range(1, steps + 1):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in weights.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        optimizer.step(StepSettings(lr=0.02, bias_step=step, **settings))
+
+
+@pytest.mark.parametrize("scaling", ["match_rms_adamw", "original"])
+def test_muon_in_16_bits_equals_torchs(scaling):
+    optimizer, ours = made(muon_scaling=scaling, muon_dtype="bf16")
+    theirs = {name: torch.nn.Parameter(weight.detach().clone()) for name, weight in ours.items()}
+    matrices = [theirs["tall.weight"], theirs["wide.weight"]]
+    plain = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn=scaling)
+    train(optimizer, ours)
+    for step in range(1, 4):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in theirs.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        plain.step()
+    for name in ("tall.weight", "wide.weight"):
+        assert (ours[name] - theirs[name]).norm() < 5e-3 * theirs[name].norm(), name
+
+
+def test_everything_else_is_adamws_at_its_own_rate():
+    optimizer, ours = made(muon_adamw_ratio=0.5)
+    theirs = made()[1]
+    adamw = build_optimizer(theirs.items(), OptimizerConfig(name="adamw", weight_decay=0.1))
+    train(optimizer, ours)
+    for step in range(1, 4):
+        generator = torch.Generator().manual_seed(step)
+        for parameter in theirs.values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        adamw.step(StepSettings(lr=0.01, bias_step=step))
+    for name in ("LayerNorm.weight", "head.weight"):
+        assert torch.equal(ours[name], theirs[name])
+    assert [len(optimizer.moments(ours[name])) for name in SHAPES] == [1, 1, 2, 2]
+
+
+def test_stacked_matrices_are_orthogonalised_one_by_one():
+    (stacked, whole), (optimizer, single) = made(("tall.weight",), stacked=3), made(("tall.weight",))
+    for each, weights in ((stacked, whole), (optimizer, single)):
+        train(each, weights, steps=1)
+    start = made()[1]["tall.weight"].detach()
+    updates = [(w["tall.weight"].detach() - 0.998 * start).split(4) for w in (whole, single)]
+    for block in updates[0]:  # 4 x 4 each, times 0.2 * sqrt(4) * 0.02
+        values = torch.linalg.svdvals(block) / (0.2 * 2 * 0.02)
+        assert values.min() > 0.3
+        assert values.max() < 1.3
+    assert not torch.allclose(updates[0][0], updates[1][0], atol=1e-3)
+
+
+def test_a_step_that_is_not_finite_changes_nothing():
+    optimizer, weights = made()
+    train(optimizer, weights, steps=2)
+    before = [tensor.clone() for w in weights.values() for tensor in (w.detach(), *optimizer.moments(w))]
+    for parameter in weights.values():
+        parameter.grad = torch.full_like(parameter, float("nan"))
+    optimizer.step(StepSettings(lr=0.02, bias_step=3, gradient_scale=torch.tensor(0.0, dtype=torch.float64)))
+    after = [tensor for w in weights.values() for tensor in (w.detach(), *optimizer.moments(w))]
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+
+
+def test_orthogonal_of_zeros_is_zeros_and_singular_values_are_near_one():
+    assert not orthogonal(torch.zeros(3, 5)).any()
+    values = torch.linalg.svdvals(orthogonal(torch.randn(40, 30, generator=torch.Generator().manual_seed(1))))
+    assert values.min() > 0.4
+    assert values.max() < 1.3
+
+
+def test_muon_has_to_be_told_and_does_not_clip():
+    with pytest.raises(ValueError, match="which parameters are matrices"):
+        build_optimizer([], OptimizerConfig(name="muon"))
+    assert OptimizerConfig(name="muon").max_grad_norm == 0
+    with pytest.raises(ValueError, match="max_grad_norm=1 with name=muon"):
+        OptimizerConfig(name="muon", max_grad_norm=1.0)
