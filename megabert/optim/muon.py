@@ -29,7 +29,7 @@ from megabert.optim.adamw import AdamW
 from megabert.optim.base import Fragment, Ranks, StepSettings, UpdateSink
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the polynomial a x + b x^3 + c x^5: KellerJordan/Muon, ``muon.py``; torch.optim.Muon has the same."""
+"""The polynomial is a x + b x^3 + c x^5: KellerJordan/Muon, ``muon.py``; torch.optim.Muon has the same."""
 NEWTON_SCHULZ_STEPS = 5
 SCALINGS = {
     "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
@@ -239,7 +239,7 @@ def orthogonal(update_RC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
     Args:
         update_RC: The matrix.
-        dtype: What the products are computed in: float32, bfloat16, or float64 for a float64 matrix.
+        dtype: Type of the products: float32, bfloat16, or float64 for a float64 matrix.
     """
     # The norm is added up in float64: torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
     norm = sums_of_squares([update_RC.reshape(-1)], update_RC.device).sqrt()

@@ -1,8 +1,10 @@
 """DeepSpeed's own Muon beside ours: with clipping it is another rule on another engine, which is why it is not used."""
 
 import importlib.metadata
+from unittest import mock
 
 import pytest
+import torch
 from several_ranks.toy_training import LEARNING_RATE, Toy, batch_of, make_engine, train_step, whole_masters
 from torch import nn
 
@@ -28,7 +30,7 @@ def test_deepspeeds_muon_clips_the_update_on_one_engine_and_the_gradient_on_the_
         sizes = {key: float(updates[name].norm() / ours[name].norm()) for key, updates in theirs.items()}
         differences = {key: float((u[name] - ours[name]).norm() / ours[name].norm()) for key, u in theirs.items()}
         # Without clipping both engines do what ours does; 16 bits in Newton-Schulz, and in bf16 in the model.
-        assert differences["fp32", 0.0] < 0.02, (name, differences)
+        assert differences["fp32", 0.0] < 0.04, (name, differences)
         assert differences["bf16", 0.0] < 0.1, (name, differences)
         # Clipped at 1, the raw gradient of BF16_Optimizer gives the same update, ZeRO-1 in fp32 a shorter one.
         assert sizes["bf16", 1.0] == pytest.approx(1, abs=0.1), (name, sizes)
@@ -36,7 +38,7 @@ def test_deepspeeds_muon_clips_the_update_on_one_engine_and_the_gradient_on_the_
 
 
 def first_updates(world):
-    fields = {"muon_scaling": "original", "matrices": dict.fromkeys(MATRICES, 1)}
+    fields = {"muon_scaling": "original", "muon_dtype": "bf16", "matrices": dict.fromkeys(MATRICES, 1)}
     engine = make_engine(world, "zero1", optimizer="muon", clip=0.0, **fields)
     before = whole_masters(engine, world)
     train_step(engine, world, 1)
@@ -50,7 +52,7 @@ def first_updates(world):
 
 
 def deepspeeds_update(world, precision, clip):
-    import deepspeed
+    import deepspeed.ops.adam
     from deepspeed.utils import safe_get_full_fp32_param
 
     model = LossOfToy()
@@ -63,7 +65,9 @@ def deepspeeds_update(world, precision, clip):
         "data_types": {"grad_accum_dtype": "fp32"},
         "zero_optimization": {"stage": 1},
     }
-    engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=list(model.parameters()))
+    # Its Adam for the other parameters is compiled at first use, for minutes; these are not compared.
+    with mock.patch.object(deepspeed.ops.adam, "FusedAdam", lambda groups, **_: torch.optim.AdamW(groups)):
+        engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=list(model.parameters()))
     named = {name.removeprefix("toy."): parameter for name, parameter in engine.module.named_parameters()}
     before = {name: safe_get_full_fp32_param(named[name]).double().clone() for name in MATRICES}
     ids, targets = batch_of(1)
