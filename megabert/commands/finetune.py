@@ -5,8 +5,8 @@ was killed starts again.
 
 Several tasks, --epochs or --learning-rates make a grid: every set with every setting and seed, each cell a single run
 in a process of its own. The setting with the best mean on the evaluation set is chosen; a test set, if there is one,
-is scored once, with the choice. `glue` stands for every task of GLUE that --data holds, TASK=PATH for a set of your own
-below --data. Tables are in results.md, a picture is results.png.
+is scored once, with the choice. `glue` and `klue` stand for all of their tasks that --data holds, TASK=PATH for a set of
+your own below --data. Tables are in results.md, a picture is results.png.
 
 Examples:
   megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5
@@ -93,6 +93,8 @@ def run(options: Namespace) -> int:
         config, is_grid = grid.config, _is_grid(options, grid)
         paths = [flag.path for flag in options.field_flags]
         refuse_idle(paths, {**to_dict(config), "kind of task": [one.task.kind for one in grid.sets]}, FINETUNE_NEEDS)
+        if all(one.task.answers for one in grid.sets if one.task.kind == "span"):
+            refuse_flags(["--language"], options.given, "on a task that has rules of its own for answers")
         if not is_grid:
             refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")
         elif len(grid.sets) > 1:

@@ -3,7 +3,7 @@
 In the order in which a fine-tuning runs:
 
 1. ``setup`` reads model, tokenizer and files and checks them before anything is written. The task is a row of the
-   table in ``tasks``; how examples become sequences, labels and scores is one of the five ``task_kinds``, with the
+   table in ``tasks``; how examples become sequences, labels and scores is one of the six ``task_kinds``, with the
    official ``metrics``. ``tables`` reads files with named columns.
 2. ``trainer`` trains the encoder with its head (``model``) on micro-batches (``batches``) and keeps the best weights.
 3. ``evaluate`` scores a set with the present weights.

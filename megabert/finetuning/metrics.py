@@ -166,8 +166,13 @@ class Entity(NamedTuple):
     last: int
 
 
-def entities_of(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence, in order."""
+def entities_of(tags: Sequence[str], *, is_strict: bool = False) -> list[Entity]:
+    """Return the entities of a sentence, in order.
+
+    Args:
+        tags: The tags of its tokens.
+        is_strict: Whether only B- begins an entity, and an I- that continues none is no part of any.
+    """
     entities: list[Entity] = []
     for index, tag in enumerate(tags):
         if tag == OUTSIDE:
@@ -175,6 +180,8 @@ def entities_of(tags: Sequence[str]) -> list[Entity]:
         prefix, kind = tag[0], tag[2:]
         # I- continues the entity that ended at the previous token, if it has the same type.
         is_inside = prefix == "I" and entities and entities[-1].kind == kind and entities[-1].last == index - 1
+        if prefix == "I" and is_strict and not is_inside:
+            continue
         first = entities.pop().first if is_inside else index
         entities.append(Entity(kind, first, index))
     return entities

@@ -67,7 +67,8 @@ def goodness(row: Mapping[str, Any]) -> float:
 
 def describe_example(row: Mapping[str, Any]) -> str:
     """Return an example in two lines: its place and its texts, then its label."""
-    own = {"line", "id", "prediction", "correct", "error", "probabilities", "f1", "answer", "null_odds", "n_best"}
+    own = {"line", "id", "prediction", "correct", "error", "probabilities"}
+    own |= {"f1", "rouge_w", "answer", "null_odds", "n_best"}
     texts = [_shown(value) for name, value in row.items() if name not in own and name not in _LABELS]
     label = next((_shown(row[name]) for name in _LABELS if name in row), "")
     identity = f" ({row['id']})" if "id" in row else ""

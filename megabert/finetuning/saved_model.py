@@ -83,7 +83,7 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
     if THRESHOLD in first:
         settings[THRESHOLD] = first[THRESHOLD]
     fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
-    if kind.task.kind in ("sequence", "tagging", "regression"):
+    if kind.task.kind in ("sequence", "tagging", "characters", "regression"):
         fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
         fields["label2id"] = kind.ids
     problems = {"sequence": "single_label_classification", "regression": "regression"}

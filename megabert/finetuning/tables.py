@@ -1,10 +1,11 @@
-"""Tables with named columns: TSV, CSV, JSON Lines, Parquet. Every row remembers the line it came from."""
+"""Tables with named columns: TSV, CSV, JSON Lines or an array, Parquet. Every row remembers the line it came from."""
 
 import csv
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,12 +183,28 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
                 yield number, line.rstrip("\r").split("\t")
 
 
-def _read_json_lines(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_json(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of JSON Lines, or of one array with the number of each in place of a line."""
     with open_text(path) as file:
-        for number, line in enumerate(file, 1):
+        lines: Iterable[str] = file
+        for first in file:
+            lines = chain([first], file)
+            if first.lstrip().startswith("["):
+                remedy = "A JSON object is expected on every line, or one array of objects."
+                rows = parse_json("".join(lines), list[dict[str, Any]], where=str(path), remedy=remedy)
+                yield from ((number, _flat(row)) for number, row in enumerate(rows, 1))
+                return
+            break
+        for number, line in enumerate(lines, 1):
             if line.strip():
                 remedy = "A JSON object is expected on every line."
-                yield number, parse_json(line, dict[str, Any], where=f"{path}:{number}", remedy=remedy)
+                yield number, _flat(parse_json(line, dict[str, Any], where=f"{path}:{number}", remedy=remedy))
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the fields of its objects as columns of their own: ``labels.score``."""
+    objects = {name: value for name, value in row.items() if isinstance(value, dict)}
+    return {**row, **{f"{name}.{key}": inner for name, value in objects.items() for key, inner in value.items()}}
 
 
 def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[Any]]]:
@@ -206,7 +223,7 @@ def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[in
 
 READERS = {
     **dict.fromkeys((".tsv", ".csv"), _read_separated),
-    **dict.fromkeys((".jsonl", ".json"), _read_json_lines),
+    **dict.fromkeys((".jsonl", ".json"), _read_json),
     ".parquet": _read_parquet,
     ".txt": _read_separated,
 }

@@ -10,7 +10,7 @@ from megabert.errors import ConfigError
 
 COLUMNS = ("text", "pair", "label")
 """Fields of a task that name columns; a configuration has ``text_column`` and so on."""
-TaskKindName = Literal["sequence", "regression", "choice", "span", "tagging"]
+TaskKindName = Literal["sequence", "regression", "choice", "span", "tagging", "characters"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,10 @@ class Task:
     """Column names of files that have no header line."""
     may_be_unanswerable: bool = False
     """Whether "no answer" may be the answer to a question."""
+    entities: tuple[str, ...] = ()
+    """Columns of entities that are marked in the text, each an object with ``word``, ``start_idx`` and ``end_idx``."""
+    answers: Literal["korquad", "klue"] | None = None
+    """Whose rules compare answers; None takes those of ``language``."""
     skips_broken_rows: bool = False
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
 
@@ -77,6 +81,58 @@ _INFERENCE: dict[str, Any] = {
 _NO_HEADER: dict[str, Any] = {"text": "sentence", "header": ("source", "label", "star", "sentence")}
 _GENRES: dict[str, Any] = {"evaluation": ("dev_matched",), "also": ("dev_mismatched",)}
 
+_KORQUAD: dict[str, Any] = {"train": "KorQuAD_v1.0_train", "evaluation": ("KorQuAD_v1.0_dev",), "answers": "korquad"}
+_TAG_TYPES = ("PS", "LC", "OG", "DT", "TI", "QT")  # person, location, organisation, date, time, quantity
+_RELATIONS = (
+    "org: dissolved founded place_of_headquarters alternate_names member_of members political/religious_affiliation "
+    "product founded_by top_members/employees number_of_employees/members",
+    "per: date_of_birth date_of_death place_of_birth place_of_death place_of_residence origin employee_of "
+    "schools_attended alternate_names parents children siblings spouse other_family colleagues product religion title",
+)
+
+
+def _relation_names() -> tuple[str, ...]:
+    parts = [(names.split()[0], names.split()[1:]) for names in _RELATIONS]
+    return ("no_relation", *(f"{prefix}{name}" for prefix, names in parts for name in names))
+
+
+def _klue(name: str) -> dict[str, Any]:
+    """Return the folder and the files of a set of KLUE 1.1."""
+    stem = f"{name}-v1.1"
+    return {"suite": "klue", "folder": stem, "train": f"{stem}_train", "evaluation": (f"{stem}_dev",)}
+
+
+_SIMILARITY: dict[str, Any] = {
+    **_SENTENCES,
+    "kind": "regression",
+    "label": "labels.real-label",
+    "metrics": ("pearson", "f1_of_similar"),
+}
+_HYPOTHESIS: dict[str, Any] = {
+    "text": "premise",
+    "pair": "hypothesis",
+    "label": "gold_label",
+    "labels": ("entailment", "contradiction", "neutral"),
+}
+_CHARACTERS: dict[str, Any] = {
+    "kind": "characters",
+    "labels": (*(f"{prefix}-{name}" for name in _TAG_TYPES for prefix in "BI"), "O"),
+    "metrics": ("entity_macro_f1", "char_macro_f1"),
+}
+_RELATION: dict[str, Any] = {
+    "text": "sentence",
+    "entities": ("subject_entity", "object_entity"),
+    "labels": _relation_names(),
+    "metrics": ("micro_f1", "auprc"),
+}
+_ANSWERS_OR_NONE: dict[str, Any] = {
+    **_SPANS,
+    "metrics": ("exact", "rouge_w"),
+    "may_be_unanswerable": True,
+    "answers": "klue",
+}
+_KOREAN_SPANS: dict[str, Any] = {**_SPANS, **_KORQUAD, "metrics": ("exact", "f1")}
+
 _TABLE = [
     # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
     Task("cola", "acceptability (Matthews correlation)", "CoLA", **_BINARY, **_NO_HEADER, metrics=("mcc",), **_GLUE),
@@ -90,12 +146,20 @@ _TABLE = [
     Task("qnli", "does the sentence answer", "QNLI", text="question", pair="sentence", **_ENTAILMENT, **_GLUE),
     Task("rte", "inference", "RTE", **_SENTENCES, **_ENTAILMENT, **_FROM_MNLI),
     Task("wnli", "inference about pronouns", "WNLI", **_SENTENCES, **_BINARY, **_GLUE),
+    # KLUE (Park et al. 2021): files of its repository, metrics of its baseline. Its test sets are not published.
+    Task("ynat", "topics of headlines (KLUE)", text="title", metrics=("macro_f1",), **_klue("ynat")),
+    Task("klue_sts", "similarity, 0 to 5 (KLUE)", **_SIMILARITY, **_klue("klue-sts")),
+    Task("klue_nli", "inference (KLUE)", **_HYPOTHESIS, **_klue("klue-nli")),
+    Task("klue_ner", "entities by characters (KLUE)", **_CHARACTERS, **_klue("klue-ner")),
+    Task("klue_re", "relations of two entities (KLUE)", **_RELATION, **_klue("klue-re")),
+    Task("klue_mrc", "answers or none (KLUE)", **_ANSWERS_OR_NONE, **_klue("klue-mrc")),
     # Other published sets, as their authors distribute them.
     Task("snli", "inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
     Task("boolq", "yes/no questions (Clark et al. 2019), its JSON Lines", **_PASSAGE),
     Task("swag", "four endings (Zellers et al. 2018), its CSV", kind="choice", text="sent1", pair="sent2"),
     Task("squad", "answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
     Task("squad2", "answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SPANS, may_be_unanswerable=True),
+    Task("korquad", "answers in a text, KorQuAD 1.0's JSON (Lim et al. 2019)", "KorQuAD", **_KOREAN_SPANS),
     # Anybody's own data.
     Task("classification", "a label for a text or a pair: TSV, CSV, JSON Lines, Parquet"),
     Task("regression", "a number instead of a label", **_NUMBER),
@@ -104,7 +168,7 @@ _TABLE = [
 
 TASKS: dict[str, Task] = {task.name: task for task in _TABLE}
 SUITES: dict[str, tuple[Task, ...]] = {
-    suite: tuple(task for task in _TABLE if task.suite == suite) for suite in ("glue",)
+    suite: tuple(task for task in _TABLE if task.suite == suite) for suite in ("glue", "klue")
 }
 """The tasks of each collection, in the order of its table."""
 INTERMEDIATE: tuple[str, ...] = tuple(sorted({task.intermediate for task in _TABLE if task.intermediate}))

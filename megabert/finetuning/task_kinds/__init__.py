@@ -1,6 +1,7 @@
 """Kinds of tasks, one class each: how examples are read, encoded, scored and written."""
 
 from megabert.finetuning.task_kinds.base import Example, Head, Prediction, TaskKind
+from megabert.finetuning.task_kinds.characters import CharacterTagging
 from megabert.finetuning.task_kinds.choice import Choice
 from megabert.finetuning.task_kinds.sequence import Classification, Regression
 from megabert.finetuning.task_kinds.span import Span
@@ -13,6 +14,7 @@ TASK_KINDS: dict[TaskKindName, type[TaskKind]] = {
     "choice": Choice,
     "span": Span,
     "tagging": Tagging,
+    "characters": CharacterTagging,
 }
 
 __all__ = ["TASK_KINDS", "Example", "Head", "Prediction", "TaskKind"]

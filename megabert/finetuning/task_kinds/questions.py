@@ -67,8 +67,10 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Row:
-    id: str | int
     question: str
+    id: str | int | None = None
+    guid: str | None = None
+    """The id in KLUE."""
     answers: list[_Answer] | None = None
     is_impossible: bool = False
 
@@ -110,10 +112,14 @@ def _read_squad(task: Task, path: Path) -> Iterator[SpanQuestion]:
             for k, row in enumerate(paragraph.qas):
                 number += 1
                 answers = [] if row.is_impossible else row.answers or []
+                where = f"{path}: data[{i}].paragraphs[{j}].qas[{k}]"
+                identity = row.guid if row.id is None else row.id
+                if identity is None:
+                    raise DataError(f"{where}: has neither id nor guid. Give each question its own.")
                 yield SpanQuestion(
-                    where=f"{path}: data[{i}].paragraphs[{j}].qas[{k}]",
+                    where=where,
                     line=number,
-                    identity=str(row.id),
+                    identity=str(identity),
                     question=row.question,
                     context=paragraph.context,
                     answers=tuple((answer.answer_start, answer.text) for answer in answers),

@@ -3,7 +3,7 @@
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,19 @@ from torch import Tensor
 
 from megabert.errors import DataError
 from megabert.finetuning.batches import Features, TaskBatch
+from megabert.finetuning.klue_metrics import f1_of_similar, mean_auprc, micro_f1
 from megabert.finetuning.metrics import METRICS
 from megabert.finetuning.tables import read_table
 from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
+from megabert.finetuning.task_kinds.entities import columns_of_entities, marked_text
 from megabert.finetuning.tasks import Task
 
+SCORES: dict[str, Callable[[Sequence, Sequence], float]] = {
+    **METRICS,
+    "f1_of_similar": f1_of_similar,
+    "micro_f1": micro_f1,
+}
+"""Functions of right and predicted values; ``auprc`` alone asks for probabilities."""
 LARGEST_LABEL = 1e18
 """Largest number that a regression learns: its square is still far inside float32."""
 
@@ -41,10 +49,12 @@ class _SequenceKind(TaskKind[LabelledText]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[LabelledText]:
         """Read a table."""
-        names = [task.text, *([task.pair] if task.pair else []), task.label]
+        names = [task.text, *([task.pair] if task.pair else []), *columns_of_entities(task), task.label]
         rows = read_table(path, names, header=task.header, skips_broken_rows=task.skips_broken_rows)
         examples = [
-            LabelledText(**row.origin(), text=row.text(task.text), pair=task.pair and row.text(task.pair), label=label)
+            LabelledText(
+                **row.origin(), text=marked_text(task, row), pair=task.pair and row.text(task.pair), label=label
+            )
             for row in rows
             if (label := row.label(task.label)) not in task.unlabelled
         ]
@@ -89,7 +99,7 @@ class Classification(_SequenceKind):
     def answers(self, logits: Logits, examples: Sequence[LabelledText], features: Features) -> Iterator[Prediction]:
         """Yield the likeliest label and the probabilities of all."""
         for row in torch.softmax(torch.from_numpy(np.concatenate(logits)), -1).numpy():
-            probabilities = {label: round(float(p), 6) for label, p in zip(self.labels, row, strict=True)}
+            probabilities = dict(zip(self.labels, row.tolist(), strict=True))
             yield {"prediction": self.labels[int(row.argmax())], "probabilities": probabilities}
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[LabelledText]) -> dict[str, float]:
@@ -97,13 +107,24 @@ class Classification(_SequenceKind):
         gold = [self.ids[example.label] for example in examples]
         predicted = [self.ids[row["prediction"]] for row in predictions]
         names = dict.fromkeys((*self.task.metrics, *(() if self.task.suite else ("accuracy", "macro_f1"))))
-        return {name: METRICS[name](gold, predicted) for name in names}
+        scores = {name: SCORES[name](gold, predicted) for name in names if name != "auprc"}
+        if "auprc" in names:
+            scores["auprc"] = mean_auprc(gold, [list(row["probabilities"].values()) for row in predictions])
+        return scores
 
     def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:
-        """Yield the most frequent label, and the positive one, whose F1 is best if it is rare."""
-        frequent = Counter(example.label for example in examples).most_common(1)[0][0]
-        for label in dict.fromkeys((frequent, self.labels[1])):
-            yield [{"prediction": label}] * len(examples)
+        """Yield the two most frequent labels, the first of which may not count, and the positive one, whose F1 is best
+        if it is rare.
+        """
+        frequent = [label for label, _ in Counter(example.label for example in examples).most_common(2)]
+        for label in dict.fromkeys((*frequent, self.labels[1])):
+            probabilities = {name: float(name == label) for name in self.labels}
+            yield [{"prediction": label, "probabilities": probabilities}] * len(examples)
+
+    def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return whether the label is correct, and the probabilities in fewer digits."""
+        rounded = {label: round(p, 6) for label, p in prediction["probabilities"].items()}
+        return {"probabilities": rounded, **super().judge(prediction, metrics)}
 
 
 class Regression(_SequenceKind):
@@ -128,7 +149,7 @@ class Regression(_SequenceKind):
         """Return the task's metrics."""
         gold = [_number(example) for example in examples]
         predicted = [row["prediction"] for row in predictions]
-        return {name: METRICS[name](gold, predicted) for name in self.task.metrics}
+        return {name: SCORES[name](gold, predicted) for name in self.task.metrics}
 
     def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:
         """Yield one number, which correlates with nothing."""

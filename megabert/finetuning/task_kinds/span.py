@@ -21,7 +21,8 @@ from torch import Tensor
 
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features, TaskBatch
-from megabert.finetuning.metrics import best_null_threshold, score_answers
+from megabert.finetuning.klue_metrics import score_klue_answers
+from megabert.finetuning.metrics import Gold, Language, best_null_threshold, score_answers
 from megabert.finetuning.results import THRESHOLD
 from megabert.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKind
 from megabert.finetuning.task_kinds.questions import SpanQuestion, read_questions
@@ -190,15 +191,26 @@ class Span(TaskKind[SpanQuestion]):
     def score(self, predictions: Sequence[Prediction], examples: Sequence[SpanQuestion]) -> dict[str, float]:
         """Return exact match and F1, and the threshold of "no answer" if a question may have none."""
         gold = {example.identity: [text for _, text in example.answers] for example in examples}
-        language = self.config.language
         answers = {row["id"]: row["answer"] for row in predictions}
         if not self.task.may_be_unanswerable:
-            return score_answers(answers, gold, language)
+            return self._compare(answers, gold)
         threshold = self.config.null_threshold
-        if threshold == "auto":
-            threshold = best_null_threshold(answers, {r["id"]: r["null_odds"] for r in predictions}, gold, language)
-        chosen = _with_threshold(predictions, threshold)
-        return score_answers(chosen, gold, language, allows_none=True) | {THRESHOLD: threshold}
+        if threshold == "auto" and self.task.answers == "klue":
+            threshold = 0.0  # KLUE-baseline's: the threshold is not chosen by the evaluation set
+        elif threshold == "auto":
+            odds = {row["id"]: row["null_odds"] for row in predictions}
+            threshold = best_null_threshold(answers, odds, gold, self._language)
+        return self._compare(_with_threshold(predictions, threshold), gold) | {THRESHOLD: threshold}
+
+    @property
+    def _language(self) -> Language:
+        return "ko" if self.task.answers == "korquad" else self.config.language
+
+    def _compare(self, answers: Mapping[str, str], gold: Gold) -> dict[str, float]:
+        """Return exact match and overlap by the rules of the task."""
+        if self.task.answers == "klue":
+            return score_klue_answers(answers, gold)
+        return score_answers(answers, gold, self._language, allows_none=self.task.may_be_unanswerable)
 
     def constant_answers(self, examples: Sequence[SpanQuestion]) -> Iterator[list[Prediction]]:
         """Yield no answer, or the whole context if every question has one."""
@@ -208,10 +220,10 @@ class Span(TaskKind[SpanQuestion]):
     def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Return the answer after the threshold in place of the n best ones, and its scores."""
         (answer,) = _with_threshold([prediction], metrics.get(THRESHOLD, np.inf)).values()
-        gold, allows_none = {prediction["id"]: prediction["answers"]}, self.task.may_be_unanswerable
-        scores = score_answers({prediction["id"]: answer}, gold, self.config.language, allows_none=allows_none)
+        scores = self._compare({prediction["id"]: answer}, {prediction["id"]: prediction["answers"]})
+        overlap: dict[str, float] = {name: scores[name] for name in ("f1", "rouge_w") if name in scores}
         n_best = [{"text": row["text"], "probability": round(row["probability"], 6)} for row in prediction["n_best"]]
-        return {"n_best": n_best[:3], "prediction": answer, "f1": scores["f1"], "correct": scores["exact"] == 1}
+        return {"n_best": n_best[:3], "prediction": answer, **overlap, "correct": scores["exact"] == 1}
 
     def write(self, predictions: Sequence[Prediction], metrics: Mapping[str, float], stem: Path) -> list[Path]:
         """Write JSON Lines, and the official scripts' files: answers, n best answers, odds of no answer."""
