@@ -5,8 +5,8 @@ was killed starts again.
 
 Several tasks, --epochs or --learning-rates make a grid: every set with every setting and seed, each cell a single run
 in a process of its own. The setting with the best mean on the evaluation set is chosen; a test set, if there is one,
-is scored once, with the choice. `glue` and `klue` stand for all of their tasks that --data holds, TASK=PATH for a set of
-your own below --data. Tables are in results.md, a picture is results.png.
+is scored once, with the choice. `glue` and `klue` stand for all of their tasks that --data holds, TASK=PATH for a set
+of your own below --data. Tables are in results.md, a picture is results.png.
 
 Examples:
   megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5

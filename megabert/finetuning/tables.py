@@ -184,13 +184,13 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
 
 
 def _read_json(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of JSON Lines, or of one array with the number of each in place of a line."""
+    """Yield the objects of JSON Lines, or of a .json's one array with the number of each in place of a line."""
     with open_text(path) as file:
         lines: Iterable[str] = file
         for first in file:
             lines = chain([first], file)
-            if first.lstrip().startswith("["):
-                remedy = "A JSON object is expected on every line, or one array of objects."
+            if path.suffix == ".json" and first.lstrip().startswith("["):
+                remedy = "An array of JSON objects is expected."
                 rows = parse_json("".join(lines), list[dict[str, Any]], where=str(path), remedy=remedy)
                 yield from ((number, _flat(row)) for number, row in enumerate(rows, 1))
                 return

@@ -55,7 +55,7 @@ class Task:
     entities: tuple[str, ...] = ()
     """Columns of entities that are marked in the text, each an object with ``word``, ``start_idx`` and ``end_idx``."""
     answers: Literal["korquad", "klue"] | None = None
-    """Whose rules compare answers; None takes those of ``language``."""
+    """The script whose rules compare answers; None takes the rules of ``language``."""
     skips_broken_rows: bool = False
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
 
