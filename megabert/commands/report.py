@@ -48,6 +48,7 @@ def run(options: Namespace) -> int:
     read_config(run_dir)  # refuses another folder before the seconds that torch takes
     with loading("PyTorch"):
         from megabert.files import atomic_write, refuse_input
+        from megabert.finetuning.below_run import render_scores_below
         from megabert.inspection.fill_mask import compare_guesses
         from megabert.reports.curves import draw_losses, draw_page, render_run_page
         from megabert.reports.report import render_positions, render_reports, report_run, score_positions
@@ -68,6 +69,9 @@ def run(options: Namespace) -> int:
     if options.text:
         guesses = compare_guesses(run_dir, options.text, options.checkpoint, counts=last.unigram.counts)
         tables.append(("Guesses", guesses))
+    below = render_scores_below(run_dir)
+    if below:
+        tables.append(("Fine-tunings", below))
     print("\n\n".join(text for _, text in tables))
     # The pictures and the page.
     draw_losses(run_dir, reports, run_dir / "loss.png")

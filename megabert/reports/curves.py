@@ -18,6 +18,7 @@ from megabert.optim.schedules import planned_steps
 from megabert.path_arguments import takes_paths
 from megabert.reports.band import bands
 from megabert.reports.on_track import Track, shards_of
+from megabert.reports.probes import draw_probes, probed_sets, render_probes
 from megabert.reports.report import PhaseReport
 from megabert.reports.watch import read_overview
 from megabert.training.run.folder import read_config
@@ -42,15 +43,23 @@ _PLANNED_POINTS = 200
 _PAGE = """\
 <!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <style>
-body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
+:root {{ color-scheme: light dark; --ink: #222; --paper: #fff; --shade: #f6f6f6 }}
+body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+body {{ color: var(--ink); background: var(--paper) }}
 img {{ width: 100%; height: auto }}
-pre {{ background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: 13px }}
-h1 {{ font-size: 1.4rem }}
+pre {{ background: var(--shade); padding: .8rem; overflow-x: auto; font-size: 13px }}
+h1 {{ font-size: 1.4rem; overflow-wrap: anywhere }}
 h2 {{ font-size: 1.1rem; margin-top: 2rem }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #ddd; --paper: #161616; --shade: #232323 }}
+  /* The pictures are drawn on white: their lightness is turned over, their hues stay. */
+  img {{ filter: invert(.914) hue-rotate(180deg) }}
+}}
 </style></head><body>
 <h1>{heading}</h1>
-<img alt="curves over steps" src="data:image/png;base64,{picture}">
 {parts}
 </body></html>
 """
@@ -122,15 +131,23 @@ def _png(figure: Figure) -> bytes:
 
 @takes_paths
 def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
-    """Return the page as HTML, picture and all.
+    """Return the page as HTML, pictures and all. It loads nothing, and follows the browser's light or dark scheme.
 
     Args:
         run_dir: Run folder.
         picture: PNG from ``draw_page``.
         tables: Titles and plain text to show between the curves and the configuration.
     """
+    parts = [_image("curves over steps", picture)]
     sections = [("Progress", read_overview(run_dir).text), *tables]
-    parts = [f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections]
+    parts += [f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections]
+    rows = read_metrics(run_dir)
+    if probed_sets(rows):
+        drawn, table = (
+            _image("accuracy on minimal pairs over steps", draw_probes(rows)),
+            html.escape(render_probes(rows)),
+        )
+        parts.append(f"<h2>Minimal pairs</h2>\n{drawn}\n<pre>{table}</pre>")
     for name in ("config.yaml", "command.txt", "environment.json"):
         if (run_dir / name).is_file():
             text = html.escape(read_small(run_dir / name).decode(errors="replace"))
@@ -138,9 +155,12 @@ def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, s
     return _PAGE.format(
         title=html.escape(run_dir.name),
         heading=html.escape(str(run_dir)),
-        picture=base64.b64encode(picture).decode("ascii"),
         parts="\n".join(parts),
     )
+
+
+def _image(about: str, picture: bytes) -> str:
+    return f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(picture).decode("ascii")}">'
 
 
 def _reference_of(run_dir: Path) -> Reference | None:

@@ -1,0 +1,61 @@
+"""Scores of the fine-tunings that lie in a pre-training run's folder, in one table, each beside its baseline."""
+
+from pathlib import Path
+
+from megabert.errors import CheckpointError
+from megabert.finetuning.grid_results import is_finetuning, read_summaries
+from megabert.finetuning.results import UNIT
+from megabert.path_arguments import takes_paths
+from megabert.text_tables import render_table
+
+_DEEPEST = 3
+"""How many folders below the run's a fine-tuning may lie."""
+
+
+@takes_paths
+def find_finetunings(run_dir: Path) -> list[Path]:
+    """Return the outermost folders of fine-tunings and grids below a folder, in the order of their names."""
+    found: list[Path] = []
+    level = [run_dir]
+    for _ in range(_DEEPEST):
+        below = [child for folder in level for child in sorted(folder.iterdir()) if _is_folder(child)]
+        found += [folder for folder in below if is_finetuning(folder)]
+        level = [folder for folder in below if not is_finetuning(folder)]
+    return sorted(found)
+
+
+@takes_paths
+def render_scores_below(run_dir: Path) -> str:
+    """Return a row for each metric of each fine-tuning; empty if there is none.
+
+    One that has not finished, or whose files are damaged, has a row that says so.
+    """
+    rows = []
+    for folder in find_finetunings(run_dir):
+        name = str(folder.relative_to(run_dir))
+        try:
+            summaries = read_summaries(folder)
+        except CheckpointError:
+            rows.append((name, "-", "-", "unfinished or damaged", "-", "-"))
+            continue
+        rows += [
+            (
+                name,
+                task,
+                metric,
+                summary.shown(part, metric),
+                summary.baseline_shown(part, metric),
+                str(len(summary.seeds)),
+            )
+            for task, (_, summary) in summaries.items()
+            for part, metrics in summary.mean.items()
+            for metric in metrics
+        ]
+    if not rows:
+        return ""
+    headers = ("fine-tuning", "task", "metric", "score", "constant answer", "seeds")
+    return f"{UNIT}\n{render_table(rows, headers=headers, align='lllrrr')}"
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
