@@ -1,9 +1,9 @@
 """Show the progress of a run: table, loss curve, fill-mask.
 
-The table compares a run, phase by phase, with the unigram baseline. The loss curve is written as RUN/loss.png and,
-with --html and --png, one page of curves. With --text it shows the guesses for [MASK] of the unigram, the untrained and
-the trained model side by side. Of a fine-tuning it prints the scores, which labels are taken for which, and the errors
-of which the model is surest; of a grid its tables, and that for each choice.
+The table compares a run, phase by phase, with the unigram baseline. The loss curve is written as RUN/loss.png and, with
+--html and --png, one page of curves. With --text it shows the guesses for [MASK] of the unigram, the untrained and the
+trained model side by side; the page shows some at held-out words. Of a fine-tuning it prints the scores, which labels
+are taken for which, and the errors of which the model is surest; of a grid its tables, and that for each choice.
 
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html
@@ -52,6 +52,7 @@ def run(options: Namespace) -> int:
         from megabert.inspection.fill_mask import compare_guesses
         from megabert.reports.curves import draw_losses, draw_page, render_run_page
         from megabert.reports.report import render_positions, render_reports, report_run, score_positions
+        from megabert.reports.samples import held_out_samples
 
     # No output may replace a file of the run, but an earlier picture or page of it.
     own = [path for path in run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
@@ -66,8 +67,12 @@ def run(options: Namespace) -> int:
         from megabert.planning.beside import describe_beside
 
         tables.append(("Time of a step", describe_beside(run_dir, options.measured)))
-    if options.text:
-        guesses = compare_guesses(run_dir, options.text, options.checkpoint, counts=last.unigram.counts)
+    # Without a text, the page shows guesses at words of the held-out split.
+    samples = held_out_samples(run_dir, last.index) if options.html and not options.text else []
+    if options.text or samples:
+        texts, words = options.text or [text for text, _ in samples], [word for _, word in samples]
+        counts = last.unigram.counts
+        guesses = compare_guesses(run_dir, texts, options.checkpoint, counts=counts, words=words)
         tables.append(("Guesses", guesses))
     below = render_scores_below(run_dir)
     if below:

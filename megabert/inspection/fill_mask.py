@@ -3,6 +3,7 @@
 # M masked positions, V vocabulary
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import indent
 
@@ -79,7 +80,9 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[RankedPiec
 
 
 @takes_paths
-def compare_guesses(run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64]) -> str:
+def compare_guesses(
+    run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64], words: Sequence[str] = ()
+) -> str:
     """Return guesses of the unigram predictor, the untrained (step 0) and the trained model side by side.
 
     Args:
@@ -87,13 +90,15 @@ def compare_guesses(run_dir: Path, texts: Sequence[str], checkpoint: str, *, cou
         texts: Texts with at least one ``[MASK]`` each.
         checkpoint: The checkpoint that holds the trained model: last, best or a step.
         counts: How often each piece was a training target.
+        words: The word that each text had in place of its mask, if known.
     """
     trained = open_source(str(run_dir), checkpoint)
     tokenizer = trained.load_tokenizer()
     models = {"untrained": trained.build_untrained_model(), "trained": trained.build_model()}
     blocks = []
-    for text in texts:
+    for text, word in zip_longest(texts, words):
         guesses = {name: fill_mask(model, tokenizer, text) for name, model in models.items()}
         unigram = [unigram_guesses(counts, tokenizer) for _ in guesses["trained"]]
-        blocks.append(render_guesses(text, {"unigram": unigram, **guesses}))
+        heading = text if word is None else f"{text}  (the text: {word})"
+        blocks.append(render_guesses(heading, {"unigram": unigram, **guesses}))
     return "\n\n".join(blocks)

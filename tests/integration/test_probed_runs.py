@@ -1,14 +1,20 @@
 """Minimal pairs during pre-training: alike on one rank, on two and by command, and without effect on the run."""
 
 import json
+import re
 
+import numpy as np
 import pytest
 from support.runs import Run
 
+from megabert.cli import main
 from megabert.data.minimal_pairs import read_pairs, score_groups
 from megabert.export.sources import open_source
 from megabert.inspection.pairs import score_pairs
 from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.reports.samples import held_out_samples
+from megabert.shards.shard_set import ShardSet
+from megabert.tokenization import load_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +52,23 @@ def test_probes_are_alike_in_every_world_and_change_nothing(shards, uninterrupte
     groups = {f"probe/few/{row.group}": row.accuracy for row in score_groups(result.pairs, result.scores.scores_S)}
     assert groups.pop("probe/few/all") == last["probe/few"]
     assert groups == {name: value for name, value in last.items() if name.startswith("probe/few/")}
+
+
+def test_page_shows_guesses_at_words_of_the_held_out_text(shards, uninterrupted_run, tmp_path, capsys):
+    run_dir = uninterrupted_run.run_dir
+    samples = held_out_samples(run_dir, 1)
+    held_out = ShardSet.open(shards / "instances" / "128", "validation")
+    tokenizer = load_tokenizer(held_out.tokenizer_dir)
+    columns = held_out.columns(((0, held_out.num_rows),))
+    originals = columns.input_ids.copy()
+    instance_M = np.repeat(np.arange(held_out.num_rows), np.diff(columns.masked_starts))
+    originals[columns.token_starts[instance_M] + columns.masked_positions] = columns.masked_ids
+    everything = f" {' '.join(map(str, originals))} "
+    assert len(samples) == 5
+    for text, word in samples:
+        assert text.count("[MASK]") == 1
+        assert f" {' '.join(map(str, tokenizer.encode(text.replace('[MASK]', word))))} " in everything
+    assert main(["report", str(run_dir), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert re.findall(r"\(the text: (\w+)\)", page) == [word for _, word in samples]
+    assert "untrained" in capsys.readouterr().out
