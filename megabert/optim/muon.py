@@ -79,6 +79,9 @@ class Muon(AdamW):
     but for three things: Newton-Schulz computes in float32 unless ``muon_dtype`` says bf16; the norm has 1e-7 added, as
     in KellerJordan/Muon, where torch takes the larger of the two; and parameters that hold several matrices
     are cut into them. No gradient is clipped: the length of U has no effect on X.
+
+    The decay is subtracted, in AdamW's part too. torch multiplies by 1 - learning_rate * weight_decay, which float32
+    rounds the same way in each step: 1.7e-6 of a weight after 100 steps at a rate of 0.01, 4e-7 when subtracted.
     """
 
     state_names = OPTIMIZER_STATES["muon"]
@@ -148,10 +151,18 @@ class Muon(AdamW):
         """Update the parameter groups that are there. Every rank must call it equally often."""
         groups = self.param_groups
         matrix_groups = [group for group in groups if group.get("is_matrix")]
+        scale = torch.as_tensor(settings.gradient_scale, dtype=torch.float64)
+        is_finite = (scale != 0).double()  # stays on the device: 0 changes nothing below
         # AdamW first: its weights travel while the matrices are computed.
-        self.param_groups = [group for group in groups if not group.get("is_matrix")]
+        others = [group for group in groups if not group.get("is_matrix")]
+        lr = settings.lr * self._config.muon_adamw_ratio
+        for group in others:
+            for flat in group["params"] if group["weight_decay"] else ():
+                if flat.grad is not None:
+                    flat.sub_(flat * (is_finite * (lr * group["weight_decay"])))
+        self.param_groups = [{**group, "weight_decay": 0.0} for group in others]
         try:
-            super().step(dataclasses.replace(settings, lr=settings.lr * self._config.muon_adamw_ratio))
+            super().step(dataclasses.replace(settings, lr=lr))
         finally:
             self.param_groups = groups
         decays = {
@@ -163,8 +174,6 @@ class Muon(AdamW):
         if not decays:
             return
         flats = [flat for group in matrix_groups for flat in group["params"] if flat.grad is not None]
-        scale = torch.as_tensor(settings.gradient_scale, dtype=torch.float64)
-        is_finite = (scale != 0).double()  # stays on the device: 0 changes nothing below
         for flat in flats:
             self._look_ahead(flat, scale, is_finite)
         matrices = [matrix for matrix in self._matrices if id(matrix.mine.flat) in decays]
@@ -172,8 +181,8 @@ class Muon(AdamW):
         for matrix in matrices:
             scaling = SCALINGS[self._config.muon_scaling](matrix.rows, matrix.columns)
             weights, update = (matrix.mine.view(tensor) for tensor in (matrix.mine.flat, _gradient(matrix.mine.flat)))
-            weights.mul_(1.0 - is_finite * (settings.lr * decays[id(matrix.mine.flat)]))
-            weights.sub_(update.mul_(is_finite * (settings.lr * scaling)))
+            decay = weights * (is_finite * (settings.lr * decays[id(matrix.mine.flat)]))
+            weights.sub_(update.mul_(is_finite * (settings.lr * scaling)).add_(decay))
         for flat in flats:
             self.sink.updated(flat)
 

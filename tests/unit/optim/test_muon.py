@@ -55,7 +55,7 @@ def test_everything_else_is_adamws_at_its_own_rate():
             parameter.grad = torch.randn(parameter.shape, generator=generator)
         adamw.step(StepSettings(lr=0.01, bias_step=step))
     for name in ("LayerNorm.weight", "head.weight"):
-        assert torch.equal(ours[name], theirs[name])
+        assert torch.allclose(ours[name], theirs[name], rtol=1e-6)  # torch decays by a rounded factor
     assert [len(optimizer.moments(ours[name])) for name in SHAPES] == [1, 1, 2, 2]
 
 
