@@ -1,4 +1,4 @@
-"""Score minimal pairs: how often the grammatical sentence wins.
+"""Count how often the good sentence of a minimal pair wins.
 
 A pair is two sentences that differ in one place. The model is right if the pseudo-log-likelihood of the good one is
 higher; chance is 50%. SET is english or korean (12 phenomena each, of our own), or a file in BLiMP's form: JSON Lines
