@@ -102,7 +102,9 @@ def filter_of(name: str, arguments: dict[str, Any]) -> Callable[[str], str]:
 
 def cache_words() -> None:
     """Let all filters share the words of a document, which spaCy takes most of the time for."""
-    for module in ("gopher_quality_filter", "gopher_repetition_filter", "fineweb_quality_filter"):
+    fineweb = importlib.import_module(f"{FILTERS}.fineweb_quality_filter")
+    fineweb.split_into_words = lambda text, _: text.split()  # for its limit of line breaks per word, which is off
+    for module in ("gopher_quality_filter", "gopher_repetition_filter"):
         filters = importlib.import_module(f"{FILTERS}.{module}")
         filters.split_into_words = lru_cache(maxsize=1 << 16)(filters.split_into_words)
     c4 = importlib.import_module(f"{FILTERS}.c4_filters")
