@@ -15,13 +15,13 @@ def _rank_label() -> str:
 
 PROGRAM = Program(
     name="megabert",
-    about="Pre-train BERT on instance shards, fine-tune it, and look inside. megabert-data makes shards from raw text.",
+    about="Pre-train BERT on shards that megabert-data makes, fine-tune it, look inside.",
     package="megabert.commands",
     groups={
         "prepare": "doctor tune estimate",
         "train": "pretrain finetune",
         "look": "watch report compare attention similar",
-        "use": "export evaluate pll pairs fill-mask embed",
+        "use": "export merge evaluate pll pairs fill-mask embed",
     },
     example="megabert pretrain --recipe debug --data.path runs/demo-data",
     rank_label=_rank_label,

@@ -33,3 +33,12 @@ def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
         f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
         f"{download_remedy(name) or 'Name one of the two.'}"
     )
+
+
+def split_checkpoint(name: str) -> tuple[str, str]:
+    """Return folder and checkpoint of ``RUN@STEP``; without a checkpoint it is ``last``.
+
+    A folder whose own name has an ``@`` is taken as it is.
+    """
+    folder, at, checkpoint = name.rpartition("@")
+    return (folder, checkpoint) if folder and at and not Path(name).exists() else (name, "last")

@@ -31,7 +31,28 @@ ROWS = (
         "2_Normalize",
     ),
 )
-QUICK = {"a folder of no class", "a file in the place of modules"}
+QUICK = {"a folder of no class", "a file in the place of modules", "a step that is not there"}
+# name, what is done to the material, words after the verb, exit code, what the message names
+MERGES = (
+    ("one model", (), "run@6 --to out", 2, "one model is no merge"),
+    ("a step that is not there", (), "run@6 run@5 --to out", 4, "5"),
+    ("a step that is no number", (), "run@6 run@soon --to out", (2, 4), "soon"),
+    ("a folder that is not there", (), "run@6 nowhere@6 --to out", 2, "nowhere"),
+    ("a step of a folder", (), "run@6 hf@6 --to out", 2, "no checkpoint 6"),
+    (
+        "another size",
+        (set_json("hf/config.json", "num_attention_heads", 1),),
+        "run@6 hf --to out",
+        2,
+        "num_attention_heads=1",
+    ),
+    ("weights of another number", (), "run@4 run@6 --to out --weights 1 2 3", 2, "3 for 2 models"),
+    ("negative weights", (), "run@4 run@6 --to out --weights 1 -2", 2, "--weights"),
+    ("weights of nothing", (), "run@4 run@6 --to out --weights 0 0", 2, "all are 0"),
+    ("weights that are no numbers", (), "run@4 run@6 --to out --weights nan 1", 2, "nan"),
+    ("data that are not there", (), "run@4 run@6 --to out --data.path nowhere.txt", 3, "nowhere.txt"),
+    ("the folder of a run", (), "run@4 run@6 --to run", 2, "run"),
+)
 CASES = [
     Case(
         name=f"export: {name}",
@@ -39,7 +60,19 @@ CASES = [
         command=f"megabert export {words}",
         code=code,
         says=(says,),
+        leaves=("out", "out/*") if "--check" in words else (),  # the export is whole, its comparison is not
         quick=name in QUICK,
     )
     for name, steps, words, code, says in ROWS
+]
+CASES += [
+    Case(
+        name=f"merge: {name}",
+        given=(copy("run", "hf"), *steps),
+        command=f"megabert merge {words}",
+        code=code,
+        says=(says,),
+        quick=name in QUICK,
+    )
+    for name, steps, words, code, says in MERGES
 ]

@@ -1,0 +1,65 @@
+"""Write the mean of the weights of several models.
+
+They may be several decays of one run; they have the same sizes and one tokenizer. With --data.path, the merge and each
+of its parts are scored on held-out text, the same masks for all, and the best is named. --to gets the merge, whichever
+wins.
+
+Examples:
+  megabert merge runs/one@500 runs/two@500 --to models/merged --data.path shards
+  megabert merge runs/demo@2400 runs/demo@2600 --to models/merged --weights 1 3
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+from megabert.command_line.program import Parser, bounded, number
+from megabert.command_line.terminal import loading
+from megabert.text_tables import render_table
+
+MOST = 1e6
+
+
+def add_arguments(parser: Parser) -> None:
+    """Describe the command."""
+    text = "run folder with a checkpoint: a step, best or last (default: last); or a Hugging Face folder"
+    parser.add_argument("models", nargs="+", metavar="RUN@STEP", help=text)
+    text = "folder to write, new or an earlier export"
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help=text)
+    text = "how much each model counts, in proportion (default: all alike)"
+    parser.add_argument("--weights", nargs="+", type=bounded(number, least=0, most=MOST), metavar="W", help=text)
+    text = "shards, whose validation split is scored, or a text file (default: nothing is scored)"
+    parser.add_argument("--data.path", dest="data", type=Path, metavar="PATH", help=text)
+    parser.add_device()
+
+
+def run(options: Namespace) -> int:
+    """Merge, score, write, and name the best."""
+    from megabert.export.model_folder import kind_of_folder, split_checkpoint
+
+    for name in options.models:
+        kind_of_folder(split_checkpoint(name)[0])
+    with loading("PyTorch"):
+        from megabert.export.merging import merge_parts, open_parts, write_merge
+        from megabert.export.sources import find_device
+        from megabert.files import refuse_input
+        from megabert.inspection.masked_lm import USUAL_LENGTH, ScoringOptions, score_masked_lm
+
+    refuse_input(options.to, *(Path(split_checkpoint(name)[0]) for name in options.models))
+    device = find_device(options.device)
+    parts = open_parts(options.models, options.weights)
+    merge = merge_parts(parts)
+    scores: dict[str, float] = {}
+    if options.data is not None:
+        scoring = ScoringOptions(max_seq_length=min(USUAL_LENGTH, merge.model.max_position_embeddings))
+        rows = []
+        for name, source in [(part.name, part.source) for part in parts] + [("merge", merge)]:
+            total = score_masked_lm(source, options.data, scoring, device=device).total
+            scores[name] = total.loss
+            rows.append((name, f"{total.loss:.4f}", f"{total.accuracy:.2%}"))
+        print(render_table(rows, headers=("model", "masked-LM loss", "accuracy"), align="lrr"))
+        best = min(scores, key=lambda name: scores[name])
+        part = min(scores[part.name] for part in parts)
+        print(f"best on {options.data}: {best}; the merge is {scores['merge'] - part:+.4f} from its best part")
+    write_merge(options.to, merge, parts, scores)
+    print(f"merged {len(parts)} models to {options.to}")
+    return 0
