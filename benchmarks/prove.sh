@@ -8,6 +8,7 @@
 set -euo pipefail
 shards=$DATA out=$OUT ranks=${RANKS:-1}
 export OMP_NUM_THREADS=1
+mkdir -p "$out"
 python=${VENV:-.venv}/bin/python
 launch=("$python" -m megabert)
 [ "$ranks" = 1 ] || launch=("$python" -m torch.distributed.run --standalone --nproc_per_node "$ranks" -m megabert)
