@@ -16,7 +16,6 @@ LABELS = {"tagging": 2}
 """Tensors that a micro-batch has beside pre-training's, if not one: tags have positions."""
 TASKS = [
     *(("classification", family, 1) for family in FAMILIES),
-    ("classification", "bert", 2),
     ("squad", "bert", 1),
     ("squad", "modernbert", 2),
     ("tagging", "bert", 1),
