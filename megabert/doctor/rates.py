@@ -214,7 +214,7 @@ def optimizer_s_per_parameter(config: RunConfig, device: torch.device) -> float:
     @torch.no_grad()
     def update() -> None:
         assert flat.grad is not None
-        sums_of_squares([flat.grad], device)
+        sums_of_squares([flat.grad.view(-1)], device)
         optimizer.step(settings)
 
     return median_s(update, device) / flat.numel()

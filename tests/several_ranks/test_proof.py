@@ -223,3 +223,10 @@ def test_speed_of_a_collective_is_positive_and_finite(workers):
 
 def speeds_of(world):
     return list(measure_collectives(world, [Place(0, "a"), Place(1, "b")], 1 << 16))
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw", "muon"])
+def test_update_is_timed_for_each_kind_of_optimizer(optimizer, monkeypatch):
+    for name, value in FAST.items():
+        monkeypatch.setattr(rates, name, value)
+    assert rates.optimizer_s_per_parameter(narrow(optimizer={"name": optimizer}), CPU) > 0
