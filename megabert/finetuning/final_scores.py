@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from megabert.errors import DataError
+from megabert.errors import CheckpointError, DataError
 from megabert.files import sha256_file
 from megabert.finetuning.cells import Cell, Grid, LabelledSet, Setting
-from megabert.finetuning.grid_results import GridResult, TestScore, cell_folder, read_grid
+from megabert.finetuning.grid_results import GridResult, SetResult, TestScore, cell_folder, read_grid
 from megabert.finetuning.results import SUMMARY_NAME, deviation, over_seeds, seed_folder
 from megabert.finetuning.saved_model import rescore
 from megabert.finetuning.setup import find_file
@@ -24,7 +24,7 @@ def with_test_scores(
     Raises:
         DataError: A test file is wrong.
     """
-    before = read_grid(output_dir).sets if (output_dir / SUMMARY_NAME).is_file() else {}
+    before = _results_before(output_dir)
     scored = dict(result.sets)
     for labelled in grid.sets:
         own, path = result.sets[labelled.name], find_test_file(labelled)
@@ -37,6 +37,17 @@ def with_test_scores(
             kept = _score(cells, path, output_dir, device)
         scored[labelled.name] = replace(own, test=kept)
     return GridResult(sets=scored)
+
+
+def _results_before(output_dir: Path) -> dict[str, SetResult]:
+    """Return the results that a folder holds; damaged ones are made anew."""
+    if not (output_dir / SUMMARY_NAME).is_file():
+        return {}
+    try:
+        return read_grid(output_dir).sets
+    except CheckpointError as error:
+        logger.warning("%s The test sets are scored again.", error)
+        return {}
 
 
 def find_test_file(labelled: LabelledSet) -> Path | None:

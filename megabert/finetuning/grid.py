@@ -8,6 +8,7 @@
    (``grid_results``).
 """
 
+import gc
 import json
 import os
 import shlex
@@ -156,6 +157,9 @@ class _Run:
         for labelled in self.grid.sets:
             config = self._config(self.grid.cells_of(labelled)[0])
             self.surveys[labelled.name] = survey(labelled, config, world, import_s=self.import_s)
+            if world.device.type == "cuda":  # the cells need the memory
+                gc.collect()
+                torch.cuda.empty_cache()
 
     def _claim(self) -> None:
         """Record which grid the folder belongs to; continue one that is the same, or that grows.
@@ -237,7 +241,7 @@ class _Run:
             self._done_s += self._seconds(cell)
             spent_s = time.perf_counter() - self._began
             left = _duration(spent_s / self._done_s * (self._total_s - self._done_s))
-            if code == 0:
+            if code == 0 and self._has_finished(cell):
                 finished.add(cell)
                 logger.info("%s: finished; about %s left", cell, left)
             else:
