@@ -12,6 +12,7 @@ from bad_input.cases import (
     names,
     paths,
     probes,
+    recipes,
     settings,
     shards,
     text,
@@ -21,7 +22,7 @@ CASES = [
     case
     for module in (
         *(json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment),
-        *(exports, probes),
+        *(exports, probes, recipes),
     )
     for case in module.CASES
 ]
