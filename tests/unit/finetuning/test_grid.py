@@ -143,6 +143,45 @@ def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, data,
     assert sets_of(copied)["own"]["test"] == before["own"]["test"]
 
 
+def test_damaged_results_are_made_anew(copied, data, model_dir, capsys):
+    before = sets_of(copied)
+    (copied / "results.json").write_text("{")
+    assert main(words_of(data, model_dir, copied)) == 0
+    assert sets_of(copied) == before
+
+
+def test_rte_starts_from_the_best_model_of_mnli(data, model_dir, tmp_path, monkeypatch, capsys):
+    rng, labels = random.Random(3), ("entailment", "neutral", "contradiction")
+    for stem, count in (("train", 60), ("dev_matched", 12), ("dev_mismatched", 12)):
+        rows = [f"{sentence(rng)}\t{sentence(rng, 'good')}\t{labels[i % 3]}\n" for i in range(count)]
+        (tmp_path / "MNLI").mkdir(exist_ok=True)
+        (tmp_path / "MNLI" / f"{stem}.tsv").write_text("sentence1\tsentence2\tgold_label\n" + "".join(rows))
+    shutil.copytree(data / "RTE", tmp_path / "RTE")
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = [
+        "finetune",
+        "rte",
+        "mnli",
+        "--model",
+        str(model_dir),
+        "--data",
+        str(tmp_path),
+        "--epochs",
+        "1",
+        *FLAGS[:-2],
+    ]
+    grid = [*words, "--output-dir", str(tmp_path / "out"), "--learning-rates", "1e-3", "3e-3", "--start-from", "mnli"]
+    assert main(grid) == 0
+    sets = sets_of(tmp_path / "out")
+    best = sets["mnli"]["summary"]["best_model"]
+    cells = [tmp_path / "out" / "rte" / f"rate_{rate}-epochs_1-seed_5" for rate in (0.001, 0.003)]
+    assert [json.loads((cell / "finetune.json").read_text())["model"] for cell in cells] == [best, best]
+    assert all(f"tensors from {best}" in cell.with_name(f"{cell.name}.log").read_text() for cell in cells)
+    assert list(sets) == ["rte", "mnli"], "in the order of the command line"
+    assert main([*grid[:1], "rte", *grid[3:]]) == 2
+    assert "--start-from mnli: mnli is not among the tasks" in capsys.readouterr().err
+
+
 def failing(commands, *, logs, slots):
     for number, log in enumerate(logs):
         log.write_text("step 3 skipped\nmegabert: DataError: 10 steps in a row\n  were not finite.\n")
