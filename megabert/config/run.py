@@ -70,7 +70,7 @@ class OptimizerConfig:
         if not isinstance(values, dict | ArgsKwargs):  # pydantic refuses it
             return values
         given = values if isinstance(values, dict) else dict(values.kwargs or {})
-        # What passes through here is strict as Python is, in which a list is no tuple.
+        # The values that a validator returns are checked as Python's own: for a tuple, no list is accepted.
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return {**({"max_grad_norm": 0.0} if given.get("name") in UNCLIPPED else {}), **given}
 

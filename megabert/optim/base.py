@@ -74,6 +74,13 @@ class Ranks(Protocol):
     def size(self) -> int:
         """Number of ranks."""
 
+    @property
+    def device(self) -> torch.device:
+        """Device of this rank's tensors."""
+
+    def gather(self, value: Any) -> Sequence[Any]:
+        """Return the value of each rank."""
+
     def sum_over_ranks(self, values: Tensor) -> object:
         """Sum a small tensor over the ranks, in place."""
 

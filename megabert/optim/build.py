@@ -49,9 +49,12 @@ def build_optimizer(
             "weight_decay": config.weight_decay,
         },
         {"params": [p for name, p in named if no_decay(name)], "weight_decay": 0.0},
-        {"params": [p for name, p in named if name in orthogonalized], "weight_decay": config.weight_decay},
+        {
+            "params": [p for name, p in named if name in orthogonalized],
+            "weight_decay": config.weight_decay,
+            "is_matrix": True,
+        },
     )
-    split[2]["is_matrix"] = True
     groups = [group for group in split if group["params"]]
     if config.name == "muon":
         return Muon(groups, config, lamb_backend, matrices=orthogonalized)

@@ -11,8 +11,8 @@ holds most of its elements (of several, the first). The steps:
     5. every rank   weight decay and update of its pieces
 
 So 8 bytes are sent for each element that is not on its matrix's owner, beyond ZeRO's own, and none for a matrix that
-lies on one rank. At stages 1 and 2 a bucket is cut at one place per rank, so that few matrices are; stage 3 cuts every
-matrix into as many parts as there are ranks. At stage 0 each rank computes all matrices, and nothing is sent.
+lies on one rank. At stages 1 and 2 a bucket has one cut fewer than there are ranks, so few matrices are cut; stage 3
+cuts every matrix into as many parts as there are ranks. At stage 0 each rank computes all matrices and sends nothing.
 """
 
 import dataclasses
@@ -110,7 +110,8 @@ class Muon(AdamW):
     ) -> None:
         """Work out which rank owns each matrix; the arguments are ``BaseOptimizer.attach``'s."""
         super().attach(fragments, shapes, ranks, sink)
-        self._ranks, rank, size = ranks, 0 if ranks is None else ranks.rank, 1 if ranks is None else ranks.size
+        self._ranks, size = ranks, 1 if ranks is None else ranks.size
+        self._device = fragments[0].flat.device if ranks is None else ranks.device
         by_name = {fragment.parameter: fragment for fragment in fragments}  # a rank holds one run of a parameter
         cut = [
             (name, index, shapes[name][0] // stacked, shapes[name][1])
@@ -120,15 +121,9 @@ class Muon(AdamW):
         pieces = [
             _piece(by_name.get(name), index * rows * columns, rows * columns) for name, index, rows, columns in cut
         ]
-        # Who holds which elements, on every rank alike: each fills in its own row, and the rows are added up.
-        held = torch.zeros(size, len(cut), 2, dtype=torch.float64)
-        for column, piece in enumerate(pieces):
-            if piece is not None:
-                held[rank, column] = torch.tensor([piece.start, piece.numel])
-        if ranks is not None:
-            held = held.to(fragments[0].flat.device if fragments else "cpu")
-            ranks.sum_over_ranks(held)
-        table = held.cpu().long().transpose(0, 1).tolist()
+        # For each matrix, the first element and the number of elements on every rank.
+        mine = [(0, 0) if piece is None else (piece.start, piece.numel) for piece in pieces]
+        table = list(zip(*([mine] if ranks is None else ranks.gather(mine)), strict=True))
         self._is_cut = any(sum(numel > 0 for _, numel in holders) > 1 for holders in table)
         self._matrices = [
             Matrix(
@@ -149,13 +144,38 @@ class Muon(AdamW):
     @torch.no_grad()
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
         """Update the parameter groups that are there. Every rank must call it equally often."""
-        groups = self.param_groups
-        matrix_groups = [group for group in groups if group.get("is_matrix")]
-        scale = torch.as_tensor(settings.gradient_scale, dtype=torch.float64)
-        is_finite = (scale != 0).double()  # stays on the device: 0 changes nothing below
+        scale = settings.gradient_scale
+        if not isinstance(scale, Tensor):  # stage 3
+            scale = torch.full((), scale, dtype=torch.float64, device=self._device)
+        is_finite = (scale != 0).double()  # stays on the device: 0 changes no weight and no momentum below
         # AdamW first: its weights travel while the matrices are computed.
+        self._step_adamw(settings, is_finite)
+        decays = {
+            flat: group["weight_decay"]
+            for group in self.param_groups
+            for flat in group["params"]
+            if group.get("is_matrix") and flat.grad is not None
+        }
+        if not decays:  # stage 3 has put another group there, on every rank
+            return
+        for flat in decays:
+            self._look_ahead(flat, scale, is_finite)
+        matrices = [matrix for matrix in self._matrices if matrix.mine.flat in decays]
+        self._orthogonalize(matrices)
+        for matrix in matrices:
+            scaling = SCALINGS[self._config.muon_scaling](matrix.rows, matrix.columns)
+            weights, update = matrix.mine.view(matrix.mine.flat), _update(matrix)
+            change = weights * (settings.lr * decays[matrix.mine.flat])
+            change.add_(update.mul_(settings.lr * scaling))
+            # A NaN stays in the update, which is in the gradient's place, so that the engine can name the parameter.
+            weights.sub_(change.masked_fill_(is_finite == 0, 0.0))
+        for flat in decays:
+            self.sink.updated(flat)
+
+    def _step_adamw(self, settings: StepSettings, is_finite: Tensor) -> None:
+        """Update the groups that hold no matrices."""
+        groups, lr = self.param_groups, settings.lr * self._config.muon_adamw_ratio
         others = [group for group in groups if not group.get("is_matrix")]
-        lr = settings.lr * self._config.muon_adamw_ratio
         for group in others:
             for flat in group["params"] if group["weight_decay"] else ():
                 if flat.grad is not None:
@@ -165,39 +185,18 @@ class Muon(AdamW):
             super().step(dataclasses.replace(settings, lr=lr))
         finally:
             self.param_groups = groups
-        decays = {
-            id(flat): group["weight_decay"]
-            for group in matrix_groups
-            for flat in group["params"]
-            if flat.grad is not None
-        }
-        if not decays:
-            return
-        flats = [flat for group in matrix_groups for flat in group["params"] if flat.grad is not None]
-        for flat in flats:
-            self._look_ahead(flat, scale, is_finite)
-        matrices = [matrix for matrix in self._matrices if id(matrix.mine.flat) in decays]
-        self._orthogonalize(matrices)
-        for matrix in matrices:
-            scaling = SCALINGS[self._config.muon_scaling](matrix.rows, matrix.columns)
-            weights, update = (matrix.mine.view(tensor) for tensor in (matrix.mine.flat, _gradient(matrix.mine.flat)))
-            decay = weights * (is_finite * (settings.lr * decays[id(matrix.mine.flat)]))
-            weights.sub_(update.mul_(is_finite * (settings.lr * scaling)).add_(decay))
-        for flat in flats:
-            self.sink.updated(flat)
 
     def _holds_matrices(self, flat: Tensor) -> bool:
         return any(matrix.mine.flat is flat for matrix in self._matrices)
 
     def _look_ahead(self, flat: Tensor, scale: Tensor, is_finite: Tensor) -> None:
         """Update the momentum of a flat, and write Nesterov's look-ahead over its gradient."""
-        gradient, (momentum,), share = (
-            _gradient(flat),
-            self._moments(flat, self.state_names[:1]),
-            self._config.muon_momentum,
-        )
-        gradient.mul_(scale).masked_fill_(is_finite == 0, 0.0)  # a NaN times 0 is a NaN
-        momentum.lerp_(gradient, (is_finite * (1.0 - share)).to(gradient.dtype))
+        gradient, share = _gradient(flat), self._config.muon_momentum
+        (momentum,) = self._moments(flat, self.state_names[:1])
+        gradient.mul_(scale)
+        # A NaN times 0 is a NaN, which must not reach the momentum and has to stay in the gradient.
+        clean = gradient.masked_fill(is_finite == 0, 0.0)
+        momentum.lerp_(clean, (is_finite * (1.0 - share)).to(gradient.dtype))
         gradient.lerp_(momentum, share)
 
     def _orthogonalize(self, matrices: Sequence[Matrix]) -> None:
@@ -236,8 +235,7 @@ class Muon(AdamW):
         sent, received = ([0] * self._ranks.size for _ in range(2))
         for r in expected:
             sent[r], received[r] = sum(tensor.numel() for tensor in outgoing[r]), sum(expected[r])
-        flat = next(iter(self.state)) if not self._matrices else self._matrices[0].mine.flat
-        empty = torch.empty(0, dtype=torch.float32, device=flat.device)
+        empty = torch.empty(0, dtype=torch.float32, device=self._device)
         parts = self._ranks.exchange(torch.cat([empty, *(t for r in outgoing for t in outgoing[r])]), sent, received)
         by_rank = dict(zip(expected, parts.split([received[r] for r in expected]), strict=True))
         return {r: list(by_rank[r].split(expected[r])) if expected[r] else [] for r in expected}

@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from megabert.config.run import OpsConfig, OptimizerConfig
 from megabert.engine import buckets, engine, fragment_table, gradient_reduction
 from megabert.models import deberta
+from megabert.models.matrices import layer_matrices
 from megabert.optim import build_optimizer
 
 CUDA = torch.device("cuda", 0)
@@ -162,12 +163,13 @@ def fake_engine(
         make_model: Makes the model.
         stage: ZeRO stage, 0 to 2.
         world_size: Number of ranks; there is none but this one.
-        optimizer: ``lamb``, ``adamw`` or ``stable_adamw``.
+        optimizer: ``lamb``, ``adamw``, ``stable_adamw`` or ``muon``.
         dtype: Dtype of the model's weights.
         bucket_size: Most parameters that are reduced at once.
     """
     model = made_in(dtype, make_model)
-    inner = build_optimizer(model.named_parameters(), OptimizerConfig(name=optimizer), lamb_backend="triton")
+    config, matrices = OptimizerConfig(name=optimizer), layer_matrices(model)
+    inner = build_optimizer(model.named_parameters(), config, lamb_backend="triton", matrices=matrices)
     outer: Any = inner
     if stage:
         inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, bucket_size)
@@ -186,7 +188,8 @@ def fake_engine(
         control=None,
         is_main=False,  # who writes logs and files
         sum_over_ranks=lambda vector: vector,
-        gather=lambda value: [value],
+        gather=lambda value: [value] * world.size,
+        exchange=lambda outgoing, sent, received: outgoing.new_empty(sum(received)),
     )
     settings = {"gradient_clipping": 1.0, "zero_optimization": {"overlap_comm": True, "stage": stage}}
     return engine.Engine(deepspeed, inner, world, ds_config=settings), world

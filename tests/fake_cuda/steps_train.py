@@ -61,6 +61,8 @@ def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
         (1, torch.bfloat16, 1, "adamw"),
         (1, torch.bfloat16, 2, "adamw"),
         (1, torch.bfloat16, 2, "stable_adamw"),
+        (1, torch.bfloat16, 1, "muon"),
+        (1, torch.bfloat16, 2, "muon"),
         (2, torch.bfloat16, 2, "adamw"),
         (2, torch.bfloat16, 1, "lamb"),
         (1, torch.float32, 2, "lamb"),

@@ -32,7 +32,7 @@ FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
         ("zero0", "adamw"),
         ("zero1", "adamw"),
         ("zero1", "stable_adamw"),
-        ("zero1", "muon"),
+        *((stage, "muon") for stage in ("zero0", "zero1", "zero2")),
     ],
 )
 def test_nan_is_named_and_leaves_no_trace(workers, engine, optimizer):

@@ -1,4 +1,4 @@
-"""LAMB and StableAdamW at every ZeRO stage against float64 references, and stock ones as controls that must fail."""
+"""LAMB, StableAdamW and Muon under ZeRO against float64 references; controls without the table must fail."""
 
 from unittest import mock
 

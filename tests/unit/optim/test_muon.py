@@ -81,6 +81,7 @@ def test_a_step_that_is_not_finite_changes_nothing():
     optimizer.step(StepSettings(lr=0.02, bias_step=3, gradient_scale=torch.tensor(0.0, dtype=torch.float64)))
     after = [tensor for w in weights.values() for tensor in (w.detach(), *optimizer.moments(w))]
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    assert all(parameter.grad.isnan().any() for parameter in weights.values()), "the engine could not name it"
 
 
 def test_orthogonal_of_zeros_is_zeros_and_singular_values_are_near_one():
