@@ -110,12 +110,13 @@ def score_groups(pairs: Sequence[Pair], scores_2N: NDArray[np.floating], by: Gro
         by: The field that names the group of a pair.
 
     Returns:
-        A row for each group, in the order of the pairs, and one named ``all``.
+        A row for each group, in the order of the pairs, and at the end one for all pairs, named ``all``.
     """
     good_N, bad_N = np.split(np.asarray(scores_2N, np.float64), 2)
     lead_N = good_N - bad_N
     groups = np.array([getattr(pair, by) or "-" for pair in pairs])
-    chosen = {str(name): groups == name for name in dict.fromkeys(groups)} | {"all": np.ones(len(pairs), bool)}
+    # A list, because a group of the file may be named "all" as well.
+    chosen = [(str(name), groups == name) for name in dict.fromkeys(groups)] + [("all", np.ones(len(pairs), bool))]
     return [
         GroupScore(
             group=name,
@@ -123,7 +124,7 @@ def score_groups(pairs: Sequence[Pair], scores_2N: NDArray[np.floating], by: Gro
             right=int((lead_N[is_in_N] > TIE).sum()),
             ties=int((np.abs(lead_N[is_in_N]) <= TIE).sum()),
         )
-        for name, is_in_N in chosen.items()
+        for name, is_in_N in chosen
     ]
 
 

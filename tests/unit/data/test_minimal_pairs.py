@@ -64,6 +64,13 @@ def test_accuracy_counts_a_tie_as_half(tmp_path):
     assert (everything.group, everything.accuracy) == ("all", 2.5 / 4)
 
 
+def test_group_named_all_is_kept_apart_from_all_pairs(tmp_path):
+    rows = [pair("a", "b", UID="all"), pair("c", "d", UID="x")]
+    pairs = read_pairs(write_pairs(tmp_path / "own.jsonl", *rows))
+    scored = score_groups(pairs, np.array([2.0, 1, 1, 2]))
+    assert [(row.group, row.pairs, row.accuracy) for row in scored] == [("all", 1, 1.0), ("x", 1, 0.0), ("all", 2, 0.5)]
+
+
 def test_interval_is_wilsons(tmp_path):
     pairs = read_pairs(write_pairs(tmp_path / "own.jsonl", *(pair(f"a{i}", f"b{i}") for i in range(10))))
     scores = np.concatenate([np.zeros(10), np.where(np.arange(10) < 8, -1.0, 1.0)])
