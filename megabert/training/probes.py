@@ -21,6 +21,7 @@ from megabert.data.masked_copies import Sentences, copy_batches, encode_sentence
 from megabert.data.minimal_pairs import Pair, read_pairs, score_groups, sentences_of
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine, HostCopy
+from megabert.errors import ConfigError
 from megabert.randomness.keyed import mix, string_key
 from megabert.tokenization import SpecialIds, Tokenizer
 
@@ -46,8 +47,17 @@ def open_probes(names: Sequence[str], tokenizer: Tokenizer) -> tuple[Probe, ...]
     """Read sets of minimal pairs by name or file.
 
     Raises:
+        ConfigError: Two sets have the same file name, so that their metrics would have the same tags.
         DataError: A set cannot be read.
     """
+    by_tag: dict[str, str] = {}
+    for name in names:
+        tag = Path(name).stem
+        if tag in by_tag:
+            raise ConfigError(
+                f"validation.probes: {by_tag[tag]} and {name} would both be logged as probe/{tag}. Rename one file."
+            )
+        by_tag[tag] = name
     probes = []
     for name in names:
         pairs = read_pairs(Path(name))

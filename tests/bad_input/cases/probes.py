@@ -92,6 +92,13 @@ CASES = [
         for name, given, probes, code, says in (
             ("probes that are not there", (), "frisian", 3, ("frisian", "english, korean")),
             ("an empty file of probes", (write("own.jsonl", ""),), "own.jsonl", 3, ("own.jsonl", "has no pairs")),
+            (
+                "two files of probes of one name",
+                (write("own.jsonl", GOOD), write("more/own.jsonl", GOOD)),
+                "own.jsonl more/own.jsonl",
+                2,
+                ("own.jsonl and more/own.jsonl", "probe/own"),
+            ),
             ("probes that are no pairs", (write("own.jsonl", "{}\n"),), "own.jsonl", 3, ("own.jsonl:1", "BLiMP")),
             ("probes of binary data", (write("own.jsonl", b"\xff\xfe"),), "own.jsonl", 3, ("own.jsonl", "UTF-8")),
             (
