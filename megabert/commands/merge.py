@@ -39,12 +39,14 @@ def run(options: Namespace) -> int:
     for name in options.models:
         kind_of_folder(split_checkpoint(name)[0])
     with loading("PyTorch"):
+        from megabert.export.export_folder import refuse_foreign_folder
         from megabert.export.merging import merge_parts, open_parts, write_merge
         from megabert.export.sources import find_device
         from megabert.files import refuse_input
         from megabert.inspection.masked_lm import USUAL_LENGTH, ScoringOptions, score_masked_lm
 
     refuse_input(options.to, *(Path(split_checkpoint(name)[0]) for name in options.models))
+    refuse_foreign_folder(options.to)  # before the minutes of scoring
     device = find_device(options.device)
     parts = open_parts(options.models, options.weights)
     merge = merge_parts(parts)

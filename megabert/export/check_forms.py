@@ -93,14 +93,14 @@ def onnx_run(folder: Path) -> Run:
 
 def largest_difference(reference: Run, other: Run, graph: Graph, sizes: Sequence[tuple[int, int]]) -> float:
     """Return the largest absolute difference of two ways to compute a graph; padding is left out."""
-    found = [0.0]
+    largest = [0.0]
     for size in sizes:
         inputs = graph.sample(*size)
         is_real = inputs["attention_mask"].bool().numpy()
         for ours, theirs in zip(reference(inputs), other(inputs), strict=True):
             gaps = np.abs(ours - theirs)
-            found.append(float(gaps[is_real].max() if gaps.shape[:2] == is_real.shape else gaps.max()))
-    return float(np.max(found))
+            largest.append(float(gaps[is_real].max() if gaps.shape[:2] == is_real.shape else gaps.max()))
+    return float(np.max(largest))
 
 
 def _encoder_difference(folder: Path, graph: Graph, sizes: Sequence[tuple[int, int]]) -> float:

@@ -28,13 +28,18 @@ def open_export(folder: Path) -> Iterator[Path]:
         ConfigError: The folder holds something that no export writes.
         DataError: The disk is full.
     """
-    _check_replaceable(folder)
+    refuse_foreign_folder(folder)
     with publish_folder(folder) as new:
         yield new
 
 
-def _check_replaceable(folder: Path) -> None:
-    """Refuse a folder that holds anything but an earlier export."""
+@takes_paths
+def refuse_foreign_folder(folder: Path) -> None:
+    """Refuse a folder that holds anything but an earlier export.
+
+    Raises:
+        ConfigError: The folder is a file, or holds something that no export writes.
+    """
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -71,6 +71,18 @@ def test_scores_name_the_best_and_the_distance_to_it(tmp_path, capsys):
     assert f"held-out loss of merge | {losses['merge']:.4f}" in (tmp_path / "merged/README.md").read_text()
 
 
+def test_a_folder_with_other_files_is_refused_before_the_scoring(tmp_path, capsys):
+    one = make_model(tmp_path / "one")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("mine")
+    (tmp_path / "text.txt").write_text(TEXT)
+    words = ["--to", str(tmp_path / "mine"), "--data.path", str(tmp_path / "text.txt"), "--device", "cpu"]
+    assert main(["merge", one, one, *words]) == 2
+    output = capsys.readouterr()
+    assert "holds notes.txt" in output.err
+    assert not output.out
+
+
 def test_models_that_mean_other_things_are_refused_with_both_values(tmp_path):
     one = make_model(tmp_path / "one")
     other = make_model(tmp_path / "relu", case=CASES[1])
