@@ -9,12 +9,14 @@ from support.runs import Run
 
 from megabert.cli import main
 from megabert.data.minimal_pairs import read_pairs, score_groups
+from megabert.errors import ConfigError
 from megabert.export.sources import open_source
 from megabert.inspection.pairs import score_pairs
 from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
 from megabert.reports.samples import held_out_samples
 from megabert.shards.shard_set import ShardSet
 from megabert.tokenization import load_tokenizer
+from megabert.training.probes import open_probes
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,11 @@ def test_probes_are_alike_in_every_world_and_change_nothing(shards, uninterrupte
     groups = {f"probe/few/{row.group}": row.accuracy for row in score_groups(result.pairs, result.scores.scores_S)}
     assert groups.pop("probe/few/all") == last["probe/few"]
     assert groups == {name: value for name, value in last.items() if name.startswith("probe/few/")}
+
+
+def test_two_sets_of_one_name_are_refused_with_both_paths():
+    with pytest.raises(ConfigError, match=r"english and more/english\.jsonl would both be logged as probe/english"):
+        open_probes(["english", "korean", "more/english.jsonl"], tokenizer=None)
 
 
 def test_page_shows_guesses_at_words_of_the_held_out_text(shards, uninterrupted_run, tmp_path, capsys):
