@@ -137,9 +137,7 @@ _TABLE = [
     # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
     Task("cola", "acceptability (Matthews correlation)", "CoLA", **_BINARY, **_NO_HEADER, metrics=("mcc",), **_GLUE),
     Task("sst2", "sentiment of film reviews", "SST-2", text="sentence", **_BINARY, **_GLUE),
-    Task(
-        "mrpc", "paraphrases", "MRPC", text="#1 String", pair="#2 String", label="Quality", **_DUPLICATES, **_FROM_MNLI
-    ),
+    Task("mrpc", "paraphrases", "MRPC", **_STRINGS, **_DUPLICATES, **_FROM_MNLI),
     Task("qqp", "duplicate questions", "QQP", **_QUESTIONS, **_DUPLICATES, skips_broken_rows=True, **_GLUE),
     Task("stsb", "similarity, 0 to 5", "STS-B", **_SENTENCES, label="score", **_NUMBER, **_FROM_MNLI),
     Task("mnli", "inference over genres, matched and mismatched", "MNLI", **_INFERENCE, **_GENRES, **_GLUE),

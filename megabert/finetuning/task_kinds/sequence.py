@@ -15,7 +15,7 @@ from torch import Tensor
 
 from megabert.errors import DataError
 from megabert.finetuning.batches import Features, TaskBatch
-from megabert.finetuning.klue_metrics import f1_of_similar, mean_auprc, micro_f1
+from megabert.finetuning.klue_metrics import SIMILAR, f1_of_similar, mean_auprc, micro_f1
 from megabert.finetuning.metrics import METRICS
 from megabert.finetuning.tables import read_table
 from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
@@ -152,8 +152,9 @@ class Regression(_SequenceKind):
         return {name: SCORES[name](gold, predicted) for name in self.task.metrics}
 
     def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:
-        """Yield one number, which correlates with nothing."""
-        yield [{"prediction": 0.0}] * len(examples)
+        """Yield two numbers, which correlate with nothing; the second one says that all texts are similar."""
+        for number in (0.0, SIMILAR):
+            yield [{"prediction": number}] * len(examples)
 
     def judge(self, prediction: Prediction, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Return by how much the prediction is above the right number."""

@@ -25,6 +25,7 @@ from megabert.finetuning.klue_metrics import (
 )
 from megabert.finetuning.metrics import METRICS, score_answers
 from megabert.finetuning.task_kinds import TASK_KINDS
+from megabert.finetuning.task_kinds.sequence import LabelledText
 from megabert.finetuning.tasks import SUITES, find_task
 
 # Metrics by hand.
@@ -44,6 +45,14 @@ def test_sts_pearson_and_f1_of_three_or_more():
     # Similar: gold T T T F, said T F T T. Right 2, gold 3, said 3: F1 = 4/6. 3 itself counts, 2.99 does not.
     assert f1_of_similar([3.0, 4.0, 5.0, 2.99], [3.0, 2.99, 4.0, 3.5]) == pytest.approx(4 / 6)
     assert f1_of_similar([1.0], [2.0]) == 0
+
+
+def test_sts_baseline_is_the_better_of_two_constant_numbers(make_kind):
+    # All similar: 2 of 3 are right, all are said: F1 = 2*2/(2+3). A constant correlates with nothing.
+    own = {"line": 1, "where": "a.json:1", "text": "a", "pair": "b"}
+    examples = [LabelledText(label=label, **own) for label in ("3.5", "5", "0")]
+    baseline = make_kind("klue_sts", ("score",)).baseline(examples)
+    assert baseline == {"pearson": 0, "f1_of_similar": pytest.approx(4 / 5)}
 
 
 def test_nli_accuracy():
