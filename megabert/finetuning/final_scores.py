@@ -1,25 +1,35 @@
 """Scores on test sets: once, with the models of the choice, which the evaluation set alone has made."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from megabert.errors import CheckpointError, DataError
+from megabert.errors import CheckpointError
 from megabert.files import sha256_file
-from megabert.finetuning.cells import Cell, Grid, LabelledSet, Setting
+from megabert.finetuning.cells import Cell, Grid, Setting
 from megabert.finetuning.grid_results import GridResult, SetResult, TestScore, cell_folder, read_grid
 from megabert.finetuning.results import SUMMARY_NAME, deviation, over_seeds, seed_folder
 from megabert.finetuning.saved_model import rescore
-from megabert.finetuning.setup import find_file
 from megabert.observability.logs import logger
 
 
 def with_test_scores(
-    grid: Grid, result: GridResult, output_dir: Path, device: Literal["auto", "cpu", "cuda"]
+    grid: Grid,
+    result: GridResult,
+    output_dir: Path,
+    tests: Mapping[str, Path | None],
+    device: Literal["auto", "cpu", "cuda"],
 ) -> GridResult:
     """Score each set's test file, if it has one; a score that the folder holds of the same models and file is kept.
+
+    Args:
+        grid: The grid.
+        result: Its choices.
+        output_dir: The grid's folder.
+        tests: The test file of each set.
+        device: The device to score on.
 
     Raises:
         DataError: A test file is wrong.
@@ -27,7 +37,7 @@ def with_test_scores(
     before = _results_before(output_dir)
     scored = dict(result.sets)
     for labelled in grid.sets:
-        own, path = result.sets[labelled.name], find_test_file(labelled)
+        own, path = result.sets[labelled.name], tests[labelled.name]
         if path is None or own.chosen is None:
             continue
         setting = Setting(own.chosen.learning_rate, own.chosen.epochs)
@@ -48,18 +58,6 @@ def _results_before(output_dir: Path) -> dict[str, SetResult]:
     except CheckpointError as error:
         logger.warning("%s The test sets are scored again.", error)
         return {}
-
-
-def find_test_file(labelled: LabelledSet) -> Path | None:
-    """Return a set's test file, if it has one beside its evaluation file; the collections publish none with labels."""
-    task, data = labelled.task, labelled.data
-    if task.suite or not data.is_dir():
-        return None
-    try:
-        path = find_file(data, ("test",))
-        return None if path == find_file(data, task.evaluation) else path
-    except DataError:
-        return None
 
 
 def _score(cells: Sequence[Cell], path: Path, output_dir: Path, device: Literal["auto", "cpu", "cuda"]) -> TestScore:

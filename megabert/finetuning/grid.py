@@ -149,7 +149,8 @@ class _Run:
                     result.sets[labelled.name] = choose_setting(self.output_dir, labelled, cells, own)
                 self._pass_on(wave, result)
             result = GridResult(sets={one.name: result.sets[one.name] for one in self.grid.sets})
-            result = with_test_scores(self.grid, result, self.output_dir, self.device)
+            tests = {name: one.test for name, one in self.surveys.items()}
+            result = with_test_scores(self.grid, result, self.output_dir, tests, self.device)
             return GridOutcome(result, save_grid(self.output_dir, result), self.error)
 
     def survey(self, world: World) -> None:
@@ -235,6 +236,7 @@ class _Run:
         folders = [cell_folder(self.output_dir, cell) for cell in cells]
         commands = [self._command(cell, folder) for cell, folder in zip(cells, folders, strict=True)]
         logs = [folder.with_name(f"{folder.name}.log") for folder in folders]
+        begins = [log.stat().st_size if log.is_file() else 0 for log in logs]  # an earlier failure's messages stay
         finished = set()
         for number, code in run_children(commands, logs=logs, slots=self.slots):
             cell = cells[number]
@@ -245,7 +247,7 @@ class _Run:
                 finished.add(cell)
                 logger.info("%s: finished; about %s left", cell, left)
             else:
-                self._tell_failure(cell, code, logs[number])
+                self._tell_failure(cell, code, logs[number], begins[number])
         return finished
 
     def _command(self, cell: Cell, folder: Path) -> list[str]:
@@ -256,8 +258,8 @@ class _Run:
         task = cell.labelled.task.name
         return [*start, "finetune", task, "--config", str(path), "--output-dir", str(folder), "--device", self.device]
 
-    def _tell_failure(self, cell: Cell, code: int, log: Path) -> None:
-        said = _last_message(log)
+    def _tell_failure(self, cell: Cell, code: int, log: Path, begin: int) -> None:
+        said = _last_message(log, begin) or "no message"
         logger.error("%s: failed with exit code %d, the others go on: %s (all of it: %s)", cell, code, said, log)
         if self.error is None:
             remedy = "The others have finished; the same command tries those that failed again."
@@ -293,9 +295,10 @@ def _slots(processes: int, gpus: int, *, has_launcher: bool) -> list[Mapping[str
     return [shared | {"CUDA_VISIBLE_DEVICES": names[number % gpus]} for number in range(processes)]
 
 
-def _last_message(log: Path) -> str:
-    """Return the last message of a command, from its log."""
+def _last_message(log: Path, begin: int) -> str:
+    """Return the last message of a command, whose part of the log begins at this byte; empty if there is none."""
     with open_to_read(log) as file:
+        file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()
     starts = [index for index, line in enumerate(lines) if line.startswith("megabert")]
     return " ".join(lines[starts[-1] :] if starts else lines[-1:])[:_SHOWN]

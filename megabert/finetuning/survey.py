@@ -3,12 +3,16 @@
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.distributed.process_group import World
+from megabert.errors import DataError
 from megabert.finetuning.cells import LabelledSet, Setting
 from megabert.finetuning.finetune import build_trainer
-from megabert.finetuning.setup import prepare
+from megabert.finetuning.setup import find_file, find_labelled_files, prepare
+from megabert.finetuning.task_kinds import TaskKind
+from megabert.observability.logs import logger
 
 FORWARD_SHARE = 1 / 3
 """Scoring an example takes this share of the time of training on it: a backward pass costs two forward passes."""
@@ -31,6 +35,8 @@ class Survey:
     """Seconds per step."""
     model_bytes: int
     """Size of the model that a cell writes."""
+    test: Path | None
+    """The set's test file, if it has one with labels."""
 
     def seconds(self, setting: Setting, config: FinetuneConfig) -> float:
         """Return the time that one cell takes."""
@@ -66,4 +72,32 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World, *, impor
         start_s=start_s,
         step_s=trainer.measure_step(config.seed),
         model_bytes=4 * sum(weights.numel() for weights in start.values()),
+        test=find_test_file(labelled, config, prepared.kind),
     )
+
+
+def find_test_file(labelled: LabelledSet, config: FinetuneConfig, kind: TaskKind) -> Path | None:
+    """Return the test file in a set's folder, unless it takes part in the choice; GLUE and KLUE publish no labels.
+
+    Many published test files have no labels. One that cannot be scored is left out with a warning before the first
+    cell runs: an error after the last one would cost the results of all.
+
+    Args:
+        labelled: The set.
+        config: The settings of one of its cells.
+        kind: The task, bound to the labels of the training file.
+    """
+    if labelled.task.suite or not labelled.data.is_dir():
+        return None
+    try:
+        path = find_file(labelled.data, ("test",))
+    except DataError:
+        return None
+    if any(path.samefile(evaluation) for evaluation in find_labelled_files(labelled.task, config)[1]):
+        return None
+    try:
+        kind.encode(kind.read(labelled.task, path), is_training=False)
+    except DataError as error:
+        logger.warning("%s: this test set will not be scored: %s", labelled.name, error)
+        return None
+    return path

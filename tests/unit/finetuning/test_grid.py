@@ -20,6 +20,7 @@ from megabert.finetuning import final_scores
 from megabert.finetuning import grid as grid_module
 from megabert.finetuning.cells import Grid, Setting, find_sets
 from megabert.finetuning.grid import run_grid
+from megabert.finetuning.survey import find_test_file
 
 FLAGS = "--max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu --epochs 2".split()  # noqa: SIM905
 
@@ -184,7 +185,8 @@ def test_rte_starts_from_the_best_model_of_mnli(data, model_dir, tmp_path, monke
 
 def failing(commands, *, logs, slots):
     for number, log in enumerate(logs):
-        log.write_text("step 3 skipped\nmegabert: DataError: 10 steps in a row\n  were not finite.\n")
+        with log.open("a") as file:
+            file.write("step 3 skipped\nmegabert: DataError: 10 steps in a row\n  were not finite.\n")
         yield number, 3
 
 
@@ -236,6 +238,36 @@ def test_dry_run_tells_cells_rates_and_time_and_writes_nothing(data, model_dir, 
     assert re.search(r"rte: [\d,]+ examples/s, 120 to train on, \d+ s to start", printed)
     assert re.search(r"the other 8 will take about \d+ (s|min), one after the other, and \d.\d GiB", printed)
     assert not (tmp_path / "new").exists()
+
+
+def test_test_set_that_cannot_be_scored_is_told_before_the_first_cell(data, model_dir, tmp_path, caplog):
+    changed = shutil.copytree(data, tmp_path / "sets")
+    (changed / "own" / "test.tsv").write_text("text\na ship\n")  # as published ones are, which have no labels
+    assert main([*words_of(changed, model_dir, tmp_path / "new"), "--dry-run"]) == 0
+    assert re.search("own: this test set will not be scored: .*test.tsv.*label", caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("task", "evaluation", "is_scored"),
+    [("classification", "", True), ("classification", "test.tsv", False), ("rte", "", False)],
+)
+def test_test_set_is_one_that_picks_nothing(data, make_kind, task, evaluation, is_scored):
+    config = grid_module.FinetuneConfig(
+        model="m", data=str(data / "own"), eval_data=str(data / "own" / evaluation) if evaluation else None
+    )
+    (labelled,) = find_sets([task], config)
+    test = find_test_file(labelled, config, make_kind(task, ("blue", "red")))
+    assert test == (data / "own" / "test.tsv" if is_scored else None)
+
+
+def test_message_of_a_failed_cell_is_of_this_run(tmp_path):
+    log = tmp_path / "cell.log"
+    log.write_text("megabert: DataError: of the run before\n")
+    begin = log.stat().st_size
+    assert grid_module._last_message(log, begin) == ""
+    with log.open("a") as file:
+        file.write("step 1\nmegabert: DataError: 10 steps\n  in a row\n")
+    assert grid_module._last_message(log, begin) == "megabert: DataError: 10 steps   in a row"
 
 
 def test_several_ranks_are_refused(tmp_path, monkeypatch):
