@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from data_prep.clean.paragraphs import ParagraphPlan
 from data_prep.config import BuildConfig
 from data_prep.documents.token_files import TokenFiles
 from data_prep.extract.inputs import chunk_size
@@ -35,6 +36,10 @@ HASHED = 1300.0
 RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "instances": 181.0}
 """Megabytes of text a second and core: for ``chunks`` each level (taken to be the rate of ``documents``, which does the
 same), for ``instances`` each pass of a length."""
+KEYS_RATE = 60.0
+"""Megabytes of text that a core makes keys for near duplicates of in a second, sorted."""
+KEY_BYTES = 16
+"""Bytes of a key of a document, with the document; each is written by chunks, and merged."""
 DYNAMIC_SIZE = 0.77
 """Size of shards without masks, as a share of that with static ones: 2.2 bytes per token instead of 2.9."""
 INPUT_FILE_BYTES = 10**9
@@ -153,6 +158,7 @@ def estimate(
 
     stages = [
         _hash_stage(files, ranks),
+        *_near_duplicates_stage(config, text_bytes, chunks, documents, ranks, speeds["extract"]),
         stage("extract", "extract", chunks, chunks, texts, EXTRACTED),
         _vocabulary_stage(config, texts, text_bytes),
         stage("tokens", "tokens", texts, texts, texts, TOKENIZED),
@@ -182,6 +188,25 @@ def _hash_stage(files: Sequence[InputFile] | int, ranks: int) -> Stage:
     number = len(files) if not isinstance(files, int) else max(1, files // INPUT_FILE_BYTES)
     size = files if isinstance(files, int) else sum(file.bytes for file in files)
     return Stage("hash input", number, number, 0, 0, size / 1e6 / HASHED / min(ranks, max(number, 1)))
+
+
+def _near_duplicates_stage(
+    config: BuildConfig, text_bytes: int, chunks: int, documents: int, ranks: int, extract_rate: float
+) -> list[Stage]:
+    """Return the reading that makes the keys of documents, and their merging; nothing without the rule.
+
+    Rounds are left out: nobody knows before how many documents have near copies, and their files are small beside keys.
+    """
+    if "near_duplicates" not in config.clean.rules:
+        return []
+    keys = documents * config.clean.near_duplicate_bands
+    plan = ParagraphPlan.of(chunks, keys)
+    merged = plan.groups * plan.blocks
+    units = chunks + merged + plan.ranges + plan.groups
+    opened = chunks + 2 * chunks * plan.blocks + plan.ranges * plan.groups + 2 * chunks
+    busy = text_bytes / 1e6 * (1 / extract_rate + 1 / KEYS_RATE) / min(ranks, chunks)
+    seconds = max(busy, units * RANK0_S_PER_UNIT)
+    return [Stage("near duplicates", units, opened, units + chunks + merged, 2 * keys * KEY_BYTES, seconds)]
 
 
 def _vocabulary_stage(config: BuildConfig, texts: int, text_bytes: int) -> Stage:

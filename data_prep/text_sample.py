@@ -80,6 +80,7 @@ class RuleTrial(NamedTuple):
     """Losses of a sample of documents to cleaning rules."""
 
     documents: int
+    """Documents of the sample; ones without text, and ones that no build could cut into sentences, are left out."""
     characters: int
     kept: int
     """Documents of which the rules that are chosen keep some text, all of them together."""
@@ -133,10 +134,12 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
         rules.remove("language")
     problems = {rule: Problems() for rule in rules}
     cleaners = {rule: Cleaner(replace(config.clean, rules=(rule,)), problems[rule]) for rule in rules}
-    together = Cleaner(config.clean, Problems())
+    without_rules, together = (Cleaner(clean, Problems()) for clean in (replace(config.clean, rules=()), config.clean))
     documents = characters = kept = 0
     dropped = Counter[str]()
     for origin, text in _raw_documents(config, files):
+        if not without_rules.clean(text, origin):
+            continue
         documents, characters = documents + 1, characters + len(text)
         for rule, cleaner in cleaners.items():
             dropped[rule] += not cleaner.clean(text, origin)

@@ -2,6 +2,7 @@
 
 # M predictions, R rows, T tokens
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,14 +144,15 @@ def _cluster_lines(
     *, clusters: int, documents: int, sizes: dict[str, int], huge: dict[str, int], rounds: int
 ) -> list[str]:
     """Return lines on clusters of near duplicates: how many there are of each size, and the largest by their hashes."""
-    of_sizes = ", ".join(f"{number:,} of {size}" for size, number in sizes.items())
-    lines = [
-        f"near duplicates: {clusters:,} clusters of {documents:,} documents in {rounds} rounds; {of_sizes or 'none'}"
-    ]
+    ascending = sorted(sizes, key=lambda size: int(re.split("[- ]", size)[0].replace(",", "")))
+    of_sizes = ", ".join(f"{sizes[size]:,} of {size}" for size in ascending)
+    lines = [f"near duplicates: {clusters:,} clusters of {documents:,} documents (rounds: {rounds})"]
+    if of_sizes:
+        lines[0] += f"; clusters by their documents: {of_sizes}"
     largest = sorted(huge.items(), key=lambda item: (-item[1], item[0]))
     if largest:
-        named = ", ".join(f"{size:,} of the document {root}" for root, size in largest[:SHOWN_CLUSTERS])
-        lines.append(f"very large clusters of near duplicates, {len(largest)} in all; look at them: {named}")
+        named = ", ".join(f"{size:,} (hash of the kept text {root})" for root, size in largest[:SHOWN_CLUSTERS])
+        lines.append(f"very large clusters of near duplicates: {len(largest):,}; documents of the largest: {named}")
     return lines
 
 

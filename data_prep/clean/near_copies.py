@@ -52,13 +52,15 @@ def find_near_copies(build: Build, plan: ParagraphPlan) -> tuple[Callable[[int],
     def by_range(title: str, function: UnitFunction, sources: Sources, name: str) -> Counts:
         return run(title, function, ranges, lambda number: task(sources, number, ranges, name.format(number)))
 
-    # Rounds over ranges of documents, until no edge is left and no pointer moves.
+    # Rounds over ranges of documents, until no edge is left and no pointer moves. The files of a round stay until
+    # all of work/near is deleted: a build that continues takes a unit for finished if its files are there, and would
+    # otherwise do every round again.
     sources: Sources = (MERGED_EDGES, merged), (JOINED, plan.ranges)
     rounds, is_moving = 0, True
     while is_moving:
         title, (hooked, left, jumped) = f"round {rounds + 1}", (name.format(rounds) for name in (HOOKED, LEFT, JUMPED))
-        counts = by_range(title, hook, sources, hooked)
-        counts |= by_range(title, jump, ((hooked, ranges), (left, ranges)), jumped)
+        counts = by_range(f"{title}, pointers", hook, sources, hooked)
+        counts |= by_range(f"{title}, ends", jump, ((hooked, ranges), (left, ranges)), jumped)
         sources, rounds, is_moving = ((jumped, ranges),), rounds + 1, bool(counts["left"] or counts["moved"])
 
     by_range("sizes", count_members, ((hooked, ranges),), MEMBERS)

@@ -172,7 +172,8 @@ MASKS: dict[str, tuple[re.Pattern[str], str]] = {
     ),
     "phone_numbers": (
         re.compile(
-            r"(?<![\w.+-])(?:\+\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,5}"  # with a country's code
+            # With a country's code, and 8 digits or more: "+150" and "+1 000 000" are amounts.
+            r"(?<![\w.+-])(?:\+(?=(?:\d[ .()-]{0,3}){8})\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,5}"
             r"|\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4})(?![\w-]|\.\d)"  # North America
         ),
         "555-0100",

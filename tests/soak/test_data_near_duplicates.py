@@ -29,9 +29,16 @@ from data_prep.clean.paragraphs import ParagraphPlan
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.documents.document_set import hash_text
 
-PAIRS, LONG, KILLS = 2_000, 100_000, 10
+PAIRS, LONG, KILLS, DOCUMENTS = 2_000, 100_000, 10, 60
 MPIRUN = Path(sys.executable).parent / "mpirun"
-FLAGS = "--vocab-size 2000 --lengths 64 --dupe-factor 1 --clean near_duplicates duplicate_documents --chunk-mib 0.3"
+FLAGS = "--vocab-size 300 --lengths 64 --dupe-factor 1 --clean near_duplicates duplicate_documents --chunk-mib 0.1"
+SMALL_RANGES = """
+from data_prep.clean import near_copies, paragraphs
+from data_prep.cli import main
+paragraphs.HASHES_PER_RANGE, near_copies.HASHES_PER_RANGE = 128, 4
+raise SystemExit(main())
+"""
+"""A build whose keys and documents are divided into several ranges, as those of a large corpus are."""
 
 pytestmark = pytest.mark.soak
 
@@ -120,9 +127,9 @@ def test_chain_of_real_documents_is_one_cluster(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory):
-    """The bundled corpus, and each third document again with a sentence that it lacks; in five files."""
+    """Some of the bundled corpus, and each third document again with a further sentence; in five files."""
     folder, chance = tmp_path_factory.mktemp("copied"), random.Random(2)
-    texts = [json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()]
+    texts = [json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()[:DOCUMENTS]]
     texts += [f"{text}\nThis one is a copy, number {number}." for number, text in enumerate(texts[::3])]
     chance.shuffle(texts)
     for number in range(5):
@@ -130,8 +137,8 @@ def copied(tmp_path_factory):
     return folder
 
 
-def command(copied, output, *more):
-    words = [sys.executable, "-m", "data_prep", "build", "--input", f"{copied}/*.jsonl", "--output", str(output)]
+def command(copied, output, *more, start=("-c", SMALL_RANGES)):
+    words = [sys.executable, *start, "build", "--input", f"{copied}/*.jsonl", "--output", str(output)]
     return [*words, *FLAGS.split(), *map(str, more)]
 
 
@@ -143,10 +150,12 @@ def run(words):
 
 @pytest.fixture(scope="module")
 def reference(copied, tmp_path_factory):
+    """Hashes of a build by one process with one range of documents, and its seconds."""
     output = tmp_path_factory.mktemp("reference") / "out"
-    start = time.monotonic()
-    print("\n" + next(line for line in run(command(copied, output, "--workers", 1)).splitlines() if "clusters" in line))
-    return hashes(output), time.monotonic() - start
+    begin = time.monotonic()
+    report = run(command(copied, output, "--workers", 1, start=("-m", "data_prep")))
+    print("\n" + next(line for line in report.splitlines() if "clusters" in line))
+    return hashes(output), time.monotonic() - begin
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
@@ -163,7 +172,7 @@ def test_ranks_do_not_change_a_byte(copied, reference, tmp_path, ranks):
 
 
 def test_kills_do_not_change_a_byte(copied, reference, tmp_path):
-    """Killed with all of its workers at random moments, mostly while clusters are found."""
+    """Killed with all of its workers at random moments, and continued each time."""
     chance, killed = random.Random(3), 0
     for _ in range(KILLS):
         process = subprocess.Popen(

@@ -5,7 +5,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep import estimate as module
 from data_prep.cli import main
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config import BuildConfig, CleanConfig, SourceConfig
 from data_prep.estimate import estimate, require_space, shown
 from data_prep.extract.inputs import find_files, plan_chunks
 from megabert.errors import ConfigError, DataError
@@ -47,6 +47,14 @@ def test_weights_count_in_the_documents_and_the_instances(corpus):
     for title, times in (("extract", 1), ("tokens", 1), ("documents", 60), ("instances", 60)):
         sizes = [stage.bytes for plan in (once, often) for stage in plan.stages if stage.title == title]
         assert sizes[1] == pytest.approx(times * sizes[0], rel=1e-3)
+
+
+def test_keys_of_near_duplicates_count_in_the_disk_and_the_time():
+    clean = CleanConfig(rules=("near_duplicates", "duplicate_documents"))
+    plain, near = (estimate(changed, 10**12, 100) for changed in (config(), config(clean=clean)))
+    documents = 10**12 / plain.sample.bytes_per_document
+    assert near.work_bytes - plain.work_bytes == pytest.approx(2 * 14 * 16 * documents, rel=1e-6)
+    assert near.seconds - plain.seconds == pytest.approx(10**12 / 1e6 * (1 / 47 + 1 / 60) / 100, rel=1e-6)
 
 
 def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch):

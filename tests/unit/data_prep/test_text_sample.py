@@ -79,7 +79,7 @@ def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, capsys, mon
     monkeypatch.chdir(tmp_path)
     bad = ["{ code }", "Write to a@example.org, please. It is there.", "same line of text\n" * 5]
     prose = "It was the third day, and of all that we have seen, the sea was the best. Nobody spoke with us."
-    write_jsonl(tmp_path / "in.jsonl", [*[f"{prose} {n}." for n in range(17)], *bad])
+    write_jsonl(tmp_path / "in.jsonl", [*[f"{prose} {n}." for n in range(17)], *bad, " \n "])  # no text is no loss
     flags = [
         "--dry-run",
         "--input",
@@ -100,7 +100,7 @@ def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, capsys, mon
     assert "near_duplicates" not in found
     assert "language" not in found  # no language was named
     assert ["c4_brackets,", "gopher_words", "together:", "18", "documents", "(90.00%)", "stay"] in rows
-    assert any("write to" in " ".join(row).lower() and "a@example.org" not in row for row in rows)
+    assert "'Write to email@example.com, please." in " ".join(found["email_addresses:"])
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["in.jsonl", "plots", "rules.png"]
     assert (tmp_path / "plots" / "rules.png").read_bytes().startswith(b"\x89PNG")
 

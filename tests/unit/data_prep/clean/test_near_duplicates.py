@@ -9,6 +9,7 @@ import pytest
 from unit.data_prep.builds import Stopping, hashes
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep.checks import stats
 from data_prep.checks.stats import describe_corpus, example_lines
 from data_prep.clean import cleaner, components, near_copies, near_duplicates, paragraphs
 from data_prep.clean.near_duplicates import Signature
@@ -195,8 +196,17 @@ def test_large_clusters_are_named(shards_of, copied, monkeypatch):
     root = min(hash_text(text) for text in copied if text.endswith(copied[47].splitlines()[-1]))
     assert corpus["near_duplicates"]["huge"] == {f"{root:016x}": 5}
     lines = "\n".join([*describe_corpus(corpus), *example_lines(corpus)])
-    assert f"1 in all; look at them: 5 of the document {root:016x}" in lines
+    assert f"near duplicates: 1; documents of the largest: 5 (hash of the kept text {root:016x})" in lines
     assert "kept of many near duplicates: " in lines
+
+
+def test_clusters_are_shown_from_small_to_large():
+    """A manifest has its keys in the order of their letters."""
+    sizes = {"1,001-10,000": 1, "10,001 or more": 2, "2": 3, "3-4": 4, "33-1,000": 5, "5-8": 6, "9-32": 7}
+    assert set(sizes) == set(components.SIZES.values())
+    clusters = {"clusters": 28, "documents": 90_000, "sizes": sizes, "huge": {}, "rounds": 1}
+    (line,) = stats._cluster_lines(**clusters)
+    assert line.endswith("3 of 2, 4 of 3-4, 6 of 5-8, 7 of 9-32, 5 of 33-1,000, 1 of 1,001-10,000, 2 of 10,001 or more")
 
 
 def test_rule_without_exact_copies_is_refused():

@@ -128,6 +128,8 @@ def test_prose_and_empty_text_pass_every_rule(rule):
         ("phone_numbers", "Call +49 30 1234 5678 now", "Call 555-0100 now"),
         ("phone_numbers", "(212) 555-1234 or 212-555-1234.", "555-0100 or 555-0100."),
         ("phone_numbers", "In 1999-2001, 3.14159, 12345678", "In 1999-2001, 3.14159, 12345678"),
+        ("phone_numbers", "+44 (0)20 7946 0018 or +12125551234", "555-0100 or 555-0100"),
+        ("phone_numbers", "It rose by +150, +1,000 or +1 000 000", "It rose by +150, +1,000 or +1 000 000"),
     ],
 )
 def test_personal_data_is_masked_and_like_text_is_not(rule, text, masked):
