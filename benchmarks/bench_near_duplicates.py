@@ -188,7 +188,7 @@ def _units(plan: ParagraphPlan, chunks: int, edges: int, ranges: int) -> list:
 def main() -> None:
     """Run the part that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("speed", "growth"))
+    parser.add_argument("part", nargs="?", choices=("speed", "growth"), default="speed")
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--megabytes", type=float, default=20)
     options = parser.parse_args()

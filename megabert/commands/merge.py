@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help=text)
     text = "how much each model counts, in proportion (default: all alike)"
     parser.add_argument("--weights", nargs="+", type=bounded(number, least=0, most=MOST), metavar="W", help=text)
-    text = "shards, whose validation split is scored, or a text file (default: nothing is scored)"
+    text = "shards with a validation split to score, or a text file (default: nothing is scored)"
     parser.add_argument("--data.path", dest="data", type=Path, metavar="PATH", help=text)
     parser.add_device()
 

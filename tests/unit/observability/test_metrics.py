@@ -5,6 +5,7 @@ import os
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+from tensorboard.summary.writer import event_file_writer
 
 from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
@@ -66,7 +67,9 @@ def test_file_without_any_row_is_refused(tmp_path, content):
         read_metrics(tmp_path)
 
 
-def test_tensorboard_shows_each_step_once(tmp_path):
+def test_tensorboard_shows_each_step_once(tmp_path, monkeypatch):
+    # Files of one process and second are read in the order of this number as text, and "10" comes before "9".
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     write(tmp_path, 0, [1, 2, 3])
     write(tmp_path, 2, [3, 4])
     events = EventAccumulator(str(tmp_path / "tb"))
