@@ -1,5 +1,6 @@
 """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101): torch's, with the interface of `Lamb`."""
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,6 +8,9 @@ import torch
 
 from megabert.config.run import OPTIMIZER_STATES, OptimizerConfig
 from megabert.optim.base import BaseOptimizer, StepSettings
+
+_STEP = inspect.unwrap(torch.optim.AdamW.step)
+"""torch's update without its decorator, which imports the compiler and switches gradients off, as `AdamW.step` does."""
 
 
 class AdamW(BaseOptimizer, torch.optim.AdamW):
@@ -36,7 +40,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
         try:
             for group in groups:  # one by one: the weights of a group are sent while the next one is updated
                 self.param_groups = [group]
-                torch.optim.AdamW.step(self)
+                _STEP(self)
                 for flat in group["params"]:
                     self.sink.updated(flat)
         finally:
