@@ -1,4 +1,4 @@
-"""The counts behind ``python -m benchmarks.predictions``: one more layer adds exactly its products and its bytes."""
+"""Counts that ``python -m benchmarks.predictions`` uses: one more layer adds exactly its products and its bytes."""
 
 import pytest
 
