@@ -34,18 +34,18 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Merge, score, write, and name the best."""
-    from megabert.export.model_folder import kind_of_folder, split_checkpoint
+    from megabert.export.model_folder import folder_and_checkpoint, kind_of_folder
 
     for name in options.models:
-        kind_of_folder(split_checkpoint(name)[0])
+        kind_of_folder(folder_and_checkpoint(name)[0])
     with loading("PyTorch"):
         from megabert.export.export_folder import refuse_foreign_folder
-        from megabert.export.merging import merge_parts, open_parts, write_merge
+        from megabert.export.merging import MERGE, merge_parts, open_parts, write_merge
         from megabert.export.sources import find_device
         from megabert.files import refuse_input
         from megabert.inspection.masked_lm import USUAL_LENGTH, ScoringOptions, score_masked_lm
 
-    refuse_input(options.to, *(Path(split_checkpoint(name)[0]) for name in options.models))
+    refuse_input(options.to, *(Path(folder_and_checkpoint(name)[0]) for name in options.models))
     refuse_foreign_folder(options.to)  # before the minutes of scoring
     device = find_device(options.device)
     parts = open_parts(options.models, options.weights)
@@ -54,14 +54,14 @@ def run(options: Namespace) -> int:
     if options.data is not None:
         scoring = ScoringOptions(max_seq_length=min(USUAL_LENGTH, merge.model.max_position_embeddings))
         rows = []
-        for name, source in [(part.name, part.source) for part in parts] + [("merge", merge)]:
+        for name, source in [(part.name, part.source) for part in parts] + [(MERGE, merge)]:
             total = score_masked_lm(source, options.data, scoring, device=device).total
             scores[name] = total.loss
             rows.append((name, f"{total.loss:.4f}", f"{total.accuracy:.2%}"))
         print(render_table(rows, headers=("model", "masked-LM loss", "accuracy"), align="lrr"))
         best = min(scores, key=lambda name: scores[name])
         part = min(scores[part.name] for part in parts)
-        print(f"best on {options.data}: {best}; the merge is {scores['merge'] - part:+.4f} from its best part")
+        print(f"best on {options.data}: {best}; the merge is {scores[MERGE] - part:+.4f} from its best part")
     write_merge(options.to, merge, parts, scores)
     print(f"merged {len(parts)} models to {options.to}")
     return 0

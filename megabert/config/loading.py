@@ -241,14 +241,20 @@ def _sizes_of_source(
     return sizes if is_tiled else {**sizes, "preset": None}
 
 
+def split_checkpoint(name: str) -> tuple[str, str]:
+    """Return folder and checkpoint of ``RUN@STEP``, ``RUN@best``; without a checkpoint it is ``last``."""
+    folder, _, checkpoint = name.rpartition("@")
+    return (folder, checkpoint) if folder else (name, "last")
+
+
 def split_fork(fork: str) -> tuple[Path, int]:
     """Return run folder and step of ``RUN@STEP``.
 
     Raises:
         ConfigError: It is not of that form.
     """
-    run_dir, _, step = fork.rpartition("@")
-    if not run_dir or not re.fullmatch("[0-9]{1,15}", step):
+    run_dir, step = split_checkpoint(fork)
+    if not re.fullmatch("[0-9]{1,15}", step):
         raise ConfigError(f"--fork {fork}: allowed is RUN@STEP, for example runs/large@4000.")
     return Path(run_dir), int(step)
 

@@ -7,6 +7,7 @@ than each of them (Wortsman et al. 2022, "Model soups"; mmBERT merges its three 
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +17,21 @@ from torch import Tensor
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import FAMILY_TITLES, ModelCard
-from megabert.export.model_folder import split_checkpoint
+from megabert.export.model_folder import folder_and_checkpoint
 from megabert.export.sources import Source, open_source
 from megabert.path_arguments import takes_paths
 
 IDLE = re.compile("preset|initializer_range|.*dropout.*")
 """Fields of a model that change nothing in the meaning of its weights."""
+MERGE = "merge"
+"""The merge's own name among the scores."""
 
 
 class MergePart(NamedTuple):
     """A model that is merged."""
 
     name: str
-    """Its name on the command line, such as ``runs/demo@4000``."""
+    """Its name on the command line, such as ``runs/demo@4000``; with a number if that is taken."""
     source: Source
     share: float
     """Its share of the mean; all shares add up to 1."""
@@ -52,11 +55,21 @@ def open_parts(names: Sequence[str], weights: Sequence[float] | None = None) -> 
     weights = weights or [1.0] * len(names)
     if not sum(weights) > 0:
         raise ConfigError("--weights: all are 0. Give one above 0.")
-    sources = [open_source(*split_checkpoint(name)) for name in names]
+    sources = [open_source(*folder_and_checkpoint(name)) for name in names]
     for name, source in zip(names[1:], sources[1:], strict=True):
         _check_alike((names[0], sources[0]), (name, source))
     shares = [weight / sum(weights) for weight in weights]
-    return [MergePart(name, source, share) for name, source, share in zip(names, sources, shares, strict=True)]
+    titles = _distinct(names)
+    return [MergePart(title, source, share) for title, source, share in zip(titles, sources, shares, strict=True)]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return names that can be keys: one that is taken, by an earlier model or by the merge, gets a number."""
+    titles: list[str] = []
+    for name in names:
+        candidates = chain([name], (f"{name} ({number})" for number in count(2)))
+        titles.append(next(title for title in candidates if title not in (MERGE, *titles)))
+    return titles
 
 
 def _check_alike(first: tuple[str, Source], other: tuple[str, Source]) -> None:
@@ -110,7 +123,7 @@ def write_merge(folder: Path, merge: Source, parts: Sequence[MergePart], scores:
         scores: Held-out loss of the merge and of each part by name; empty if none were scored.
     """
     card = ModelCard(
-        name="merge",
+        name=MERGE,
         description=f"The weighted mean of {len(parts)} encoders of the family {FAMILY_TITLES[merge.model.family]}.",
         recipe={part.name: f"{part.share:.4f} of the mean" for part in parts},
         checkpoint={f"held-out loss of {name}": f"{loss:.4f}" for name, loss in scores.items()},

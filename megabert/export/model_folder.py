@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+from megabert.config.loading import split_checkpoint
 from megabert.errors import ConfigError
 from megabert.path_arguments import takes_paths
 from megabert.tokenization.huggingface import download_remedy
@@ -35,10 +36,6 @@ def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
     )
 
 
-def split_checkpoint(name: str) -> tuple[str, str]:
-    """Return folder and checkpoint of ``RUN@STEP``; without a checkpoint it is ``last``.
-
-    A folder whose own name has an ``@`` is taken as it is.
-    """
-    folder, at, checkpoint = name.rpartition("@")
-    return (folder, checkpoint) if folder and at and not Path(name).exists() else (name, "last")
+def folder_and_checkpoint(name: str) -> tuple[str, str]:
+    """Return folder and checkpoint of ``RUN@STEP``; a folder whose own name has an ``@`` is taken as it is."""
+    return (name, "last") if Path(name).exists() else split_checkpoint(name)

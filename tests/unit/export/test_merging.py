@@ -10,7 +10,7 @@ from support.parity_models import CASES, make_tokenizer, random_model, write
 from megabert.cli import main
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.merging import merge_parts, open_parts
-from megabert.export.model_folder import split_checkpoint
+from megabert.export.model_folder import folder_and_checkpoint
 from megabert.models.build import initialize
 
 CASE = CASES[0]
@@ -71,6 +71,21 @@ def test_scores_name_the_best_and_the_distance_to_it(tmp_path, capsys):
     assert f"held-out loss of merge | {losses['merge']:.4f}" in (tmp_path / "merged/README.md").read_text()
 
 
+def test_a_model_that_is_named_twice_and_one_called_merge_have_scores_of_their_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "merge", seed=1), make_model(tmp_path / "one", scale=4.0)
+    (tmp_path / "text.txt").write_text(TEXT)
+    words = ["--to", "merged", "--weights", "1", "2", "1", "--data.path", "text.txt", "--device", "cpu"]
+    assert main(["merge", "merge", "one", "one", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.split("  +", line)[0] for line in lines[1:5]] == ["merge (2)", "one", "one (2)", "merge"]
+    card = (tmp_path / "merged/README.md").read_text()
+    assert all(f"{name} | {share} of the mean" in card for name, share in (("one", "0.5000"), ("one (2)", "0.2500")))
+    losses = [re.search(rf"held-out loss of {re.escape(name)} \| (\S+)", card)[1] for name in ("merge (2)", "merge")]
+    assert losses == [lines[1].split()[-2], lines[4].split()[-2]]
+    assert losses[0] != losses[1]
+
+
 def test_a_folder_with_other_files_is_refused_before_the_scoring(tmp_path, capsys):
     one = make_model(tmp_path / "one")
     (tmp_path / "mine").mkdir()
@@ -113,9 +128,9 @@ def test_heads_that_one_model_lacks_are_named(tmp_path):
     ],
 )
 def test_a_checkpoint_is_part_of_a_name(name, expected):
-    assert split_checkpoint(name) == expected
+    assert folder_and_checkpoint(name) == expected
 
 
 def test_a_folder_with_an_at_in_its_name_is_taken_as_it_is(tmp_path):
     (tmp_path / "run@4").mkdir()
-    assert split_checkpoint(str(tmp_path / "run@4")) == (str(tmp_path / "run@4"), "last")
+    assert folder_and_checkpoint(str(tmp_path / "run@4")) == (str(tmp_path / "run@4"), "last")
