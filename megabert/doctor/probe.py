@@ -32,6 +32,9 @@ LOCAL_S = 180.0
 """How long ranks that are started here may take, from Python's start to their answer."""
 _NUMEL = 4 * 2**20  # float32: 16 MiB
 _LEAVING_S = 10.0
+_hosted: list[dist.Store] = []
+"""What rank 0 listens with, until the process ends: with ``--prove`` the ranks meet a second time at the same port, and
+one that is early would be cut off if this server closed under it. ``multi_tenant`` lets torch take it over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +129,9 @@ def _open_store(environment: dict[str, str], meeting_s: float) -> dist.Store:
     if not is_host:
         _wait_for_host(address, port, environment["RANK"], meeting_s)
     timeout = datetime.timedelta(seconds=meeting_s)
-    store = dist.TCPStore(address, port, is_master=is_host, timeout=timeout, wait_for_workers=False)
+    store = dist.TCPStore(address, port, is_master=is_host, timeout=timeout, wait_for_workers=False, multi_tenant=True)
+    if is_host:
+        _hosted.append(store)
     return dist.PrefixStore("megabert-probe", store)
 
 

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -10,14 +12,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from integration.programs.quick_proof import FAST
+from several_ranks.worker_group import free_port
 from torch.nn import functional
 
 from megabert.config.loading import load_run_config
-from megabert.doctor import engine_steps, links, machine, proof, rates
+from megabert.doctor import engine_steps, links, machine, probe, proof, rates
 from megabert.doctor.engine_steps import check_engines
 from megabert.doctor.finding import Finding, merge_findings
 from megabert.doctor.links import Place, check_collectives, compare_links, judge_links, measure_collectives
 from megabert.doctor.machine import check_disk
+from megabert.doctor.probe import probe_world
 from megabert.doctor.proof import check_problems, judge_rates, prove_in
 from megabert.observability.measured import MeasuredRates
 from megabert.planning.estimate import estimate
@@ -71,6 +75,28 @@ def test_signal_that_one_rank_has_seen_keeps_all_from_the_checks(workers, tmp_pa
 def stopped_on_rank_1(world, config, run_dir):
     done = prove_in(world, config, run_dir, is_stopped=lambda: world.rank == 1)
     return done.findings, done.measured
+
+
+def test_second_meeting_finds_rank_0_even_if_it_is_late_to_leave_the_first(workers):
+    assert workers(2).run(meet_twice, free_port(), timeout_s=30) == ["rank 1 of 2"] * 2
+
+
+def meet_twice(world, port) -> str:
+    launcher = {"RANK": world.rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    leave = probe._leave
+
+    def leave_late(store, rank, size):
+        leave(store, rank, size)
+        time.sleep(1 if rank == 0 else 0)
+
+    with (
+        mock.patch.dict(os.environ, {name: str(value) for name, value in launcher.items()}),
+        mock.patch.multiple(probe, _leave=leave_late, _reduce=lambda *group, **own: 0.0),
+    ):
+        probe_world([], device="cpu")
+        store, rank, size = next(dist.rendezvous("env://", world.rank, 2, timeout=timedelta(seconds=10)))
+        store.set(f"rank {rank}", f"rank {rank} of {size}")
+        return store.get("rank 1").decode()
 
 
 def test_wrong_kernel_is_named_with_its_error(monkeypatch):
