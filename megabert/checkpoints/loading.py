@@ -32,6 +32,7 @@ from megabert.engine.engine import Engine
 from megabert.errors import CheckpointError
 from megabert.files import read_small
 from megabert.models.convert import check_signal, is_finite
+from megabert.models.embedding_sharing import whole_tables
 from megabert.path_arguments import takes_paths
 
 logger = logging.getLogger(__name__)
@@ -154,6 +155,8 @@ def find_checkpoint(
 def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
     """Return the whole float32 parameters by name, from files that `find_checkpoint` has verified.
 
+    If a discriminator was trained as a difference to its generator's embeddings, both tables are returned whole.
+
     Args:
         folder: The checkpoint.
         average: Whether to return their moving average.
@@ -178,7 +181,7 @@ def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be read ({error}). Try again, or name another checkpoint.") from error
     check_signal(masters, str(folder))
-    return masters
+    return whole_tables(masters)
 
 
 def _warn_of_lost_checkpoint(checkpoints_dir: Path, newest: int) -> None:

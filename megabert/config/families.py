@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FamilyName = Literal["bert", "roberta", "albert", "electra", "deberta", "deberta-v2", "modernbert"]
+FamilyName = Literal["bert", "roberta", "albert", "electra", "deberta", "deberta-v2", "deberta-v3", "modernbert"]
 Objective = Literal["nsp", "sop", "none"]
 
 
@@ -41,6 +41,12 @@ class Family:
     local and global attention, GeGLU, weights of outputs initialised smaller the more layers there are."""
     has_biases: bool = True
     """Whether dense layers and LayerNorms have a bias; the decoder of the masked-LM head has one in any case."""
+    has_discriminator: bool = False
+    """Whether it is pre-trained by replaced-token detection, a generator beside it."""
+    norm_after_projection: bool = False
+    """Whether embeddings of another width are projected before their LayerNorm, without a bias, and not after it."""
+    model_type: str | None = None
+    """What ``config.json`` calls the family if it is not its name."""
 
 
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -50,7 +56,9 @@ _RELATIVE = {
     "type_vocab_size": 0,
     "layer_norm_eps": 1e-7,
 }
-"""Defaults that both generations of DeBERTa share."""
+"""Defaults that all generations of DeBERTa share."""
+_BUCKETS = {**_RELATIVE, "position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+"""Defaults of DeBERTa's second version and of the third, which has its encoder."""
 
 FAMILIES: dict[str, Family] = {
     # Devlin et al. 2019
@@ -69,7 +77,7 @@ FAMILIES: dict[str, Family] = {
         always_projects=True,
     ),
     # Clark et al. 2020
-    "electra": Family(objectives=("none",), head_act="gelu", pooler_act="gelu"),
+    "electra": Family(objectives=("none",), head_act="gelu", pooler_act="gelu", has_discriminator=True),
     # He et al. 2021; deberta-base's config.json
     "deberta": Family(
         objectives=("none",),
@@ -82,13 +90,27 @@ FAMILIES: dict[str, Family] = {
     # Its authors' second version, and the encoder of He et al. 2023 (version 3); deberta-v3-base's config.json
     "deberta-v2": Family(
         objectives=("none",),
-        defaults={**_RELATIVE, "position_buckets": 256, "share_att_key": True, "norm_rel_ebd": "layer_norm"},
+        defaults=_BUCKETS,
         pooler_act="gelu",
         max_spare_rows=1024,  # 99, in the multilingual model 898
         own_fields=(
             *("pos_att_type", "max_relative_positions", "position_biased_input", "position_buckets"),
             *("share_att_key", "norm_rel_ebd", "conv_kernel_size", "conv_act"),
         ),
+    ),
+    # He et al. 2023: that encoder, pre-trained by replaced-token detection; rtd_base.json of microsoft/DeBERTa
+    "deberta-v3": Family(
+        objectives=("none",),
+        defaults={**_BUCKETS, "embedding_sharing": "disentangled", "enhanced_mask_decoder": True},
+        pooler_act="gelu",
+        max_spare_rows=1024,
+        own_fields=(
+            *("pos_att_type", "max_relative_positions", "position_buckets", "share_att_key", "norm_rel_ebd"),
+            *("embedding_sharing", "enhanced_mask_decoder"),
+        ),
+        has_discriminator=True,
+        norm_after_projection=True,
+        model_type="deberta-v2",
     ),
     # Warner et al. 2024; config.json of ModernBERT-base and ModernBERT-large
     "modernbert": Family(
@@ -115,4 +137,4 @@ FAMILIES: dict[str, Family] = {
         has_biases=False,
     ),
 }
-"""The families by the name that ``config.json`` calls ``model_type``."""
+"""The families by name; it is what ``config.json`` calls ``model_type``, unless the family says otherwise."""

@@ -69,8 +69,18 @@ class ModelConfig:
     """How many layers have weights of their own. Each set of weights is shared by equally many consecutive layers
     (ALBERT: 1 set for all); none means that no layer shares."""
     generator_size: Annotated[float, Field(gt=0, le=1)] | None = None
-    """ELECTRA only: width, feed-forward width and heads of the generator, as a share of the discriminator's
-    (ELECTRA-Small: 0.25). none trains a generator alone, that is, a masked LM."""
+    """ELECTRA and DeBERTa 3 only: width, feed-forward width and heads of the generator, as a share of the
+    discriminator's (ELECTRA-Small: 0.25, DeBERTa 3: 1). none trains a generator alone, that is, a masked LM."""
+    generator_layers: Layers | None = None
+    """ELECTRA and DeBERTa 3 only: number of the generator's layers (DeBERTa 3: half of the discriminator's); none takes
+    the discriminator's number."""
+    embedding_sharing: Literal["disentangled", "shared", "separate"] | None = None
+    """DeBERTa 3 only: what the two models share of the word embeddings. shared is one table, which both train;
+    separate is two; disentangled is the generator's table, which the discriminator does not train, plus a difference,
+    which it does (He et al. 2023, section 3.3)."""
+    enhanced_mask_decoder: bool = False
+    """DeBERTa 3 only: the masked LM reads absolute positions in its last layer, which is applied twice (He et al. 2021,
+    section 3.2)."""
     num_attention_heads: Width = 12
     """Number of attention heads; it must divide ``hidden_size``."""
     intermediate_size: Width = 3072
@@ -163,8 +173,10 @@ class ModelConfig:
         if layers % (self.num_hidden_groups or 1):
             divisor = "choose a divisor, 1 for one layer used again and again"
             yield f"num_hidden_groups={self.num_hidden_groups} does not divide num_hidden_layers={layers}; {divisor}"
-        if self.generator_size is not None and self.family != "electra":
-            yield f"generator_size={self.generator_size} goes with family=electra, not {self.family}"
+        if self.generator_size is not None and not self.traits.has_discriminator:
+            yield f"generator_size={self.generator_size} goes with family=electra, deberta-v3, not {self.family}"
+        if self.generator_layers is not None and self.generator_size is None:
+            yield f"generator_layers={self.generator_layers} without generator_size, so without a generator; set both"
         if self.generator_size is not None:
             self.generator()
 
@@ -177,7 +189,8 @@ class ModelConfig:
                 yield f"{name}={value} goes with family={families}, not {self.family}"
         if (self.conv_kernel_size or 1) % 2 == 0:
             yield f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3"
-        if allowed and (self.embedding_width != self.hidden_size or self.num_hidden_groups):
+        is_narrow = self.embedding_width != self.hidden_size and not self.traits.norm_after_projection
+        if allowed and (is_narrow or self.num_hidden_groups):
             fields = f"embedding_size={self.embedding_size} or num_hidden_groups={self.num_hidden_groups}"
             yield f"{fields} does not go with family={self.family}; leave both out"
         if "pos_att_type" in allowed and not self.pos_att_type:
@@ -202,7 +215,7 @@ class ModelConfig:
             yield f"type_vocab_size={self.type_vocab_size}, but family={self.family} has no segments; leave it out"
 
     def generator(self) -> "ModelConfig":
-        """Return the shape of ELECTRA's generator: as deep as the discriminator, a share of its width."""
+        """Return the shape of the generator: a share of the discriminator's width, as deep unless stated."""
         share = self.generator_size or 1.0
         hidden, heads = round(self.hidden_size * share), max(1, round(self.num_attention_heads * share))
         if hidden % heads:
@@ -213,6 +226,8 @@ class ModelConfig:
             self,
             preset=None,
             generator_size=None,
+            generator_layers=None,
+            num_hidden_layers=self.generator_layers or self.num_hidden_layers,
             embedding_size=self.embedding_width,
             hidden_size=hidden,
             num_attention_heads=heads,
@@ -225,6 +240,11 @@ class ModelConfig:
         return FAMILIES[self.family]
 
     @property
+    def model_type(self) -> str:
+        """What ``config.json`` calls the family."""
+        return self.traits.model_type or self.family
+
+    @property
     def embedding_width(self) -> int:
         """Width E of the embeddings."""
         return self.embedding_size or self.hidden_size
@@ -233,6 +253,11 @@ class ModelConfig:
     def projects_embeddings(self) -> bool:
         """Whether a dense layer connects embeddings and encoder."""
         return self.traits.always_projects or self.embedding_width != self.hidden_size
+
+    @property
+    def layer_passes(self) -> int:
+        """How often a layer is applied in the forward pass: the enhanced mask decoder applies the last one twice."""
+        return self.num_hidden_layers + (self.enhanced_mask_decoder and self.generator_size is None)
 
     def fits_pieces(self, pieces: int) -> bool:
         """Whether a tokenizer of so many pieces can be the model's."""

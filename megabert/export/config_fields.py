@@ -84,7 +84,7 @@ TASK_DROPOUT = "dropout of a task's head: fine-tuning has its own"
 
 COMMON: Mapping[str, Entry] = {
     **_unused(ELSEWHERE, "model_type architectures id2label label2id num_labels _num_labels problem_type"),
-    **_unused("megabert's own: version, task", "megabert_version megabert_task"),
+    **_unused("megabert's own: version, family, task", "megabert_version megabert_family megabert_task"),
     **_unused("the weights show it: a decoder of its own is refused", "tie_word_embeddings"),
     **_unused(IDS, "bos_token_id eos_token_id cls_token_id sep_token_id unk_token_id mask_token_id tokenizer_class"),
     **_unused("origin", "transformers_version _name_or_path name_or_path _commit_hash finetuning_task language"),
@@ -144,6 +144,16 @@ _DEBERTA: Mapping[str, Entry] = {
     "padding_idx": Unused("an older name of pad_token_id"),
 }
 
+_DEBERTA_2: Mapping[str, Entry] = {
+    **_DEBERTA,
+    **_written(conv_groups=1),
+    "attention_head_size": Fixed(HEAD_WIDTH),
+    **_taken(hidden_size=1536, num_hidden_layers=24, num_attention_heads=24, intermediate_size=6144),
+    **_taken(share_att_key=False, norm_rel_ebd="none", conv_act="tanh"),
+    "position_buckets": Taken(-1, none_is=(-1, 0)),
+    "conv_kernel_size": Taken(0, none_is=(0, -1)),
+}
+
 CONFIG_FIELDS: Mapping[str, Mapping[str, Entry]] = {
     "bert": _BERT,
     "roberta": {**_BERT, "pad_token_id": Taken(1)},  # positions are counted from it
@@ -159,18 +169,17 @@ CONFIG_FIELDS: Mapping[str, Mapping[str, Entry]] = {
         **_BERT,
         **_taken(embedding_size=128, hidden_size=256, num_attention_heads=4, intermediate_size=1024),
         "generator_size": Taken(0.25, none_is=(None,)),  # of transformers' two models, ours makes one
+        "generator_layers": Taken(None, none_is=(None,)),
         **_fixed(summary_type="first", summary_use_proj=True, summary_activation="gelu", summary_proj_to_labels=False),
         **_unused(TASK_DROPOUT, "summary_first_dropout summary_last_dropout"),
     },
     "deberta": {**_DEBERTA, **_written(talking_head=False)},
-    "deberta-v2": {
-        **_DEBERTA,
-        **_written(conv_groups=1),
-        "attention_head_size": Fixed(HEAD_WIDTH),
-        **_taken(hidden_size=1536, num_hidden_layers=24, num_attention_heads=24, intermediate_size=6144),
-        **_taken(share_att_key=False, norm_rel_ebd="none", conv_act="tanh"),
-        "position_buckets": Taken(-1, none_is=(-1, 0)),
-        "conv_kernel_size": Taken(0, none_is=(0, -1)),
+    "deberta-v2": _DEBERTA_2,
+    "deberta-v3": {
+        **_DEBERTA_2,
+        "embedding_size": Taken(None, none_is=(None,)),
+        **dict.fromkeys(("generator_size", "generator_layers"), Taken(None, none_is=(None,))),
+        **_taken(embedding_sharing="disentangled", enhanced_mask_decoder=True),
     },
     "modernbert": {
         **_BASE,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 import megabert
-from megabert.config.families import Objective
+from megabert.config.families import FAMILIES, Objective
 from megabert.config.loading import merge_layers
 from megabert.config.model import ModelConfig
 from megabert.config.names import closest
@@ -25,9 +25,11 @@ from megabert.tokenization import SpecialIds
 
 OURS = "megabert_version"
 """Key in config.json that marks a folder as an export of this package."""
+OUR_FAMILY = "megabert_family"
+"""Key in config.json of a family that ``transformers`` has as another one."""
 
 GENERATOR_FOLDER = "generator"
-"""Folder of an ELECTRA's generator, inside the discriminator's and in the same form."""
+"""Folder of a generator, inside the discriminator's and in the same form."""
 
 HIDDEN_ACTS = {"gelu": "gelu", "gelu_new": "gelu_new", "gelu_pytorch_tanh": "gelu_new"}
 """Our ``hidden_act`` by theirs; the last two are the same function."""
@@ -38,6 +40,7 @@ class _Typed:
     """Types of fields that are read here; ``ModelConfig`` checks the types of its own fields."""
 
     model_type: str | None = None
+    megabert_family: str | None = None
     hidden_act: str | None = None
     hidden_activation: str | None = None
     layer_types: tuple[str, ...] | None = None
@@ -62,10 +65,11 @@ ARCHITECTURES: dict[str, Mapping[Objective | Literal["rtd"], str]] = {
     "electra": {"rtd": "ElectraForPreTraining", "none": "ElectraForMaskedLM"},
     "deberta": {"none": "DebertaForMaskedLM"},
     "deberta-v2": {"none": "DebertaV2ForMaskedLM"},
+    "deberta-v3": {"rtd": "DebertaV2Model", "none": "DebertaV2ForMaskedLM"},
     "modernbert": {"none": "ModernBertForMaskedLM"},
 }
-"""The class of ``transformers`` that has all weights of a model, by family (the ``model_type`` in config.json) and
-objective; ``rtd`` is ELECTRA's discriminator."""
+"""The class of ``transformers`` that has all weights of a model, by family and objective; ``rtd`` is a discriminator,
+which DeBERTa's classes have without its head."""
 
 SPECIAL_IDS = {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "sep"}
 """Names in config.json of ids of special pieces, and their roles."""
@@ -96,7 +100,8 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
             shape[name] = theirs[name][1].none_is[0]
     return {
         "architectures": [architecture],
-        "model_type": config.family,
+        "model_type": config.model_type,
+        **({OUR_FAMILY: config.family} if config.model_type != config.family else {}),
         **{name: entry.value for name, entry in table.items() if isinstance(entry, Fixed) and entry.is_written},
         **{theirs[name][0]: value for name, value in shape.items()},
         **{name: getattr(special_ids, role) for name, role in roles.items()},
@@ -108,7 +113,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
 
 @takes_paths
 def read_config_json(folder: Path) -> ModelConfig:
-    """Read family and sizes of a model; an ELECTRA's generator has a folder of its own within.
+    """Read family and sizes of a model; the generator of a discriminator has a folder of its own within.
 
     Args:
         folder: A folder with ``config.json``.
@@ -119,15 +124,20 @@ def read_config_json(folder: Path) -> ModelConfig:
     path = config_path(folder)
     content = read_object(path)
     family = content.get("model_type", "bert" if path.name == GOOGLE_CONFIG else None)
-    if family not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    own = content.get(OUR_FAMILY, family)
+    if own in FAMILIES and (FAMILIES[own].model_type or own) == family:
+        family = own
+    else:
+        known = ", ".join(name for name, entry in FAMILIES.items() if entry.model_type is None)
         raise ConfigError(f"{path}: model_type={family!r}; supported are {known}. Give such an encoder.")
     try:
         config = _model_config(_taken(content, family), family, content.get("architectures"))
         generator = folder / GENERATOR_FOLDER
         if config.generator_size is not None and (generator / "config.json").is_file():
-            share = read_config_json(generator).hidden_size / config.hidden_size
-            config = merge_layers(ModelConfig, vars(config), {"generator_size": share})
+            sizes = {"generator_size": (found := read_config_json(generator)).hidden_size / config.hidden_size}
+            if found.num_hidden_layers != config.generator().num_hidden_layers:
+                sizes["generator_layers"] = found.num_hidden_layers
+            config = merge_layers(ModelConfig, vars(config), sizes)
     except _Misfit as error:
         raise ConfigError(f"{path}: {error}. Give another {family}, or correct the file.") from None
     return config
@@ -192,8 +202,8 @@ def _model_config(taken: dict[str, Any], family: str, architectures: Any) -> Mod
     pad_id = taken.pop("pad_token_id", 0)
     if family == "modernbert":
         _translate_modernbert(taken)
-    if family == "electra" and architectures == [ARCHITECTURES[family]["none"]]:
-        taken["generator_size"] = None  # ELECTRA's generator alone
+    if FAMILIES[family].has_discriminator and architectures == [ARCHITECTURES[family]["none"]]:
+        taken["generator_size"] = taken["generator_layers"] = None  # a generator alone
     if "pos_att_type" in taken:
         kinds = taken["pos_att_type"] or []
         taken["pos_att_type"] = [part.strip() for part in kinds.lower().split("|")] if isinstance(kinds, str) else kinds

@@ -114,7 +114,7 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
             folder, f"the weights hold {surplus[0]}, which the encoder of config.json does not have ({count})"
         )
     if config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file():
-        state = join_generator(state, read_huggingface(folder / GENERATOR_FOLDER).state)
+        state = join_generator(state, read_huggingface(folder / GENERATOR_FOLDER).state, config)
         missing = [name for name in missing if name not in state]
     check_signal(state, str(folder))
     if UNREAD_POSITIONS in state:
@@ -166,7 +166,7 @@ def write_model_files(
 ) -> None:
     """Write the files that ``transformers`` loads into an empty folder.
 
-    The architecture is the one whose heads ``state`` has. ELECTRA's generator gets a folder within.
+    The architecture is the one whose heads ``state`` has. A discriminator's generator gets a folder within.
 
     Args:
         folder: The folder that `open_export` yields.

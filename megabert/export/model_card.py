@@ -13,8 +13,8 @@ from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError, MegabertError
 from megabert.files import read_small
 
-DISCRIMINATOR = "ElectraForPreTraining"
-"""The only pre-trained architecture that does not fill masks."""
+DISCRIMINATORS = {"ElectraForPreTraining": "is_replaced = {}.logits > 0", "DebertaV2Model": "hidden = {}[0]"}
+"""The pre-trained architectures that do not fill masks, and a line that shows how to use them."""
 FAMILY_TITLES: dict[FamilyName, str] = {
     "bert": "BERT",
     "roberta": "RoBERTa",
@@ -22,6 +22,7 @@ FAMILY_TITLES: dict[FamilyName, str] = {
     "electra": "ELECTRA",
     "deberta": "DeBERTa",
     "deberta-v2": "DeBERTa (version 2 or 3)",
+    "deberta-v3": "DeBERTa (version 3)",
     "modernbert": "ModernBERT",
 }
 """The families as their papers write them."""
@@ -92,7 +93,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         ("Software", card.software),
     ]
     # The header for model hubs, the title, a word on the model, and how to use it.
-    task = "replaced-token detection" if architecture == DISCRIMINATOR else card.pipeline
+    task = "replaced-token detection" if architecture in DISCRIMINATORS else card.pipeline
     header = f"---\n{_header(card, config.family, task)}---"
     blocks = [header, f"# {_plain(card.name)}", card.description, _usage(card, architecture)]
     blocks += [f"## {title}\n\n{_table(rows)}" for title, rows in sections if rows]
@@ -167,9 +168,10 @@ def _usage(card: ModelCard, architecture: str) -> str:
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")',
     ]
-    if architecture == DISCRIMINATOR:
+    if architecture in DISCRIMINATORS:
         lines[0] = lines[0].removesuffix(", pipeline")
-        lines[-1] = 'is_replaced = model(**tokenizer("The ship sailed over the cat.", return_tensors="pt")).logits > 0'
+        output = 'model(**tokenizer("The ship sailed over the cat.", return_tensors="pt"))'
+        lines[-1] = DISCRIMINATORS[architecture].format(output)
     usage = card.usage or "\n".join(lines)
     return f"## Use\n\n```python\n{usage}\n```"
 

@@ -111,7 +111,7 @@ HEAD_NAMES: dict[tuple[str, str], tuple[tuple[str, str], ...]] = {
 """Beginnings of names, ours and theirs, for a family and a head. In other families the pooler is the encoder's own."""
 
 
-CLASS_NAMES = {"modernbert": "ModernBert"}
+CLASS_NAMES = {"deberta-v3": "DebertaV2", "modernbert": "ModernBert"}
 """Beginnings of names of classes that do not follow from the family's."""
 
 NO_CLASS = {("deberta", "MultipleChoice"): "deberta-v2"}

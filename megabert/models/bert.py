@@ -142,14 +142,18 @@ class BertModel(nn.Module):
         self.config = config
         self.dropout_key = dropout_key
         self.embeddings = embeddings or BertEmbeddings(config, ops)
-        self.embeddings_project = (
-            Dense(config.embedding_width, config.hidden_size) if config.projects_embeddings else None
-        )
+        projects = config.projects_embeddings and not config.traits.norm_after_projection
+        self.embeddings_project = Dense(config.embedding_width, config.hidden_size) if projects else None
         self.encoder = BertEncoder(config, ops, activation_checkpointing=activation_checkpointing)
         self.pooler = BertPooler(config) if has_pooler else None
 
     def forward(
-        self, batch: PackedBatch, *, input_ids_T: Tensor | None = None, read_M: Tensor | None = None
+        self,
+        batch: PackedBatch,
+        *,
+        input_ids_T: Tensor | None = None,
+        read_M: Tensor | None = None,
+        absolute_TD: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the encoder; dropout is on in training mode only.
 
@@ -159,6 +163,7 @@ class BertModel(nn.Module):
             read_M: Index of the tokens whose last hidden states are returned; None returns all. Otherwise the last
                 layer computes everything after attention for these tokens alone, and for the first tokens if there is a
                 pooler.
+            absolute_TD: Embeddings of absolute positions for the enhanced mask decoder; None leaves it out.
 
         Returns:
             Last hidden states of shape (T, D), or (M, D), and pooled ones of shape (B, D), or None without a pooler.
@@ -172,7 +177,7 @@ class BertModel(nn.Module):
         if self.embeddings_project is not None:
             x_TD = self.embeddings_project(x_TD)
         if self.pooler is None:
-            return self.encoder(x_TD, batch, stream, read_M), None
+            return self.encoder(x_TD, batch, stream, read_M, absolute_TD), None
         first_B = first_tokens(batch)
         if read_M is None:
             hidden_TD = self.encoder(x_TD, batch, stream)
@@ -246,8 +251,11 @@ class BertForPreTraining(PretrainingModel):
         """
         # Only the masked positions are projected to the vocabulary, and the loss is summed, not averaged: see ``Term``.
         positions_M = batch.masked_positions_M
-        hidden_TD = None
-        if with_hidden:
+        hidden_TD, positions = None, self.cls.position_embeddings
+        if positions is not None:  # the enhanced mask decoder's hidden states are the masked LM's alone
+            hidden_TD = self.bert(batch)[0] if with_hidden else None
+            hidden_MD, pooled_BD = self.bert(batch, read_M=positions_M, absolute_TD=positions(batch.position_ids_T))
+        elif with_hidden:
             hidden_TD, pooled_BD = self.bert(batch)
             hidden_MD = hidden_TD.index_select(0, positions_M)
         else:

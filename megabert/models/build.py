@@ -21,6 +21,7 @@ from megabert.config.run import OpsConfig
 from megabert.errors import CheckpointError, DataError
 from megabert.models.bert import BertForPreTraining, PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
+from megabert.models.embedding_sharing import trained_tables
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def build_model(
     """Return the family's model for pre-training, without usable weights: initialise or load them next.
 
     Args:
-        config: Sizes and family; ``vocab_size`` is a number, not ``auto``. With ``generator_size`` it is ELECTRA.
+        config: Sizes and family; ``vocab_size`` is a number, not ``auto``. With ``generator_size`` it is two models.
         objective: ``nsp``, ``sop`` or ``none``; None takes the family's usual one.
         ops: Backends of the fused ops; None chooses them by device.
         activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
@@ -82,7 +83,7 @@ def initial_value(name: str, shape: torch.Size, *, seed: int, config: ModelConfi
             rows of word embeddings past its end are padding and zero. In a ModernBERT the deviation of ``OUTPUTS`` is
             smaller.
     """
-    if name.endswith("bias"):
+    if name.endswith(("bias", ".difference")):
         return torch.zeros(shape)
     if name.endswith("LayerNorm.weight"):
         return torch.ones(shape)
@@ -143,7 +144,7 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]
             head and the source's has a decoder of its own.
     """
     parameters = dict(model.named_parameters())
-    state = initial.read()
+    state = trained_tables(initial.read(), parameters)
     if any(name.endswith(DECODER) and name.replace("weight", "bias") in parameters for name in state):
         raise CheckpointError(
             f"{initial.source}: its masked-LM head has a decoder of its own (tie_word_embeddings: false). Here the "

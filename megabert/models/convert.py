@@ -16,6 +16,7 @@ from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError
 from megabert.models.build import build_model
+from megabert.models.embedding_sharing import DIFFERENCE, WORDS, trained_tables
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS, to_ours, to_theirs
 
 # Our names and theirs of the attention projections, after ``key_maps``.
@@ -34,7 +35,10 @@ UNREAD_POSITIONS = f"{POSITIONS}.unread"
 """Those rows, for a model that is written again. They are no parameter, and pre-training drops them."""
 
 GENERATOR = "generator."
-"""Prefix of ELECTRA's generator, which shares the embeddings of the discriminator."""
+"""Prefix of the names of a generator's parameters."""
+_SHARED = {None: "bert.embeddings.", "shared": WORDS}
+"""Beginning of the names that generator and discriminator share, by ``embedding_sharing``; ELECTRA's share all of the
+embeddings."""
 
 POSITION_IDS = "bert.embeddings.position_ids"
 """An entry of some files that holds no weights: a counter."""
@@ -121,7 +125,7 @@ def from_huggingface(
         for name, (theirs, _) in renamed.items()
         if _fused_name(name) not in result and name not in (POSITION_IDS, DECODER)
     ]
-    missing = sorted(expected.keys() - result.keys())
+    missing = sorted(expected.keys() - result.keys() - {DIFFERENCE})
     # Not parameters, but they must not be lost in silence.
     words = values.get("bert.embeddings.word_embeddings.weight")
     if DECODER in values and (words is None or not _equal(values[DECODER], words)):
@@ -134,7 +138,7 @@ def from_huggingface(
 def split_generator(
     state: Mapping[str, Tensor], config: ModelConfig
 ) -> tuple[dict[str, Tensor], tuple[dict[str, Tensor], ModelConfig] | None]:
-    """Separate ELECTRA's two models: ``transformers`` has a class and a folder for each.
+    """Separate generator and discriminator: ``transformers`` has a class and a folder for each.
 
     Returns:
         The discriminator's parameters; and the generator's, named as in a model of its own, with its
@@ -143,25 +147,32 @@ def split_generator(
     own = {name: value for name, value in state.items() if not name.startswith(GENERATOR)}
     if len(own) == len(state):
         return own, None
-    shared = {name: value for name, value in own.items() if name.startswith("bert.embeddings.")}
+    shared = {name: value for name, value in own.items() if _is_shared(name, config)}
     theirs = {name.removeprefix(GENERATOR): value for name, value in state.items() if name.startswith(GENERATOR)}
     return own, ({**shared, **theirs}, config.generator())
 
 
-def join_generator(state: Mapping[str, Tensor], generator: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Join ELECTRA's two models into one again, the inverse of ``split_generator``.
+def join_generator(
+    state: Mapping[str, Tensor], generator: Mapping[str, Tensor], config: ModelConfig
+) -> dict[str, Tensor]:
+    """Join generator and discriminator into one again, the inverse of ``split_generator``.
 
     Raises:
-        CheckpointError: They do not share their embeddings.
+        CheckpointError: They do not share the embeddings that they were trained to share.
     """
-    for name, value in generator.items():
-        if name.startswith("bert.embeddings.") and not torch.equal(value, state[name]):
+    shared = {name for name in generator if _is_shared(name, config)}
+    for name in sorted(shared):
+        if not torch.equal(generator[name], state[name]):
             raise CheckpointError(
                 f"generator: {name} is not the discriminator's. The two are trained with one set of embeddings: give "
                 "the two folders of one training, or leave the generator's away to begin with a new one."
             )
-    own = {f"{GENERATOR}{name}": value for name, value in generator.items() if not name.startswith("bert.embeddings.")}
-    return {**state, **own}
+    return {**state, **{f"{GENERATOR}{name}": value for name, value in generator.items() if name not in shared}}
+
+
+def _is_shared(name: str, config: ModelConfig) -> bool:
+    """Whether a parameter is one and the same in generator and discriminator."""
+    return config.embedding_sharing in _SHARED and name.startswith(_SHARED[config.embedding_sharing])
 
 
 def unused_positions(config: ModelConfig, pad_id: int) -> int:
@@ -218,8 +229,8 @@ def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: 
         CheckpointError: Names or shapes differ.
     """
     # Everything is checked before anything is copied: a model is never left half loaded.
-    state = {name: value for name, value in state.items() if name != UNREAD_POSITIONS}
     parameters = dict(model.named_parameters())
+    state = trained_tables({name: value for name, value in state.items() if name != UNREAD_POSITIONS}, parameters)
     missing = sorted(parameters.keys() - state.keys() - set(may_lack))
     unexpected = sorted(state.keys() - parameters.keys())
     wrong = [

@@ -134,10 +134,27 @@ class DisentangledSelfAttention(nn.Module):
         self.position_query = Dense(width, width) if "p2c" in own else None
         self.backend = ops.attention
 
-    def forward(self, x_TD: Tensor, packing: DisentangledPacking, site: AttentionDropout | None) -> Tensor:
-        """Return the context of each token, of shape (T, D), before the output projection."""
+    def forward(
+        self,
+        x_TD: Tensor,
+        packing: DisentangledPacking,
+        site: AttentionDropout | None,
+        queries_TD: Tensor | None = None,
+    ) -> Tensor:
+        """Return the context of each token, of shape (T, D), before the output projection.
+
+        Args:
+            x_TD: Hidden states that keys and values are made of, and queries unless they have their own.
+            packing: Layout and positions of the micro-batch.
+            site: Dropout of the probabilities; None drops nothing.
+            queries_TD: Hidden states that queries are made of; None takes ``x_TD``.
+        """
+        qkv_TC = self.project_contents(x_TD)
+        if queries_TD is not None:  # all three again, because ZeRO-3 has the weight within the projection only
+            width = x_TD.shape[1]
+            qkv_TC = torch.cat([self.project_contents(queries_TD)[:, :width], qkv_TC[:, width:]], 1)
         return disentangled_attention(
-            self.project_contents(x_TD),
+            qkv_TC,
             self.project_positions(packing),
             groups=packing.groups,
             num_heads=self.config.num_attention_heads,

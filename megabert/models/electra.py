@@ -1,8 +1,9 @@
-"""ELECTRA: a small masked-LM proposes tokens, the encoder finds out which ones were replaced (Clark et al. 2020).
+"""ELECTRA and DeBERTa 3: a masked LM proposes tokens, the encoder finds out which ones were replaced.
 
 The generator fills the masked positions with tokens drawn from its own distribution; the discriminator then says of
 every token, not of 15% only, whether it is the original. Both are trained at once, each with its own loss: no gradient
-goes through the drawn tokens, so this is not adversarial training.
+goes through the drawn tokens, so this is not adversarial training (Clark et al. 2020). DeBERTa 3 does so with DeBERTa's
+encoder, another head, and embeddings whose sharing is a choice (He et al. 2023).
 """
 
 # T packed tokens, M masked positions, D hidden, V vocabulary
@@ -16,7 +17,8 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining, BertModel, PretrainingModel, PretrainingOutput, Term
-from megabert.models.layers import Dense, DenseGelu, PackedBatch
+from megabert.models.embedding_sharing import DisentangledEmbedding
+from megabert.models.layers import BertEmbeddings, Dense, DenseGelu, LayerNorm, PackedBatch
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
 
@@ -31,26 +33,37 @@ BINS, LOGIT_LIMIT = 1024, 16.0
 
 
 class DiscriminatorPredictions(DenseGelu):
-    """The discriminator's head: dense layer, activation, one logit per token."""
+    """The discriminator's head: dense layer, activation, one logit per token.
+
+    In DeBERTa 3 the hidden state of [CLS] is added to that of each token first, and a LayerNorm follows, as in its
+    authors' code.
+    """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__(config.hidden_size, config.hidden_size, config, ops)
+        self.LayerNorm = LayerNorm(config.hidden_size, config, ops) if config.pos_att_type else None
         self.dense_prediction = Dense(config.hidden_size, 1)
 
-    def forward(self, hidden_TD: Tensor) -> Tensor:
+    def forward(self, hidden_TD: Tensor, batch: PackedBatch) -> Tensor:  # type: ignore[override]
         """Return logits of shape (T,): above 0 if a token is taken for replaced."""
+        if self.LayerNorm is not None:
+            token_T = torch.arange(len(hidden_TD), device=hidden_TD.device, dtype=batch.cu_seqlens.dtype)
+            sequence_T = torch.searchsorted(batch.cu_seqlens, token_T, right=True) - 1
+            first_T = batch.cu_seqlens[sequence_T].clamp(max=len(hidden_TD) - 1)  # padding is a sequence of its own
+            # A lookup as an embedding: its gradient adds up the tokens of a sequence in a fixed order.
+            hidden_TD = self.LayerNorm(functional.embedding(first_T, hidden_TD), hidden_TD)
         return self.dense_prediction(super().forward(hidden_TD)).squeeze(-1)
 
 
 class ElectraForPreTraining(PretrainingModel):
     """Generator and discriminator, trained together; ``bert``, the discriminator, is the encoder to keep.
 
-    They share all embeddings (section 3.2), so the generator, which is narrower, has a projection from their width to
-    its own.
+    ELECTRA's share all embeddings (section 3.2), so the generator, which is narrower, has a projection from their width
+    to its own. DeBERTa 3's share at most the words.
 
     Args:
         config: Sizes of the discriminator. ``generator_size`` is the generator's share of its width, heads and
-            feed-forward width.
+            feed-forward width, ``generator_layers`` its depth.
         ops: Backends of the fused ops; None chooses them by device.
         activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
         z_loss: Weight of the generator's z-loss, as in `BertForPreTraining`.
@@ -67,14 +80,17 @@ class ElectraForPreTraining(PretrainingModel):
         super().__init__()
         ops = ops or OpsConfig()
         self.config = config
-        self.bert = BertModel(config, ops=ops, has_pooler=False, activation_checkpointing=activation_checkpointing)
+        own, generators = _embeddings(config, ops)
+        self.bert = BertModel(
+            config, ops=ops, has_pooler=False, activation_checkpointing=activation_checkpointing, embeddings=own
+        )
         self.discriminator_predictions = DiscriminatorPredictions(config, ops)
         self.generator = BertForPreTraining(
             config.generator(),
             objective="none",
             ops=ops,
             activation_checkpointing=activation_checkpointing,
-            embeddings=self.bert.embeddings,
+            embeddings=generators,
             dropout_key=GENERATOR_KEY,
             z_loss=z_loss,
         )
@@ -93,7 +109,7 @@ class ElectraForPreTraining(PretrainingModel):
         ids_T, is_replaced_T = replace_tokens(batch, guessed.mlm_logits_MV.detach())
         # The discriminator judges every token; padding is left out of its sums.
         hidden_TD, _ = self.bert(batch, input_ids_T=ids_T)
-        logits_T = self.discriminator_predictions(hidden_TD)
+        logits_T = self.discriminator_predictions(hidden_TD, batch)
         is_real_T = torch.arange(ids_T.numel(), device=ids_T.device) < batch.cu_seqlens[-1]
         losses_T = functional.binary_cross_entropy_with_logits(
             logits_T.float(), is_replaced_T.float(), reduction="none"
@@ -105,6 +121,19 @@ class ElectraForPreTraining(PretrainingModel):
         }
         output = replace(guessed, **sums, hidden_TD=hidden_TD if with_hidden else None)
         return replace(output, rtd_logits_T=logits_T) if with_logits else replace(output, mlm_logits_MV=None)
+
+
+def _embeddings(config: ModelConfig, ops: OpsConfig) -> tuple[BertEmbeddings, BertEmbeddings]:
+    """Return the embeddings of the discriminator and of the generator, which share what the configuration says."""
+    if config.embedding_sharing is None:  # ELECTRA
+        return (BertEmbeddings(config, ops),) * 2
+    rows, width = config.padded_vocab_size, config.embedding_width
+    is_disentangled = config.embedding_sharing == "disentangled"
+    own = BertEmbeddings(config, ops, words=DisentangledEmbedding(rows, width) if is_disentangled else None)
+    generators = BertEmbeddings(config.generator(), ops)
+    if config.embedding_sharing != "separate":
+        generators.word_embeddings.weight = own.word_embeddings.weight
+    return own, generators
 
 
 @torch.no_grad()

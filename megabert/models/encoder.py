@@ -101,7 +101,10 @@ class Attention(nn.Module):
             context: Depth, dropout, and the tokens that are read.
         """
         x_TD, residual_TD = hidden
-        context_RD = context.select(self.self(x_TD, packing, context.probabilities(self.config)))
+        own = ()
+        if context.queries is not None:
+            *own, residual_TD = context.queries
+        context_RD = context.select(self.self(x_TD, packing, context.probabilities(self.config), *own))
         site = context.site(ATTENTION_OUTPUT, self.config.hidden_dropout_prob)
         return self.output(context_RD, context.select(residual_TD), site)
 
@@ -151,7 +154,12 @@ class BertEncoder(nn.Module):
         self.global_rope_theta = config.global_rope_theta  # a phase may set its own
 
     def forward(
-        self, x_TD: Tensor, batch: PackedBatch, stream: DropoutStream | None, read_R: Tensor | None = None
+        self,
+        x_TD: Tensor,
+        batch: PackedBatch,
+        stream: DropoutStream | None,
+        read_R: Tensor | None = None,
+        absolute_TD: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states, of shape (T, D) or (R, D).
 
@@ -161,24 +169,49 @@ class BertEncoder(nn.Module):
             stream: Dropout of the micro-batch; None drops nothing.
             read_R: Index of the tokens whose last hidden states are read; None reads all. Pre-training reads a
                 sixth, and three quarters of the last layer's matrix products come after attention.
+            absolute_TD: Embeddings of absolute positions for the enhanced mask decoder; None leaves it out.
         """
         layers = self.config.num_hidden_layers
         if read_R is not None and layers == 1 and self.convolution is not None:  # which comes last, and adds all tokens
             return self.forward(x_TD, batch, stream).index_select(0, read_R)
         packing = self._pack(batch)
         hidden: Twice = (x_TD, x_TD)
-        for depth in range(layers):
+        for depth in range(layers - (absolute_TD is not None)):
             read = read_R if depth == layers - 1 else None
-            # With fewer sets of weights than layers, neighbours take the same one: 0 0 0 1 1 1 for two in six layers.
-            layer: Callable[..., Twice] = self.layer[depth * len(self.layer) // layers]
-            if self.activation_checkpointing and torch.is_grad_enabled():
-                # Dropout is keyed, so the recomputed layer is the same one without saving a generator's state.
-                layer = partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False)
-            hidden = layer(hidden, packing, LayerContext(stream, depth, read))
+            hidden = self._layer(depth)(hidden, packing, LayerContext(stream, depth, read_R=read))
             if depth == 0 and self.convolution is not None:
                 convolved_TD = self.convolution(x_TD, hidden[0], batch.cu_seqlens, stream)
                 hidden = (convolved_TD, convolved_TD)
+        if absolute_TD is not None:
+            hidden = self._decode(hidden, absolute_TD, packing, stream, read_R)
         return hidden[0] if self.LayerNorm is None else self.LayerNorm.add(*hidden)[0]
+
+    def _layer(self, depth: int) -> Callable[..., Twice]:
+        """Return a layer, recomputed in the backward pass if activations are not kept."""
+        # With fewer sets of weights than layers, neighbours take the same one: 0 0 0 1 1 1 for two in six layers.
+        layer: Callable[..., Twice] = self.layer[depth * len(self.layer) // self.config.num_hidden_layers]
+        if self.activation_checkpointing and torch.is_grad_enabled():
+            # Dropout is keyed, so the recomputed layer is the same one without saving a generator's state.
+            return partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False)
+        return layer
+
+    def _decode(
+        self,
+        hidden: Twice,
+        absolute_TD: Tensor,
+        packing: Packing,
+        stream: DropoutStream | None,
+        read_R: Tensor | None,
+    ) -> Twice:
+        """Apply the last layer twice, with queries that know where they stand (He et al. 2021, section 3.2).
+
+        The first queries are the hidden states of the layer before plus absolute positions, the second are the first
+        pass's result; keys and values are those hidden states both times. So the authors' code has it.
+        """
+        last = self.config.num_hidden_layers - 1
+        queries: Twice = (hidden[0] + absolute_TD,) * 2
+        queries = self._layer(last)(hidden, packing, LayerContext(stream, last, queries))
+        return self._layer(last)(hidden, packing, LayerContext(stream, last + 1, queries, read_R))
 
     def _pack(self, batch: PackedBatch) -> Packing:
         """Work out once what attention needs in every layer: where sequences are, and how a CPU lays them out."""

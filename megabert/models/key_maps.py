@@ -16,7 +16,10 @@ from functools import lru_cache
 Pairs = tuple[tuple[str, str], ...]
 """(Our pattern, their pattern), the first that fits decides."""
 
-VOCABULARY_ROWS = ("embeddings.word_embeddings.weight", "cls.predictions.decoder.bias")
+VOCABULARY_ROWS = (
+    *("embeddings.word_embeddings.weight", "embeddings.word_embeddings.difference"),
+    "cls.predictions.decoder.bias",
+)
 """How the names of our parameters end that have one row a piece, padded to a multiple of 64 rows."""
 
 DECODER = "cls.predictions.decoder.weight"
@@ -65,6 +68,14 @@ _DEBERTA: Pairs = (
     *_decoder("lm_predictions.lm_head"),
 )
 _DEBERTA_SELF = "deberta.encoder.layer.#.attention.self"
+_DEBERTA_2: Pairs = (
+    ("bert.encoder.layer.#.attention.self.query.*", f"{_DEBERTA_SELF}.query_proj.*"),
+    ("bert.encoder.layer.#.attention.self.key.*", f"{_DEBERTA_SELF}.key_proj.*"),
+    ("bert.encoder.layer.#.attention.self.value.*", f"{_DEBERTA_SELF}.value_proj.*"),
+    ("bert.encoder.layer.#.attention.self.position_key.*", f"{_DEBERTA_SELF}.pos_key_proj.*"),
+    ("bert.encoder.layer.#.attention.self.position_query.*", f"{_DEBERTA_SELF}.pos_query_proj.*"),
+    *_DEBERTA,
+)
 _MODERN = "model.layers.#"
 
 KEY_MAPS: dict[str, Pairs] = {
@@ -100,13 +111,15 @@ KEY_MAPS: dict[str, Pairs] = {
         ("bert.encoder.layer.#.attention.self.position_query.*", f"{_DEBERTA_SELF}.pos_q_proj.*"),
         *_DEBERTA,
     ),
-    "deberta-v2": (
-        ("bert.encoder.layer.#.attention.self.query.*", f"{_DEBERTA_SELF}.query_proj.*"),
-        ("bert.encoder.layer.#.attention.self.key.*", f"{_DEBERTA_SELF}.key_proj.*"),
-        ("bert.encoder.layer.#.attention.self.value.*", f"{_DEBERTA_SELF}.value_proj.*"),
-        ("bert.encoder.layer.#.attention.self.position_key.*", f"{_DEBERTA_SELF}.pos_key_proj.*"),
-        ("bert.encoder.layer.#.attention.self.position_query.*", f"{_DEBERTA_SELF}.pos_query_proj.*"),
-        *_DEBERTA,
+    "deberta-v2": _DEBERTA_2,
+    "deberta-v3": (
+        # As in the authors' files; transformers' classes read neither of these.
+        ("cls.position_embeddings.*", "deberta.embeddings.position_embeddings.*"),
+        ("discriminator_predictions.activation.bias", "mask_predictions.dense.bias"),
+        ("discriminator_predictions.dense.*", "mask_predictions.dense.*"),
+        ("discriminator_predictions.LayerNorm.*", "mask_predictions.LayerNorm.*"),
+        ("discriminator_predictions.dense_prediction.*", "mask_predictions.classifier.*"),
+        *_DEBERTA_2,
     ),
     "modernbert": (
         ("bert.embeddings.word_embeddings.*", "model.embeddings.tok_embeddings.*"),
@@ -124,9 +137,9 @@ KEY_MAPS: dict[str, Pairs] = {
         ("cls.predictions.decoder.*", "decoder.*"),
     ),
 }
-"""The pairs of each family, which ``transformers`` calls ``model_type``."""
+"""The pairs of each family."""
 
-PREFIXES = {"deberta-v2": "deberta", "modernbert": "model"}
+PREFIXES = {"deberta-v2": "deberta", "deberta-v3": "deberta", "modernbert": "model"}
 """Beginnings of the encoder's names in ``transformers`` if they are not the family's name."""
 BARE_NAMES = re.compile(r"^(?=(embeddings|embeddings_project|encoder|pooler|layers|final_norm)\.)")
 """How names begin in a file of a bare encoder (``AutoModel``)."""

@@ -39,6 +39,8 @@ class LayerContext:
     """Dropout of the micro-batch; None drops nothing."""
     depth: int
     """Number of the layer, from 0; -1 for the embeddings. It keys dropout: layers share weights, but no masks."""
+    queries: Twice | None = None
+    """Hidden states that queries and residuals are made of, where they are not those of keys and values."""
     read_R: Tensor | None = None
     """Index of the tokens whose hidden states are read; None reads all. They attend to all tokens; after attention each
     token is by itself, and the others are left out."""
@@ -210,21 +212,29 @@ class BertEmbeddings(nn.Module):
     """Sum of the embeddings, LayerNorm, dropout (Devlin et al. 2019, section 3).
 
     BERT adds up words, positions and segments. DeBERTa and ModernBERT have words alone (their positions are in the
-    attention scores), and RoBERTa has a segment table of one row.
+    attention scores), and RoBERTa has a segment table of one row. DeBERTa 3 projects narrow embeddings here.
+
+    Args:
+        config: Sizes and family.
+        ops: Backend of the op ``layer_norm``.
+        words: Table of words, to share it; None makes a new one.
     """
 
-    def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
+    def __init__(self, config: ModelConfig, ops: OpsConfig, *, words: nn.Embedding | None = None) -> None:
         super().__init__()
         width = config.embedding_width
-        self.word_embeddings = nn.Embedding(config.padded_vocab_size, width)
+        self.word_embeddings = words or nn.Embedding(config.padded_vocab_size, width)
         has_positions, segments = config.position_biased_input, config.type_vocab_size
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, width) if has_positions else None
         self.token_type_embeddings = nn.Embedding(segments, width) if segments else None
+        self.embed_proj = None
+        if config.projects_embeddings and config.traits.norm_after_projection:
+            self.embed_proj, width = Dense(width, config.hidden_size, bias=False), config.hidden_size
         self.LayerNorm = LayerNorm(width, config, ops)
         self.dropout_prob = config.embedding_dropout if config.traits.is_pre_norm else config.hidden_dropout_prob
 
     def forward(self, batch: PackedBatch, stream: DropoutStream | None, input_ids_T: Tensor | None = None) -> Tensor:
-        """Return the embedded tokens, of shape (T, E).
+        """Return the embedded tokens, of shape (T, E), or (T, D) if they are projected here.
 
         Args:
             batch: Packed micro-batch.
@@ -232,7 +242,10 @@ class BertEmbeddings(nn.Module):
             input_ids_T: Tokens to read instead of the batch's; ELECTRA's discriminator reads the generator's.
         """
         word_TE = self.word_embeddings(batch.input_ids_T if input_ids_T is None else input_ids_T)
-        x_TE = self.LayerNorm(word_TE, self._positions_and_segments(batch))
+        other_TE = self._positions_and_segments(batch)
+        if self.embed_proj is not None:
+            word_TE, other_TE = self.embed_proj(word_TE if other_TE is None else word_TE + other_TE), None
+        x_TE = self.LayerNorm(word_TE, other_TE)
         return dropout(x_TE, LayerContext(stream, -1).site(EMBEDDINGS, self.dropout_prob))
 
     def _positions_and_segments(self, batch: PackedBatch) -> Tensor | None:
@@ -323,4 +336,7 @@ class PretrainingHeads(nn.Module):
     ) -> None:
         super().__init__()
         self.predictions = MaskedLmHead(word_embeddings, config, ops)
+        # The enhanced mask decoder's absolute positions, which the encoder adds to the queries of its last layer.
+        has_positions, rows = config.enhanced_mask_decoder, config.max_position_embeddings
+        self.position_embeddings = nn.Embedding(rows, config.hidden_size) if has_positions else None
         self.seq_relationship = Dense(config.hidden_size, 2) if has_sentence_objective else None

@@ -22,6 +22,7 @@ from torch import Tensor
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
 from megabert.models.convert import GENERATOR, parameter_shapes
+from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR_WORDS, WORDS
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ def tile_weights(state: Mapping[str, Tensor], source: ModelConfig, target: Model
     check_sizes(source, target)
     layers = _count_layers(state)
     shapes = parameter_shapes(target)
+    if shapes.pop(DIFFERENCE, None):  # whole tables are tiled
+        shapes[GENERATOR_WORDS] = shapes[WORDS]
     depths = _count_layers(shapes)
     result = {}
     for name, shape in shapes.items():

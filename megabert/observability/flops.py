@@ -22,7 +22,7 @@ def training_flops(
 
     - The feed-forward's share follows ``intermediate_size``, which is 4h in BERT.
     - ALBERT and ELECTRA have embeddings of width e, and a projection to h.
-    - ELECTRA is its generator, its discriminator and the discriminator's head.
+    - ELECTRA and DeBERTa 3 are a generator, a discriminator and the discriminator's head.
     - DeBERTa has ``6*L*h*s`` more for each kind of position scores: one product per pair of tokens. That the scores of
       all distances are computed does not count, nor does projecting the positions, once per micro-batch. Its
       convolution counts.
@@ -62,7 +62,7 @@ def local_pairs(model: ModelConfig, lengths: Iterable[float]) -> int:
 
 def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int, local: int) -> float:
     """Return the FLOPs of all layers and the embedding projection, as `training_flops` counts them."""
-    layers, h, f = model.num_hidden_layers, model.hidden_size, model.intermediate_size
+    layers, h, f = model.layer_passes, model.hidden_size, model.intermediate_size
     projection = 6 * h * model.embedding_width if model.projects_embeddings else 0
     projection += 6 * h * h * (model.conv_kernel_size or 0)
     per_pair = 12 * h + 6 * h * len(model.pos_att_type)

@@ -160,9 +160,9 @@ def describe_memory(parts_gib: Mapping[str, float]) -> str:
 
 def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool, masked: float) -> float:
     layer = activation_bytes_per_layer(model, size)
-    layers = model.num_hidden_layers * layer
+    layers = model.layer_passes * layer
     if recompute:  # the input of every layer, and everything of the one that is being recomputed
-        layers = model.num_hidden_layers * model.hidden_size * size + layer
+        layers = model.layer_passes * model.hidden_size * size + layer
     embeddings = 4 * model.hidden_size * size + 32
     # The backward pass holds gradients of one layer's activations while it computes gradients of the layer below.
     encoder = layers + embeddings + layer / 2

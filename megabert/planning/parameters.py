@@ -14,10 +14,13 @@ def count_parameters(model: ModelConfig, objective: Objective | None = None) -> 
     """
     h = model.hidden_size
     embeddings = _embeddings(model)
-    if model.generator_size is not None:  # ELECTRA: two encoders, one table of words, two heads
+    if model.generator_size is not None:  # two encoders, two heads, and in ELECTRA one set of embeddings
         generator = model.generator()
-        discriminator_head = h * h + h + h + 1
-        return embeddings + _encoder(model) + discriminator_head + _encoder(generator) + _masked_lm_head(generator)
+        head = h * h + h + h + 1 + (_norm(model, h) if model.pos_att_type else 0)
+        if model.embedding_sharing is not None:  # a difference is a table, too
+            shared = model.padded_vocab_size * model.embedding_width if model.embedding_sharing == "shared" else 0
+            embeddings += _embeddings(generator) - shared
+        return embeddings + _encoder(model) + head + _encoder(generator) + _masked_lm_head(generator)
     has_sentences = (objective or model.traits.objectives[0]) != "none"
     sentences = (h * h + h) + (2 * h + 2) if has_sentences else 0  # the pooler, and its head
     return embeddings + _encoder(model) + _masked_lm_head(model) + sentences
@@ -44,18 +47,22 @@ def _norm(model: ModelConfig, width: int) -> int:
 def _embeddings(model: ModelConfig) -> int:
     positions = model.max_position_embeddings if model.position_biased_input else 0
     rows = model.padded_vocab_size + positions + model.type_vocab_size
+    if model.projects_embeddings and model.traits.norm_after_projection:
+        return (rows + model.hidden_size) * model.embedding_width + _norm(model, model.hidden_size)
     return rows * model.embedding_width + _norm(model, model.embedding_width)
 
 
 def _masked_lm_head(model: ModelConfig) -> int:
     e = model.embedding_width
     bias = e if model.traits.has_biases else 0
-    return model.hidden_size * e + bias + _norm(model, e) + model.padded_vocab_size
+    positions = model.max_position_embeddings * model.hidden_size if model.enhanced_mask_decoder else 0
+    return model.hidden_size * e + bias + _norm(model, e) + model.padded_vocab_size + positions
 
 
 def _encoder(model: ModelConfig) -> int:
     h, layers = model.hidden_size, model.num_hidden_groups or model.num_hidden_layers
-    projection = model.embedding_width * h + h if model.projects_embeddings else 0
+    projects = model.projects_embeddings and not model.traits.norm_after_projection
+    projection = model.embedding_width * h + h if projects else 0
     relative = 2 * model.relative_span * h if model.pos_att_type else 0
     relative += _norm(model, h) if relative and model.norm_rel_ebd == "layer_norm" else 0
     convolution = h * h * model.conv_kernel_size + h + _norm(model, h) if model.conv_kernel_size else 0

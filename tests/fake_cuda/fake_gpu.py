@@ -32,6 +32,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "albert": {},
     "electra": {"generator_size": 0.5},
     "deberta": {},
+    "deberta-v3": {"generator_size": 0.5, "generator_layers": 2},
     "modernbert": {},
 }
 """The families that are trained here, with the settings that make each different from BERT."""
@@ -42,7 +43,7 @@ BATCH_TENSORS = 8
 def ops_of(family: str) -> OpsConfig:
     """Return the kernels of a GPU; there is none for DeBERTa's attention."""
     ops = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb"), "triton")
-    return OpsConfig(**ops | ({"attention": "torch"} if family == "deberta" else {}))
+    return OpsConfig(**ops | ({"attention": "torch"} if family.startswith("deberta") else {}))
 
 
 class DeepSpeedOptimizer:

@@ -27,6 +27,9 @@ MODELS = {
     "bert": ModelConfig(**SIZES),
     "albert": ModelConfig(**SIZES, family="albert", embedding_size=24),
     "electra": ModelConfig(**SIZES, family="electra", embedding_size=24, generator_size=0.5),
+    "deberta-v3": ModelConfig(
+        **SIZES, family="deberta-v3", embedding_size=24, generator_size=0.5, generator_layers=1, position_buckets=8
+    ),
     "modernbert": ModelConfig(**SIZES, family="modernbert", local_attention=6, mlp_dropout=0.1),
 }
 INSTANCES = 5
@@ -49,6 +52,8 @@ def unsharded(workers):
         ("albert", "zero3", False),
         ("electra", "zero2", False),
         ("electra", "zero3", True),
+        ("deberta-v3", "zero2", False),
+        ("deberta-v3", "zero3", True),
         ("modernbert", "zero2", False),
         ("modernbert", "zero3", True),
     ],

@@ -3,20 +3,24 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor
+from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrainedModel
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch
+from megabert.export.config_json import ARCHITECTURES
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.models.build import build_model
 from megabert.models.convert import load_parameters
 from megabert.models.electra import ElectraForPreTraining
+from megabert.models.embedding_sharing import whole_tables
 from megabert.models.key_maps import VOCABULARY_ROWS
 from megabert.tokenization import load_tokenizer, save_huggingface
 
@@ -47,10 +51,42 @@ class Case:
 
     @property
     def parts(self) -> list[tuple[str, str]]:
-        """Classes and subfolders: ELECTRA's discriminator has its generator in one."""
-        generator = [("ElectraForMaskedLM", "generator")] if "generator_size" in self.options else []
+        """Classes and subfolders: a discriminator has its generator in one."""
+        masked_lm = ARCHITECTURES[self.family]["none"]
+        generator = [(masked_lm, "generator")] if "generator_size" in self.options else []
         return [(self.head, ""), *generator]
 
+
+class DebertaDiscriminator(DebertaV2PreTrainedModel):
+    """transformers' encoder with DeBERTa 3's head, which it lacks: LMMaskPredictionHead in microsoft/DeBERTa."""
+
+    def __init__(self, config: transformers.DebertaV2Config) -> None:
+        super().__init__(config)
+        self.deberta = transformers.DebertaV2Model(config)
+        self.mask_predictions = torch.nn.ModuleDict(
+            {
+                "dense": torch.nn.Linear(config.hidden_size, config.hidden_size),
+                "LayerNorm": torch.nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
+                "classifier": torch.nn.Linear(config.hidden_size, 1),
+            }
+        )
+        self.post_init()
+
+    def forward(self, **inputs: Tensor) -> SimpleNamespace:
+        head, output = self.mask_predictions, self.deberta(**inputs)
+        hidden = output.last_hidden_state
+        hidden = torch.nn.functional.gelu(head["dense"](head["LayerNorm"](hidden[:, :1] + hidden)))
+        return SimpleNamespace(hidden_states=output.hidden_states, logits=head["classifier"](hidden)[..., 0])
+
+
+def class_of(head: str) -> type[torch.nn.Module]:
+    """Return the class of transformers, or the one that stands in for it."""
+    return DebertaDiscriminator if head == "DebertaV2Model" else getattr(transformers, head)
+
+
+DISCRIMINATORS = (transformers.ElectraForPreTraining, DebertaDiscriminator)
+NOT_THEIRS = {"generator.cls.position_embeddings.weight"}
+"""Parameters that transformers' classes do not have: absolute positions of the enhanced mask decoder."""
 
 CASES = [
     Case(head="BertForPreTraining", family="bert", objective="nsp"),
@@ -89,6 +125,14 @@ CASES = [
             {"position_buckets": None, "share_att_key": False, "norm_rel_ebd": "none"},
             {"position_buckets": 8, "conv_kernel_size": 3, "conv_act": "gelu"},
             {"position_buckets": 8, "conv_kernel_size": 5},
+        )
+    ),
+    *(
+        Case(head="DebertaV2Model", family="deberta-v3", objective="none", options={"position_buckets": 8, **options})
+        for options in (
+            {"generator_size": 1.0, "generator_layers": 2, "embedding_size": 32},
+            {"generator_size": 0.5, "generator_layers": 3, "embedding_size": 32, "embedding_sharing": "shared"},
+            {"generator_size": 0.5, "embedding_size": 24, "embedding_sharing": "separate"},
         )
     ),
     *(
@@ -153,7 +197,7 @@ def run_theirs(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor]:
         output = model(**inputs, token_type_ids=pad(batch.segment_ids_T), output_hidden_states=True)
     masked = batch.masked_positions_M
     found = {"hidden states": output.hidden_states[-1][is_real]}
-    if type(model).__name__ == "ElectraForPreTraining":
+    if isinstance(model, DISCRIMINATORS):
         return {**found, "discriminator logits": output.logits[is_real]}
     logits = output.get("prediction_logits", output.get("logits"))
     found["masked-LM logits"] = logits[is_real][masked]
@@ -169,12 +213,15 @@ def run_ours(model: torch.nn.Module, batch: MicroBatch) -> dict[str, Tensor | No
     with torch.no_grad():
         if isinstance(model, ElectraForPreTraining):  # of the tokens as they are, none replaced
             hidden_TD, _ = model.bert(batch)
-            logits_T = model.discriminator_predictions(hidden_TD)
+            logits_T = model.discriminator_predictions(hidden_TD, batch)
             return {"hidden states": hidden_TD, "discriminator logits": logits_T}
         output = model(batch, with_logits=True, with_hidden=True)
+        logits_MV = output.mlm_logits_MV
+        if model.config.enhanced_mask_decoder:  # transformers' classes fill masks without it
+            logits_MV = model.cls.predictions(output.hidden_TD[batch.masked_positions_M])[:, : model.config.vocab_size]
     return {
         "hidden states": output.hidden_TD,
-        "masked-LM logits": output.mlm_logits_MV,
+        "masked-LM logits": logits_MV,
         "sentence logits": output.nsp_logits_B2,
         "pooled": output.pooled_BD,
     }
@@ -191,19 +238,29 @@ def import_differences(case: Case, folder: Path) -> dict[str, float]:
     model = build_model(case.config, objective=case.objective)
     write(model, folder / "config", tokenizer)  # for the config.json alone
     theirs = [
-        getattr(transformers, head)(transformers.AutoConfig.from_pretrained(folder / "config" / part)).eval()
+        class_of(head)(transformers.AutoConfig.from_pretrained(folder / "config" / part)).eval()
         for head, part in case.parts
     ]
     for their_model, (_, part) in zip(theirs, case.parts, strict=True):
         randomize(their_model)
         if part:
-            their_model.electra.embeddings.load_state_dict(theirs[0].electra.embeddings.state_dict())
+            share_embeddings(case.config, their_model, theirs[0])
         their_model.save_pretrained(folder / "theirs" / part)
     found = read_huggingface(folder / "theirs", objective=case.objective)
     assert found.config == case.config
-    assert not found.missing_head_names
-    load_parameters(model, found.state)
+    assert set(found.missing_head_names) <= NOT_THEIRS
+    load_parameters(model, found.state, may_lack=found.missing_head_names)
     return compare(case, model, theirs)
+
+
+@torch.no_grad()
+def share_embeddings(config: ModelConfig, generator: torch.nn.Module, discriminator: torch.nn.Module) -> None:
+    """Give a generator the embeddings that it is trained to share."""
+    to, origin = generator.base_model.embeddings, discriminator.base_model.embeddings
+    if config.embedding_sharing is None:
+        to.load_state_dict(origin.state_dict())
+    elif config.embedding_sharing == "shared":
+        to.word_embeddings.weight.copy_(origin.word_embeddings.weight)
 
 
 def export_differences(case: Case, folder: Path) -> dict[str, float]:
@@ -213,14 +270,14 @@ def export_differences(case: Case, folder: Path) -> dict[str, float]:
     write(model, folder / "ours", tokenizer)
     theirs = []
     for head, part in case.parts:
-        loaded, info = getattr(transformers, head).from_pretrained(folder / "ours" / part, output_loading_info=True)
+        loaded, info = class_of(head).from_pretrained(folder / "ours" / part, output_loading_info=True)
         assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
         theirs.append(loaded.eval())
     return compare(case, model, theirs)
 
 
 def compare(case: Case, model: torch.nn.Module, theirs: list[torch.nn.Module]) -> dict[str, float]:
-    """Return the differences of a model, and of ELECTRA's generator beside it."""
+    """Return the differences of a model, and of its generator beside it."""
     batch = make_batch(case.config)
     found = differences(run_ours(model, batch), run_theirs(theirs[0], batch))
     for generator in theirs[1:]:
@@ -252,6 +309,6 @@ def randomize(model: torch.nn.Module) -> None:
 
 def write(model: torch.nn.Module, folder: Path, tokenizer: Path) -> None:
     """Export a model."""
-    state = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    state = whole_tables({name: parameter.detach() for name, parameter in model.named_parameters()})
     card = ModelCard(name="parity")
     write_huggingface(folder, state=state, config=model.config, tokenizer_dir=tokenizer, card=card)

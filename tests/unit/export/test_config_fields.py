@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
+from megabert.config.families import FAMILIES
 from megabert.export.config_fields import COMMON, CONFIG_FIELDS, Entry, Fixed, Taken, Unused
 
 PAGE = Path(__file__).parents[3] / "docs" / "families" / "config_json.md"
@@ -16,13 +17,13 @@ OURS = ("config", "self.config")
 
 def fields_of_transformers(family: str) -> dict[str, object]:
     """Return all fields of a family's class, with their defaults."""
-    config = AutoConfig.for_model(family)
+    config = AutoConfig.for_model(FAMILIES[family].model_type or family)
     return {name: value for name, value in {**config.to_dict(), **vars(config)}.items() if not name.startswith("_")}
 
 
 def names_read_by_the_model(family: str) -> set[str]:
     """Return the names that the code of a family's models reads of its configuration."""
-    package = family.replace("-", "_")
+    package = (FAMILIES[family].model_type or family).replace("-", "_")
     module = import_module(f"transformers.models.{package}.modeling_{package}")
     names = set()
     for node in ast.walk(ast.parse(inspect.getsource(module))):

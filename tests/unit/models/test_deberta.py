@@ -9,8 +9,10 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_po
 from unit.models.test_bert import CONFIG, gradients, model_of
 
 from megabert.config.model import ModelConfig
+from megabert.export.config_json import config_json
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.models.deberta import positions_of
+from megabert.tokenization import SpecialIds
 
 SIZES = {
     name: getattr(CONFIG, name)
@@ -32,6 +34,14 @@ CONFIGS = {
     "second, convolution": ModelConfig(family="deberta-v2", position_buckets=8, conv_kernel_size=3, **SIZES),
 }
 OPTIONS = {"objective": "none"}
+DECODING = replace(
+    CONFIGS["second"],
+    family="deberta-v3",
+    embedding_sharing="disentangled",
+    enhanced_mask_decoder=True,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
 
 
 @pytest.fixture(params=CONFIGS)
@@ -87,3 +97,31 @@ def test_gradients_are_those_of_transformers(make_batch):
     for name, gradient in ours_renamed.items():
         error = (gradient - expected[name]).norm() / expected[name].norm()
         assert error < 1e-4 or expected[name].norm() < 1e-4, name
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_enhanced_mask_decoder_is_that_of_transformers_layers(layers, make_batch):
+    """Keys and values are the state before the last layer; queries begin with it plus absolute positions."""
+    config = replace(DECODING, num_hidden_layers=layers)
+    model, batch = model_of(config, **OPTIONS).eval(), make_batch([23], vocab_size=70)
+    torch.nn.init.normal_(model.cls.position_embeddings.weight)
+    state = {name: value.detach() for name, value in model.named_parameters()}
+    fields = config_json(config, architecture="", special_ids=SpecialIds(0, 1, 2, 3, 4))
+    theirs = transformers.DebertaV2ForMaskedLM(
+        transformers.DebertaV2Config(**fields | {"pos_att_type": ["c2p", "p2c"]})
+    ).eval()
+    theirs.load_state_dict(to_huggingface(state, config), strict=False)
+    encoder = theirs.deberta.encoder
+    with torch.no_grad():
+        ids, mask = batch.input_ids_T[None], torch.ones(1, 23)
+        before = encoder(theirs.deberta.embeddings(ids, mask=mask), mask).hidden_states[-2]
+        queries = before + model.cls.position_embeddings.weight[:23]
+        relative = {"relative_pos": encoder.get_rel_pos(before), "rel_embeddings": encoder.get_rel_embedding()}
+        for _ in range(2):
+            queries, _ = encoder.layer[-1](before, encoder.get_attention_mask(mask), query_states=queries, **relative)
+        expected = theirs.cls(queries)[0, batch.masked_positions_M]
+        output = model(batch, with_logits=True, with_hidden=True)
+    torch.testing.assert_close(output.mlm_logits_MV, expected, rtol=1e-4, atol=1e-5)
+    plain = theirs(ids, output_hidden_states=True)
+    torch.testing.assert_close(output.hidden_TD, plain.hidden_states[-1][0], rtol=1e-4, atol=1e-5)
+    assert (plain.logits[0, batch.masked_positions_M] - expected).abs().max() > 0.1

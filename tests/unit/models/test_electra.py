@@ -1,4 +1,4 @@
-"""ELECTRA: shared embeddings, replaced tokens, both losses, and the same draws however tokens are packed."""
+"""ELECTRA and DeBERTa 3: embeddings, replaced tokens, both losses, the same draws however tokens are packed."""
 
 import dataclasses
 import math
@@ -21,6 +21,21 @@ CONFIG = ModelConfig(
     max_position_embeddings=40,
     generator_size=0.5,
 )
+DEBERTA = dataclasses.replace(
+    CONFIG,
+    family="deberta-v3",
+    **{
+        name: getattr(ModelConfig(family="deberta-v3"), name)
+        for name in ("pos_att_type", "share_att_key", "norm_rel_ebd")
+    },
+    position_buckets=8,
+    position_biased_input=False,
+    type_vocab_size=0,
+    generator_layers=1,
+    embedding_sharing="disentangled",
+    enhanced_mask_decoder=True,
+)
+BOTH = pytest.mark.parametrize("config", [CONFIG, DEBERTA], ids=["electra", "deberta-v3"])
 
 
 def model_of(config=CONFIG):
@@ -37,6 +52,9 @@ def test_generator_is_a_share_as_wide_and_as_deep():
     generator = dataclasses.replace(CONFIG, hidden_size=96, num_attention_heads=6, generator_size=1 / 3).generator()
     assert (generator.hidden_size, generator.num_attention_heads, generator.intermediate_size) == (32, 2, 16)
     assert (generator.num_hidden_layers, generator.embedding_size) == (2, 24)
+    assert DEBERTA.generator().num_hidden_layers == 1
+    with pytest.raises(ValueError, match="without a generator"):
+        dataclasses.replace(DEBERTA, generator_size=None)
     with pytest.raises(ValueError, match="goes with family=electra"):
         dataclasses.replace(CONFIG, family="bert")
     with pytest.raises(ValueError, match="choose 1/2, 1/3 or 1/4"):
@@ -49,9 +67,10 @@ def test_embeddings_are_one_set_of_parameters():
     assert not any(name.startswith("generator.bert.embeddings.") for name in names)
 
 
-def test_losses_begin_at_those_of_guessing(make_batch):
+@BOTH
+def test_losses_begin_at_those_of_guessing(config, make_batch):
     batch = make_batch([30, 25, 12], vocab_size=70)
-    output = model_of().eval()(batch, with_logits=True)
+    output = model_of(config).eval()(batch, with_logits=True)
     assert abs(output.mlm_loss_sum.item() / batch.num_masked - math.log(70)) < 0.3
     assert abs(output.rtd_loss_sum.item() / batch.num_tokens - math.log(2)) < 0.1
     assert output.rtd_histogram.sum() == batch.num_tokens
@@ -77,9 +96,10 @@ def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
     assert not is_replaced_T[others].any()
 
 
-def test_draws_depend_neither_on_packing_nor_on_neighbours(make_batch):
+@BOTH
+def test_draws_depend_neither_on_packing_nor_on_neighbours(config, make_batch):
     batch = make_batch([30, 25, 12], vocab_size=70)
-    model = model_of()
+    model = model_of(config)
     whole = model(batch, with_logits=True)
     total = 0.0
     for sequence in range(3):
@@ -102,8 +122,9 @@ def test_draws_depend_neither_on_packing_nor_on_neighbours(make_batch):
     assert total == pytest.approx(loss_of(whole).item(), rel=1e-5)
 
 
-def test_empty_micro_batch_has_no_loss_and_reaches_every_parameter(make_batch):
-    model = model_of()
+@BOTH
+def test_empty_micro_batch_has_no_loss_and_reaches_every_parameter(config, make_batch):
+    model = model_of(config)
     output = model(make_batch([], vocab_size=70, padding=4))
     assert loss_of(output).item() == 0
     assert output.rtd_correct.item() == output.rtd_histogram.sum().item() == 0

@@ -98,6 +98,7 @@ def test_a_model_of_the_same_size_keeps_its_weights():
         {"family": "electra", "generator_size": 0.5},
         {"family": "deberta"},
         {"family": "deberta-v2"},
+        {"family": "deberta-v3", "generator_size": 0.5, "generator_layers": 1},
         {"family": "modernbert", "global_attn_every_n_layers": 1},
     ],
 )

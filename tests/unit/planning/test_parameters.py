@@ -15,6 +15,12 @@ VARIANTS = [
     {"embedding_size": 64},
     {"family": "albert", "num_hidden_groups": 3},
     {"family": "electra", "generator_size": 0.5},
+    {"family": "electra", "generator_size": 0.5, "generator_layers": 1},
+    *(
+        {"family": "deberta-v3", "generator_size": 0.5, "generator_layers": 2, "embedding_sharing": way}
+        for way in ("disentangled", "shared", "separate")
+    ),
+    {"family": "deberta-v3", "generator_size": 1.0, "embedding_size": 64},
     {"family": "deberta", "pos_att_type": ("p2c",), "position_biased_input": True},
     {"family": "deberta-v2", "share_att_key": False, "norm_rel_ebd": "none", "conv_kernel_size": 3},
 ]

@@ -1,0 +1,62 @@
+"""Word embeddings of a generator and a discriminator: one table, two, or one and a difference (He et al. 2023).
+
+Generator and discriminator pull their embeddings in different directions: a masked LM wants words of like meaning close
+together, replaced-token detection wants them apart. Gradient-disentangled sharing lets the discriminator begin with
+what the generator's table has learnt, and does not let it pull: its table is ``stop_gradient(table) + difference``, and
+it trains the difference, which begins at zero (section 3.3). What leaves a run has two whole tables.
+"""
+
+# T packed tokens, V vocabulary, E embedding width
+
+from collections.abc import Container, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+"""Within a model, the table of the discriminator, or the generator's that the difference is added to."""
+DIFFERENCE = "bert.embeddings.word_embeddings.difference"
+"""Added to it."""
+GENERATOR_WORDS = f"generator.{WORDS}"
+"""The generator's table if the discriminator has one of its own, and so outside of a run."""
+
+
+class DisentangledEmbedding(nn.Embedding):
+    """A table that this module does not train, plus a difference that it does.
+
+    Args:
+        rows: V, padding included.
+        width: E.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__(rows, width)
+        self.difference = nn.Parameter(torch.zeros(rows, width))
+
+    def forward(self, ids_T: Tensor) -> Tensor:
+        """Return the embeddings of tokens, of shape (T, E)."""
+        # Two lookups: the sum of the tables would be another table, of which a batch reads few rows.
+        return functional.embedding(ids_T, self.weight.detach()) + functional.embedding(ids_T, self.difference)
+
+
+def whole_tables(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a run's parameters with a whole table for each model in place of the difference, if there is one."""
+    rest = {name: value for name, value in state.items() if name != DIFFERENCE}
+    if len(rest) == len(state):
+        return rest
+    return {**rest, WORDS: state[WORDS] + state[DIFFERENCE], GENERATOR_WORDS: state[WORDS]}
+
+
+def trained_tables(state: Mapping[str, Tensor], parameters: Container[str]) -> dict[str, Tensor]:
+    """Return whole tables as the tables that a model trains, the inverse of `whole_tables`.
+
+    Args:
+        state: Parameters by our names.
+        parameters: Names of the model's parameters.
+    """
+    if DIFFERENCE not in parameters or DIFFERENCE in state or WORDS not in state:
+        return dict(state)
+    rest = {name: value for name, value in state.items() if name != GENERATOR_WORDS}
+    generators = state.get(GENERATOR_WORDS, state[WORDS])
+    return {**rest, WORDS: generators, DIFFERENCE: state[WORDS] - generators}
