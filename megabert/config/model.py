@@ -75,7 +75,7 @@ class ModelConfig:
     """ELECTRA and DeBERTa 3 only: number of the generator's layers (DeBERTa 3: half of the discriminator's); none takes
     the discriminator's number."""
     embedding_sharing: Literal["disentangled", "shared", "separate"] | None = None
-    """DeBERTa 3 only: what the two models share of the word embeddings. shared is one table, which both train;
+    """DeBERTa 3 only: how the two models share word embeddings. shared is one table, which both train;
     separate is two; disentangled is the generator's table, which the discriminator does not train, plus a difference,
     which it does (He et al. 2023, section 3.3)."""
     enhanced_mask_decoder: bool = False

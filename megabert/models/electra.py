@@ -35,7 +35,7 @@ BINS, LOGIT_LIMIT = 1024, 16.0
 class DiscriminatorPredictions(DenseGelu):
     """The discriminator's head: dense layer, activation, one logit per token.
 
-    In DeBERTa 3 the hidden state of [CLS] is added to that of each token first, and a LayerNorm follows, as in its
+    In DeBERTa 3 the hidden state of [CLS] is added to each token's first, and a LayerNorm follows, as in its
     authors' code.
     """
 
@@ -124,7 +124,7 @@ class ElectraForPreTraining(PretrainingModel):
 
 
 def _embeddings(config: ModelConfig, ops: OpsConfig) -> tuple[BertEmbeddings, BertEmbeddings]:
-    """Return the embeddings of the discriminator and of the generator, which share what the configuration says."""
+    """Return the embeddings of the discriminator and of the generator, shared as the configuration says."""
     if config.embedding_sharing is None:  # ELECTRA
         return (BertEmbeddings(config, ops),) * 2
     rows, width = config.padded_vocab_size, config.embedding_width

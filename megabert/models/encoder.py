@@ -203,7 +203,7 @@ class BertEncoder(nn.Module):
         stream: DropoutStream | None,
         read_R: Tensor | None,
     ) -> Twice:
-        """Apply the last layer twice, with queries that know where they stand (He et al. 2021, section 3.2).
+        """Apply the last layer twice, with queries that know their positions (He et al. 2021, section 3.2).
 
         The first queries are the hidden states of the layer before plus absolute positions, the second are the first
         pass's result; keys and values are those hidden states both times. So the authors' code has it.

@@ -40,7 +40,7 @@ class LayerContext:
     depth: int
     """Number of the layer, from 0; -1 for the embeddings. It keys dropout: layers share weights, but no masks."""
     queries: Twice | None = None
-    """Hidden states that queries and residuals are made of, where they are not those of keys and values."""
+    """Hidden states for queries and residuals, if keys and values are made of other ones."""
     read_R: Tensor | None = None
     """Index of the tokens whose hidden states are read; None reads all. They attend to all tokens; after attention each
     token is by itself, and the others are left out."""
