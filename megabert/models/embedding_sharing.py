@@ -1,9 +1,9 @@
 """Word embeddings of a generator and a discriminator: one table, two, or one and a difference (He et al. 2023).
 
 Generator and discriminator pull their embeddings in different directions: a masked LM wants words of like meaning close
-together, replaced-token detection wants them apart. Gradient-disentangled sharing lets the discriminator use
-the generator's table, and does not let it pull: its table is ``stop_gradient(table) + difference``, and
-it trains the difference, which begins at zero (section 3.3). What leaves a run has two whole tables.
+together, replaced-token detection wants them apart. Gradient-disentangled sharing lets the discriminator use the
+generator's table, and does not let it pull: its table is ``stop_gradient(table) + difference``, and it trains the
+difference, which begins at zero (section 3.3). Exports hold two whole tables.
 """
 
 # T packed tokens, V vocabulary, E embedding width
