@@ -101,7 +101,7 @@ class Attention(nn.Module):
             context: Depth, dropout, and the tokens that are read.
         """
         x_TD, residual_TD = hidden
-        own = ()
+        own: list[Tensor] = []
         if context.queries is not None:
             *own, residual_TD = context.queries
         context_RD = context.select(self.self(x_TD, packing, context.probabilities(self.config), *own))
