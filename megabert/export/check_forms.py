@@ -24,23 +24,27 @@ Run = Callable[[dict[str, Tensor]], Sequence[NDArray]]
 
 
 @takes_paths
-def check_forms(folder: Path, kind: VectorKind | None) -> list[tuple[str, str, float]]:
+def check_forms(
+    folder: Path, kind: VectorKind | None, *, lengths: Sequence[int] = LENGTHS
+) -> list[tuple[str, str, float]]:
     """Compare the forms of an exported model with transformers' class in float32, on texts of many lengths.
 
     Args:
         folder: The exported folder.
         kind: Vectors that it gives, if any.
+        lengths: Tokens of the longest text of a batch; what is above the model's longest text is cut to it.
 
     Returns:
-        For each form its name, the results that were compared, and their largest absolute difference; NaN if one is
-        not finite.
+        For each form its name, the results that were compared, and their largest absolute difference; infinite or NaN
+        if a result is not finite.
 
     Raises:
-        ConfigError: A package of the extra ``onnx`` is not installed.
+        ConfigError: A package of the extra ``onnx`` is not installed, or transformers lacks the class of the model.
+        CheckpointError: The folder lacks weights of that class.
     """
     graph = load_graph(folder, kind, flag="--check")
     limit = open_source(str(folder)).model.max_position_embeddings
-    sizes = [(batch, length) for batch in BATCHES for length in sorted({min(length, limit) for length in LENGTHS})]
+    sizes = [(batch, length) for batch in BATCHES for length in sorted({min(length, limit) for length in lengths})]
     reference = torch_run(graph)
     rows = [("megabert", "last_hidden_state", _encoder_difference(folder, graph, sizes))]
     names = ", ".join(graph.output_names)
@@ -97,9 +101,9 @@ def largest_difference(reference: Run, other: Run, graph: Graph, sizes: Sequence
     for size in sizes:
         inputs = graph.sample(*size)
         is_real = inputs["attention_mask"].bool().numpy()
-        for ours, theirs in zip(reference(inputs), other(inputs), strict=True):
+        for of_tokens, ours, theirs in zip(graph.are_of_tokens, reference(inputs), other(inputs), strict=True):
             gaps = np.abs(ours - theirs)
-            largest.append(float(gaps[is_real].max() if gaps.shape[:2] == is_real.shape else gaps.max()))
+            largest.append(float((gaps[is_real] if of_tokens else gaps).max()))
     return float(np.max(largest))
 
 

@@ -18,17 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megabert.errors import ConfigError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_object
 from megabert.export.sentence_modules import VectorKind
 from megabert.path_arguments import takes_paths
 
 ONNX_FILE = "onnx/model.onnx"
 ONNX_FILES = {ONNX_FILE, f"{ONNX_FILE}.data"}
-"""The graph, and beside it the weights of a model above 2 GiB, which one file of ONNX cannot hold."""
+"""The graph, and beside it the weights of a model above 1.5 GiB: one file of ONNX cannot hold 2 GiB."""
 OPSET = 18
 SAMPLE = (2, 7)
 """Batch and length that are traced. Sizes of 0 and 1 would be taken for constants."""
+_LOADING: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32}
 CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
@@ -54,8 +55,10 @@ class Graph(nn.Module):
         self.output_names: tuple[str, ...] = ()
         """Names of the results, in their order."""
         with torch.inference_mode():
-            results = self._results(self.sample())
+            results, shorter = (self._results(self.sample(length=length)) for length in (SAMPLE[1], SAMPLE[1] - 1))
         self.output_names = tuple(results)
+        self.are_of_tokens = [value.shape != shorter[name].shape for name, value in results.items()]
+        """For each result, whether it has a value for every token, padding included."""
 
     def sample(self, batch: int = SAMPLE[0], length: int = SAMPLE[1]) -> dict[str, Tensor]:
         """Return inputs in which every text but the first one is padded, the last one most.
@@ -69,9 +72,12 @@ class Graph(nn.Module):
         steps = torch.arange(torch.Size(shape).numel()).reshape(shape)
         # Multiples of a prime beyond any vocabulary: neighbours differ, and every run has the same ids.
         ids = (steps * 16_777_259 + 5) % config.vocab_size
+        pad_id = config.pad_token_id or 0
+        # No text has padding within it, and RoBERTa would not count its position.
+        ids = torch.where(ids == pad_id, (pad_id + 1) % config.vocab_size, ids)
         kept = length - torch.arange(batch) * (length - 1) // max(1, batch)
         mask = (torch.arange(length) < kept.reshape(-1, *[1] * (len(shape) - 1))).expand(shape).long()
-        ids = torch.where(mask.bool(), ids, config.pad_token_id or 0)
+        ids = torch.where(mask.bool(), ids, pad_id)
         inputs = {"input_ids": ids, "attention_mask": mask}
         if (getattr(config, "type_vocab_size", 0) or 0) > 1:
             inputs["token_type_ids"] = (torch.arange(length) >= length // 2).expand(shape).long() * mask
@@ -98,7 +104,8 @@ class Graph(nn.Module):
         mask_BS1 = inputs["attention_mask"].unsqueeze(-1).to(hidden_BSD.dtype)
         return {
             "last_hidden_state": hidden_BSD,
-            "sentence_embedding": (hidden_BSD * mask_BS1).sum(1) / mask_BS1.sum(1),
+            # A row of padding alone, which fills up a batch, gives zeros.
+            "sentence_embedding": (hidden_BSD * mask_BS1).sum(1) / mask_BS1.sum(1).clamp(min=1),
         }
 
 
@@ -112,17 +119,42 @@ def load_graph(folder: Path, kind: VectorKind | None, *, flag: str) -> Graph:
         flag: The flag that needs it, for the message.
 
     Raises:
-        ConfigError: transformers is not installed, or has no such class.
+        ConfigError: transformers is not installed, or has no such class of that family.
+        CheckpointError: The folder lacks weights of that class.
     """
     transformers = library("transformers", flag)
-    name = "AutoModel" if kind else read_object(folder / "config.json")["architectures"][0]
     with _quiet():
-        if not hasattr(transformers, name):
-            raise ConfigError(
-                f"{folder}: transformers {transformers.__version__} has no class {name}. Install a version that has it."
-            )
-        model = getattr(transformers, name).from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        if kind:  # no vector is of the pooler, so its weights may be missing
+            return Graph(transformers.AutoModel.from_pretrained(folder, **_LOADING).eval(), kind)
+        model_class = _class_of(transformers, read_object(folder / "config.json"))
+        model, info = model_class.from_pretrained(
+            folder, **_LOADING, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    lost = sorted({*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])})
+    if lost:
+        raise CheckpointError(
+            f"config.json: architectures names {model_class.__name__}, but the weights lack {lost[0]} or have it in "
+            f"another size ({len(lost)} such weights). Name the class of the weights there."
+        )
     return Graph(model.eval(), kind)
+
+
+def _class_of(transformers: Any, config: dict[str, Any]) -> Any:
+    """Return the class of transformers that a config.json names."""
+    name, family = config["architectures"][0], config["model_type"]
+    model_class = getattr(transformers, name, None)
+    if model_class is None:
+        raise ConfigError(
+            f"config.json: architectures names {name}, which transformers {transformers.__version__} does not have. "
+            "Install a version that has it, or correct the name."
+        )
+    is_model = isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)
+    if not is_model or model_class.config_class is None or model_class.config_class.model_type != family:
+        raise ConfigError(
+            f"config.json: architectures names {name}, which is no {family} model of transformers. "
+            "Name the class of the weights there."
+        )
+    return model_class
 
 
 @takes_paths
@@ -130,24 +162,32 @@ def write_onnx(folder: Path, kind: VectorKind | None) -> None:
     """Add the ONNX form to a folder with an exported model; for ``kind`` see `load_graph`.
 
     Raises:
-        ConfigError: A package of the extra ``onnx`` is not installed.
+        ConfigError: A package of the extra ``onnx`` is not installed, or transformers lacks the class of the model.
+        CheckpointError: The folder lacks weights of that class, or torch cannot export it.
     """
     for name in ("onnx", "onnxscript", "onnxruntime"):
         library(name, "--onnx")
     graph = load_graph(folder, kind, flag="--onnx")
     inputs = graph.sample()
     axes = ("batch", "choices", "length") if inputs["input_ids"].dim() == 3 else ("batch", "length")
-    with _quiet(), torch.inference_mode():
-        program = torch.onnx.export(
-            graph,
-            kwargs=inputs,
-            dynamo=True,
-            dynamic_shapes={name: dict(enumerate(axes)) for name in inputs},
-            input_names=list(inputs),
-            output_names=list(graph.output_names),
-            opset_version=OPSET,
-            verbose=False,
-        )
+    try:
+        with _quiet(), torch.inference_mode():
+            program = torch.onnx.export(
+                graph,
+                kwargs=inputs,
+                dynamo=True,
+                dynamic_shapes={name: dict(enumerate(axes)) for name in inputs},
+                input_names=list(inputs),
+                output_names=list(graph.output_names),
+                opset_version=OPSET,
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        raise CheckpointError(
+            f"torch {torch.__version__} cannot export {type(graph.model).__name__} to ONNX "
+            f"({' '.join(str(error).split())[:200]}), so nothing was written. Export without --onnx, or install other "
+            "versions of torch and transformers."
+        ) from None
     assert program is not None
     (folder / ONNX_FILE).parent.mkdir()
     program.save(str(folder / ONNX_FILE))
@@ -157,7 +197,8 @@ def write_onnx(folder: Path, kind: VectorKind | None) -> None:
 def _quiet() -> Iterator[None]:
     """Keep the progress bars, warnings and advice of the libraries off the terminal."""
     transformers = import_module("transformers")
-    level, levels = transformers.logging.get_verbosity(), {name: logging.getLogger(name).level for name in CHATTY}
+    level, has_bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    levels = {name: logging.getLogger(name).level for name in CHATTY}
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     for name in CHATTY:
@@ -168,6 +209,7 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers.logging.set_verbosity(level)
-        transformers.logging.enable_progress_bar()
+        if has_bars:
+            transformers.logging.enable_progress_bar()
         for name, before in levels.items():
             logging.getLogger(name).setLevel(before)

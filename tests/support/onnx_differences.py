@@ -1,18 +1,21 @@
-"""The ONNX form of a model with random weights, compared with transformers' class in onnxruntime."""
+"""The forms of a model with random weights, compared with transformers' class."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import onnxruntime
 
-from megabert.export.check_forms import largest_difference, onnx_run, torch_run
+from megabert.export.check_forms import LENGTHS, check_forms, torch_run
 from megabert.export.forms import Forms
 from megabert.export.onnx_graph import ONNX_FILE, load_graph
 from megabert.export.run_folder import export_again
 from megabert.export.sentence_modules import VectorKind
 
 
-def onnx_difference(source: Path, folder: Path, kind: VectorKind | None, sizes: list[tuple[int, int]]) -> float:
-    """Export a folder once more with its ONNX form, and return its largest difference over batches and lengths."""
+def form_differences(
+    source: Path, folder: Path, kind: VectorKind | None, lengths: Sequence[int] = LENGTHS
+) -> dict[str, float]:
+    """Export a folder once more with its ONNX form; return the largest difference of each form over many batches."""
     export_again(source, folder, Forms(vectors=kind, has_onnx=True))
     graph = load_graph(folder, kind, flag="--check")
     results = torch_run(graph)(graph.sample(3, 9))
@@ -21,4 +24,4 @@ def onnx_difference(source: Path, folder: Path, kind: VectorKind | None, sizes: 
     assert [output.name for output in session.get_outputs()] == list(graph.output_names)
     for given in session.get_inputs():
         assert (given.shape[0], given.shape[-1]) == ("batch", "length")
-    return largest_difference(torch_run(graph), onnx_run(folder), graph, sizes)
+    return {form: difference for form, _, difference in check_forms(folder, kind, lengths=lengths)}
