@@ -24,8 +24,8 @@ HEADS = [parity_heads.Case(case.encoder, case.task_name, positions=512) for case
 def table():
     table = SoakTable(
         "onnx_families",
-        "largest absolute differences to transformers' class in float32, random weights of deviation 0.1, batches of 1, "
-        f"2 and 8, 1 to 512 tokens; ONNX in onnxruntime {onnxruntime.__version__}, float16 on a CPU, transformers "
+        "largest absolute differences to transformers' class in float32, random weights of deviation 0.1, batches of "
+        f"1, 2 and 8, 1 to 512 tokens; ONNX in onnxruntime {onnxruntime.__version__}, float16 on a CPU, transformers "
         f"{transformers.__version__}; bars {', '.join(f'{form} {bar:g}' for form, bar in BARS.items())}; megabert: of "
         f"the hidden states. Not there, because transformers has no class: {', '.join(map('For'.join, NO_CLASS))}",
         f"{'model':<38} {'results':<16} {'megabert':>9} {'ONNX':>9} {'float16':>9}",

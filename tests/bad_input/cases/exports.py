@@ -1,9 +1,16 @@
 """Mistakes in asking for the further forms of an export."""
 
+import re
+
 from bad_input.given import copy, make, remove, set_json, write
 from bad_input.harness import Case
 
-UNKNOWN = set_json("hf/config.json", "architectures", ["BertForPoetry"])
+
+def of_class(name):
+    """Name a class in config.json."""
+    return (set_json("hf/config.json", "architectures", [name]),)
+
+
 VECTORS = "--to out --sentence-transformers mean"
 
 # name, what is done to the material, command, exit code, what the message names
@@ -15,8 +22,19 @@ ROWS = (
     ("a checkpoint of a folder", (), f"hf {VECTORS} --checkpoint 4", 2, "--checkpoint"),
     ("a folder without weights", (remove("hf/model.safetensors"),), f"hf {VECTORS}", 4, "model.safetensors"),
     ("a folder of no class", (set_json("hf/config.json", "architectures", None),), f"hf {VECTORS}", 2, "architectures"),
-    ("a class that transformers lacks", (UNKNOWN,), "hf --to out --onnx", 2, "BertForPoetry"),
-    ("a class that transformers lacks, compared", (UNKNOWN,), "hf --to out --check", 2, "BertForPoetry"),
+    ("a class that transformers lacks", of_class("BertForPoetry"), "hf --to out --onnx", 2, "BertForPoetry"),
+    ("a class that transformers lacks, compared", of_class("BertForPoetry"), "hf --to out --check", 2, "BertForPoetry"),
+    ("a class that is no model", of_class("pipeline"), "hf --to out --onnx", 2, "no bert model"),
+    ("a class of another family", of_class("AlbertForMaskedLM"), "hf --to out --onnx", 2, "no bert model"),
+    ("a class whose head is missing", of_class("BertForTokenClassification"), "hf --to out --onnx", 4, "classifier"),
+    ("a class whose head is missing, compared", of_class("BertForMultipleChoice"), "hf --to out --check", 4, "classif"),
+    (
+        "a class whose head has another size",
+        (set_json("tuned/model/config.json", "id2label", {"0": "long", "1": "short", "2": "none"}),),
+        "tuned/model --to out --onnx",
+        4,
+        "classifier",
+    ),
     ("ONNX of a folder that is not there", (), "nowhere --to out --onnx", 2, "nowhere"),
     ("a file in the place of onnx", (write("out/onnx", "mine"),), "hf --to out --onnx", 2, "onnx"),
     ("a file among ONNX", (write("out/onnx/mine.onnx", "mine"),), "hf --to out --onnx", 2, "onnx/mine.onnx"),
@@ -56,7 +74,7 @@ MERGES = (
 CASES = [
     Case(
         name=f"export: {name}",
-        given=(copy("run" if words.startswith("run") else "hf"), *steps),
+        given=(copy(re.match("run|tuned|hf|", words)[0] or "hf"), *steps),
         command=f"megabert export {words}",
         code=code,
         says=(says,),

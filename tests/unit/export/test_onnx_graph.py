@@ -73,6 +73,16 @@ def test_a_graph_that_differs_is_not_published(modernbert, monkeypatch, tmp_path
     assert not (tmp_path / "out").exists()
 
 
+def test_a_graph_that_torch_cannot_export_is_refused(modernbert, monkeypatch, tmp_path):
+    def fail(*_, **__):
+        raise torch.onnx.OnnxExporterError("no such operator\nstack: ...")
+
+    monkeypatch.setattr("torch.onnx.export", fail)
+    with pytest.raises(CheckpointError, match=r"cannot export ModernBertModel to ONNX \(no such operator stack"):
+        export_again(modernbert[0], tmp_path / "out", Forms(vectors="mean", has_onnx=True))
+    assert not (tmp_path / "out").exists()
+
+
 FORWARD = Graph.forward
 
 
@@ -83,6 +93,43 @@ def test_results_that_are_not_finite_differ(modernbert, monkeypatch):
     monkeypatch.setattr(onnx_graph.Graph, "forward", with_nan)
     with pytest.raises(CheckpointError, match="nan"):
         require_equal_onnx(modernbert[0], "mean")
+
+
+def test_an_empty_row_gives_a_vector_of_zeros(modernbert):
+    graph = onnx_graph.load_graph(modernbert[0], "mean", flag="--check")
+    inputs = graph.sample(2, 5)
+    inputs["attention_mask"][1] = 0
+    for run in (check_forms.torch_run(graph), check_forms.onnx_run(modernbert[0])):
+        vectors = run(inputs)[graph.output_names.index("sentence_embedding")]
+        assert np.isfinite(vectors).all()
+        assert not vectors[1].any()
+
+
+def test_results_of_tokens_are_told_from_the_others(tmp_path):
+    parity_heads.write_random_model(parity_heads.Case("bert", "classification"), tmp_path)
+    graph = onnx_graph.load_graph(tmp_path / "ours", None, flag="--check")
+    assert (graph.output_names, graph.are_of_tokens) == (("logits",), [False])
+    graph = onnx_graph.load_graph(tmp_path / "ours", "cls", flag="--check")
+    assert graph.are_of_tokens == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"architectures": ["BertForPoetry"]}, ConfigError, "BertForPoetry, which transformers .* does not have"),
+        ({"architectures": ["pipeline"]}, ConfigError, "pipeline, which is no bert model"),
+        ({"architectures": ["BertConfig"]}, ConfigError, "BertConfig, which is no bert model"),
+        ({"architectures": ["GPT2Model"]}, ConfigError, "GPT2Model, which is no bert model"),
+        ({"architectures": ["BertForQuestionAnswering"]}, CheckpointError, "lack qa_outputs.bias .*2 such weights"),
+        ({"id2label": {"0": "a", "1": "b"}}, CheckpointError, "lack classifier.bias or have it in another size"),
+    ],
+)
+def test_a_class_that_the_weights_do_not_fit_is_refused(tmp_path, changes, error, says):
+    parity_heads.write_random_model(parity_heads.Case("bert", "classification"), tmp_path)
+    config = tmp_path / "ours/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    with pytest.raises(error, match=says):
+        onnx_graph.load_graph(tmp_path / "ours", None, flag="--onnx")
 
 
 def test_a_missing_package_is_named_with_its_extra():
@@ -100,6 +147,8 @@ def test_a_sample_has_padding_and_ids_of_the_vocabulary(modernbert):
         assert inputs["input_ids"].shape == (batch, length)
         assert kept[0] == length
         assert (kept >= 1).all()
+        is_padding = inputs["input_ids"] == graph.model.config.pad_token_id
+        assert torch.equal(is_padding, inputs["attention_mask"] == 0)
         assert length < 3 or batch == 1 or (kept[1:] < length).all()
         assert 0 <= inputs["input_ids"].min() <= inputs["input_ids"].max() < parity_models.VOCABULARY
         assert np.array_equal(inputs["input_ids"], graph.sample(batch, length)["input_ids"])
