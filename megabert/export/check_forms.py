@@ -32,7 +32,7 @@ def check_forms(
     Args:
         folder: The exported folder.
         kind: Vectors that it gives, if any.
-        lengths: Tokens of the longest text of a batch; what is above the model's longest text is cut to it.
+        lengths: Tokens of the longest text of a batch; larger numbers are cut to the longest text of the model.
 
     Returns:
         For each form its name, the results that were compared, and their largest absolute difference; infinite or NaN
