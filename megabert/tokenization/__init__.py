@@ -2,7 +2,7 @@
 
 from megabert.tokenization.backend import Pieces, SpecialIds
 from megabert.tokenization.composition import compose, has_hangul
-from megabert.tokenization.huggingface import load_tokenizer, save_huggingface
+from megabert.tokenization.huggingface import load_tokenizer, save_huggingface, word_level_tokenizer
 from megabert.tokenization.tokenizer import Tokenizer
 from megabert.tokenization.training import (
     DEFAULT_VOCAB_SIZE,

@@ -135,6 +135,14 @@ UNIGRAM = Kind(
     is_usual=lambda backend: True,
     identity=("vocab", "unk_id", "byte_fallback"),
 )
+WORD_LEVEL = Kind(
+    name="word_level",
+    model=models.WordLevel,
+    names=SpecialNames(),
+    continues_word=lambda piece: False,
+    is_usual=lambda backend: backend.normalizer is None,
+    identity=("unk_token",),
+)
 
 
 def kind_of(backend: tokenizers.Tokenizer, where: str) -> Kind:
@@ -144,12 +152,13 @@ def kind_of(backend: tokenizers.Tokenizer, where: str) -> Kind:
         DataError: The tokenizer is of another kind, or of a variant that BERT and its relatives do not use.
     """
     model = backend.model
-    for kind in (WORDPIECE, BYTE_BPE, UNIGRAM):
+    for kind in (WORDPIECE, BYTE_BPE, UNIGRAM, WORD_LEVEL):
         if isinstance(model, kind.model) and kind.is_usual(backend):
             return kind
     raise DataError(
         f"{where}: the model is {type(model).__name__}, or in a form that BERT and its relatives do not use; supported "
-        f"are WordPiece with {CONTINUATION!r}, byte-level BPE and Unigram. Give the tokenizer of such a model."
+        f"are WordPiece with {CONTINUATION!r}, byte-level BPE, Unigram and WordLevel without a normalizer. Give the "
+        "tokenizer of such a model."
     )
 
 
@@ -272,6 +281,31 @@ def build_backend(
     backend.normalizer = build_normalizer(options)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    return _with_template(backend, vocabulary, names)
+
+
+def build_word_level(symbols: Sequence[str], names: SpecialNames) -> tokenizers.Tokenizer:
+    """Assemble a tokenizer that looks symbols up in a table; in a text they are separated by white space.
+
+    If each symbol but the special ones is one character, every character of a text is a symbol.
+
+    Args:
+        symbols: Symbols in the order of their ids, the special ones among them.
+        names: Spelling of the special pieces.
+    """
+    vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=names.unk))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if all(len(symbol) == 1 for symbol in symbols if symbol not in names):
+        characters = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, characters])
+    return _with_template(backend, vocabulary, names)
+
+
+def _with_template(
+    backend: tokenizers.Tokenizer, vocabulary: Mapping[str, int], names: SpecialNames
+) -> tokenizers.Tokenizer:
+    """Register the special pieces, and write ``[CLS] A [SEP] B [SEP]`` around texts, as BERT does."""
     mark_special(backend, names)
     backend.post_processor = processors.TemplateProcessing(
         single=f"{names.cls}:0 $A:0 {names.sep}:0",
@@ -279,6 +313,18 @@ def build_backend(
         special_tokens=[(name, vocabulary[name]) for name in (names.cls, names.sep)],
     )
     return backend
+
+
+def without_spelling(backend: tokenizers.Tokenizer, names: SpecialNames) -> tokenizers.Tokenizer:
+    """Return a copy of a word-level tokenizer in which no text can spell a special piece, except the unknown one.
+
+    Its table holds the special pieces like all others, and would find a word such as ``[MASK]``.
+    """
+    state = json.loads(backend.to_str())
+    hidden = {name: f" {name}" for name in names if name != names.unk}  # with a space, which no word has
+    state["model"]["vocab"] = {hidden.get(piece, piece): index for piece, index in state["model"]["vocab"].items()}
+    state["added_tokens"], state["post_processor"] = [], None
+    return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 def build_byte_bpe(

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from megabert.tokenization.backend import (
     build_backend,
     build_byte_bpe,
     build_normalizer,
+    build_word_level,
     find_special_ids,
     kind_of,
     options_of,
@@ -116,6 +117,17 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         else download_remedy(folder) or "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
     )
     raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
+
+
+def word_level_tokenizer(symbols: Sequence[str], names: SpecialNames, *, where: str) -> Tokenizer:
+    """Return a tokenizer that looks symbols up in a table.
+
+    Args:
+        symbols: Symbols in the order of their ids, the special ones among them.
+        names: Spelling of the special pieces.
+        where: The file that they come from, for messages.
+    """
+    return Tokenizer(build_word_level(symbols, names), names=names, where=where)
 
 
 def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_length: int = 512) -> None:

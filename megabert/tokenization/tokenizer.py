@@ -17,6 +17,7 @@ from megabert.errors import DataError
 from megabert.tokenization.backend import (
     BYTE_BPE,
     CONTINUATION,
+    WORD_LEVEL,
     WORDPIECE,
     SpecialIds,
     SpecialNames,
@@ -29,6 +30,7 @@ from megabert.tokenization.backend import (
     panics_as_errors,
     split_spans,
     with_ordinary_added,
+    without_spelling,
 )
 from megabert.tokenization.characters import character_kinds
 
@@ -60,7 +62,7 @@ class Tokenizer:
         """Wrap a `tokenizers` object; it is copied.
 
         Args:
-            backend: WordPiece, byte-level BPE or Unigram.
+            backend: WordPiece, byte-level BPE, Unigram or WordLevel.
             names: How the special pieces are written; by default as is usual for the kind.
             where: The file or folder that it came from, for messages.
             reads_spare: Whether a spare piece that a text spells out is taken as that piece.
@@ -83,6 +85,8 @@ class Tokenizer:
         self._spare_ids = find_spare_ids(self._backend)
         self._reads_spare = reads_spare and bool(self._spare_ids)
         self._encoder = with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
+        if self.kind is WORD_LEVEL:
+            self._encoder = without_spelling(self._backend, self.names)
         self._encoder.encode_special_tokens = True
         if self.kind.decoder is not None:
             self._backend.decoder = self.kind.decoder

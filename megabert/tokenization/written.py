@@ -8,6 +8,7 @@ from megabert.tokenization.backend import (
     CONTINUATION,
     SPACE_BYTE,
     SPACE_MARK,
+    WORD_LEVEL,
     WORDPIECE,
     Kind,
     byte_characters,
@@ -34,6 +35,8 @@ _BYTES = {character: byte for byte, character in enumerate(byte_characters())}
 
 
 def _written(kind: Kind, piece: str) -> WrittenPiece:
+    if kind is WORD_LEVEL:
+        return WrittenPiece(piece.encode(), begins_word=True)
     if kind is WORDPIECE:
         text = piece.removeprefix(CONTINUATION)
         return WrittenPiece(text.encode(), begins_word=text == piece)

@@ -111,7 +111,8 @@ def test_damaged_files_are_named(cased, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"tokenizer\.json: damaged or edited \(Invalid JSON"):
         load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}}')
+    model = {"type": "WordLevel", "vocab": {}, "unk_token": "?"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "normalizer": {"type": "Lowercase"}}))
     with pytest.raises(DataError, match=r"the model is WordLevel"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
