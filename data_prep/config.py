@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from data_prep.ids_config import require_usable_ids
 from data_prep.languages import require_language
 from megabert.config.fields import STRICT
 from megabert.config.needs import Need, Needs
@@ -19,6 +20,7 @@ LEAST_PIECES: dict[Pieces, int] = {"wordpiece": 64, "byte_bpe": 261}
 """Pieces of a vocabulary at least, beside the spare ones; byte-level BPE has 256 bytes and 5 special pieces."""
 MAX_DOCUMENT = 2**25
 """More tokens than a document can have: a larger one than 32 MiB is left out."""
+Id = Annotated[int, Field(ge=0, lt=2_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Language = Annotated[str, AfterValidator(require_language)]
 
@@ -31,13 +33,16 @@ class SourceConfig:
     """Path, glob or URL of the files. Every match is read."""
     name: str | None = None
     """Name of the source in counts; by default the glob."""
-    format: Literal["auto", "text", "book", "jsonl", "parquet", "arrow", "wikipedia"] = "auto"
+    format: Literal["auto", "text", "book", "jsonl", "parquet", "arrow", "wikipedia", "ids"] = "auto"
     """Format of the files: text (documents separated by blank lines), book (one document a file), jsonl (one JSON
-    object a line), parquet, arrow, wikipedia (a dump), or auto, which tells it by the file name."""
+    object a line), parquet, arrow, wikipedia (a dump), ids (lists of ids instead of text, in JSON Lines, Parquet, Arrow
+    or numpy's arrays), or auto, which tells it by the file name."""
     encoding: str = "utf-8"
     """Encoding of the text, which is decoded strictly: a byte that does not fit is an error."""
-    field: str = "text"
-    """Key or column that holds the text, in JSON Lines, Parquet and Arrow."""
+    field: str | None = None
+    """Key or column that holds the text, or the ids, in JSON Lines, Parquet and Arrow: by default text or input_ids."""
+    second_field: str | None = None
+    """Format ids: key or column that holds the ids of B, for pairs of two lists."""
     weight: float = Field(1.0, gt=0, le=1000)
     """How often each training document is used: 2 twice, 0.5 every other one, chosen by a hash of its text."""
 
@@ -45,6 +50,11 @@ class SourceConfig:
     def title(self) -> str:
         """Name of the source in counts."""
         return self.name or self.input
+
+    @property
+    def key(self) -> str:
+        """Key or column that is read."""
+        return self.field or ("input_ids" if self.format == "ids" else "text")
 
 
 CleaningRule = Literal[
@@ -183,10 +193,15 @@ class BuildConfig:
     """Language of the text for the sentence splitter: an ISO 639-1 code, or the code of a Wikipedia."""
     tokenizer: str | None = None
     """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
+    symbols: str | None = None
+    """Format ids: file with the vocabulary, a symbol per line; the first line is id 0."""
+    special_ids: tuple[Id, Id, Id, Id, Id] | None = None
+    """Format ids: ids of padding, of unknown symbols, of [CLS], [SEP] and [MASK], in this order; by default the lines
+    of symbols that spell them as BERT or RoBERTa do. Without symbols, vocab_size says how many ids there are."""
     pieces: Pieces = "wordpiece"
     """Kind of vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
-    vocab_size: int = Field(30_522, ge=64, le=2_000_000)
-    """Pieces of the vocabulary to train, special and spare ones counted."""
+    vocab_size: int = Field(30_522, ge=6, le=2_000_000)
+    """Pieces of the vocabulary to train, special and spare ones counted, 64 at least. Format ids: number of ids."""
     spare_pieces: int = Field(0, ge=0, le=2_000_000)
     """Pieces of the vocabulary to train that no text is cut into, named [unused0] and on: free for markers in a later
     fine-tuning. Their ids begin at 5."""
@@ -261,16 +276,22 @@ class BuildConfig:
         return self
 
     @model_validator(mode="after")
-    def _sources_differ(self) -> "BuildConfig":
+    def _sources_are_usable(self) -> "BuildConfig":
+        require_usable_ids(self)
         first: dict[tuple[str, str], int] = {}
         for index, source in enumerate(self.sources):
-            earlier = first.setdefault((source.input, source.field), index)
+            earlier = first.setdefault((source.input, source.key), index)
             if earlier != index:
                 raise ValueError(
                     f"sources.{index}: input={source.input!r} is already the input of sources.{earlier}. Name it once; "
                     "weight says how often its documents are used"
                 )
         return self
+
+    @property
+    def holds_ids(self) -> bool:
+        """Whether the sources are lists of ids, and not text."""
+        return self.sources[0].format == "ids"
 
     @property
     def chunk_bytes(self) -> int:

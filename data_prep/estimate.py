@@ -211,7 +211,7 @@ def _near_duplicates_stage(
 
 def _vocabulary_stage(config: BuildConfig, texts: int, text_bytes: int) -> Stage:
     """Return the step that counts words and trains, if no tokenizer is given."""
-    if config.tokenizer:
+    if config.tokenizer or config.holds_ids:
         return Stage("vocabulary", 1, 1, 1, 0, 0)
     # Each unit that counts writes the words and the documents that it held out, which the one that trains reads.
     counting, seconds = counting_units(texts), VOCABULARY_S * min(1.0, text_bytes / VOCABULARY_BYTES)

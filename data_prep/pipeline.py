@@ -43,19 +43,21 @@ from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
 from data_prep.steps.step1_extract import extract_documents
+from data_prep.steps.step1_ids import read_ids
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokens import split_documents_again, tokenize_documents
 from data_prep.steps.step4_chunks import merge_chunks
 from data_prep.steps.step5_documents import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
 from data_prep.text_sample import sample_text
+from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.config.loading import to_dict
 from megabert.errors import DataError
 from megabert.files import atomic_write, read_small
 from megabert.path_arguments import takes_paths
 from megabert.shards import Manifest
 
-INTERMEDIATE = ("near", "paragraphs", "extract", "words", "tokens", "chunks", "before")
+INTERMEDIATE = ("near", "paragraphs", "extract", "ids", "words", "tokens", "chunks", "before")
 """Folders below ``work`` that are not needed when the documents are made."""
 Number = Annotated[int, Field(ge=1, le=1 << 24)]
 """A count that is no damage: so many buckets hold 80 million million tokens."""
@@ -109,7 +111,9 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
     """
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
-    if config.tokenizer is not None:
+    if config.holds_ids:
+        tokenizer_of_ids(config)
+    elif config.tokenizer is not None:
         tokenizer_of(Path(config.tokenizer))  # an unfit one is refused before anything is written
     if needs_space and not (output / STATE_NAME).exists():
         needed = estimate(config, files, executor.workers, sample=sample_text(config, files))
@@ -176,6 +180,8 @@ def _make_documents(build: Build, files: list[InputFile], before: str) -> Docume
 
 def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, DocumentPlan]:
     """Run steps 1 to 3; return their files, and a plan that still lacks steps 4 and 5."""
+    if build.config.holds_ids:
+        return _split_ids(build, files)
     # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
@@ -185,6 +191,17 @@ def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, D
     report = train_or_copy_vocabulary(build, texts, extracted["characters"])
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
     chunks, tokenized = tokenize_documents(build, texts, split)
+    return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
+
+
+def _split_ids(build: Build, files: list[InputFile]) -> tuple[TokenFiles, DocumentPlan]:
+    """Run steps 2, 1 and 3 for an input of ids, which are checked against the vocabulary while they are read."""
+    report = train_or_copy_vocabulary(build, (), 0)
+    documents, extracted = read_ids(build, files)
+    require_documents(build.config, extracted)
+    schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size)
+    split = first_trained(build.config, _documents(extracted), [(path, schema) for path in documents], build.executor)
+    chunks, tokenized = tokenize_documents(build, documents, split)
     return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
 
 

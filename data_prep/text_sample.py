@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar, get_args
 
@@ -11,14 +13,16 @@ from numpy.typing import NDArray
 
 from data_prep.clean.cleaner import Cleaner
 from data_prep.config import BuildConfig, CleaningRule
-from data_prep.documents.document_set import hash_text, tokenizer_of
+from data_prep.documents.document_set import hash_bytes, hash_text, tokenizer_of
 from data_prep.documents.held_out import needed, require_enough
 from data_prep.execution.problems import Problems
+from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.extract.sentences import split_sentences
 from data_prep.steps.step1_extract import READERS, DocumentReader, ExtractTask
-from megabert.errors import MegabertError
+from data_prep.vocabulary.symbols import tokenizer_of_ids
+from megabert.errors import ConfigError, MegabertError
 from megabert.tokenization import DEFAULT_VOCAB_SIZE
 
 OF_ALL_DOCUMENTS = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
@@ -46,6 +50,8 @@ class TextSample:
     """UTF-8 bytes of each."""
     document_tokens: NDArray[np.float64]
     """Tokens of each, about."""
+    holds_ids: bool = False
+    """Whether they are lists of ids. Their bytes are the ones in the file."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -102,6 +108,8 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
         config: Says how documents are read and cleaned, and gives the tokenizer or the size of the vocabulary.
         files: The input.
     """
+    if config.holds_ids:
+        return _sample_ids(config, files)
     tokenizer = tokenizer_of(Path(config.tokenizer)) if config.tokenizer else None
     sizes: list[int] = []
     tokens: list[float] = []
@@ -119,6 +127,22 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
     return TextSample(document_bytes=np.array(sizes, float), document_tokens=np.array(tokens, float))
 
 
+def _sample_ids(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
+    """Look at the first lists of some places; the bytes of each are the ones that it takes in its file, about."""
+    checker, sizes, tokens = IdChecker(tokenizer_of_ids(config)), [0.0], [0.0]
+    with suppress(MegabertError):  # the build will name what cannot be read, with what helps
+        for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
+            for sides in islice(id_documents(chunk, checker, Problems(is_strict=False)), DOCUMENTS_PER_LOOK):
+                ids = np.concatenate(sides)
+                # JSON writes a digit or more, a comma and, usually, a space.
+                digits = float(np.log10(ids.clip(min=1)).astype(int).sum()) + 3 * len(ids)
+                sizes.append(digits if chunk.file.format == "jsonl" else float(ids.nbytes))
+                tokens.append(len(ids))
+    if not sum(tokens):
+        return english(config)
+    return TextSample(document_bytes=np.array(sizes[1:]), document_tokens=np.array(tokens[1:]), holds_ids=True)
+
+
 def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
     """Try each cleaning rule alone on the documents of some places, spread over the input; nothing is written.
 
@@ -127,8 +151,14 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
         files: The input.
 
     Raises:
+        ConfigError: The input is ids, which no rule reads.
         DataError: A file cannot be read at all; documents that cannot be are left out.
     """
+    if config.holds_ids:
+        raise ConfigError(
+            "stats --dry-run tries rules that read text, and format ids has none. `megabert-data build --dry-run` "
+            "looks at ids; duplicate_documents, the one rule that they can have, is counted by a build."
+        )
     rules = [rule for rule in get_args(CleaningRule) if rule not in OF_ALL_DOCUMENTS]
     if not config.clean.languages:
         rules.remove("language")
@@ -175,6 +205,17 @@ def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:
     """
     different, several = set[int](), set[int]()
     wanted = needed(config) * (2 if config.validation_share else 1)
+    if config.holds_ids:
+        checker, problems = IdChecker(tokenizer_of_ids(config)), Problems(is_strict=config.max_bad_share == 0)
+        for part, chunk in enumerate(chunks):
+            for number, sides in enumerate(id_documents(chunk, checker, problems)):
+                if any(map(len, sides)):
+                    name = hash_bytes(np.concatenate(sides).astype(np.int64).tobytes())
+                    different.add(name if config.validation_share else hash((part, number)))
+                if len(different) == wanted:
+                    return
+        require_enough(config, len(different), len(different))
+        return
     readers = (DocumentReader(ExtractTask(chunk, number, config, Path())) for number, chunk in enumerate(chunks))
     texts = (paragraphs for reader in readers for paragraphs in reader.documents() if paragraphs)
     for number, paragraphs in enumerate(texts):

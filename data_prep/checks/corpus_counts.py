@@ -9,7 +9,7 @@ from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.records import Counts
 from megabert.errors import DataError
 
-UNREADABLE = ("undecodable_documents", "bad_lines", "unparsable_pages", "cut_files", "damaged_files")
+UNREADABLE = ("undecodable_documents", "bad_lines", "bad_ids", "unparsable_pages", "cut_files", "damaged_files")
 """Problems that ``max_bad_share`` bounds; documents above the size limit are counted only."""
 LOST_ENDS = ("cut_files", "damaged_files", "cut_pages")
 """Problems that hide how much was lost. A page that is cut in a file which is whole otherwise is warned of: extracts of

@@ -129,7 +129,14 @@ def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None)
         short_seq_prob = config.get("short_seq_prob", 0.1)
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))
-    how = PairOptions(metadata=metadata, short_seq_prob=short_seq_prob, pass_number=0, min_tokens=min_tokens)
+        holds_ids = any(source["format"] == "ids" for source in config.get("sources", ()))
+    how = PairOptions(
+        metadata=metadata,
+        short_seq_prob=short_seq_prob,
+        pass_number=0,
+        min_tokens=min_tokens,
+        cuts_sentences=holds_ids,
+    )
     return [
         ShardTask(folder, entry, replace(how, pass_number=entry.pass_number), documents) for entry in manifest.shards
     ]

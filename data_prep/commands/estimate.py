@@ -16,6 +16,7 @@ from data_prep.extract.inputs import find_files
 from data_prep.rates import measured_rates
 from data_prep.text_sample import sample_text
 from megabert.command_line.program import Parser, positive
+from megabert.errors import ConfigError
 from megabert.text_tables import render_table
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -26,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
     add_source_arguments(parser)
     text = "bytes of text, uncompressed, in place of --input: 500GB, 10TB"
     parser.add_argument("--input-bytes", type=_size, metavar="SIZE", help=text)
-    parser.add_rule("--input-bytes", excludes=["--input", *(f"--{name}" for name in SOURCE_FIELDS)])
+    parser.add_rule("--input-bytes", excludes=["--input", *(f"--{name}".replace("_", "-") for name in SOURCE_FIELDS)])
     parser.add_argument("--ranks", type=positive, default=1, metavar="N", help="processes or MPI ranks, a core each")
     text = "folder of the build; refused where its disk is too small"
     parser.add_argument("--output", type=Path, metavar="DIR", help=text)
@@ -50,6 +51,11 @@ def run(options: Namespace) -> int:
     if options.input_bytes:
         options.input = ["(planned)"]
     config = make_config(options)
+    if options.measure and config.holds_ids:
+        raise ConfigError(
+            "--measure times a build from text, most of whose work ids do without. Leave it out: the times that are "
+            "shown then are of text of as many bytes, and too long for ids."
+        )
     files = options.input_bytes or find_files(config.sources)
     rates = measured_rates(config) if options.measure else None
     sample = None if isinstance(files, int) else sample_text(config, files)
@@ -86,8 +92,9 @@ def _kind(plan: BuildEstimate) -> str:
     sample = plan.sample
     if len(sample.document_bytes) == 1:
         return f"text, taken to be English ({sample.bytes_per_token:.2f} bytes per token)"
+    kind = "ids" if sample.holds_ids else "text"
     looked_at = f"{len(sample.document_bytes):,} documents that were looked at"
-    return f"text ({sample.bytes_per_token:.2f} bytes per token in {looked_at})"
+    return f"{kind} ({sample.bytes_per_token:.2f} bytes per token in {looked_at})"
 
 
 def _duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
 from data_prep.execution.executors import available_cores
+from data_prep.ids_config import TEXT_NEEDS
 from megabert.command_line.program import Parser, positive
 from megabert.config import loading
 from megabert.config.fields import field_table
@@ -12,7 +13,7 @@ from megabert.config.needs import refuse_idle
 from megabert.errors import ConfigError
 
 MAX_WORKERS = 4096
-SOURCE_FIELDS = ("format", "encoding", "field")
+SOURCE_FIELDS = ("format", "encoding", "field", "second_field")
 """Fields of a source that are also flags for all ``--input``."""
 
 
@@ -22,13 +23,13 @@ def add_source_arguments(parser: Parser) -> None:
     for row in field_table(SourceConfig):
         if row.path in SOURCE_FIELDS:
             text = f"{row.about.rstrip('.')}; for all --input (default: {row.default})"
-            parser.add_argument(f"--{row.path}", choices=row.choices or None, help=text)
+            parser.add_argument(f"--{row.path}".replace("_", "-"), choices=row.choices or None, help=text)
     rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
     text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
     parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
     parser.add_rule("--clean", excludes=["--clean.rules"])
     for name in SOURCE_FIELDS:  # sources of a file have their own
-        parser.add_rule(f"--{name}", needs=["--input"])
+        parser.add_rule(f"--{name}".replace("_", "-"), needs=["--input"])
     recipes = ", ".join(loading.shipped_names("recipe"))
     text = f"build what this recipe of megabert pretrain is meant for: {recipes}, or a file; flags override it"
     parser.add_argument("--for", dest="recipe", metavar="RECIPE", help=text)
@@ -68,5 +69,6 @@ def make_config(options: Namespace) -> BuildConfig:
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
     of_recipe = loading.build_fields(loading.load_run_config(options.recipe)) if options.recipe else {}
     config = loading.merge_layers(BuildConfig, of_recipe, *options.config, sources, fields)
-    refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), BUILD_NEEDS)
+    for needs in (BUILD_NEEDS, TEXT_NEEDS):
+        refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), needs)
     return config

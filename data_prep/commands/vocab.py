@@ -21,7 +21,7 @@ from data_prep.steps.step2_vocabulary import vocabulary_options
 from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import train_vocabulary
 from megabert.command_line.program import Parser
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 from megabert.tokenization import save_huggingface
 from megabert.whole_folders import publish_folder
 
@@ -43,6 +43,11 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Train, measure, save, print the report."""
     config = make_config(options)
+    if config.holds_ids:
+        raise ConfigError(
+            "vocab trains a vocabulary on text, and format ids has its own already. `megabert-data build` takes it: a "
+            "table (--symbols), a tokenizer (--tokenizer), or --vocab-size with --special-ids."
+        )
     if options.output.exists() and any(options.output.iterdir()):
         raise DataError(f"{options.output}: is not empty. Give --output a new folder.")
     files = find_files(config.sources)

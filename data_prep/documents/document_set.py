@@ -44,7 +44,12 @@ SPLITS: tuple[Literal["train", "validation"], ...] = ("train", "validation")
 
 def hash_text(text: str) -> int:
     """Return 64 bits of the BLAKE2b hash of a text."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return hash_bytes(text.encode())
+
+
+def hash_bytes(content: bytes) -> int:
+    """Return 64 bits of the BLAKE2b hash of some bytes."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def hash_range(number: int, ranges: int) -> tuple[int, int]:

@@ -25,10 +25,10 @@ class Part(IntEnum):
 
 
 _SETTINGS = {
-    Part.TEXT: "sources.input sources.name sources.format sources.encoding sources.field clean max_bad_share language "
-    "chunk_mib",
+    Part.TEXT: "sources.input sources.name sources.format sources.encoding sources.field sources.second_field clean "
+    "max_bad_share language chunk_mib",
     # A vocabulary holds out documents of its own (5%, by another hash), so no share of the documents changes it.
-    Part.VOCABULARY: "tokenizer pieces vocab_size spare_pieces uncased",
+    Part.VOCABULARY: "tokenizer symbols special_ids pieces vocab_size spare_pieces uncased",
     # The objective says how many documents each split needs; documents below min_tokens are counted.
     Part.DOCUMENTS: "sources.weight validation_share objective min_tokens buckets",
     Part.INSTANCES: "lengths pairing masking mask_unit dupe_factor short_seq_prob masked_lm_prob "
@@ -52,6 +52,7 @@ STEPS = {
     "near": Step(Part.TEXT, "work/near"),
     "words": Step(Part.VOCABULARY, "work/words"),
     "tokenizer": Step(Part.VOCABULARY, "tokenizer"),
+    "ids": Step(Part.VOCABULARY, "work/ids"),
     "tokens": Step(Part.DOCUMENTS, "work/tokens"),
     "chunks": Step(Part.DOCUMENTS, "work/chunks"),
     "documents": Step(Part.DOCUMENTS, "documents"),

@@ -23,7 +23,7 @@ def part_sizes(file: InputFile) -> list[int]:
     Raises:
         DataError: The file is missing or damaged.
     """
-    with _source(file) as source:
+    with source_of(file) as source:
         if file.format == "parquet":
             metadata = pq.ParquetFile(source).metadata
             return [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
@@ -45,7 +45,7 @@ def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[in
         DataError: The file is damaged, or has no such column of strings.
     """
     row = 0
-    with _source(chunk.file) as source:
+    with source_of(chunk.file) as source:
         for column in _columns(chunk.file, source, chunk.start, chunk.end, problems):
             # One text after the other becomes a Python string: a table may repeat a long one in every row.
             for text, size in zip(column, _sizes(column), strict=True):
@@ -64,7 +64,7 @@ def _sizes(column: pa.Array) -> list[int | None]:
 
 
 @contextmanager
-def _source(file: InputFile) -> Iterator[Any]:
+def source_of(file: InputFile) -> Iterator[Any]:
     """Hold a local file, mapped, or a remote one, opened; whatever is wrong in it is an error that names it."""
     try:
         if not is_url(file.path):
@@ -82,9 +82,7 @@ def _source(file: InputFile) -> Iterator[Any]:
 
 def _columns(file: InputFile, source: Any, start: int, end: int, problems: Problems) -> Iterator[pa.Array]:
     """Yield the column that holds the text, batch by batch, each fully checked before it is used."""
-    is_parquet = file.format == "parquet"
-    part = source, start, end
-    for batch in _row_groups(file, *part, problems) if is_parquet else _record_batches(file, *part):
+    for batch in column_batches(file, source, start, end, problems, [file.field]):
         column = batch.column(0)
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
@@ -96,40 +94,63 @@ def _columns(file: InputFile, source: Any, start: int, end: int, problems: Probl
         yield column
 
 
-def _row_groups(file: InputFile, source: Any, start: int, end: int, problems: Problems) -> Iterator[pa.RecordBatch]:
+def column_batches(
+    file: InputFile, source: Any, start: int, end: int, problems: Problems, fields: list[str]
+) -> Iterable[pa.RecordBatch]:
+    """Yield some columns of a part of a file, batch by batch, not checked.
+
+    Args:
+        file: The file.
+        source: Its `source_of`.
+        start: First row group or record batch.
+        end: The one after the last.
+        problems: Counts row groups that are too large to be read.
+        fields: The columns.
+    """
+    if file.format == "parquet":
+        return _row_groups(file, source, start, end, problems, fields)
+    return _record_batches(file, source, start, end, fields)
+
+
+def _row_groups(
+    file: InputFile, source: Any, start: int, end: int, problems: Problems, fields: list[str]
+) -> Iterator[pa.RecordBatch]:
     table = pq.ParquetFile(source)
     names = table.schema_arrow.names
-    _require_field(file, names)
+    _require_fields(file, names, fields)
     for number in range(start, end):
         group = table.metadata.row_group(number)
         columns = map(group.column, range(group.num_columns))
-        size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == file.field)
+        # A list column's path goes on: ids.list.element.
+        paths = tuple(f"{field}." for field in fields)
+        size = sum(one.total_uncompressed_size for one in columns if f"{one.path_in_schema}.".startswith(paths))
         # A page is decompressed as a whole, so cells that are known to be too long have to be left out unread.
         if size > MAX_DOCUMENT_BYTES * max(1, group.num_rows):
             problems.oversized(file.path, f"in row group {number} ({group.num_rows} rows, {size >> 20} MiB of text)")
         else:
-            yield from table.iter_batches(ROWS_PER_BATCH, row_groups=[number], columns=[file.field], use_threads=False)
+            yield from table.iter_batches(ROWS_PER_BATCH, row_groups=[number], columns=fields, use_threads=False)
 
 
-def _record_batches(file: InputFile, source: Any, start: int, end: int) -> Iterable[pa.RecordBatch]:
+def _record_batches(file: InputFile, source: Any, start: int, end: int, fields: list[str]) -> Iterable[pa.RecordBatch]:
     try:
         names = pa.ipc.open_file(source).schema.names
         is_stream = False
     except pa.ArrowInvalid:  # a stream has no footer, by which a file is recognized
         source.seek(0)
         names, is_stream = pa.ipc.open_stream(source).schema.names, True
-    _require_field(file, names)
+    _require_fields(file, names, fields)
     # The other columns are not read: they may be large.
-    options = pa.ipc.IpcReadOptions(included_fields=[names.index(file.field)], use_threads=False)
+    options = pa.ipc.IpcReadOptions(included_fields=sorted(map(names.index, fields)), use_threads=False)
     source.seek(0)
     if is_stream:
         return pa.ipc.open_stream(source, options=options)
     return map(pa.ipc.open_file(source, options=options).get_batch, range(start, end))
 
 
-def _require_field(file: InputFile, names: list[str]) -> None:
-    if file.field not in names:
-        shown = ", ".join(names[:8]) or "none"
-        raise DataError(f"{file.path}: has no column {file.field!r} (columns: {shown}). Choose one with --field.")
-    if names.count(file.field) > 1:
-        raise DataError(f"{file.path}: has two columns {file.field!r}. Rename one, and choose with --field.")
+def _require_fields(file: InputFile, names: list[str], fields: list[str]) -> None:
+    for field in fields:
+        if field not in names:
+            shown = ", ".join(names[:8]) or "none"
+            raise DataError(f"{file.path}: has no column {field!r} (columns: {shown}). Choose one with --field.")
+        if names.count(field) > 1:
+            raise DataError(f"{file.path}: has two columns {field!r}. Rename one, and choose with --field.")

@@ -34,6 +34,7 @@ OTHER_KINDS = {
     "HTML": ((".html", ".htm", ".xhtml"), _PANDOC.replace("-t plain", "-f html -t plain")),
     "an archive": ((".zip", ".tar", ".tgz", ".7z", ".rar"), _UNPACK),
     "a spreadsheet": ((".xlsx", ".xls", ".ods"), "Save its table as CSV. " + _TO_COLUMNS),
+    "an array of numpy": ((".npy",), "Say --format ids if it holds ids of pieces"),
     "JSON": (
         (".json",),
         "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list",
@@ -86,7 +87,11 @@ def refuse_other_kinds(files: Sequence[InputFile]) -> None:
     remote = 0
     for file in files:
         remote += is_url(file.path)
-        if file.format in ("parquet", "arrow") or not file.bytes or (is_url(file.path) and remote > LOOKS_PER_SOURCE):
+        if (
+            file.format in ("parquet", "arrow", "npy")
+            or not file.bytes
+            or (is_url(file.path) and remote > LOOKS_PER_SOURCE)
+        ):
             continue
         head = _head(file, 1 << 10)
         for signature, kind, remedy in SIGNATURES:

@@ -16,6 +16,7 @@ from data_prep.execution.build_state import InputRecord
 from data_prep.execution.executors import Executor
 from data_prep.extract.columns import part_sizes
 from data_prep.extract.first_look import refuse_other_kinds, unknown_format
+from data_prep.extract.ids import FORMATS_OF_IDS, OFFSETS_SUFFIX, chunk_borders, offsets_path
 from data_prep.extract.opening import (
     BLOCK_BYTES,
     COMPRESSIONS,
@@ -23,6 +24,7 @@ from data_prep.extract.opening import (
     InputFile,
     find_paths,
     input_sha256,
+    is_url,
     open_stored,
     size_and_time,
 )
@@ -80,12 +82,31 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
     paths = find_paths(source.input)
     if not paths:
         raise DataError(f"{source.input}: no such file. Give --input an existing path, or a quoted glob that matches.")
+    holds_ids = source.format == "ids"
+    if holds_ids:  # the offsets of an array are an input too, and hashed, but hold no document
+        paths = sorted({*paths, *(offsets_path(path) for path in paths if _is_array(path) and not is_url(path))})
     files = []
     for path in paths:
         name, compression = _format_of(path, source)
-        size, modified_ns = size_and_time(path)
-        files.append(InputFile(path, size, index, name, source.encoding, source.field, compression, modified_ns))
+        size, modified_ns = _size_and_time(path)
+        reading = source.encoding, source.key, compression, holds_ids, source.second_field or ""
+        files.append(InputFile(path, size, index, name, *reading, modified_ns))
     return files
+
+
+def _is_array(path: str) -> bool:
+    """Whether a file is an array of ids, and not the offsets of one."""
+    return path.endswith(".npy") and not path.endswith(OFFSETS_SUFFIX)
+
+
+def _size_and_time(path: str) -> tuple[int, int]:
+    try:
+        return size_and_time(path)
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: is missing; it says where each list of ids begins in the array beside it, and how many ids there "
+            "are in all. Write it with numpy.save, or give lists in JSON Lines, Parquet or Arrow."
+        ) from None
 
 
 def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
@@ -94,6 +115,8 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     compression = COMPRESSIONS.get(name.suffix.lower(), "")
     if compression:
         name = name.with_suffix("")
+    if source.format == "ids":
+        return _container_of(name, path), compression
     if source.format != "auto":
         return source.format, compression
     # A dump is named such as enwiki-20260101-pages-articles1.xml-p1p41242.
@@ -105,6 +128,17 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     if file_format in ("parquet", "arrow"):  # which compress their columns themselves
         compression = ""
     return file_format, compression
+
+
+def _container_of(name: PurePosixPath, path: str) -> str:
+    """Return the format of the file that lists of ids are in."""
+    containers = {suffix: kind for kind in FORMATS_OF_IDS for suffix in FORMATS.get(kind, (f".{kind}",))}
+    if name.suffix.lower() not in containers:
+        raise DataError(
+            f"{path}: the name tells no format of ids ({name.suffix!r} is not known); they are read from files named "
+            f"{', '.join(containers)}."
+        )
+    return containers[name.suffix.lower()]
 
 
 def chunk_size(total: int, chunk_bytes: int) -> int:
@@ -137,6 +171,9 @@ def _chunks_of(file: InputFile, size: int) -> Iterator[InputChunk]:
         return
     if file.format in ("parquet", "arrow"):
         yield from _grouped(file, part_sizes(file), size)
+    elif file.format == "npy":
+        if _is_array(file.path):
+            yield from (InputChunk(file, *border) for border in chunk_borders(file, size))
     elif file.format == "wikipedia" and file.compression == "bz2":
         borders = [*_stream_starts(file.path, file.bytes), file.bytes]
         for group in _grouped(file, [end - start for start, end in pairwise(borders)], size):

@@ -39,13 +39,17 @@ class InputFile:
     source: int
     """Index of its source."""
     format: str
-    """``text``, ``book``, ``jsonl``, ``parquet``, ``arrow`` or ``wikipedia``."""
+    """``text``, ``book``, ``jsonl``, ``parquet``, ``arrow``, ``wikipedia`` or, of ids alone, ``npy``."""
     encoding: str
     """Encoding of its text."""
     field: str
-    """JSON Lines, Parquet, Arrow: the key or column that holds the text."""
+    """JSON Lines, Parquet, Arrow: the key or column that holds the text or the ids."""
     compression: str = ""
     """``gz``, ``bz2``, ``zst``, ``xz`` or nothing."""
+    holds_ids: bool = False
+    """Whether its documents are lists of ids."""
+    second_field: str = ""
+    """The key or column that holds the ids of B, if documents are pairs."""
     modified_ns: int = 0
     """Time of the last change when the build began; 0 for a URL."""
 

@@ -87,6 +87,16 @@ def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]
             offset += len(line) + 1
 
 
+def jsonl_lines(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
+    """Yield each line that is not blank."""
+    recoded, groups = _groups(chunk, problems)
+    for offset, data in groups:
+        for line in data.removesuffix(b"\n").split(b"\n"):
+            for start, text in _decode(recoded, offset, line, problems):
+                yield from ((start, part) for part in text.split("\n") if part and not part.isspace())
+            offset += len(line) + 1
+
+
 def _decoded_line(chunk: InputChunk, start: int, text: str, problems: Problems) -> Iterator[Document]:
     """Yield the text of a line that is decoded, and count it if it has none; carriage returns may part it further."""
     for number, line in enumerate(text.split("\n")):
@@ -95,7 +105,7 @@ def _decoded_line(chunk: InputChunk, start: int, text: str, problems: Problems) 
         problem, content = _text_of(line, chunk.file.field)
         if problem:
             # The number is counted from the start of the file, so only for the lines that are shown.
-            where = f"line {_line_number(chunk, start) + number}" if problems.shows("bad_lines") else "a line"
+            where = f"line {line_number(chunk, start) + number}" if problems.shows("bad_lines") else "a line"
             remedy = "Fix or remove the line; the key is chosen with --field, and --format text reads plain text."
             problems.require("bad_lines", f"{chunk.file.path}: {where} {problem}", remedy)
         else:
@@ -264,7 +274,7 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
                 yield from _decode(chunk, offset + start, data[start:end], problems)
             return
         position = offset + error.start
-        line = _line_number(chunk, position) if problems.shows("undecodable_documents") else "unknown"
+        line = line_number(chunk, position) if problems.shows("undecodable_documents") else "unknown"
         problems.require(
             "undecodable_documents",
             f"{file.path}: not {file.encoding} at byte {position} (line {line}; bytes "
@@ -275,8 +285,8 @@ def _decode(chunk: InputChunk, offset: int, data: bytes, problems: Problems) -> 
     yield offset, text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _line_number(chunk: InputChunk, position: int) -> int:
-    """Return the line, from 1, of a byte of the content. This reads the file from its start, so only errors do it."""
+def line_number(chunk: InputChunk, position: int) -> int:
+    """Return the line, from 1, of a byte of the content. It reads the file from its start, so only errors do it."""
     lines, read = 1, 0
     file = chunk.file
     blocks = content_blocks(file, Problems(is_strict=False))

@@ -40,6 +40,8 @@ class PairOptions:
     """Number of the pass: the text is paired ``dupe_factor`` times."""
     min_tokens: int = 0
     """Documents with fewer tokens give no instance."""
+    cuts_sentences: bool = False
+    """Whether single segments may begin and end at any token: in ids there are no sentences."""
 
     @property
     def key(self) -> NDArray[np.uint64]:
@@ -160,6 +162,8 @@ def full_sentences(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     """
     from data_prep.documents.array_loops import follow
 
+    if options.cuts_sentences:
+        return _cut_documents(bucket, options)
     starts, keys = bucket.starts_S, bucket.keys_S(options)
     targets = options.draw_targets(keys, ONE_SEGMENT_SPECIALS)
     # From each sentence, as many sentences as fit into the target, one at least, and none of the next document.
@@ -172,3 +176,14 @@ def full_sentences(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     stops = np.minimum(starts[ends[chosen]], starts[chosen] + targets[chosen])
     labels = np.zeros(len(chosen), np.uint8)
     return Pairs(starts[chosen], stops, stops, stops, labels, keys[chosen], targets[chosen])
+
+
+def _cut_documents(bucket: DocumentBucket, options: PairOptions) -> Pairs:
+    """Make instances of one segment by cutting each document into parts of the wanted lengths, without a rest."""
+    from data_prep.instances.cut_loops import CutOptions, cut_documents
+
+    longest = options.metadata.max_seq_length - ONE_SEGMENT_SPECIALS
+    settings = CutOptions(options.key[()], options.short_seq_prob, longest, options.min_tokens)
+    bounds_D = bucket.starts_S[bucket.document_starts]
+    starts, stops, keys, targets = cut_documents(bounds_D, bucket.document_keys, settings)
+    return Pairs(starts, stops, stops, stops, np.zeros(len(starts), np.uint8), keys, targets)

@@ -88,7 +88,7 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
 
     def text(index: int) -> Path:
         number = int(np.searchsorted(first_parts, index, side="right")) - 1
-        return _part_path(_output(build, "extract", number), index - int(first_parts[number]))
+        return part_path(_output(build, "extract", number), index - int(first_parts[number]))
 
     return LazyList(int(first_parts[-1]), text), results.counts | clusters
 
@@ -119,7 +119,8 @@ def _output(build: Build, step: str, number: int) -> Path:
     return build.path("work", step, f"{number:06d}")
 
 
-def _part_path(output: Path, part: int) -> Path:
+def part_path(output: Path, part: int) -> Path:
+    """Return the path of one of the files of a chunk."""
     return output.with_name(f"{output.name}-{part:03d}.arrow")
 
 
@@ -147,7 +148,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     def write_part() -> None:
         counts["sentences"] += len(part.lengths)
         counts["characters"] += part.characters
-        paths.append(part.write(_part_path(task.path, len(paths)), source))
+        paths.append(part.write(part_path(task.path, len(paths)), source))
 
     reader = DocumentReader(task)
     for paragraphs in reader.documents():
@@ -200,13 +201,18 @@ class DocumentReader:
 
     def report(self) -> dict[str, Any]:
         """Return counts of problems and rules, and examples under names that no other chunk uses."""
-        examples = {
-            rule: {f"{self._task.number:06d}-{index}": text for index, text in enumerate(texts)}
-            for rule, texts in self._problems.examples.items()
-        }
+        examples = numbered_examples(self._problems, self._task.number)
         rules = {rule: dict(amounts) for rule, amounts in self._cleaner.counts.items()}
         lost = {"lost_bytes": self._problems.lost_bytes} if self._problems.lost_bytes else {}
         return {"problems": dict(self._problems.counts), "rules": rules, "examples": examples, **lost}
+
+
+def numbered_examples(problems: Problems, chunk: int) -> dict[str, dict[str, str]]:
+    """Return the examples of problems under names that no other chunk uses."""
+    return {
+        rule: {f"{chunk:06d}-{index}": text for index, text in enumerate(texts)}
+        for rule, texts in problems.examples.items()
+    }
 
 
 @dataclass

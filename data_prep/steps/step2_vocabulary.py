@@ -21,6 +21,7 @@ from data_prep.execution.progress import BYTES, say_stage
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build, Unit, release_memory
 from data_prep.vocabulary.quality import VocabularyReport, require_bars, require_fit
+from data_prep.vocabulary.symbols import tokenizer_of_ids, vocabulary_lines
 from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
 from data_prep.vocabulary.words import CountTask, count_words, extracted_texts, held_out_of, merge_words
 from megabert.randomness.keyed import mix, string_key
@@ -66,7 +67,7 @@ def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: in
         characters: Length of all of these.
     """
     task = VocabularyTask(tuple(texts), build.config, build.path("tokenizer"))
-    if build.config.tokenizer is None:
+    if build.config.tokenizer is None and not build.config.holds_ids:
         share = min(1.0, TRAINING_CHARACTERS / max(characters, 1))
         words = _count_words(build, texts, share)
         task = VocabularyTask(tuple(texts[:FEW_FILES]), build.config, build.path("tokenizer"), words, share)
@@ -112,7 +113,10 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
         DataError: The vocabulary loses text, or the given tokenizer cannot be used.
     """
     config = task.config
-    if config.tokenizer is not None:
+    if config.holds_ids:
+        tokenizer = tokenizer_of_ids(config)
+        lines = vocabulary_lines(config, tokenizer)
+    elif config.tokenizer is not None:
         tokenizer = tokenizer_of(Path(config.tokenizer))
         report = check_vocabulary(tokenizer, _documents(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
         require_fit(report, where=config.tokenizer)

@@ -57,7 +57,7 @@ class SplitTask:
 
 
 def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) -> tuple[TokenFiles, Counts]:
-    """Tokenize all extracted documents.
+    """Tokenize all extracted documents; of ids, give them their splits.
 
     Args:
         build: The build.
@@ -72,7 +72,8 @@ def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) 
     def task(number: int) -> TokenizeTask:
         return TokenizeTask(texts[number], tokenizer, first_trained, files[0, number].path)
 
-    results = build.run("tokens", build.units("tokens", tokenize, len(texts), task), TOKENS)
+    function = split_ids if build.config.holds_ids else tokenize
+    results = build.run("tokens", build.units("tokens", function, len(texts), task), TOKENS)
     return files, results.counts
 
 
@@ -112,15 +113,36 @@ def split_again(task: SplitTask) -> tuple[list[Path], Counts]:
     outcome = unseal(task.record, Outcome, task.context, where=f"{task.source}: its record", remedy=remedy)
     if [file.sha256 for file in outcome.files.values()] != [sha256_file(task.source)]:
         raise DataError(f"{task.source}: damaged (its SHA-256 does not fit). {remedy}")
-    documents, count = [], 0
-    for batch in checked_batches(task.source, bucket_schema(task.vocab_size)):
+    documents = _write_with_splits(task.source, task.vocab_size, task.first_trained, task.path)
+    tokens = sum(len(part.ids_T) for part in documents)
+    return [task.path], {"held_out": sum(int(part.splits_D.sum()) for part in documents), "tokens": tokens}
+
+
+def split_ids(task: TokenizeTask) -> tuple[list[Path], Counts]:
+    """Write the documents of a file of ids, which need no tokenizing, with their splits."""
+    tokenizer = tokenizer_of(task.tokenizer)
+    parts = _write_with_splits(task.source, tokenizer.vocab_size, task.first_trained, task.path)
+    counts: Counts = {"documents": [0, 0], "tokens": 0, "tokens_by_source": {}, "unknown_tokens": 0}
+    counts |= {"empty_sentences": 0, "documents_without_tokens": 0, "one_sentence_documents": 0}
+    for part in parts:  # of one source, as a file is
+        counts["documents"] = np.bincount(part.splits_D, minlength=2).tolist()
+        counts["tokens"] = len(part.ids_T)
+        counts["tokens_by_source"] = {str(part.sources_D[0]): len(part.ids_T)}
+        counts["unknown_tokens"] = int(np.count_nonzero(part.ids_T == tokenizer.special_ids.unk))
+        counts["one_sentence_documents"] = int(np.count_nonzero(np.diff(part.sentence_offsets) == 1))
+    return [task.path], {**counts, "bytes": task.source.stat().st_size}
+
+
+def _write_with_splits(source: Path, vocab_size: int, first_trained: int, path: Path) -> list[TokenizedDocuments]:
+    """Give the documents of each batch of a file their splits, and write them, sorted; return them."""
+    documents = []
+    for batch in checked_batches(source, bucket_schema(vocab_size)):
         part = TokenizedDocuments.of(batch)
-        part = replace(part, splits_D=split_of(part.hashes_D, task.first_trained))
+        part = replace(part, splits_D=split_of(part.hashes_D, first_trained))
         documents.append(part.take(np.lexsort((part.hashes_D, part.splits_D))))
-        count += len(part.ids_T)
-    schema = document_schema(task.vocab_size)
-    write_batches(task.path, schema, [part.to_batch(schema) for part in documents])
-    return [task.path], {"held_out": sum(int(part.splits_D.sum()) for part in documents), "tokens": count}
+    schema = document_schema(vocab_size)
+    write_batches(path, schema, [part.to_batch(schema) for part in documents])
+    return documents
 
 
 def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:

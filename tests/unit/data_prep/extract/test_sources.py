@@ -197,7 +197,7 @@ def test_texts_of_a_table_above_the_limit_are_left_out(tmp_path, monkeypatch):
 
 def test_line_numbers_of_bad_lines_are_counted_for_those_that_are_shown(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(text_module, "_line_number", lambda chunk, position: asked.append(position) or 1)
+    monkeypatch.setattr(text_module, "line_number", lambda chunk, position: asked.append(position) or 1)
     (tmp_path / "a.jsonl").write_bytes(b"no JSON\n" * 1000)
     problems = Problems(is_strict=False)
     assert read_all(tmp_path / "a.jsonl", problems) == []
