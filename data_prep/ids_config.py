@@ -1,4 +1,4 @@
-"""Checks of the settings of a build from ids: which of a text it cannot have, and what it needs instead."""
+"""Checks of the settings of a build from ids: settings of text that it cannot have, and its own."""
 
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ def _require_vocabulary(config: "BuildConfig") -> None:
         return
     if config.symbols is None and config.special_ids is None:
         raise ValueError(
-            "format ids: nothing says what the ids are; name the file of the vocabulary (symbols), the tokenizer that "
+            "format ids: there is no vocabulary; name the file of the vocabulary (symbols), the tokenizer that "
             "made them (tokenizer), or their number and the special ones (vocab_size, special_ids)"
         )
     special = config.special_ids or ()

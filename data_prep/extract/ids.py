@@ -33,7 +33,7 @@ REMEDY = "Fix or remove the list, or allow a share of such lists with --max-bad-
 Sides = tuple[NDArray[np.integer], ...]
 """The list of ids of a document, or both lists of a pair."""
 Lists = tuple[int, list[NDArray[np.integer]] | str]
-"""Position of a document (a byte, a row, a number), and its lists, or what is wrong with it."""
+"""Position of a document (a byte, a row, a number), and its lists, or the problem with them."""
 
 
 def offsets_path(path: str) -> str:
@@ -53,7 +53,7 @@ class IdChecker:
         self._is_usable_V[list(self._special)] = False
 
     def problem_of(self, ids: NDArray[np.integer]) -> str:
-        """Return what is wrong with a list; "" if nothing is."""
+        """Return the problem of a list, "" if it has none."""
         is_wrong = (ids < 0) | (ids >= self._vocab_size)
         if not is_wrong.any():
             is_wrong = ~self._is_usable_V[ids]
@@ -93,7 +93,7 @@ def _refuse(chunk: InputChunk, position: int, problem: str, problems: Problems) 
 
 
 def _half_empty(sides: Sequence[NDArray[np.integer]]) -> str:
-    """Return what is wrong with a pair of which one side has no id."""
+    """Return the problem of a pair of which one side has no id."""
     lengths = list(map(len, sides))
     return "one side of the pair is empty" if 0 in lengths and any(lengths) else ""
 
@@ -110,7 +110,7 @@ def _fields(file: InputFile) -> list[str]:
 
 
 def _of_json_lines(chunk: InputChunk, problems: Problems) -> Iterator[Lists]:
-    """Yield the place and the lists of each line, an object or, where there is one list, a bare list."""
+    """Yield the place and the lists of each line: an object or, if one list is wanted, a bare list."""
     fields = _fields(chunk.file)
     for start, text in jsonl_lines(chunk, problems):
         try:
@@ -124,7 +124,7 @@ def _of_json_lines(chunk: InputChunk, problems: Problems) -> Iterator[Lists]:
 
 
 def _lists_of(value: Any, fields: list[str]) -> list[NDArray[np.integer]] | str:
-    """Return the lists under some keys of a line's object, or what is wrong with it."""
+    """Return the lists under some keys of a line's object, or the problem with it."""
     if not isinstance(value, dict):
         return f"holds a {type(value).__name__}, not a JSON object"
     sides: list[NDArray[np.integer]] = []
@@ -154,7 +154,7 @@ def _of_columns(chunk: InputChunk, problems: Problems) -> Iterator[Lists]:
 
 
 def _lists_in(file: InputFile, batch: pa.RecordBatch, field: str) -> Iterator[NDArray[np.integer] | str]:
-    """Yield the lists of a column, or what is wrong with one; a column of another type is an error."""
+    """Yield the lists of a column, or the problem with one; a column of another type is an error."""
     column = batch[field]
     kind = column.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -191,14 +191,14 @@ def open_arrays(file: InputFile) -> tuple[NDArray[np.integer], NDArray[np.intege
     """Return an array of ids and the offsets of its documents, mapped; the last offset is the number of ids.
 
     Raises:
-        DataError: A file is missing or damaged, or the offsets are not those of the ids.
+        DataError: A file is missing or damaged, or the offsets do not fit the ids.
     """
     other = offsets_path(file.path)
     values, offsets = _open_array(file.path, "ids"), _open_array(other, "offsets")
     if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(values):
         ends = f"{offsets[0]} to {offsets[-1]}" if len(offsets) else "none"
         raise DataError(
-            f"{other}: the offsets are {ends}; those of {file.path} begin with 0 and end with {len(values)}, the "
+            f"{other}: the offsets are {ends}; the ones of {file.path} begin with 0 and end with {len(values)}, the "
             "number of its ids. Write both files again."
         )
     for first in range(0, len(offsets) - 1, CHUNK_STEP):

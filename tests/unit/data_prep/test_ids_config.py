@@ -40,7 +40,7 @@ def test_two_fields_make_pairs(objective):
         ([{"format": "text"}], {"symbols": "s.txt"}, "symbols: describes ids, and the sources are text"),
         ([{"format": "text"}], {"special_ids": [0, 1, 2, 3, 4]}, "special_ids: describes ids"),
         ([{"format": "text", "second_field": "b"}], {}, "second_field='b' is for pairs of ids"),
-        ([{}], {"objective": "none"}, "nothing says what the ids are"),
+        ([{}], {"objective": "none"}, "format ids: there is no vocabulary"),
         ([{}], {**SIZE, "tokenizer": "folder"}, "tokenizer: says all ids"),
         ([{}], {**SIZE, "special_ids": [0, 1, 2, 3, 3]}, "two of them are equal"),
         ([{}], {**SIZE, "vocab_size": 64, "special_ids": [0, 1, 2, 3, 64]}, "64 is not below vocab_size=64"),
