@@ -34,6 +34,8 @@ def test_recipe_resolves(name):
         ("gpt_bert_style", "modernbert"),
         ("demo", "bert"),
         ("demo_modern", "modernbert"),
+        ("english_small", "modernbert"),
+        ("korean_small", "modernbert"),
     ],
 )
 def test_recipe_states_its_family(name, family):

@@ -32,6 +32,8 @@ EXPECTED = {
         "lengths": (16, 128, 512),
     },
     "demo_modern": {**SINGLE_SEGMENTS, "lengths": (128, 512)},
+    "english_small": {**SINGLE_SEGMENTS, "uncased": True, "vocab_size": 8192, "lengths": (128, 512)},
+    "korean_small": {**SINGLE_SEGMENTS, "vocab_size": 8192, "lengths": (128, 512)},
     "electra_small": {**SINGLE_SEGMENTS, "lengths": (128,)},
     "gpt_bert_style": {**BYTES, "mask_unit": "span", "vocab_size": 16384, "lengths": (128, 256, 512)},
     "modernbert_1gpu": MODERN,
