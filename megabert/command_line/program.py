@@ -246,7 +246,8 @@ class Parser(argparse.ArgumentParser):
 
     def add_model(self) -> None:
         """Add ``--model`` and ``--checkpoint``, which name the weights that ``megabert.export.sources`` opens."""
-        self.add_argument("--model", required=True, metavar="DIR|RUN", help="run folder or Hugging Face folder")
+        text = "run folder, Hugging Face folder, or a shipped model: english, korean"
+        self.add_argument("--model", required=True, metavar="DIR|RUN", help=text)
         self.add_checkpoint()
 
     def add_checkpoint(self) -> None:

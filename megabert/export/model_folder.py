@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
+import megabert
 from megabert.config.loading import split_checkpoint
 from megabert.errors import ConfigError
 from megabert.path_arguments import takes_paths
@@ -10,6 +11,10 @@ from megabert.tokenization.huggingface import download_remedy
 from megabert.training.run.folder import CONFIG_NAME
 
 GOOGLE_CONFIG = "bert_config.json"
+SHIPPED_MODELS = Path(megabert.__file__).parents[1] / "models"
+"""Folder of the models that lie beside the package in its repository. A wheel does not hold them."""
+SHIPPED_NAMES = ("english", "korean")
+
 
 
 @takes_paths
@@ -19,13 +24,30 @@ def config_path(folder: Path) -> Path:
     return google if google.is_file() and not own.is_file() else own
 
 
-def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
-    """Return which of the two kinds a folder is.
+def find_model(name: str) -> Path:
+    """Return the folder that a name of a model means: the shipped model of that name, if there is no such folder here.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It names a shipped model, which is not beside the package.
     """
     folder = Path(name)
+    if name not in SHIPPED_NAMES or folder.exists():
+        return folder
+    if not config_path(SHIPPED_MODELS / name).is_file():
+        raise ConfigError(
+            f"{name}: there is no such folder here, and the shipped model of this name is not installed: it lies in "
+            f"the project's repository, which a wheel leaves out. Copy models/{name} from there, and give its path."
+        )
+    return SHIPPED_MODELS / name
+
+
+def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
+    """Return which of the two kinds the folder is that `find_model` returns for a name.
+
+    Raises:
+        ConfigError: It is neither, or there is none.
+    """
+    folder = find_model(name)
     if (folder / CONFIG_NAME).is_file():
         return "run"
     if config_path(folder).is_file():

@@ -13,7 +13,7 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_config_json
 from megabert.export.huggingface import load_fitting_tokenizer, read_huggingface
-from megabert.export.model_folder import kind_of_folder
+from megabert.export.model_folder import find_model, kind_of_folder
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
 from megabert.tokenization import Tokenizer, load_tokenizer
@@ -74,13 +74,13 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
     """Open a run folder or a Hugging Face folder. Its weights are read when they are needed.
 
     Args:
-        name: Path of the folder.
+        name: Path of the folder, or the name of a shipped model.
         checkpoint: The checkpoint of a run folder: ``last``, ``best`` or a step.
 
     Raises:
         ConfigError: The folder is neither of the two.
     """
-    folder = Path(name)
+    folder = find_model(name)
     is_run = kind_of_folder(name) == "run"
     if is_run:
         run, pieces = read_config(folder), tokenizer_dir(folder)

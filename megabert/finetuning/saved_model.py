@@ -17,6 +17,7 @@ from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_object
 from megabert.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_huggingface
 from megabert.export.model_card import FAMILY_TITLES, ModelCard, facts_of
+from megabert.export.model_folder import find_model
 from megabert.export.sources import find_device
 from megabert.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
@@ -121,7 +122,7 @@ def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> Mod
         ),
         metrics_of=("evaluation", first),
         base_model=None if config.random_weights else config.model,
-        **facts_of(Path(config.model)),
+        **facts_of(find_model(config.model)),
     )
 
 

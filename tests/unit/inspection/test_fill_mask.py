@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from megabert.cli import main
 from megabert.errors import ConfigError
+from megabert.export import model_folder as folders
 from megabert.inspection.encode_text import RankedPiece
 from megabert.inspection.fill_mask import fill_mask, render_guesses, unigram_guesses
 from megabert.models.bert import BertForPreTraining
@@ -79,3 +81,12 @@ def test_guesses_are_shown_side_by_side():
         "  the 25.0%  cat 50.0%",
         "  a 10.0%    dog 25.0%",
     ]
+
+
+def test_the_command_finds_a_shipped_model_by_its_name(model_folder, tmp_path, monkeypatch, capsys):
+    model_folder.rename(tmp_path / "english")
+    monkeypatch.setattr(folders, "SHIPPED_MODELS", tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["fill-mask", "--model", "english", "the [MASK] sat", "--top", "1"]) == 0
+    assert "the [MASK] sat" in capsys.readouterr().out
