@@ -16,7 +16,6 @@ SHIPPED_MODELS = Path(megabert.__file__).parents[1] / "models"
 SHIPPED_NAMES = ("english", "korean")
 
 
-
 @takes_paths
 def config_path(folder: Path) -> Path:
     """Return where a model's shape is stated: ``config.json``, or ``bert_config.json`` in the archives of 2018."""

@@ -43,5 +43,5 @@ def test_other_names_are_paths(name, shipped):
 
 
 def test_a_model_that_is_not_installed_is_refused_with_its_place(shipped):
-    with pytest.raises(ConfigError, match="korean: .* a wheel leaves out. Copy models/korean from there"):
+    with pytest.raises(ConfigError, match=r"korean: .* a wheel leaves out. Copy models/korean from there"):
         kind_of_folder("korean")
