@@ -12,7 +12,7 @@ from examples.models.tools import Folders, call
 
 MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 LICENSES = {"english": "cc-by-sa-4.0", "korean": "cc-by-4.0"}
-"""Of the weights, as hubs spell them: the terms of the texts that ask for most."""
+"""Licences of the weights, as hubs spell them: the terms of the texts that ask for most."""
 CODES = {"english": "en", "korean": "ko"}
 
 

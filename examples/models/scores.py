@@ -14,7 +14,7 @@ from examples.models.tools import ROOT, Folders, call
 PAIRS = ROOT / "megabert" / "data" / "probe_sets"
 LENGTHS = (128, 512)
 TASKS = ("film-2k", "news-2k", "snli-10k")
-"""Of benchmarks/finetuning: English sets that packages hold. There is none in Korean whose licence is known."""
+"""Sets of benchmarks/finetuning, English ones that packages hold. In Korean there is none whose licence is known."""
 SEEDS = 3
 
 
