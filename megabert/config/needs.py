@@ -30,6 +30,7 @@ RUN_NEEDS: Needs = {
     "rollback.spike_steps": Need("rollback.spike_ratio"),
     "rollback.spike_window": Need("rollback.spike_ratio"),
     "logging.profile_ranks": Need("logging.profile_steps"),
+    **{f"logging.tracker_{name}": Need("logging.trackers", ("trackio", "wandb")) for name in ("project", "mode")},
     "model.conv_act": Need("model.conv_kernel_size"),
     "phases.N.new_positions": Need("init_from", (None,)),  # the source has trained all positions
 }

@@ -153,9 +153,19 @@ _STEP = "[1-9][0-9]{0,11}"
 ProfiledSteps = Annotated[str, Field(pattern=f"^{_STEP}(-{_STEP})?$"), AfterValidator(_first_to_last)]
 
 
+TrackerName = Literal["trackio", "wandb"]
+
+
+def _once_each(values: tuple[TrackerName, ...]) -> tuple[TrackerName, ...]:
+    """Check that no tracker is named twice: two processes would write the same curve."""
+    if len(set(values)) < len(values):
+        raise ValueError("names a tracker twice; name each once")
+    return values
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class LoggingConfig:
-    """How often metrics are written."""
+    """How often metrics are written, and which trackers show them."""
 
     every_steps: Count = 10
     """Steps between log lines and TensorBoard points."""
@@ -163,6 +173,12 @@ class LoggingConfig:
     """Steps to record with torch.profiler into RUN/profile: a number or FIRST-LAST (the same as --profile)."""
     profile_ranks: Literal["main", "all"] = "main"
     """Which ranks record the profile: rank 0 alone, or all."""
+    trackers: Annotated[tuple[TrackerName, ...], AfterValidator(_once_each)] = ()
+    """Trackers that get the metrics besides TensorBoard: trackio, wandb. By default none."""
+    tracker_project: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")] = "megabert"
+    """Project that the trackers show the run in, among others: letters, digits, - and _."""
+    tracker_mode: Literal["offline", "online"] = "offline"
+    """Whether trackers keep the metrics on this machine (offline), or send them over the network as they are made."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -26,7 +26,18 @@ from megabert.json_files import parse_json, to_json
 logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
-FOLDERS = ("logs", "heartbeats", "tb", "profile", "checkpoints", "checkpoints/*", "tokenizer", "seed_*", "seed_*/*")
+FOLDERS = (
+    "logs",
+    "heartbeats",
+    "tb",
+    "wandb",
+    "profile",
+    "checkpoints",
+    "checkpoints/*",
+    "tokenizer",
+    "seed_*",
+    "seed_*/*",
+)
 """Folders that a pre-training or a fine-tuning makes in its own."""
 TEMPORARIES = (".*.json.*.tmp", ".*.yaml.*.tmp", ".metrics.jsonl.*.tmp", ".tokenizer.*.tmp", "seed_*/.*.tmp")
 """Temporary files of a killed one. Pages and vectors are not among them: their commands take no lock."""

@@ -17,7 +17,7 @@ from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig, is_science
 from megabert.errors import DataError
 from megabert.json_files import adapter_of, read_json
-from megabert.observability.metrics import leaves
+from megabert.observability.trackers.interface import leaves
 from megabert.path_arguments import takes_paths
 
 FOLDER = SHIPPED["recipe"][0] / "reference"

@@ -22,9 +22,10 @@ from megabert.distributed.process_group import World, raise_everywhere, run_on_m
 from megabert.engine.engine import Engine, LossScaleFloor
 from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
-from megabert.observability.metrics import MetricWriter, Value
+from megabert.observability.metrics import MetricWriter
 from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress, seconds_left
+from megabert.observability.trackers.interface import Value
 from megabert.optim import StepSettings, learning_rate
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
@@ -313,7 +314,13 @@ class Trainer:
         """Open the files of metrics after the present step, on rank 0."""
         if not self.world.is_main:
             return None
-        writer = MetricWriter(self.run_dir, resumed_step=self.state.step, config=self.config, scores=SCORES)
+        writer = MetricWriter(
+            self.run_dir,
+            resumed_step=self.state.step,
+            config=self.config,
+            scores=SCORES,
+            logging=self.config.logging,
+        )
         writer.note("replaced ops", self._replaced_ops, self.state.step)
         return writer
 

@@ -7,9 +7,10 @@ CLEARED = {
     *("FINETUNE_DIR", "FINETUNE_OPTIONS", "GPU", "IMAGE", "INPUT", "MODEL", "MOUNTS", "MPI", "OUTPUT", "PYTHON"),
     *("PREPARE_OPTIONS", "PRETRAIN_OPTIONS", "RECIPE", "RUN_DIR", "SUBMIT_OPTIONS", "TASK", "TORCH_INDEX", "VENV"),
     *("CROSS_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+    *("TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID"),
     *("CC", "DS_ACCELERATOR", "PYTHONSAFEPATH", "TORCH_GLOO_LAZY_INIT"),
 }
-"""Settings of the scripts in slurm/, examples/ and requirements/, what launchers set, and the programs' switches."""
+"""Settings of scripts in slurm/, examples/ and requirements/, of launchers and trackers, and the programs' switches."""
 CLEARED_PREFIXES = ("OMPI_", "PMI", "SBATCH_", "SLURM_", "TORCHELASTIC_")
 FROM_OUTSIDE = {"COLUMNS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}
 """Cleared too, though no source of ours names them: make and the terminal set them for what they start."""

@@ -23,7 +23,7 @@ ALLOWED = {
     "megabert/compiled/": "the same",
     "megabert/checkpoints/loading.py": "safetensors, of files that were hashed before",
     "megabert/export/huggingface.py": "weights, of which `is_file` was asked; save_file in a new folder",
-    "megabert/observability/metrics.py": "TensorBoard, whose folder may be no link, and whose names hold the time",
+    "megabert/observability/trackers/tensorboard.py": "its folder may be no link, and its names hold the time",
     "megabert/inspection/attention_page/__init__.py": "parts of the page, from the package",
     "data_prep/clean/": "arrays whose records were checked, with hash and size",
     "data_prep/extract/opening.py": "files of another host's, by fsspec",

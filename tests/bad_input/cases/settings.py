@@ -67,6 +67,11 @@ IDLE_AND_LIMITS = (
     (PRETRAIN, "build", "--precision fp16", "precision"),
     (PRETRAIN, "build", "--profile 5-2", "5-2"),
     (PRETRAIN, "build", "--profile 1_0", "1_0"),
+    (PRETRAIN, "build", "--logging.trackers mlflow", "'trackio' or 'wandb'"),
+    (PRETRAIN, "build", "--logging.trackers wandb trackio wandb", "names a tracker twice"),
+    (PRETRAIN, "build", "--logging.tracker-project own", "--logging.tracker-project"),
+    (PRETRAIN, "build", "--logging.trackers wandb --logging.tracker-project ../own", "tracker_project"),
+    (PRETRAIN, "build", "--logging.trackers trackio --logging.tracker-mode live", "'offline' or 'online'"),
     (PRETRAIN, "build", "--optimizer.name adamw --optimizer.lamb-variant paper", "lamb-variant"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --optimizer.lamb-variant paper", "lamb-variant"),
     (

@@ -13,6 +13,7 @@ from megabert.errors import CheckpointError
 from megabert.observability import metrics
 from megabert.observability.flops import local_pairs, peak_flops, training_flops
 from megabert.observability.metrics import MetricWriter, read_metrics
+from megabert.observability.trackers import tensorboard
 
 
 def write(folder, resumed_step, steps):
@@ -121,7 +122,7 @@ def test_full_disk_keeps_rows_until_there_is_space(tmp_path, monkeypatch):
 
 def test_full_disk_under_tensorboards_thread_is_one_warning(tmp_path, monkeypatch, caplog, capsys):
     writer = MetricWriter(tmp_path, resumed_step=0)
-    monkeypatch.setattr("threading.excepthook", metrics._without_tensorboard)  # pytest has put its own there
+    monkeypatch.setattr("threading.excepthook", tensorboard._without_tensorboard)  # pytest has put its own there
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -144,7 +145,7 @@ def test_tensorboard_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer._tensorboard, "add_scalar", broken)
+        patch.setattr(writer._trackers[0]._writer, "add_scalar", broken)
         writer.write(1, {"train/loss": 1.0})
     writer.write(2, {"train/loss": 2.0})
     writer.close()
