@@ -36,7 +36,7 @@ class TrackerError(Exception):
 
 
 def follow_run() -> None:
-    """Send the rows of a run until it ends; the arguments are those of `TrackerProcess`."""
+    """Send the rows of a run until it ends; `TrackerProcess` passes the arguments."""
     name, run_dir, project, mode, finish_s, run_id = sys.argv[1:]
     # Signals that ask a job to stop reach this process too, and the rows of its last steps are still to come.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):

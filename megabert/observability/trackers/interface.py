@@ -18,7 +18,7 @@ class Tracker(Protocol):
         """Take the values of a step."""
 
     def flush(self) -> None:
-        """Hand on what was written, so that a process that is killed now loses no more than seconds."""
+        """Hand on all rows, so that a process that is killed now loses no more than seconds."""
 
     def close(self) -> None:
         """Flush and end."""

@@ -86,7 +86,7 @@ class Wandb(Store):
     """wandb's transaction log below ``RUN/wandb``, or its server."""
 
     def __init__(self, run: TrackedRun) -> None:
-        """Open a session. Offline it holds all rows of the run; online, only those that the server lacks."""
+        """Open a session. Offline it holds all rows of the run; online, only rows that the server lacks."""
         wandb = import_module("wandb")
         self._earlier = list((run.folder / "wandb").glob(f"offline-run-*-{run.run_id}")) if run.is_offline else []
         self._run = wandb.init(
