@@ -30,8 +30,8 @@ ROWS = (
     ("a class whose head is missing, compared", of_class("BertForMultipleChoice"), "hf --to out --check", 4, "classif"),
     (
         "a class whose head has another size",
-        (set_json("tuned/model/config.json", "id2label", {"0": "long", "1": "short", "2": "none"}),),
-        "tuned/model --to out --onnx",
+        (set_json("tuned/seed_42/model/config.json", "id2label", {"0": "long", "1": "short", "2": "none"}),),
+        "tuned/seed_42/model --to out --onnx",
         4,
         "classifier",
     ),
