@@ -189,6 +189,8 @@ def write_onnx(folder: Path, kind: VectorKind | None) -> None:
             "versions of torch and transformers."
         ) from None
     assert program is not None
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()  # stack traces, with the paths of this machine
     (folder / ONNX_FILE).parent.mkdir()
     program.save(str(folder / ONNX_FILE))
 

@@ -35,7 +35,7 @@ def modernbert(tmp_path_factory):
 def test_pooled_vectors_equal_transformers(modernbert):
     folder, difference = modernbert
     assert difference < TOLERANCE
-    assert (folder / "onnx/model.onnx").is_file()
+    assert b"onnx_graph.py" not in (folder / "onnx/model.onnx").read_bytes()  # nor any other path of this machine
     assert not (folder / "onnx/model.onnx.data").exists()  # one file below 2 GiB
     assert json.loads((folder / "1_Pooling/config.json").read_text())["pooling_mode_mean_tokens"]
 
