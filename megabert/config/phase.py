@@ -15,6 +15,7 @@ from megabert.errors import ConfigError
 DataStart = Literal["continue", "beginning"]
 NewPositions = Literal["keep", "tile"]
 Share = Annotated[float, Field(ge=0, le=1)]
+MaskedShare = Annotated[float, Field(gt=0, lt=1)]
 
 
 Tokens = Annotated[int, Field(ge=1, le=10**15)]
@@ -34,9 +35,14 @@ class PhaseConfig:
     loader then draws the masks of the earlier phase again, unless the phase has shares of its own."""
     max_seq_length: SequenceLength = 128
     """Length of the longest instance in tokens."""
-    masked_lm_prob: Annotated[float, Field(gt=0, lt=1)] | None = None
+    masked_lm_prob: MaskedShare | None = None
     """Share of an instance's tokens that is predicted, where the loader draws the masks; by default the shards' own.
     Their ``max_predictions_per_seq`` is scaled with it. The held-out split keeps the shards' masks."""
+    final_masked_lm_prob: MaskedShare | None = None
+    """Share in the phase's last batch, which ``masked_lm_prob`` reaches in a line; by default it stays."""
+    masked_lm_range: tuple[MaskedShare, MaskedShare] | None = None
+    """Least and greatest share, in place of ``masked_lm_prob``: each instance draws its own between them, a new one in
+    each epoch, as in masked diffusion (Sahoo et al. 2024)."""
     mask_actions: tuple[Share, Share, Share] | None = None
     """Shares of the predicted tokens that are shown as [MASK], as a random piece, and as they are, where the loader
     draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
@@ -109,6 +115,34 @@ class PhaseConfig:
             return self.global_batch_size
         return first + (self.global_batch_size - first) * batch // ramp
 
+    @property
+    def most_masked(self) -> float | None:
+        """Greatest share of an instance's tokens that is predicted in this phase; None leaves it to the shards."""
+        shares = (self.masked_lm_prob, self.final_masked_lm_prob, *(self.masked_lm_range or ()))
+        return max((share for share in shares if share is not None), default=None)
+
+    def masked_share(self, batch: int) -> float | None:
+        """Return the share that is predicted in a batch of this phase, on average if each instance draws its own.
+
+        Args:
+            batch: Number of the batch within the phase, from 0. Batches that were skipped count.
+        """
+        if self.masked_lm_range is not None:
+            return sum(self.masked_lm_range) / 2
+        first, last = self.masked_lm_prob, self.final_masked_lm_prob
+        if first is None or last is None:
+            return first
+        return first + (last - first) * min(batch, self.num_steps - 1) / max(1, self.num_steps - 1)
+
+    def describe_masks(self) -> str:
+        """Say which share of the tokens the loader masks; empty if it is the shards'."""
+        first, last, span = self.masked_lm_prob, self.final_masked_lm_prob, self.masked_lm_range
+        if span is not None:
+            return f"{span[0]:.1%} to {span[1]:.1%} of the tokens masked, drawn for each instance"
+        if first is None:
+            return ""
+        return f"{first:.1%} of the tokens masked" + ("" if last is None else f" at first, {last:.1%} at last")
+
     def instances_of(self, batches: int) -> int:
         """Return the instances of the phase's first batches."""
         first, ramp = self.initial_batch_size, self.batch_warmup_steps
@@ -156,7 +190,9 @@ class PhaseConfig:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PhaseConfig":
-        problem = next(chain(self._contradictory_lengths(), self._contradictory_rates()), None)
+        problem = next(
+            chain(self._contradictory_lengths(), self._contradictory_rates(), self._contradictory_masks()), None
+        )
         if problem is not None:
             raise ValueError(problem)
         return self
@@ -189,6 +225,16 @@ class PhaseConfig:
         if shares > 1 + 1e-9:  # sums of decimal fractions are a little off
             fields = f"warmup_ratio={self.warmup_ratio} and decay_ratio={self.decay_ratio}"
             yield f"{fields} are {shares:g} of the phase; together they are 1 at most"
+
+    def _contradictory_masks(self) -> Iterator[str]:
+        first, last, span = self.masked_lm_prob, self.final_masked_lm_prob, self.masked_lm_range
+        if span is not None and (first is not None or last is not None):
+            fields = f"masked_lm_prob={first} and final_masked_lm_prob={last}"
+            yield f"masked_lm_range={span} is in place of {fields}; leave out one or the other"
+        if span is not None and span[0] >= span[1]:
+            yield f"masked_lm_range={span} begins with the greater share; name the smaller one first"
+        if first is None and last is not None:
+            yield f"final_masked_lm_prob={last} says where masked_lm_prob ends; name masked_lm_prob as well"
 
 
 def _at_most_a_count(batches: int, name: str, tokens: int) -> int:

@@ -1,5 +1,7 @@
 """Masks drawn while loading: an instance gets new masks in each epoch, the same on every rank and after a resume."""
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,15 +30,23 @@ class DynamicMasker:
         """
         metadata = shards.metadata
         self._seed = seed
-        self._options = options or metadata.masking_options
+        self._default = metadata.masking_options
+        self._options = options or self._default
         is_token = metadata.mask_unit == "token"
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
         self._pieces = metadata.piece_table(is_subword)
 
+    def under(self, options: MaskingOptions | None) -> "DynamicMasker":
+        """Return the same masker with other options; None as the shards say."""
+        masker = copy.copy(self)
+        masker._options = options or self._default
+        return masker
+
     def most_predictions(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return how many positions are predicted at most in instances of these lengths.
 
-        Of single tokens it is just that many; where words are masked whole, one that does not fit is passed over.
+        Of single tokens it is just that many, unless instances draw their shares; where words are masked whole, one
+        that does not fit is passed over.
         """
         return count_predictions(lengths, self._options)
 

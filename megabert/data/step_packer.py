@@ -70,7 +70,7 @@ class StepPacker:
         seed: int,
         global_batch_size: int | Callable[[int], int],
         share: RankShare,
-        masking: MaskingOptions | None = None,
+        masking: MaskingOptions | Callable[[int], MaskingOptions | None] | None = None,
         num_positions: int | None = None,
     ) -> None:
         """Check the settings.
@@ -80,7 +80,8 @@ class StepPacker:
             seed: Keys the order of data, the masks and the dropout.
             global_batch_size: Instances per step over all ranks, or a function that says it by the number of the batch.
             share: The part that this rank takes.
-            masking: How masks are drawn that are left to the loader; None as the shards say.
+            masking: How masks are drawn that are left to the loader, or a function that says it by the number of the
+                batch; None as the shards say.
             num_positions: Rows of the position table over which instances are spread, each by an offset of its own;
                 None lets all of them begin at position 0.
 
@@ -98,7 +99,8 @@ class StepPacker:
         self.share = share
         self._seed = seed
         self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
-        self._masker = None if shards.has_masks else DynamicMasker(shards, seed, masking)
+        self._masking_of = masking if callable(masking) else lambda number: masking
+        self._masker = None if shards.has_masks else DynamicMasker(shards, seed)
         self._offsets = None if num_positions is None else PositionOffsets(seed, num_positions)
         self._sizes: dict[tuple[tuple[int, int], ...], Sizes] = {}
 
@@ -116,8 +118,9 @@ class StepPacker:
         """
         ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
         batch = self._look_up(ranges)
-        plan = _plan(batch, self.share, self._masker)
-        key, masker, offsets = (self._seed, number), self._masker, self._offsets
+        masker = self._masker and self._masker.under(self._masking_of(number))
+        plan = _plan(batch, self.share, masker)
+        key, offsets = (self._seed, number), self._offsets
         micro_batches = list(_pack_share(batch, plan, self.shards, self.share, masker=masker, offsets=offsets, key=key))
         mine = sum(micro_batch.num_masked for micro_batch in micro_batches)
         return StepBatch(

@@ -148,7 +148,7 @@ def measure_phase(config: RunConfig, phase: PhaseConfig, world: World, product_r
     length, device = phase.max_seq_length, world.device
     tokens = _affordable_tokens(config, phase, world, many, product_rate)
     ds_config = derive_deepspeed("zero1", precision=config.precision, max_grad_norm=1.0)
-    masked = phase.masked_lm_prob
+    masked = phase.most_masked
     batch = random_batch(config.model, tokens=tokens, length=length, seed=1, masked_share=masked).to(device)
     counts, calls = counts_of(batch), {}
     for layers in (few, many):

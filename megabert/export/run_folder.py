@@ -107,8 +107,7 @@ def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *,
     phases = {
         phase_name(config, index): f"{phase.num_steps:,} steps of {phase.global_batch_size:,} instances of up to "
         f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}, "
-        f"decay {phase.decay}"
-        + ("" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:.1%} of the tokens masked")
+        f"decay {phase.decay}" + (phase.describe_masks() and f", {phase.describe_masks()}")
         for index, phase in enumerate(config.phases)
     }
     is_scored = config.validation.weights == "average"

@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.errors import ConfigError, DataError
+from megabert.randomness.keyed import mix, string_key, uniform
 
 MASK_UNITS = ("token", "whole_word", "span")
 """Units of masking, in the order of the loops' numbers. token: single tokens (Devlin et al. 2019, section 3.1).
 whole_word: google-research/bert's whole word masking. span: runs of 1 to 10 words, geometrically distributed (SpanBERT,
 Joshi et al. 2020, section 3.1)."""
+_SHARES_KEY = string_key("masking/shares")
 MAX_LENGTH = 1 << 16
 """Instances are shorter: positions are stored in 16 bits."""
 
@@ -30,6 +32,8 @@ class MaskingOptions:
     """Unit that is masked as a whole: "token", "whole_word" or "span"."""
     masked_lm_prob: float = 0.15
     """Share of an instance's tokens, special ones counted, that is predicted."""
+    least_masked_lm_prob: float | None = None
+    """Where set, each instance draws its share, uniformly between this and ``masked_lm_prob``."""
     max_predictions_per_seq: int = 20
     """Most predictions in one instance."""
     actions: tuple[float, float, float] = (0.8, 0.1, 0.1)
@@ -76,18 +80,28 @@ class MaskedInstances(NamedTuple):
     """Shape (I + 1,): instance i has the predictions ``offsets[i]`` to ``offsets[i + 1]``."""
 
 
-def count_predictions(lengths: NDArray[np.integer], options: MaskingOptions) -> NDArray[np.int64]:
+def count_predictions(
+    lengths: NDArray[np.integer], options: MaskingOptions, shares: NDArray[np.float64] | None = None
+) -> NDArray[np.int64]:
     """Return how many tokens google-research/bert predicts in instances of these lengths.
 
     Args:
         lengths: Tokens of an instance, its special ones included.
         options: The share and the cap.
+        shares: The share of each instance, from `draw_shares`; by default ``masked_lm_prob``, the greatest.
 
     Returns:
-        ``min(max_predictions_per_seq, max(1, round(length * masked_lm_prob)))``, halves rounded to even.
+        ``min(max_predictions_per_seq, max(1, round(length * share)))``, halves rounded to even.
     """
-    wanted = np.rint(np.asarray(lengths, dtype=np.float64) * options.masked_lm_prob).astype(np.int64)
+    share = options.masked_lm_prob if shares is None else shares
+    wanted = np.rint(np.asarray(lengths, dtype=np.float64) * share).astype(np.int64)
     return np.minimum(options.max_predictions_per_seq, np.maximum(1, wanted))
+
+
+def draw_shares(keys: NDArray[np.uint64], options: MaskingOptions) -> NDArray[np.float64] | None:
+    """Return the share of its tokens that each instance predicts, by its key; None if all have one share."""
+    least, most = options.least_masked_lm_prob, options.masked_lm_prob
+    return None if least is None else least + (most - least) * uniform(mix(_SHARES_KEY, keys))
 
 
 def mask_instances(
@@ -127,7 +141,7 @@ def mask_instances(
             )
         # An empty array instead of None: the loop is compiled for one type, not for two.
         pieces = pieces._replace(is_subword=np.zeros(0, np.bool_))
-    wanted = count_predictions(np.diff(offsets), options)
+    wanted = count_predictions(np.diff(offsets), options, draw_shares(keys, options))
     # Room for all that is wanted; where words are masked whole, some of it may be left over.
     room = int(wanted.sum())
     masked = MaskedInstances(

@@ -80,7 +80,7 @@ def planned_steps(config: RunConfig, points: int) -> list[list[PlannedStep]]:
         chosen = sorted({1 + round(gap * (phase.num_steps - 1) / gaps) for gap in range(gaps + 1)})
         phases.append(
             [
-                PlannedStep(before + k, learning_rate(phase, k), phase.batch_size(k - 1), phase.masked_lm_prob)
+                PlannedStep(before + k, learning_rate(phase, k), phase.batch_size(k - 1), phase.masked_share(k - 1))
                 for k in chosen
             ]
         )

@@ -272,7 +272,7 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
 
 
 def _full_sequences(phase: PhaseConfig, rows: int) -> InstanceStatistics:
-    length, masked = phase.max_seq_length, phase.masked_lm_prob or MASKED_PER_TOKEN
+    length, masked = phase.max_seq_length, phase.most_masked or MASKED_PER_TOKEN
     return InstanceStatistics(
         rows=rows,
         tokens=rows * length,

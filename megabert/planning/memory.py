@@ -81,7 +81,7 @@ def estimate_memory(
         gradients += 4 * min(parameters, (IN_FLIGHT + 1) * DEFAULT_BUCKET_SIZE + vocabulary)
     # Stage 1 scatters into a tensor of the rank's share; at stage 2 this share is all that is kept.
     reduced = {1: parameters / world_size, 2: 0}.get(zero_stage, min(parameters, BUCKET_ELEMENTS))
-    masked = max([MASKED_SHARE, *(phase.masked_lm_prob or 0.0 for phase in config.phases)])
+    masked = max([MASKED_SHARE, *(phase.most_masked or 0.0 for phase in config.phases)])
     # The z-loss keeps the logits in float32 as well, and their gradient.
     masked_bytes = masked * config.model.padded_vocab_size * 8 if config.z_loss else 0
     per_token = masked_bytes + _activation_bytes(

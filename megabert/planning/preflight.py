@@ -208,8 +208,9 @@ def _describe_masks(phase: PhaseConfig, train: ShardSet) -> list[str]:
         return []
     shown = " / ".join(f"{share:.0%}" for share in masking.actions)
     return [
-        f"  masks: {masking.masked_lm_prob:.1%} of the tokens, at most {masking.max_predictions_per_seq} of an "
-        f"instance, {shown} [MASK] / random / kept; held out {train.metadata.masked_lm_prob:.1%}"
+        f"  masks: {phase.describe_masks() or f'{masking.masked_lm_prob:.1%} of the tokens masked'}, at most "
+        f"{masking.max_predictions_per_seq} of an instance, {shown} [MASK] / random / kept; "
+        f"held out {train.metadata.masked_lm_prob:.1%}"
     ]
 
 

@@ -123,19 +123,26 @@ class ShardSet:
         """Whether the shards hold the masks; else the loader makes them (`dynamic_masking`)."""
         return self.metadata.masking != "dynamic"
 
-    def masking_in(self, phase: PhaseConfig) -> MaskingOptions | None:
+    def masking_in(self, phase: PhaseConfig, batch: int | None = None) -> MaskingOptions | None:
         """Return how the loader masks the instances of a phase; None if the shards hold the masks.
 
         The shards' mask unit stays. Their cap on predictions is for their own share, so it is scaled with the phase's.
+
+        Args:
+            phase: The phase; its shares come before the shards' own.
+            batch: Number of a batch in it; None for the greatest share of the phase.
         """
         if self.has_masks:
             return None
         options = self.metadata.masking_options
-        if phase.masked_lm_prob is not None:
-            most = math.ceil(options.max_predictions_per_seq * phase.masked_lm_prob / options.masked_lm_prob)
+        drawn = phase.masked_lm_range
+        share = phase.most_masked if batch is None or drawn else phase.masked_share(batch)
+        if share is not None:
+            most = math.ceil(options.max_predictions_per_seq * share / options.masked_lm_prob)
             options = replace(
                 options,
-                masked_lm_prob=phase.masked_lm_prob,
+                masked_lm_prob=share,
+                least_masked_lm_prob=drawn and drawn[0],
                 max_predictions_per_seq=min(most, self.metadata.max_seq_length),
             )
         return options if phase.mask_actions is None else replace(options, actions=phase.mask_actions)

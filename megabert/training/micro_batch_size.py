@@ -45,7 +45,7 @@ def choose_micro_batch_tokens(
     budgets = []
     for (train, _), phase in zip(inputs.shards, config.phases, strict=True):
         data = train.statistics
-        attempt = partial(_try_micro_step, model, inputs, world, data.max_seq_length, phase.masked_lm_prob)
+        attempt = partial(_try_micro_step, model, inputs, world, data.max_seq_length, phase.most_masked)
         share = phase.global_batch_size * data.tokens // (data.rows * world.size)
         budgets.append(find_micro_batch_tokens(attempt, share=share, floor=data.max_seq_length, world=world))
     return MicroBatchTokens(tokens=tuple(budgets), found_for=found_for)
@@ -57,7 +57,7 @@ def _case(inputs: RunInputs, world: World) -> str:
     phases = zip(inputs.shards, config.phases, strict=True)
     batches = [
         f"{phase.global_batch_size} x {train.statistics.max_seq_length}"
-        + (f" masked {phase.masked_lm_prob}" if phase.masked_lm_prob else "")
+        + (f" masked {phase.most_masked}" if phase.most_masked else "")
         for (train, _), phase in phases
     ]
     return ", ".join(

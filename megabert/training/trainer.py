@@ -192,7 +192,7 @@ class Trainer:
             seed=self.config.seed,
             global_batch_size=lambda number: phase.batch_size(number - first),
             share=share,
-            masking=train.masking_in(phase),
+            masking=lambda number: train.masking_in(phase, number - first),
             num_positions=self.config.model.max_position_embeddings if phase.position_offset == "random" else None,
         )
         agree = partial(agree_on_step, world=self.world)

@@ -1,14 +1,17 @@
 """Masks that the loader draws: others each epoch, the same on any ranks, with the share that a phase asks for."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from unit.data.streams import SEED, loader_of, shape_of
 
 from megabert.config.phase import PhaseConfig
 from megabert.data.loader import PackedLoader
+from megabert.data.order import BEGINNING
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
 from megabert.shards.shard_set import ShardSet
@@ -94,6 +97,61 @@ def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
     kept = sum(original == seen for original, seen in shown) / len(shown)
     assert masked == pytest.approx(0.5, abs=0.06)
     assert kept == pytest.approx(0.3, abs=0.06)
+
+
+def test_share_of_a_schedule_is_the_one_of_its_batch_wherever_the_run_begins(unmasked):
+    phase = PhaseConfig(steps=5, global_batch_size=60, learning_rate=1.0, masked_lm_prob=0.4, final_masked_lm_prob=0.2)
+    packer = packer_in(unmasked, phase, number_of_first=3)
+    position, counts, batches = BEGINNING, {}, {}
+    for number in range(3, 10):
+        batches[number] = packer.pack(position, number)
+        instances = masked_instances([batches[number]])
+        counts[number] = [(len(text), len(positions)) for text, positions, _ in instances]
+        position = batches[number].position_after
+    shares = [phase.masked_share(batch) for batch in range(7)]
+    assert shares == pytest.approx([0.4, 0.35, 0.3, 0.25, 0.2, 0.2, 0.2])
+    for number, share in zip(range(3, 10), shares, strict=True):
+        most = math.ceil(unmasked.metadata.max_predictions_per_seq * share / 0.15 - 1e-9)
+        assert counts[number] == [(length, min(most, max(1, round(length * share)))) for length, _ in counts[number]]
+    resumed = packer_in(unmasked, phase, number_of_first=3).pack(batches[5].position_after, 6)
+    assert masked_instances([resumed]) == masked_instances([batches[6]])
+
+
+def test_each_instance_draws_its_share_uniformly_and_anew_in_each_epoch(unmasked):
+    phase = PhaseConfig(steps=9, global_batch_size=1, learning_rate=1.0, masked_lm_range=(0.1, 0.6))
+    whole = packer_in(unmasked, phase, batch=unmasked.num_rows)
+    epochs, position = [], BEGINNING
+    for number in range(8):
+        batch = whole.pack(position, number)
+        position = batch.position_after
+        # By the instance's text, since each epoch has its own order.
+        epochs.append({text: len(positions) / len(text) for text, positions, _ in masked_instances([batch])})
+    shares = np.array([[epoch[text] for text in epochs[0]] for epoch in epochs])
+    assert (shares >= 0.1 - 1 / 24).all()
+    assert (shares <= 0.6 + 1 / 24).all()
+    # Uniform: mean and variance, within four standard errors of so many draws.
+    count = shares.size
+    assert shares.mean() == pytest.approx(0.35, abs=4 * (0.5 / 12**0.5) / count**0.5 + 0.002)
+    assert shares.std() == pytest.approx(0.5 / 12**0.5, abs=0.01)
+    assert abs(np.corrcoef(shares[0], shares[1])[0, 1]) < 4 / len(shares[0]) ** 0.5
+    # The same on two ranks: the plan leaves room for the most, and none is cut off.
+    halves = [packer_in(unmasked, phase, batch=unmasked.num_rows, rank=rank, world_size=2) for rank in range(2)]
+    shared = [instance for half in halves for instance in masked_instances([half.pack(BEGINNING, 0)])]
+    assert sorted(shared) == sorted(masked_instances([whole.pack(BEGINNING, 0)]))
+
+
+def packer_in(shards, phase, *, batch=None, number_of_first=0, rank=0, world_size=1):
+    """A packer of a phase's batches, as the trainer makes it."""
+    batch = batch or phase.global_batch_size
+    sizes = {"global_batch_size": batch, "world_size": world_size, "micro_batch_tokens": 512}
+    share = RankShare(shape=shape_for(shards.statistics_in(phase), **sizes), rank=rank, world_size=world_size)
+    return StepPacker(
+        shards,
+        seed=SEED,
+        global_batch_size=batch,
+        share=share,
+        masking=lambda number: shards.masking_in(phase, number - number_of_first),
+    )
 
 
 def _unpadded(step):
