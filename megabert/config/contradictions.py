@@ -41,6 +41,10 @@ def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[s
         if base is not None and not model.traits.is_pre_norm:
             other = f"{model.family}, which has no rotary positions. Leave it out."
             yield f"phases[{i}].global_rope_theta={base:g} goes with model.family=modernbert, not {other}"
+        if not phase.replaced_tokens and model.generator_size != 1:
+            fields = f"phases[{i}].replaced_tokens=false with model.generator_size={model.generator_size}"
+            remedy = "Set the size to 1, or leave replaced_tokens out."
+            yield f"{fields}: the discriminator would use the generator's head, and has to be as wide. {remedy}"
         if phase.new_positions == "tile" and (obstacle := _obstacle_to_tiling(i, config)):
             yield f"phases[{i}].new_positions=tile {obstacle}. Leave it out, or set it to keep."
         if phase.position_offset == "random" and (obstacle := _obstacle_to_offsets(i, config)):

@@ -35,8 +35,9 @@ class Term:
     A model therefore returns sums, and the trainer divides them by the count over all micro-batches and ranks.
     """
 
-    name: Literal["mlm", "nsp", "rtd", "z"]
-    """Masked language model, next sentence (or sentence order), replaced token detection, z-loss."""
+    name: Literal["mlm", "nsp", "rtd", "z", "discriminator_mlm"]
+    """Masked language model, next sentence (or sentence order), replaced token detection, z-loss; the discriminator's
+    masked LM before it detects replaced tokens."""
     per: Count
     """The count that the sums are divided by."""
     weight: float = 1.0
@@ -98,6 +99,10 @@ class PretrainingOutput:
 
     Histograms can be added up over micro-batches and ranks, and give the area under the ROC curve.
     """
+    discriminator_mlm_loss_sum: Tensor | None = None
+    """ELECTRA, in a phase without replaced tokens: float32 scalar, as ``mlm_loss_sum``."""
+    discriminator_mlm_correct: Tensor | None = None
+    """ELECTRA, in a phase without replaced tokens: int64 scalar, as ``mlm_correct``."""
     mlm_logits_MV: Tensor | None = None
     """Logits at the masked positions, without the padding of the vocabulary."""
     nsp_logits_B2: Tensor | None = None

@@ -15,15 +15,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from megabert.config.model import ModelConfig
+from megabert.config.phase import PhaseConfig
 from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining, BertModel, PretrainingModel, PretrainingOutput, Term
 from megabert.models.embedding_sharing import DisentangledEmbedding
 from megabert.models.layers import BertEmbeddings, Dense, DenseGelu, LayerNorm, PackedBatch
+from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sampling import sample
 
 DISCRIMINATOR_WEIGHT = 50.0
 """Lambda, the weight of the discriminator's loss (Clark et al. 2020, section 3.1 and table 6)."""
+RTD = Term("rtd", per="tokens", weight=DISCRIMINATOR_WEIGHT)
+DISCRIMINATOR_MLM = Term("discriminator_mlm", per="masked")
 GENERATOR_KEY = 0x2545F491
 """Arbitrary number that sets the generator's dropout apart from the discriminator's."""
 SAMPLING_KEY = 0x5851F42D
@@ -94,7 +98,12 @@ class ElectraForPreTraining(PretrainingModel):
             dropout_key=GENERATOR_KEY,
             z_loss=z_loss,
         )
-        self.terms = (*self.generator.terms, Term("rtd", per="tokens", weight=DISCRIMINATOR_WEIGHT))
+        self.terms = (*self.generator.terms, RTD)
+
+    def begin_phase(self, phase: PhaseConfig) -> None:
+        """Let the discriminator find replaced tokens, or be a masked LM, as the phase says."""
+        super().begin_phase(phase)
+        self.terms = (*self.generator.terms, RTD if phase.replaced_tokens else DISCRIMINATOR_MLM)
 
     def forward(self, batch: PackedBatch, *, with_logits: bool = False, with_hidden: bool = False) -> PretrainingOutput:
         """Return the sums of losses and of right answers; dropout is on in training mode only, sampling always.
@@ -106,6 +115,8 @@ class ElectraForPreTraining(PretrainingModel):
         """
         # The generator predicts the masked tokens; its logits are detached, because sampling has no gradient.
         guessed = self.generator(batch, with_logits=True)
+        if RTD not in self.terms:
+            return self._as_masked_lm(batch, guessed)
         ids_T, is_replaced_T = replace_tokens(batch, guessed.mlm_logits_MV.detach())
         # The discriminator judges every token; padding is left out of its sums.
         hidden_TD, _ = self.bert(batch, input_ids_T=ids_T)
@@ -121,6 +132,20 @@ class ElectraForPreTraining(PretrainingModel):
         }
         output = replace(guessed, **sums, hidden_TD=hidden_TD if with_hidden else None)
         return replace(output, rtd_logits_T=logits_T) if with_logits else replace(output, mlm_logits_MV=None)
+
+    def _as_masked_lm(self, batch: PackedBatch, guessed: PretrainingOutput) -> PretrainingOutput:
+        """Return the generator's output and the losses of the discriminator as a masked LM, by the generator's head."""
+        hidden_TD, _ = self.bert(batch)
+        logits_MV = self.generator.cls.predictions(hidden_TD.index_select(0, batch.masked_positions_M))
+        loss_sum, correct = cross_entropy(logits_MV, batch.masked_ids_M, backend=self.generator.loss_backend)
+        # Its own head is not used yet. Every parameter has to have a gradient, and this one is zero.
+        unused = 0.0 * self.discriminator_predictions(hidden_TD, batch).float().sum()
+        return replace(
+            guessed,
+            mlm_logits_MV=None,
+            discriminator_mlm_loss_sum=loss_sum + unused,
+            discriminator_mlm_correct=correct,
+        )
 
 
 def _embeddings(config: ModelConfig, ops: OpsConfig) -> tuple[BertEmbeddings, BertEmbeddings]:

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from megabert.config.phase import PhaseConfig
 from megabert.config.run import OPTIMIZER_STATES
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
@@ -45,7 +46,7 @@ def choose_micro_batch_tokens(
     budgets = []
     for (train, _), phase in zip(inputs.shards, config.phases, strict=True):
         data = train.statistics
-        attempt = partial(_try_micro_step, model, inputs, world, data.max_seq_length, phase.most_masked)
+        attempt = partial(_try_micro_step, model, inputs, world, data.max_seq_length, phase)
         share = phase.global_batch_size * data.tokens // (data.rows * world.size)
         budgets.append(find_micro_batch_tokens(attempt, share=share, floor=data.max_seq_length, world=world))
     return MicroBatchTokens(tokens=tuple(budgets), found_for=found_for)
@@ -128,7 +129,7 @@ def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:
 
 
 def _try_micro_step(
-    model: PretrainingModel, inputs: RunInputs, world: World, longest: int, masked_share: float | None, tokens: int
+    model: PretrainingModel, inputs: RunInputs, world: World, longest: int, phase: PhaseConfig, tokens: int
 ) -> None:
     """Run forward and backward as a training step would; raises ``torch.OutOfMemoryError`` on a GPU that is too small.
 
@@ -143,7 +144,8 @@ def _try_micro_step(
     aside = parameters * 4 + parameters * 4 * tensors // shards  # float32: the gradient, and these
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])
-    batch = probe_batch(tokens=tokens, length=longest, masked_share=masked_share).to(world.device)
+    trial.begin_phase(phase)
+    batch = probe_batch(tokens=tokens, length=longest, masked_share=phase.most_masked).to(world.device)
     output = trial(batch)
     weighted_loss(output, trial.terms, counts=counts_of(batch), world_size=1).backward()
     del trial, output, ballast  # before the next try asks for memory

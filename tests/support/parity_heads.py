@@ -25,6 +25,7 @@ ENCODERS = {
     "electra": {"embedding_size": 16},
     "deberta": {"type_vocab_size": 0, "position_biased_input": False, "pos_att_type": ("c2p", "p2c")},
     "deberta-v2": {"pos_att_type": ("c2p", "p2c"), "position_buckets": 8, "norm_rel_ebd": "layer_norm"},
+    "deberta-v3": {"position_buckets": 8, "embedding_size": 24},
     "modernbert": {"local_attention": 6},
     "modernbert, mean": {"local_attention": 6, "classifier_pooling": "mean"},
 }

@@ -121,6 +121,7 @@ ADDED = (
     (PRETRAIN, "--init-vocabulary transfer", "there is nothing to transfer"),
     (PRETRAIN, "--init-vocabulary other", "init_vocabulary"),
     (PRETRAIN, "--phases.0.global-rope-theta 10000", "phases[0].global_rope_theta=10000"),
+    (PRETRAIN, "--phases.0.replaced-tokens false", "phases[0].replaced_tokens=false with model.generator_size=None"),
     (PRETRAIN, "--model.family modernbert --phases.0.global-rope-theta 0", "phases.0.global_rope_theta"),
     (PRETRAIN, "--phases.0.new-positions tile", "and this phase is the first one"),
     (PRETRAIN, "--phases.1.new-positions fill", "phases.1.new_positions"),

@@ -34,6 +34,7 @@ FAMILIES = {
     "albert": {"embedding_size": 32},
     "modernbert": {"local_attention": 32},
     "deberta": {},
+    "deberta-v3": {},
 }
 
 
@@ -53,7 +54,7 @@ class Crossings(TorchDispatchMode):
 
 
 def crossings_of_two_micro_steps(family: str) -> list[dict[str, int]]:
-    attention = "torch" if family == "deberta" else "triton"
+    attention = "torch" if family.startswith("deberta") else "triton"
     ops = OpsConfig(**dict.fromkeys(("layer_norm", "bias_gelu", "cross_entropy"), "triton"), attention=attention)
     counts = []
     with recording() as launched:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from megabert.config.model import ModelConfig
+from megabert.config.phase import PhaseConfig
 from megabert.models.build import build_model, initialize
 from megabert.models.electra import DISCRIMINATOR_WEIGHT, replace_tokens
 
@@ -137,6 +138,26 @@ def test_the_discriminator_does_not_train_the_generator(make_batch):
     model(make_batch([30, 25], vocab_size=70)).rtd_loss_sum.backward()
     for name, parameter in model.named_parameters():
         assert (parameter.grad is None) == name.startswith("generator."), name
+
+
+@BOTH
+def test_without_replaced_tokens_the_discriminator_is_a_masked_lm_by_the_generators_head(config, make_batch):
+    config = dataclasses.replace(config, generator_size=1.0)
+    phase = PhaseConfig(steps=1, global_batch_size=1, learning_rate=1e-3, replaced_tokens=False)
+    model, batch = model_of(config), make_batch([30, 25], vocab_size=70, padding=3)
+    model.begin_phase(phase)
+    output = model(batch)
+    assert [term.name for term in model.terms] == ["mlm", "discriminator_mlm"]
+    loss_sum, correct = output.loss_and_correct(model.terms[-1])
+    assert abs(loss_sum.item() / batch.num_masked - math.log(70)) < 0.3
+    assert 0 <= correct.item() <= batch.num_masked
+    loss_sum.backward()
+    learns = {name for name, value in model.named_parameters() if value.grad is not None and value.grad.any()}
+    assert {"bert.encoder.layer.1.output.dense.weight", "generator.cls.predictions.transform.dense.weight"} <= learns
+    assert not any("discriminator_predictions" in name for name in learns)
+    assert all(value.grad is not None for name, value in model.named_parameters() if not name.startswith("generator."))
+    model.begin_phase(dataclasses.replace(phase, replaced_tokens=True))
+    assert model(batch).rtd_loss_sum is not None
 
 
 def test_dropout_of_the_two_models_differs(make_batch):

@@ -1,14 +1,20 @@
 """What each family with layers of its own keeps: sequences apart, packing without effect, recomputation, 16 bits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from unit.models.test_bert import gradients, loss_of, model_of
-from unit.models.test_deberta import CONFIGS
+from unit.models.test_deberta import CONFIGS, DECODING
 from unit.models.test_modern import DROPPING
 
 from megabert.config.model import ModelConfig
 
-FAMILIES = {**{f"deberta, {name}": config for name, config in CONFIGS.items()}, "modernbert": DROPPING}
+FAMILIES = {
+    **{f"deberta, {name}": config for name, config in CONFIGS.items()},
+    "deberta, decoder": replace(DECODING, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
+    "modernbert": DROPPING,
+}
 OPTIONS = {"objective": "none"}
 
 
