@@ -1,4 +1,4 @@
-"""Three ways of sharing word embeddings between generator and discriminator, at equal tokens (He et al. 2023, section 3).
+"""Three ways of sharing word embeddings between two models, at equal tokens (He et al. 2023, section 3).
 
     python -m benchmarks.sharing [--sharing disentangled shared separate] [--starts masked-lm none] [--seeds 1 2 3]
 
