@@ -193,11 +193,12 @@ def run_children(
             while waiting and free:
                 number, command = waiting.popleft()
                 slot = free.popleft()
-                with open_to_append(logs[number]) as log:
+                # A signal waits until the command is registered, so that it is ended below.
+                with open_to_append(logs[number]) as log, SIGNALS.held():
                     process = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=slot
                     )
-                running[process] = (number, slot)
+                    running[process] = (number, slot)
             time.sleep(POLL_S)
             for process in [process for process in running if process.poll() is not None]:
                 number, slot = running.pop(process)

@@ -131,3 +131,24 @@ def test_child_ends_in_order_before_an_interrupted_command(tmp_path):
     code, _ = ended(f"list(signals.run_children([['sh', '-c', {script!r}]], {arguments}))")
     assert code == 143
     assert sorted(os.listdir(tmp_path)) == ["ended", "log"]
+
+
+def test_child_that_starts_as_the_signal_comes_is_ended_as_well(tmp_path):
+    code, said = ended(f"""
+        import subprocess
+        started = []
+        class Popen(subprocess.Popen):
+            def __init__(self, *words, **others):
+                super().__init__(*words, **others)
+                started.append(self)
+                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(100):  # a handler runs between two instructions
+                    pass
+        subprocess.Popen = Popen
+        try:
+            list(signals.run_children([["sleep", "60"]], logs=[{str(tmp_path / "log")!r}], slots=[os.environ]))
+        finally:
+            print("ended by", started[0].poll())
+    """)
+    assert code == 143
+    assert "ended by -15" in said
