@@ -39,7 +39,10 @@ FOLDERS = (
     "seed_*/*",
 )
 """Folders that a pre-training or a fine-tuning makes in its own."""
-TEMPORARIES = (".*.json.*.tmp", ".*.yaml.*.tmp", ".metrics.jsonl.*.tmp", ".tokenizer.*.tmp", "seed_*/.*.tmp")
+TEMPORARIES = (
+    *(".*.json.*.tmp", ".*.yaml.*.tmp", ".metrics.jsonl.*.tmp", ".results.*.tmp", ".tokenizer.*.tmp"),
+    "seed_*/.*.tmp",
+)
 """Temporary files of a killed one. Pages and vectors are not among them: their commands take no lock."""
 
 

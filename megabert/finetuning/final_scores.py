@@ -15,14 +15,16 @@ from megabert.finetuning.saved_model import rescore
 from megabert.observability.logs import logger
 
 
-def with_test_scores(
+def with_earlier_results(
     grid: Grid,
     result: GridResult,
     output_dir: Path,
     tests: Mapping[str, Path | None],
     device: Literal["auto", "cpu", "cuda"],
 ) -> GridResult:
-    """Score each set's test file, if it has one; a score that the folder holds of the same models and file is kept.
+    """Add the results that the folder holds of sets that this call left out, and score each set's test file.
+
+    A test score that the folder holds of the same models and file is kept.
 
     Args:
         grid: The grid.
@@ -35,7 +37,7 @@ def with_test_scores(
         DataError: A test file is wrong.
     """
     before = _results_before(output_dir)
-    scored = dict(result.sets)
+    scored = {**before, **result.sets}
     for labelled in grid.sets:
         own, path = result.sets[labelled.name], tests[labelled.name]
         if path is None or own.chosen is None:

@@ -15,7 +15,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,11 +28,11 @@ from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
-from megabert.files import atomic_write, open_to_read
+from megabert.files import atomic_write, open_to_read, remove_killed_writes
 from megabert.finetuning.cells import Cell, Grid, LabelledSet
-from megabert.finetuning.final_scores import with_test_scores
+from megabert.finetuning.final_scores import with_earlier_results
 from megabert.finetuning.finetune import fixed_settings, has_finished
-from megabert.finetuning.grid_results import GridResult, cell_folder, choose_setting, save_grid
+from megabert.finetuning.grid_results import GridResult, SetResult, cell_folder, choose_setting, save_grid
 from megabert.finetuning.results import (
     GRID_NAME,
     SETTINGS_NAME,
@@ -45,6 +45,8 @@ from megabert.path_arguments import takes_paths
 
 AXES = ("learning_rate", "epochs", "seed")
 """Settings that differ from cell to cell; a grid may grow along them."""
+TEMPORARIES = ("*/.rate_*.tmp",)
+"""Temporary files of a killed grid. A cell that is run again removes its own."""
 _GIB = 1 << 30
 _SHOWN = 400
 """Characters of a failed cell's message that the log repeats."""
@@ -110,6 +112,7 @@ def plan_grid(
     run = _Run(grid, output_dir, device, processes, "", import_s)
     with distributed_world(device) as world:
         run.survey(world)
+    run.recall_models()
     return run.estimate()
 
 
@@ -138,19 +141,19 @@ class _Run:
         with distributed_world(self.device) as world, RunLock(self.output_dir, world):
             self.survey(world)
             self._claim()
+            remove_killed_writes(self.output_dir, TEMPORARIES)
+            self.recall_models()
             logger.info("%s", self.estimate())
             self._total_s, self._began = sum(map(self._seconds, self._pending(self.grid.sets))), time.perf_counter()
             result = GridResult(sets={})
             for wave in self.grid.waves():
                 finished = self._run_cells(self._pending(wave))
                 for labelled in wave:
-                    cells = self.grid.cells_of(labelled)
-                    own = {cell for cell in cells if cell in finished or self._has_finished(cell)}
-                    result.sets[labelled.name] = choose_setting(self.output_dir, labelled, cells, own)
-                self._pass_on(wave, result)
+                    result.sets[labelled.name] = self._choose(labelled, finished)
+                    self._pass_on(labelled, result.sets[labelled.name])
             result = GridResult(sets={one.name: result.sets[one.name] for one in self.grid.sets})
             tests = {name: one.test for name, one in self.surveys.items()}
-            result = with_test_scores(self.grid, result, self.output_dir, tests, self.device)
+            result = with_earlier_results(self.grid, result, self.output_dir, tests, self.device)
             return GridOutcome(result, save_grid(self.output_dir, result), self.error)
 
     def survey(self, world: World) -> None:
@@ -161,6 +164,21 @@ class _Run:
             if world.device.type == "cuda":  # the cells need the memory
                 gc.collect()
                 torch.cuda.empty_cache()
+        # The first set paid for imports that every cell will pay for.
+        longest_s = max(one.build_s for one in self.surveys.values())
+        self.surveys = {name: replace(one, build_s=longest_s) for name, one in self.surveys.items()}
+
+    def recall_models(self) -> None:
+        """Let sets start from the model of an earlier call's choice, if all cells that it is chosen from are there."""
+        for labelled in self.grid.sets:
+            if labelled.name == self.grid.start_from and not self._pending([labelled]):
+                self._pass_on(labelled, self._choose(labelled, set()))
+
+    def _choose(self, labelled: LabelledSet, finished: set[Cell]) -> SetResult:
+        """Choose among a set's cells; ``finished`` are known to have finished, the others are looked at."""
+        cells = self.grid.cells_of(labelled)
+        own = {cell for cell in cells if cell in finished or self._has_finished(cell)}
+        return choose_setting(self.output_dir, labelled, cells, own)
 
     def _claim(self) -> None:
         """Record which grid the folder belongs to; continue one that is the same, or that grows.
@@ -228,6 +246,7 @@ class _Run:
                 *rates,
                 f"the other {len(pending)} will take about {_duration(total_s / len(self.slots))}, {side_by_side}, and "
                 f"{space:.1f} GiB for their models",
+                "measured just now, on a machine as busy as it is; each cell that ends corrects it",
             ]
         )
 
@@ -241,8 +260,10 @@ class _Run:
         for number, code in run_children(commands, logs=logs, slots=self.slots):
             cell = cells[number]
             self._done_s += self._seconds(cell)
+            # Of the cells under way, half is done on average.
+            begun_s = self._done_s + self._seconds(cell) * min(len(self.slots) - 1, len(cells) - number - 1) / 2
             spent_s = time.perf_counter() - self._began
-            left = _duration(spent_s / self._done_s * (self._total_s - self._done_s))
+            left = _duration(spent_s / begun_s * max(0.0, self._total_s - begun_s))
             if code == 0 and self._has_finished(cell):
                 finished.add(cell)
                 logger.info("%s: finished; about %s left", cell, left)
@@ -266,17 +287,16 @@ class _Run:
             self.error = MegabertError(f"{cell}: exit {code}: {said}. {remedy}")
             self.error.exit_code = code if code > 0 else 1
 
-    def _pass_on(self, wave: Sequence[LabelledSet], result: GridResult) -> None:
-        """Let the sets of the next wave start from the best model of this one."""
-        source = self.grid.start_from
-        if source is None or source not in {one.name for one in wave}:
+    def _pass_on(self, labelled: LabelledSet, result: SetResult) -> None:
+        """Let other sets start from the best model of this one, if they are to."""
+        if labelled.name != self.grid.start_from:
             return
-        summary = result.sets[source].summary
-        if summary is None:
-            raise DataError(f"{source}: every cell failed, so there is no model to start from (--start-from {source}).")
+        if result.summary is None:
+            name = labelled.name
+            raise DataError(f"{name}: every cell failed, so there is no model to start from (--start-from {name}).")
         for one in self.grid.sets:
-            if one.task.intermediate == source:
-                self.models[one.name] = summary.best_model
+            if one.task.intermediate == labelled.name:
+                self.models[one.name] = result.summary.best_model
 
 
 def _slots(processes: int, gpus: int, *, has_launcher: bool) -> list[Mapping[str, str]]:

@@ -29,14 +29,23 @@ class Survey:
     """Items of the first set, which is scored again and again."""
     other_items: int
     """Items of the further sets, which are scored at the end."""
-    start_s: float
-    """From the start of the command to the first step."""
+    import_s: float
+    """Seconds that a command's imports take."""
+    read_s: float
+    """Seconds to read and encode the set."""
+    build_s: float
+    """Seconds to build model and engine, with their imports if this is the first set of a process."""
     step_s: float
     """Seconds per step."""
     model_bytes: int
     """Size of the model that a cell writes."""
     test: Path | None
     """The set's test file, if it has one with labels."""
+
+    @property
+    def start_s(self) -> float:
+        """From the start of the command to the first step."""
+        return self.import_s + self.read_s + self.build_s
 
     def seconds(self, setting: Setting, config: FinetuneConfig) -> float:
         """Return the time that one cell takes."""
@@ -61,15 +70,18 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World, *, impor
     """
     began = time.perf_counter()
     prepared = prepare(labelled.task, config)
+    read = time.perf_counter()
     trainer, start, *_ = build_trainer(prepared, world)
-    start_s = time.perf_counter() - began + import_s
+    built = time.perf_counter()
     first, *others = (len(data.features) for data in prepared.evaluation)
     return Survey(
         identity=prepared.identity,
         train_items=len(prepared.train),
         evaluation_items=first,
         other_items=sum(others),
-        start_s=start_s,
+        import_s=import_s,
+        read_s=read - began,
+        build_s=built - read,
         step_s=trainer.measure_step(config.seed),
         model_bytes=4 * sum(weights.numel() for weights in start.values()),
         test=find_test_file(labelled, config, prepared.kind),

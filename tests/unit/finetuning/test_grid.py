@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from megabert.finetuning import final_scores
 from megabert.finetuning import grid as grid_module
 from megabert.finetuning.cells import Grid, Setting, find_sets
 from megabert.finetuning.grid import run_grid
-from megabert.finetuning.survey import find_test_file
+from megabert.finetuning.survey import find_test_file, survey
 
 FLAGS = "--max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu --epochs 2".split()  # noqa: SIM905
 
@@ -132,6 +133,9 @@ def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, data, cap
 def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, data, model_dir, monkeypatch, capsys):
     before = sets_of(copied)
     cell = copied / "own" / "rate_0.0001-epochs_2-seed_6"
+    left = [copied / ".results.md.0123abcd.tmp", copied / "own" / f".{cell.name}.yaml.0123abcd.tmp"]
+    for path in left:  # what a kill leaves of a file that was being written
+        path.write_text("{")
     (cell / "seed_6" / "result.json").unlink()  # what a killed cell leaves: everything but its last file
     ran = []
     monkeypatch.setattr(final_scores, "rescore", None)
@@ -142,6 +146,18 @@ def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, data,
     assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
     assert sets_of(copied)["own"]["settings"] == before["own"]["settings"]
     assert sets_of(copied)["own"]["test"] == before["own"]["test"]
+    assert not any(path.exists() for path in left)
+
+
+def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, data, model_dir, monkeypatch, capsys):
+    before = sets_of(copied)
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = words_of(data, model_dir, copied)
+    assert main([*words[:1], *words[2:], "--seeds", "1"]) == 0
+    after = sets_of(copied)
+    assert after["rte"] == before["rte"]
+    assert after["own"]["settings"][0]["seeds"] == [5]
+    assert re.search(r"mean +2 of 2 sets", capsys.readouterr().out)
 
 
 def test_damaged_results_are_made_anew(copied, data, model_dir, capsys):
@@ -184,6 +200,9 @@ def test_rte_starts_from_the_best_model_of_mnli(data, model_dir, tmp_path, monke
     assert [json.loads((cell / "finetune.json").read_text())["model"] for cell in cells] == [best, best]
     assert all(f"tensors from {best}" in cell.with_name(f"{cell.name}.log").read_text() for cell in cells)
     assert list(sets) == ["rte", "mnli"], "in the order of the command line"
+    capsys.readouterr()
+    assert main([*grid, "--dry-run"]) == 0
+    assert "4 cells (2 sets x 2 settings x 1 seeds), 4 of them finished" in capsys.readouterr().out
     assert main([*grid[:1], "rte", *grid[3:]]) == 2
     assert "--start-from mnli: mnli is not among the tasks" in capsys.readouterr().err
 
@@ -301,6 +320,18 @@ def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert f"data: {tmp_path / 'glue'}" in shown
     assert "epochs: 7" in shown
+
+
+def test_every_set_pays_for_what_the_first_one_imported(data, model_dir, tmp_path, monkeypatch, capsys):
+    costs = iter([(1.0, 8.0), (2.0, 0.5)])
+
+    def measured(*arguments, **words):
+        read_s, build_s = next(costs)
+        return replace(survey(*arguments, **words), import_s=4.0, read_s=read_s, build_s=build_s)
+
+    monkeypatch.setattr(grid_module, "survey", measured)
+    assert main([*words_of(data, model_dir, tmp_path / "new"), "--dry-run"]) == 0
+    assert re.findall(r"(\d+) s to start", capsys.readouterr().out) == ["13", "14"]
 
 
 def test_slots_share_cores_and_gpus(monkeypatch):
