@@ -4,6 +4,7 @@ The table compares a run, phase by phase, with the unigram baseline. The loss cu
 --html and --png, one page of curves. With --text it shows the guesses for [MASK] of the unigram, the untrained and the
 trained model side by side; the page shows some at held-out words. Of a fine-tuning it prints the scores, which labels
 are taken for which, and the errors of which the model is surest; of a grid its tables, and that for each choice.
+--html writes them into a page, too, and --png the scores of a grid over its settings.
 
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html
@@ -100,16 +101,39 @@ def run(options: Namespace) -> int:
 
 def _report_finetuning(options: Namespace) -> int:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
+    from megabert.files import atomic_write, refuse_input
     from megabert.finetuning.grid_results import is_grid, read_grid, read_summaries, render_grid
     from megabert.finetuning.predictions import render_report
+    from megabert.finetuning.results import GRID_NAME, SETTINGS_NAME
 
-    idle = ["--text", "--checkpoint", "--min-margin", "--html", "--png", "--measured"]
+    run_dir: Path = options.run_dir
+    has_grid = is_grid(run_dir)
+    idle = ["--text", "--checkpoint", "--min-margin", "--measured", *([] if has_grid else ["--png"])]
     refuse_flags(idle, options.given, "on the report of a fine-tuning")
-    reports = [
-        render_report(folder, summary, examples=options.examples)
-        for folder, summary in read_summaries(options.run_dir).values()
+    own = [path for path in run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
+    for output in filter(None, (options.html, options.png)):
+        refuse_input(output, *own)
+    sections = [
+        (name, render_report(folder, summary, examples=options.examples))
+        for name, (folder, summary) in read_summaries(run_dir).items()
     ]
-    if is_grid(options.run_dir):
-        reports[:0] = ["\n\n".join(render_grid(read_grid(options.run_dir)))]
-    print("\n\n\n".join(reports))
+    picture = b""
+    if has_grid:
+        from megabert.finetuning.grid_picture import draw_grid
+
+        grid = read_grid(run_dir)
+        sections[:0] = zip(("The choices", "Every setting"), render_grid(grid), strict=True)
+        picture = draw_grid(grid) if options.html or options.png else b""
+    print("\n\n\n".join(text for _, text in sections))
+    if options.png:
+        atomic_write(options.png, picture)
+        print(f"curves: {options.png}")
+    if options.html:
+        from megabert.reports.page import folded, image, render_page, section
+
+        parts = [image("scores over learning rates", picture)] if has_grid else []
+        parts += [section(title, text) for title, text in sections]
+        parts += [folded(run_dir / (GRID_NAME if has_grid else SETTINGS_NAME))]
+        atomic_write(options.html, render_page(run_dir, parts))
+        print(f"page: {options.html}")
     return 0

@@ -1,10 +1,11 @@
 """Scores of the fine-tunings that lie in a pre-training run's folder, in one table, each beside its baseline."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from megabert.errors import CheckpointError
 from megabert.finetuning.grid_results import is_finetuning, read_summaries
-from megabert.finetuning.results import UNIT
+from megabert.finetuning.results import UNIT, Summary
 from megabert.path_arguments import takes_paths
 from megabert.text_tables import render_table
 
@@ -26,7 +27,7 @@ def find_finetunings(run_dir: Path) -> list[Path]:
 
 @takes_paths
 def render_scores_below(run_dir: Path) -> str:
-    """Return a row for each metric of each fine-tuning; empty if there is none.
+    """Return a row for each metric of each fine-tuning, whose names are in its first row; empty if there is none.
 
     One that has not finished, or whose files are damaged, has a row that says so.
     """
@@ -38,23 +39,24 @@ def render_scores_below(run_dir: Path) -> str:
         except CheckpointError:
             rows.append((name, "-", "-", "unfinished or damaged", "-", "-"))
             continue
-        rows += [
-            (
-                name,
-                task,
-                metric,
-                summary.shown(part, metric),
-                summary.baseline_shown(part, metric),
-                str(len(summary.seeds)),
-            )
-            for task, (_, summary) in summaries.items()
-            for part, metrics in summary.mean.items()
-            for metric in metrics
-        ]
+        before = None
+        for task, part, metric, summary in _scores(summaries):
+            # Names are written once: of twenty fine-tunings, the eye finds where the next one begins.
+            names = ("" if before else name, "" if before == task else task)
+            own = (summary.shown(part, metric), summary.baseline_shown(part, metric), str(len(summary.seeds)))
+            rows.append((*names, metric, *own))
+            before = task
     if not rows:
         return ""
     headers = ("fine-tuning", "task", "metric", "score", "constant answer", "seeds")
     return f"{UNIT}\n{render_table(rows, headers=headers, align='lllrrr')}"
+
+
+def _scores(summaries: Mapping[str, tuple[Path, Summary]]) -> Iterator[tuple[str, str, str, Summary]]:
+    """Yield task, part and metric of each score."""
+    for task, (_, summary) in summaries.items():
+        for part, metrics in summary.mean.items():
+            yield from ((task, part, metric, summary) for metric in metrics)
 
 
 def _is_folder(path: Path) -> bool:

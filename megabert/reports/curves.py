@@ -1,7 +1,5 @@
-"""Curves of a run as PNGs, and one page about it: an HTML file that holds everything and needs nothing else."""
+"""Curves of a run as PNGs, and the page about it."""
 
-import base64
-import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +9,14 @@ from matplotlib.figure import Figure
 
 from megabert.command_line.terminal import printable
 from megabert.config.run import RunConfig
-from megabert.files import atomic_write, read_small
+from megabert.files import atomic_write
 from megabert.observability.metrics import read_metrics
 from megabert.observability.reference import Reference, reference_for
 from megabert.optim.schedules import planned_steps
 from megabert.path_arguments import takes_paths
 from megabert.reports.band import bands
 from megabert.reports.on_track import Track, shards_of
+from megabert.reports.page import folded, image, render_page, section
 from megabert.reports.probes import draw_probes, probed_sets, render_probes
 from megabert.reports.report import PhaseReport
 from megabert.reports.watch import read_overview
@@ -40,29 +39,6 @@ CURVES: tuple[tuple[str, float, dict[str, str]], ...] = (
 )
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
-_PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<style>
-:root {{ color-scheme: light dark; --ink: #222; --paper: #fff; --shade: #f6f6f6 }}
-body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
-body {{ color: var(--ink); background: var(--paper) }}
-img {{ width: 100%; height: auto }}
-pre {{ background: var(--shade); padding: .8rem; overflow-x: auto; font-size: 13px }}
-h1 {{ font-size: 1.4rem; overflow-wrap: anywhere }}
-h2 {{ font-size: 1.1rem; margin-top: 2rem }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ink: #ddd; --paper: #161616; --shade: #232323 }}
-  /* The pictures are drawn on white: their lightness is turned over, their hues stay. */
-  img {{ filter: invert(.914) hue-rotate(180deg) }}
-}}
-</style></head><body>
-<h1>{heading}</h1>
-{parts}
-</body></html>
-"""
 
 
 @takes_paths
@@ -138,29 +114,14 @@ def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, s
         picture: PNG from ``draw_page``.
         tables: Titles and plain text to show between the curves and the configuration.
     """
-    parts = [_image("curves over steps", picture)]
-    sections = [("Progress", read_overview(run_dir).text), *tables]
-    parts += [f"<h2>{html.escape(title)}</h2>\n<pre>{html.escape(text)}</pre>" for title, text in sections]
+    parts = [image("curves over steps", picture), section("Progress", read_overview(run_dir).text)]
+    parts += [section(title, text) for title, text in tables]
     rows = read_metrics(run_dir)
     if probed_sets(rows):
-        drawn, table = (
-            _image("accuracy on minimal pairs over steps", draw_probes(rows)),
-            html.escape(render_probes(rows)),
-        )
-        parts.append(f"<h2>Minimal pairs</h2>\n{drawn}\n<pre>{table}</pre>")
-    for name in ("config.yaml", "command.txt", "environment.json"):
-        if (run_dir / name).is_file():
-            text = html.escape(read_small(run_dir / name).decode(errors="replace"))
-            parts.append(f"<details><summary>{name}</summary><pre>{text}</pre></details>")
-    return _PAGE.format(
-        title=html.escape(run_dir.name),
-        heading=html.escape(str(run_dir)),
-        parts="\n".join(parts),
-    )
-
-
-def _image(about: str, picture: bytes) -> str:
-    return f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(picture).decode("ascii")}">'
+        drawn = image("accuracy on minimal pairs over steps", draw_probes(rows))
+        parts.append(section("Minimal pairs", render_probes(rows), drawn))
+    parts += [folded(run_dir / name) for name in ("config.yaml", "command.txt", "environment.json")]
+    return render_page(run_dir, parts)
 
 
 def _reference_of(run_dir: Path) -> Reference | None:
@@ -218,5 +179,8 @@ def _plot_tags(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], 
             continue
         is_rare = tag.startswith("eval/")
         axes.plot(*zip(*points, strict=True), linewidth=1, marker="o" if is_rare else None, markersize=3, label=name)
-    if axes.get_legend_handles_labels()[1]:  # curves without a name are in no legend
+    count = len(axes.get_legend_handles_labels()[1])  # curves without a name are in no legend
+    if count > 2:  # no room for it among the curves
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=count, fontsize=8, frameon=False)
+    elif count:
         axes.legend(framealpha=0.6)

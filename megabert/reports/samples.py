@@ -24,22 +24,24 @@ def held_out_samples(run_dir: Path, phase: int, *, count: int = 5) -> list[tuple
     Args:
         run_dir: Run folder.
         phase: Index of the phase whose held-out split is taken.
-        count: Number of samples at most. They come from instances at equal distances, the same ones each time.
+        count: Number of samples at most. Each comes from its own part of the split, the same one each time.
     """
     config = read_config(run_dir)
     shards = ShardSet.open(run_data(run_dir, config, config.phases[phase]), "validation")
     tokenizer = load_tokenizer(shards.tokenizer_dir)
-    samples: list[tuple[str, str]] = []
-    for row in np.unique(np.linspace(0, shards.num_rows - 1, _TRIED * count).astype(int)).tolist():
-        columns = shards.columns(((row, row + 1),))
-        if not shards.has_masks:
-            columns = DynamicMasker(shards, seed=0).mask(columns, 0)
-        ids_T, positions_M = columns.input_ids.astype(np.int64), columns.masked_positions.astype(np.int64)
-        ids_T[positions_M] = columns.masked_ids  # the text as it was
-        sample = next(filter(None, (_sample_at(ids_T, position, tokenizer) for position in positions_M.tolist())), None)
-        if sample is not None and len(samples) < count:
-            samples.append(sample)
-    return samples
+    rows = np.unique(np.linspace(0, shards.num_rows - 1, _TRIED * count).astype(int))
+    parts = [[_sample_of(row, shards, tokenizer) for row in part.tolist()] for part in np.array_split(rows, count)]
+    return [next(sample for sample in part if sample is not None) for part in parts if any(part)]
+
+
+def _sample_of(row: int, shards: ShardSet, tokenizer: Tokenizer) -> tuple[str, str] | None:
+    """Return the first sample of an instance, if it has one."""
+    columns = shards.columns(((row, row + 1),))
+    if not shards.has_masks:
+        columns = DynamicMasker(shards, seed=0).mask(columns, 0)
+    ids_T, positions_M = columns.input_ids.astype(np.int64), columns.masked_positions.astype(np.int64)
+    ids_T[positions_M] = columns.masked_ids  # the text as it was
+    return next(filter(None, (_sample_at(ids_T, position, tokenizer) for position in positions_M.tolist())), None)
 
 
 def _sample_at(ids_T: NDArray[np.int64], position: int, tokenizer: Tokenizer) -> tuple[str, str] | None:

@@ -71,10 +71,15 @@ def test_page_shows_guesses_at_words_of_the_held_out_text(shards, uninterrupted_
     instance_M = np.repeat(np.arange(held_out.num_rows), np.diff(columns.masked_starts))
     originals[columns.token_starts[instance_M] + columns.masked_positions] = columns.masked_ids
     everything = f" {' '.join(map(str, originals))} "
-    assert len(samples) == 5
+    parts = []
     for text, word in samples:
         assert text.count("[MASK]") == 1
-        assert f" {' '.join(map(str, tokenizer.encode(text.replace('[MASK]', word))))} " in everything
+        ids = f" {' '.join(map(str, tokenizer.encode(text.replace('[MASK]', word))))} "
+        assert ids in everything
+        token = everything[: everything.index(ids)].count(" ")
+        instance = np.searchsorted(columns.token_starts, token, side="right") - 1
+        parts.append(5 * instance // held_out.num_rows)
+    assert parts == [0, 1, 2, 3, 4], "one from each fifth of the split"
     assert main(["report", str(run_dir), "--html", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert re.findall(r"\(the text: (\w+)\)", page) == [word for _, word in samples]

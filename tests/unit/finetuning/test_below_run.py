@@ -32,6 +32,18 @@ def test_each_score_stands_beside_its_baseline(tmp_path):
     assert lines[3] == ["tuned/mrpc", "mrpc", "accuracy", "75.00", "+-", "1.00", "68.40", "2"]
 
 
+def test_names_are_written_once_per_fine_tuning(tmp_path):
+    for name in ("a", "b"):
+        write_finetuning(tmp_path / name)
+        path = tmp_path / name / SUMMARY_NAME
+        content = json.loads(path.read_text())
+        for part in ("mean", "deviation", "baseline"):
+            content[part]["dev"]["f1"] = 0.5
+        path.write_text(json.dumps(content))
+    starts = [line[:26].split() for line in render_scores_below(tmp_path).splitlines()[2:]]
+    assert starts == [["a", "mrpc", "accuracy"], ["f1"], ["b", "mrpc", "accuracy"], ["f1"]]
+
+
 def test_run_without_fine_tunings_has_no_table(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     assert render_scores_below(tmp_path) == ""

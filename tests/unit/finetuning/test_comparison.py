@@ -150,7 +150,7 @@ def test_report_shows_scores_confusions_and_the_surest_errors(two, capsys):
     assert "line 5" not in printed
 
 
-@pytest.mark.parametrize("words", [["report", "--html", "x.html"], ["report", "--checkpoint", "best"]])
+@pytest.mark.parametrize("words", [["report", "--png", "x.png"], ["report", "--checkpoint", "best"]])
 def test_flags_without_effect_on_a_report_are_refused(words, two, capsys):
     assert main([*words[:1], str(two[0]), *words[1:]]) == 2
     assert f"{words[1]} has no effect on the report of a fine-tuning" in capsys.readouterr().err
