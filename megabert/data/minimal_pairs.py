@@ -50,8 +50,12 @@ def read_pairs(path: Path) -> list[Pair]:
         path: A file, or the name of a set in ``SETS``.
 
     Raises:
-        DataError: The file cannot be read, a line is no pair, or its sentences are empty or equal.
+        DataError: The file cannot be read, a line is no pair, its sentences are empty or equal, or the working
+            directory has a file with the name of a set.
     """
+    if str(path) in SETS and path.is_file():
+        remedy = f"For the file, write its whole path, {path.absolute()}; for the set, rename the file."
+        raise DataError(f"{path}: is a file here, and a set that comes with the package. {remedy}")
     path = SETS.get(str(path), path)
     remedy = 'A pair has "sentence_good" and "sentence_bad", as in BLiMP.'
     if not path.exists():

@@ -4,6 +4,7 @@ from bad_input.cases import (
     environment,
     exports,
     flags,
+    grids,
     json_files,
     labels,
     limits,
@@ -22,7 +23,7 @@ CASES = [
     case
     for module in (
         *(json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment),
-        *(exports, probes, recipes),
+        *(exports, grids, probes, recipes),
     )
     for case in module.CASES
 ]

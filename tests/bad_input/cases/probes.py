@@ -58,6 +58,12 @@ CASES = [
         quick=True,
     ),
     Case(
+        name="pairs: a file with the name of a set",
+        given=(copy("hf"), write("english", GOOD)),
+        command="megabert pairs english --model hf --device cpu",
+        says=("english", "whole path"),
+    ),
+    Case(
         name="pairs: a pair without its bad sentence",
         given=(copy("hf"), write("own.jsonl", GOOD + '{"sentence_good": "a ship"}\n')),
         command=PAIRS,

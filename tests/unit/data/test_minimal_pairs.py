@@ -34,6 +34,16 @@ def test_pairs_are_read_as_blimp_writes_them(tmp_path):
     assert sentences_of([first, second]) == ["a b", "c", "b a", "d"]
 
 
+def test_file_with_the_name_of_a_set_is_read_by_its_whole_path_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "korean").mkdir()
+    assert len(read_pairs(Path("korean"))) == 240, "a folder is no file of pairs"
+    write_pairs(tmp_path / "english", pair("a b", "b a"))
+    with pytest.raises(DataError, match=f"is a file here, .*whole path, {tmp_path}/english; .*rename the file"):
+        read_pairs(Path("english"))
+    assert len(read_pairs(tmp_path / "english")) == 1
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
