@@ -3,11 +3,13 @@
     python -m benchmarks.finetuning.grid --data DATA --model MODEL --out OUT [--parts killed one two single]
 
 DATA is what data.py wrote. Parts: `killed` ends a grid with two processes by SIGKILL after a third and after two thirds
-of its cells and continues it; `one` and `two` run the same grid on one and on two processes; `single` runs the first
-seed of each set's choice by hand; at the end everything that is there is compared. One thread per cell throughout.
+of its cells and continues it; `one` and `two` run the same grid on one and on two processes; `single` runs every
+setting by hand, as a user would without a grid; at the end everything that is there is compared. One thread per cell
+throughout.
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -19,11 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-SETS = ("snli", "boolq", "classification=film", "regression=film_rating")
+SETS = ("snli", "classification=news", "classification=film", "regression=film_rating")
 CELLS = 16
-ROWS = {"train": 240, "dev": 120, "test": 120}
-GRID = "--learning-rates 1e-4 5e-4 --epochs 1 --seeds 2 --max-seq-length 64 --global-batch-size 16 --device cpu"
-SHARED = "--max-seq-length 64 --global-batch-size 16 --device cpu"
+ROWS = {"train": 320, "dev": 120, "test": 120}
+RATES = ("1e-4", "3e-4")
+SHARED = "--epochs 1 --seeds 2 --max-seq-length 64 --global-batch-size 8 --device cpu"
 
 
 def cut(data: Path, out: Path) -> None:
@@ -43,7 +45,7 @@ def command(options: argparse.Namespace, out: Path, processes: int) -> list[str]
     """Return the command of the grid."""
     start = [sys.executable, "-m", "megabert", "finetune", *SETS]
     places = ["--data", str(options.out / "data"), "--model", str(options.model), "--output-dir", str(out)]
-    return [*start, *places, "--processes", str(processes), *GRID.split()]
+    return [*start, *places, "--processes", str(processes), "--learning-rates", *RATES, *SHARED.split()]
 
 
 def finished(out: Path) -> list[Path]:
@@ -79,25 +81,14 @@ def killed(options: argparse.Namespace) -> None:
 
 
 def single(options: argparse.Namespace) -> None:
-    """Run one seed of each choice by hand, as a user would without a grid."""
-    results = json.loads((options.out / "killed" / "results.json").read_text())["sets"]
-    for one in SETS:
+    """Run each set and rate by hand; both seeds one after the other in one process."""
+    for one, rate in itertools.product(SETS, RATES):
         task, _, name = one.rpartition("=")
-        chosen = results[name]["settings"][results[name]["choice"]]
-        folder = options.out / "single" / name
+        folder = options.out / "single" / name / f"rate_{float(rate):.15g}-epochs_1"
         shutil.rmtree(folder, ignore_errors=True)
-        own = ["--learning-rate", str(chosen["learning_rate"]), "--epochs", str(chosen["epochs"])]
-        places = [
-            "--data",
-            str(options.out / "data" / name),
-            "--model",
-            str(options.model),
-            "--output-dir",
-            str(folder),
-        ]
-        timed(
-            [sys.executable, "-m", "megabert", "finetune", task or name, *places, *own, "--seeds", "2", *SHARED.split()]
-        )
+        places = ["--data", str(options.out / "data" / name), "--model", str(options.model)]
+        start = [sys.executable, "-m", "megabert", "finetune", task or name]
+        timed([*start, *places, "--output-dir", str(folder), "--learning-rate", rate, *SHARED.split()])
 
 
 def content(seed: Path) -> tuple[Any, ...]:
@@ -119,13 +110,12 @@ def compare(options: argparse.Namespace) -> None:
         others = finished(options.out / part)
         equal = sum(content(path.parent) == mine.get(path.parent.relative_to(options.out / part)) for path in others)
         print(f"killed and continued against {part}: {equal} of {len(others)} cells equal bit for bit")
-    if not mine:
-        return
-    results = json.loads((options.out / "killed" / "results.json").read_text())["sets"]
-    for path in sorted((options.out / "single").glob("*/seed_*/result.json")):
-        name, seed = path.parts[-3], path.parent.name
-        cell = Path(results[name]["cell"]).name.rpartition("-seed_")[0] + f"-{seed}"
-        print(f"single run of {name}, {seed}: equal {content(path.parent) == mine[Path(name) / cell / seed]}")
+    singles = sorted((options.out / "single").glob("*/*/seed_*/result.json"))
+    equal = 0
+    for path in singles:
+        name, setting, seed = path.parts[-4:-1]
+        equal += content(path.parent) == mine.get(Path(name) / f"{setting}-{seed}" / seed)
+    print(f"killed and continued against single runs: {equal} of {len(singles)} cells equal bit for bit")
 
 
 def main() -> None:
