@@ -37,6 +37,11 @@ CURVES: tuple[tuple[str, float, dict[str, str]], ...] = (
     ("sequences/s", 1, {"perf/sequences_per_s": ""}),
     ("share of the time or peak (%)", 1, {"perf/data_wait_pct": "waiting for data", "perf/mfu_pct": "MFU"}),
 )
+_ABOVE: dict[str, Any] = {
+    **{"loc": "lower center", "bbox_to_anchor": (0.5, 1)},
+    **{"fontsize": 8, "frameon": False, "columnspacing": 1, "handlelength": 1.5},
+}
+"""A legend above its panel."""
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
 
@@ -181,6 +186,6 @@ def _plot_tags(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], 
         axes.plot(*zip(*points, strict=True), linewidth=1, marker="o" if is_rare else None, markersize=3, label=name)
     count = len(axes.get_legend_handles_labels()[1])  # curves without a name are in no legend
     if count > 2:  # no room for it among the curves
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=count, fontsize=8, frameon=False)
+        axes.legend(**_ABOVE, ncols=count)
     elif count:
         axes.legend(framealpha=0.6)
