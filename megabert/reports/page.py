@@ -50,7 +50,7 @@ def image(about: str, picture: bytes) -> str:
     """Return a PNG as a part of the page.
 
     Args:
-        about: What it shows, for readers who do not see it.
+        about: A description for readers who do not see it.
         picture: The PNG.
     """
     return f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(picture).decode("ascii")}">'

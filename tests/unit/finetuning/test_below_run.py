@@ -40,7 +40,7 @@ def test_names_are_written_once_per_fine_tuning(tmp_path):
         for part in ("mean", "deviation", "baseline"):
             content[part]["dev"]["f1"] = 0.5
         path.write_text(json.dumps(content))
-    starts = [line[:26].split() for line in render_scores_below(tmp_path).splitlines()[2:]]
+    starts = [line[:27].split() for line in render_scores_below(tmp_path).splitlines()[2:]]
     assert starts == [["a", "mrpc", "accuracy"], ["f1"], ["b", "mrpc", "accuracy"], ["f1"]]
 
 
