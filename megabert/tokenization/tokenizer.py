@@ -137,6 +137,16 @@ class Tokenizer:
         """Ids by piece."""
         return {piece: index for index, piece in enumerate(self.pieces)}
 
+    @property
+    def is_symbol_table(self) -> bool:
+        """Whether it looks symbols up in a table, and has no text to cut."""
+        return self.kind is WORD_LEVEL
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the symbol of each id, but for the special ones, is its number."""
+        return all(piece in (str(index), *self.names) for index, piece in enumerate(self.pieces))
+
     @cached_property
     def is_subword(self) -> NDArray[np.bool_]:
         """Whether the piece of each id continues a word, as a boolean array; special and spare pieces do not."""

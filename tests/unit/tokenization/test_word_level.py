@@ -21,6 +21,12 @@ def test_single_characters_need_no_spaces():
     assert tokenizer.decode([2, 5, 6, 4, 3]) == "[CLS] A C [MASK] [SEP]"
 
 
+def test_tables_of_numbers_are_known():
+    assert table(*map(str, range(5, 9))).reads_numbers
+    assert not table("5", "A").reads_numbers
+    assert table("5", "A").is_symbol_table
+
+
 def test_longer_symbols_are_separated_by_spaces():
     tokenizer = table("ACGTAC", "GG", "A")
     assert tokenizer.encode("A GG ACGTAC GGA").tolist() == [7, 6, 5, 1]
