@@ -91,6 +91,7 @@ def test_shown_pretraining_command_is_accepted(page, words, capsys, monkeypatch,
     own_file = "cluster.yaml"  # a file of the reader's
     monkeypatch.chdir(tmp_path)
     (tmp_path / own_file).write_text("seed: 7\n")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # commands are run in the checkout
     for path in PAGES:
         if path.name == page:
             for shown in FILE.finditer(path.read_text(encoding="utf-8")):
