@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from examples.models.export import CODES, LICENSES, parameters, read_config, sources_table
+from examples.models.scores import scores_dir
 from examples.models.tools import Folders
 
 PUBLISHED = """\
@@ -39,17 +40,18 @@ LIMITS = {
 def write_card(language: str, folders: Folders) -> None:
     """Write README.md, the curve and the log of the training beside the weights, and a draft of the guesses."""
     write_curve(folders.run / "metrics.jsonl", folders.model / "curve.jsonl")
-    draft = draft_guesses(_read(folders.scores / "guesses.json"))
-    (folders.scores / "guesses.md").write_text(draft)
+    scores = scores_dir(folders)
+    draft = draft_guesses(_read(scores / "guesses.json"))
+    (scores / "guesses.md").write_text(draft)
     edited = folders.model / "guesses.md"
     sections = [
         ("Use", use(language)),
         ("Texts", sources_table(language) + f"\n\nThe weights are under {LICENSES[language]}; name the authors above."),
         ("Model", table({name: value for name, value in read_config(folders.model).items() if name in SHAPE})),
         ("Training", training(folders)),
-        ("Held-out text", held_out(folders.scores)),
-        ("Small tasks", small_tasks(folders.scores / "tasks.json")),
-        ("Minimal pairs", pairs(folders.scores)),
+        ("Held-out text", held_out(scores)),
+        ("Small tasks", small_tasks(scores / "tasks.json")),
+        ("Minimal pairs", pairs(scores)),
         ("Published models of this size", PUBLISHED if language == "english" else ""),
         ("Guesses", edited.read_text() if edited.exists() else draft),
         ("Limits", "\n".join(f"- {limit}" for limit in LIMITS[language])),
@@ -68,7 +70,7 @@ def write_card(language: str, folders: Folders) -> None:
     blocks = [f"---\n{yaml.safe_dump(header, sort_keys=False)}---", title]
     blocks += [f"## {name}\n\n{text.strip()}" for name, text in sections if text]
     (folders.model / "README.md").write_text("\n\n".join(blocks) + "\n")
-    sentences = [_compact(row) for row in _read(folders.scores / "sentences.json")]
+    sentences = [_compact(row) for row in _read(scores / "sentences.json")]
     (folders.model / "sentences.jsonl").write_text("".join(f"{row}\n" for row in sentences))
 
 
@@ -80,7 +82,7 @@ SAME = """\
     python examples/models/same_scores.py models/{language}
 
 needs transformers and torch alone. It computes the pseudo-log-likelihood of each sentence in `sentences.jsonl` and
-compares it with megabert's."""
+compares it with megabert's; the pairs above follow from them."""
 
 
 def use(language: str) -> str:

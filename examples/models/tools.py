@@ -21,9 +21,7 @@ class Folders:
     log: Path
     """The stretches of the training, a JSON object each."""
     scores: Path
-    """What was measured, a JSON file for each kind of score."""
-    tasks: Path
-    """Runs of fine-tunings."""
+    """What was measured, a folder for each state of the weights."""
     packages: Path
     """Downloads, for all languages."""
     labelled: Path
@@ -42,7 +40,6 @@ def folders_of(language: str, work: Path, models: Path) -> Folders:
         exported=own / "exported",
         log=own / "stretches.jsonl",
         scores=own / "scores",
-        tasks=own / "tasks",
         packages=work / "packages",
         labelled=work / "labelled",
         model=models / language,

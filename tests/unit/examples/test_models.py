@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from examples.models import card, same_scores, stretches, texts
 from examples.models.export import halve
+from examples.models.scores import scores_dir
 from examples.models.tools import MODELS, folders_of
 from megabert.config.loading import shipped_names
 from megabert.config.model import ModelConfig
@@ -110,7 +111,7 @@ def test_stretches_are_logged_however_they_end(training):
     assert all(row["cpu_s"] >= 0 and row["wall_s"] > 0 and row["commit"] == "abc" for row in rows)
 
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "sea", "."]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "##s", "sea", "."]
 
 
 @pytest.fixture
@@ -151,20 +152,22 @@ def test_weights_are_shipped_in_half_the_bytes_and_too_large_ones_refused(model)
 
 
 def test_transformers_gives_the_scores_of_megabert(model, capsys):
-    sentences = ["the ship .", "sea the ship the ."]
-    scores = SentenceScorer(open_source(str(model)), CopyOptions(mask="token")).score(sentences)
+    sentences = ["the ship .", "sea the ships sea ."]
+    scores = SentenceScorer(open_source(str(model)), CopyOptions()).score(sentences)
     rows = [{"text": text, "score": round(float(one), 4)} for text, one in zip(sentences, scores.scores_S, strict=True)]
     (model / "sentences.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert same_scores.main(model) == 0
     rows[1]["score"] += 0.01
     (model / "sentences.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert same_scores.main(model) == 1
-    assert "2 sentences, largest difference 1.0e-02 nats" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "2 sentences, largest difference 1.0e-02 nats" in printed
+    assert "minimal pairs: 1 of 1, 100.0%" in printed
 
 
 def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     folders = folders_of("english", tmp_path / "work", tmp_path)
-    for folder in (folders.run, folders.scores):
+    for folder in (folders.run, scores_dir(folders)):
         folder.mkdir(parents=True)
     phase = {"steps": 24000, "max_seq_length": 128}
     run = {"name": "english_small", "phases": [phase], "seed": 42, "optimizer": {"name": "adamw"}, "precision": "bf16"}
@@ -186,7 +189,7 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
         "sentences": [{"text": "the ship .", "score": -3.0}],
     }
     for name, content in scores.items():
-        (folders.scores / f"{name}.json").write_text(json.dumps(content))
+        (scores_dir(folders) / f"{name}.json").write_text(json.dumps(content))
     card.write_card("english", folders)
     text = (model / "README.md").read_text()
     header = yaml.safe_load(text.split("---\n")[1])
