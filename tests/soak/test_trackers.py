@@ -95,6 +95,7 @@ def test_full_disk_of_a_tracker_is_one_warning(tmp_path, trackio_dir, caplog, na
         write(run_dir, name, steps=2000, pause_s=0.01)
     assert len(read_metrics(run_dir)) == 2000
     (warning,) = warnings_in(caplog)
+    assert "full" in warning
     print(f"\n{warning}")
 
 

@@ -1,13 +1,19 @@
 """The libraries of the trackers: trackio and wandb. Both are optional, and imported in the tracker's process alone."""
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from megabert.files import remove_path
+from megabert.files import remove_path, under_way, write_durably
+
+LOOK_S = 10
+"""Seconds between two looks whether the disk is full."""
+BUFFER_BYTES = 64 << 10
+"""More than wandb's service writes at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,17 +108,31 @@ class Wandb(Store):
             ),
         )
         self._first = self._run.step
+        self._folder, self._looked_s = run.folder / "wandb", time.monotonic()
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Hand a row to wandb's service."""
+        if time.monotonic() > self._looked_s + LOOK_S:
+            self._look_for_space()
         if step >= self._first:
             self._run.log(values, step=step)
 
     def finish(self) -> None:
         """Wait until the rows are written, and remove the sessions before this one, whose rows it holds as well."""
         self._run.finish()
+        self._look_for_space()
         for folder in self._earlier:
             remove_path(folder)
+
+    def _look_for_space(self) -> None:
+        """Write as much as wandb does at once: on a full disk its service drops rows and reports nothing.
+
+        Raises:
+            DataError: The disk is full.
+        """
+        self._looked_s = time.monotonic()
+        with under_way(self._folder / "space") as path:
+            write_durably(path, bytes(BUFFER_BYTES))
 
 
 STORES: dict[str, Callable[[TrackedRun], Store]] = {"trackio": Trackio, "wandb": Wandb}

@@ -1,14 +1,18 @@
 """trackio and wandb themselves, offline: what their own readers find is what ``metrics.jsonl`` holds."""
 
+import errno
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 from support.tracker_stores import expected_points, read_trackio, read_wandb
 
 from megabert.config.loading import load_run_config
 from megabert.config.run import LoggingConfig
+from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.observability.metrics import MetricWriter
+from megabert.observability.trackers import stores
 from megabert.observability.trackers.process import run_id
 from megabert.training.run.folder import record_run
 
@@ -53,6 +57,26 @@ def test_stores_hold_the_rows_of_a_run_that_was_set_back(begun, caplog):
     runs, configs = read_trackio("tests")
     assert runs == {run_id(begun): expected}
     assert configs[run_id(begun)]["phases.0.max_seq_length"] == 64
+
+
+def test_full_disk_under_wandb_is_an_error(tmp_path, monkeypatch):
+    session = SimpleNamespace(step=0, log=lambda *_, **__: None, finish=lambda: None)  # drops rows and reports nothing
+    library = SimpleNamespace(init=lambda **_: session, Settings=lambda **_: None)
+    monkeypatch.setattr(stores, "import_module", lambda _: library)
+    monkeypatch.setattr(stores, "LOOK_S", -1)
+    run = stores.TrackedRun(name="r", run_id="0" * 16, project="p", is_offline=True, folder=tmp_path, config={})
+    (tmp_path / "wandb").mkdir()
+    store = stores.Wandb(run)
+    store.log(1, {"train/loss": 1.0})
+    assert list((tmp_path / "wandb").iterdir()) == [], "the look leaves nothing"
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stores, "write_durably", full)
+    for work in (lambda: store.log(2, {"train/loss": 1.0}), store.finish):
+        with pytest.raises(DataError, match="no space left"):
+            work()
 
 
 def test_fork_has_a_curve_of_its_own(begun, tmp_path):
