@@ -100,7 +100,8 @@ def _score_text(options: Namespace) -> int:
     score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
     if options.json:
-        content = {"model": options.model, "data": str(options.data), **vars(scoring), **score.to_dict()}
+        what = {"model": options.model, "checkpoint": options.checkpoint or "last", "data": str(options.data)}
+        content = {**what, **vars(scoring), **score.to_dict()}
         atomic_write(options.json, json.dumps(content, indent=2) + "\n")
         print(f"scores: {options.json}")
     return 0

@@ -51,7 +51,12 @@ def run(options: Namespace) -> int:
             )
             print(f"{told}; their pieces were seen with the nearest ones only", file=sys.stderr)
     if options.json:
-        what = {"model": options.model, "random_weights": options.random_weights, "mask": options.mask}
+        what = {
+            "model": options.model,
+            "checkpoint": options.checkpoint,
+            "random_weights": options.random_weights,
+            "mask": options.mask,
+        }
         content = {**what, "sets": [result.to_dict() for result in results]}
         atomic_write(options.json, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         print(f"written: {options.json}")

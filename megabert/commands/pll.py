@@ -50,7 +50,13 @@ def run(options: Namespace) -> int:
         print(f"{told}the model; their pieces were seen with the nearest ones only; {where}", file=sys.stderr)
     print(render_text_score(total))
     if options.json:
-        content = {"model": options.model, "data": str(options.file), "mask": options.mask, **total.to_dict()}
+        what = {
+            "model": options.model,
+            "checkpoint": options.checkpoint,
+            "data": str(options.file),
+            "mask": options.mask,
+        }
+        content = {**what, **total.to_dict()}
         atomic_write(options.json, json.dumps(content, indent=2) + "\n")
     for output in outputs:
         print(f"written: {output}")

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megabert.errors import ConfigError
+from megabert.export.card_scores import EVAL_RESULTS
 from megabert.export.config_json import GENERATOR_FOLDER, is_ours
 from megabert.export.onnx_graph import ONNX_FILES
 from megabert.export.sentence_modules import MODULE_FILES
@@ -13,7 +14,13 @@ from megabert.tokenization.huggingface import TOKENIZER_FILES
 from megabert.whole_folders import publish_folder
 
 MODEL_FILES = {"config.json", "model.safetensors", "README.md", *TOKENIZER_FILES}
-EXPORTED = {*MODEL_FILES, *(f"{GENERATOR_FOLDER}/{name}" for name in MODEL_FILES), *MODULE_FILES, *ONNX_FILES}
+EXPORTED = {
+    *MODEL_FILES,
+    *(f"{GENERATOR_FOLDER}/{name}" for name in MODEL_FILES),
+    *MODULE_FILES,
+    *ONNX_FILES,
+    EVAL_RESULTS,
+}
 """The files that an export may have, as paths within its folder."""
 
 

@@ -30,6 +30,22 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Score:
+    """Metrics of a model on a set other than the held-out data of its run."""
+
+    task: str
+    """The hub's name for the kind of task, such as ``text-classification``."""
+    name: str
+    """The set, such as ``mrpc dev``."""
+    metrics: Mapping[str, float]
+    """Values as they are in files: accuracies are fractions."""
+    note: str
+    """How it was measured, in a few words."""
+    published: tuple[str, str, str] | None = None
+    """Of a published set: its id on the Hugging Face Hub, the part of it, and the metric that stands for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelCard:
     """The content of a card besides the model's sizes. Each mapping becomes a table, in its order."""
 
@@ -61,6 +77,8 @@ class ModelCard:
     """Whether sentence-transformers loads the folder, for which hubs have a library and a task of their own."""
     metrics_of: tuple[str, str] = ("held-out", "held-out split of the training corpus")
     """Type and name of the data on which ``metrics`` were measured."""
+    scores: tuple[Score, ...] = ()
+    """Scores on further sets."""
 
 
 def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, parameters: int) -> str:
@@ -90,6 +108,7 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         ("Recipe", card.recipe),
         ("Checkpoint", card.checkpoint),
         ("Held-out metrics", card.metrics),
+        ("Scores", {f"{one.name}: {', '.join(one.metrics)}": _shown(one) for one in card.scores}),
         ("Software", card.software),
     ]
     # The header for model hubs, the title, a word on the model, and how to use it.
@@ -116,17 +135,29 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         header["language"] = list(card.languages)
     if card.license:
         header["license"] = card.license
+    results = []
     if card.metrics:
-        results = {
-            "task": {
-                "type": card.pipeline,
-                "name": "Masked language modelling" if card.pipeline == "fill-mask" else card.pipeline,
-            },
-            "dataset": dict(zip(("type", "name"), card.metrics_of, strict=True)),
-            "metrics": [{"type": name, "value": float(value)} for name, value in card.metrics.items()],
-        }
-        header["model-index"] = [{"name": card.name, "results": [results]}]
+        name = "Masked language modelling" if card.pipeline == "fill-mask" else card.pipeline
+        data = dict(zip(("type", "name"), card.metrics_of, strict=True))
+        results.append(_result({"type": card.pipeline, "name": name}, data, card.metrics))
+    for one in card.scores:
+        data = {"type": one.name, "name": one.name}
+        if one.published:
+            data |= {"type": one.published[0], "config": one.published[1]}
+        results.append(_result({"type": one.task, "name": one.note}, data, one.metrics))
+    if results:
+        header["model-index"] = [{"name": card.name, "results": results}]
     return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
+
+
+def _result(task: dict[str, str], data: dict[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:
+    """Return an entry of ``model-index``."""
+    values = [{"type": name, "value": float(value)} for name, value in metrics.items()]
+    return {"task": task, "dataset": data, "metrics": values}
+
+
+def _shown(score: Score) -> str:
+    return f"{', '.join(f'{value:.4f}' for value in score.metrics.values())} ({score.note})"
 
 
 def check_facts(languages: Sequence[str], license: str | None) -> None:

@@ -10,6 +10,7 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import phase_name, to_dict
 from megabert.config.run import RunConfig, Weights
 from megabert.errors import ConfigError, MegabertError
+from megabert.export.card_scores import EVAL_RESULTS, render_eval_results
 from megabert.export.config_json import read_object
 from megabert.export.export_folder import open_export
 from megabert.export.forms import ONLY_WEIGHTS, Forms, add_forms
@@ -46,7 +47,7 @@ def export_run(
         checkpoint: ``last``, ``best`` (the lowest held-out loss of the last phase) or a step.
         weights: Whether to write the weights as they were trained, or their moving average. None writes them as they
             were trained, but for ``best`` as the validation scored them.
-        facts: Fields of the card that no run records, such as ``languages`` and ``license``. By default,
+        facts: Fields of the card that no run records, such as ``languages``, ``license`` and ``scores``. By default,
             ``base_model`` is ``init_from``.
         forms: Further forms of the model, such as modules for sentence-transformers.
 
@@ -69,6 +70,10 @@ def export_run(
             card=forms.on_card(card),
         )
         add_forms(new, config.model_in_phase(run.phase), forms)
+        results = render_eval_results(card.scores)
+        if results:
+            (new / EVAL_RESULTS).parent.mkdir()
+            atomic_write(new / EVAL_RESULTS, results)
     return run.step
 
 
