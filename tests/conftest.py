@@ -8,6 +8,8 @@ from pathlib import Path
 
 # One thread a process, set before torch is imported: test files run side by side, and waiting OpenMP threads spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test uses the caller's account on a model hub; huggingface_hub reads this once, when it is imported.
+os.environ["HF_TOKEN_PATH"] = os.devnull
 
 import pytest
 import torch

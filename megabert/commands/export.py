@@ -4,22 +4,32 @@ The folder has config.json, model.safetensors, tokenizer files and a model card.
 BertForPreTraining and AutoTokenizer of transformers load the folder. A Hugging Face folder, such as a fine-tuned
 model's, can be given in place of a run to add further forms to it.
 
+--push also uploads the folder to the Hugging Face Hub (HF_ENDPOINT names another server). Each checkpoint gets a
+revision of its own, step-N; `last` and `best` also become the revision main. The same command continues an interrupted
+push.
+
 Examples:
   megabert export runs/demo --to models/demo --checkpoint best
   megabert export runs/demo --to models/demo --language en --license apache-2.0
   megabert export runs/demo --to models/demo-vectors --sentence-transformers mean --onnx --check
+  megabert export runs/demo --to models/demo --scores runs/mrpc pairs.json --push OWNER/demo
 """
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megabert.command_line.program import Parser, refuse_flags
 from megabert.command_line.terminal import loading
 from megabert.text_tables import render_table
 
+if TYPE_CHECKING:
+    from megabert.export.forms import Forms
+    from megabert.export.hub import Hub
+
 FORMS = {"--sentence-transformers", "--onnx", "--check"}
 """Flags that add a form to a model."""
-OF_RUNS = ("--checkpoint", "--weights", "--language", "--license", "--base-model")
+OF_RUNS = ("--checkpoint", "--weights", "--language", "--license", "--base-model", "--scores")
 """Flags that only a run has a use for; a Hugging Face folder keeps its card."""
 
 
@@ -49,6 +59,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--license", metavar="ID", help="of the card: such as apache-2.0 (default: none is stated)")
     text = "of the card: the model that the weights started from (default: init_from)"
     parser.add_argument("--base-model", metavar="NAME", help=text)
+    text = "of the card: output folders of finetune, and files of --json of pairs, pll, evaluate mlm"
+    parser.add_argument("--scores", type=Path, nargs="+", default=[], metavar="PATH", help=text)
+    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository of the Hub")
+    parser.add_argument("--private", action="store_true", help="make the repository private, if --push makes it")
+    parser.add_rule("--private", needs=["--push"])
 
 
 def run(options: Namespace) -> int:
@@ -57,33 +72,65 @@ def run(options: Namespace) -> int:
     from megabert.training.run.folder import read_config
 
     # Another folder is refused before the seconds that torch takes.
-    is_run = not FORMS & options.given or kind_of_folder(str(options.run_dir)) == "run"
+    is_run = not {*FORMS, "--push"} & options.given or kind_of_folder(str(options.run_dir)) == "run"
     if is_run:
         read_config(options.run_dir)
     else:
         refuse_flags(OF_RUNS, options.given, "on a Hugging Face folder")
+    hub = _open_hub(options)
     with loading("PyTorch"):
         from megabert.export.forms import Forms
-        from megabert.export.model_card import check_facts
         from megabert.export.onnx_graph import library
-        from megabert.export.run_folder import export_again, export_run
+        from megabert.export.run_folder import export_again
 
     forms = Forms(vectors=options.sentence_transformers, has_onnx=options.onnx)
     if options.check:
         library("transformers", "--check")
-    if not is_run:
+    if is_run:
+        revision, message = _export_run(options, forms)
+    else:
         export_again(options.run_dir, options.to, forms)
         print(f"exported to {options.to}")
-        return _report_check(options)
+        revision, message = None, f"Export of {options.run_dir.resolve().name}"
+    code = _report_check(options)
+    if hub is not None:
+        from megabert.export.hub import PushTarget, push_folder
+
+        has_main = revision is None or options.checkpoint in ("last", "best")
+        target = PushTarget(repo=options.push, revision=revision, has_main=has_main, is_private=options.private)
+        print(f"pushed as {target.shown}: {push_folder(options.to, hub, target, message=message)}")
+    return code
+
+
+def _open_hub(options: Namespace) -> "Hub | None":
+    """Log in to the Hub, if the folder is to be pushed: before the work of the export."""
+    if options.push is None:
+        return None
+    from megabert.export.hub import open_hub
+
+    return open_hub(options.push)
+
+
+def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
+    """Export a checkpoint; return the name of its revision, and a title for its commit."""
+    from megabert.export.card_scores import read_scores
+    from megabert.export.model_card import check_facts
+    from megabert.export.run_folder import export_run
+    from megabert.training.run.folder import read_config
+
     check_facts(options.language, options.license)
-    facts = {"languages": tuple(options.language), "license": options.license}
+    known = {"export": options.to, "run": options.run_dir, "checkpoint": options.checkpoint}
+    scores = [score for path in options.scores for score in read_scores(path, **known)]
+    facts = {"languages": tuple(options.language), "license": options.license, "scores": tuple(scores)}
     facts |= {"base_model": options.base_model} if options.base_model else {}
-    export_run(
+    step = export_run(
         options.run_dir, options.to, checkpoint=options.checkpoint, weights=options.weights, facts=facts, forms=forms
     )
     missing = [f"--{name}" for name in ("language", "license") if not getattr(options, name)]
     print(f"exported to {options.to}" + (f"; not stated in its card: {', '.join(missing)}" if missing else ""))
-    return _report_check(options)
+    config = read_config(options.run_dir)
+    is_average = (options.weights or config.weights_of(options.checkpoint)) == "average"
+    return f"step-{step}" + "-average" * is_average, f"Step {step:,} of {config.name}"
 
 
 def _report_check(options: Namespace) -> int:

@@ -8,12 +8,13 @@ CLEARED = {
     *("PREPARE_OPTIONS", "PRETRAIN_OPTIONS", "RECIPE", "RUN_DIR", "SUBMIT_OPTIONS", "TASK", "TORCH_INDEX", "VENV"),
     *("CROSS_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
     *("TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID"),
-    *("CC", "DS_ACCELERATOR", "PYTHONSAFEPATH", "TORCH_GLOO_LAZY_INIT"),
+    *("CC", "DS_ACCELERATOR", "HF_ENDPOINT", "PYTHONSAFEPATH", "TORCH_GLOO_LAZY_INIT"),
 }
 """Settings of scripts in slurm/, examples/ and requirements/, of launchers and trackers, and the programs' switches."""
 CLEARED_PREFIXES = ("OMPI_", "PMI", "SBATCH_", "SLURM_", "TORCHELASTIC_")
-FROM_OUTSIDE = {"COLUMNS", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}
-"""Cleared too, though no source of ours names them: make and the terminal set them for what they start."""
+FROM_OUTSIDE = {"COLUMNS", "HF_TOKEN", "HF_HUB_OFFLINE", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}
+"""Cleared too, though no source of ours names them: make and the terminal set them for what they start, and
+huggingface_hub reads them."""
 KEPT = {
     "CUDA_VISIBLE_DEVICES": "chooses the card for the tests in tests/gpu",
     "NUMBA_CACHE_DIR": "of the machine: compiled loops are kept there",

@@ -50,6 +50,7 @@ ROWS = (
     ),
 )
 QUICK = {"a folder of no class", "a file in the place of modules", "a step that is not there"}
+QUICK |= {"by nobody", "to a server that is not there", "scores of another model"}
 # name, what is done to the material, words after the verb, exit code, what the message names
 MERGES = (
     ("one model", (), "run@6 --to out", 2, "one model is no merge"),
@@ -71,7 +72,36 @@ MERGES = (
     ("data that are not there", (), "run@4 run@6 --to out --data.path nowhere.txt", 3, "nowhere.txt"),
     ("the folder of a run", (), "run@4 run@6 --to run", 2, "run"),
 )
+NO_HUB = {"HF_TOKEN": "hf_none", "HF_ENDPOINT": "http://127.0.0.1:1"}
+PAIRS = '{"model": "hf", "mask": "token", "sets": [{"name": "english", "pairs": 2, "accuracy": %s}]}'
+PUSH = "run --to out --push owner/bert"
+# name, variables, what is done to the material, words after the verb, exit code, what the message names
+PUSHES = (
+    ("by nobody", {}, (), PUSH, 2, "hf auth login"),
+    ("to a name without an owner", NO_HUB, (), "run --to out --push bert", 2, "OWNER/bert"),
+    ("to a name that nobody has", NO_HUB, (), "run --to out --push a/b/c", 2, "a/b/c"),
+    ("to a server that is not there", NO_HUB, (), PUSH, 3, "http://127.0.0.1:1"),
+    ("to no address", {**NO_HUB, "HF_ENDPOINT": "nowhere"}, (), PUSH, 2, "HF_ENDPOINT"),
+    ("of a folder that is not there", NO_HUB, (), "nowhere --to out --push owner/bert", 2, "nowhere"),
+    ("private, but no push", {}, (), "run --to out --private", 2, "--private"),
+    ("scores of another model", {}, (write("x.json", PAIRS % 0.5),), "run --to out --scores x.json", 3, "--model out"),
+    ("scores that are no number", {}, (write("x.json", PAIRS % "NaN"),), "run --to out --scores x.json", 3, "accuracy"),
+    ("scores that are none", {}, (write("x.json", "[1]"),), "run --to out --scores x.json", 3, "x.json"),
+    ("scores of a folder", NO_HUB, (), "hf --to out --push owner/bert --scores x.json", 2, "--scores"),
+)
 CASES = [
+    Case(
+        name=f"push: {name}",
+        given=(copy("hf" if words.startswith("hf") else "run"), *steps),
+        command=f"megabert export {words}",
+        environment=environment,
+        code=code,
+        says=(says,),
+        quick=name in QUICK,
+    )
+    for name, environment, steps, words, code, says in PUSHES
+]
+CASES += [
     Case(
         name=f"export: {name}",
         given=(copy(re.match("run|tuned|hf|", words)[0] or "hf"), *steps),
