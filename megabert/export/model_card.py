@@ -42,7 +42,7 @@ class Score:
     note: str
     """How it was measured, in a few words."""
     published: tuple[str, str, str] | None = None
-    """Of a published set: its id on the Hugging Face Hub, the part of it, and the metric that stands for it."""
+    """Id of a published set on the Hugging Face Hub, the part of it, and the metric that stands for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ class Fault:
     """What happens to the next requests of a kind."""
 
     pattern: str
-    """Of method and path, such as ``PUT /storage/``."""
+    """Expression for method and path, such as ``PUT /storage/``."""
     status: int | None = None
     """Answered instead; None breaks the connection in the middle of the request's body."""
     times: int = 1
