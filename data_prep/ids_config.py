@@ -92,6 +92,6 @@ def _require_pairs(config: "BuildConfig") -> None:
 
 
 TEXT_NEEDS: Needs = dict.fromkeys(
-    ("language", "pieces", "spare_pieces", "uncased", "sources.N.encoding"), Need("sources.0.format", TEXT_FORMATS)
+    ("language", "pieces", "spare_pieces", "uncased"), Need("sources.0.format", TEXT_FORMATS)
 )
 """Fields that need text, beside `data_prep.config.BUILD_NEEDS`."""

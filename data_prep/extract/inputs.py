@@ -116,7 +116,7 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     if compression:
         name = name.with_suffix("")
     if source.format == "ids":
-        return _container_of(name, path), compression
+        return _container_of(name, path, source, compression), compression
     if source.format != "auto":
         return source.format, compression
     # A dump is named such as enwiki-20260101-pages-articles1.xml-p1p41242.
@@ -130,7 +130,7 @@ def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     return file_format, compression
 
 
-def _container_of(name: PurePosixPath, path: str) -> str:
+def _container_of(name: PurePosixPath, path: str, source: SourceConfig, compression: str) -> str:
     """Return the format of the file that lists of ids are in."""
     containers = {suffix: kind for kind in FORMATS_OF_IDS for suffix in FORMATS.get(kind, (f".{kind}",))}
     if name.suffix.lower() not in containers:
@@ -138,7 +138,15 @@ def _container_of(name: PurePosixPath, path: str) -> str:
             f"{path}: the name tells no format of ids ({name.suffix!r} is not known); they are read from files named "
             f"{', '.join(containers)}."
         )
-    return containers[name.suffix.lower()]
+    container = containers[name.suffix.lower()]
+    if compression and container != "jsonl":
+        raise DataError(f"{path}: of lists of ids only JSON Lines are read compressed. Unpack the file first.")
+    if source.second_field and container == "npy":
+        raise DataError(
+            f"{path}: an array has one list per document, and second_field={source.second_field!r} asks for two. Write "
+            "pairs as JSON Lines, Parquet or Arrow."
+        )
+    return container
 
 
 def chunk_size(total: int, chunk_bytes: int) -> int:

@@ -1,5 +1,6 @@
 """Lists of ids out of files: every container gives the same lists, and whatever is no id is refused with its place."""
 
+import gzip
 import json
 from itertools import chain
 
@@ -158,6 +159,19 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("5 6")
     with pytest.raises(DataError, match=r"'.txt' is not known\); they are read from files named .jsonl"):
         read(tmp_path / "a.txt")
+
+
+def test_compressed_lines_are_read_and_compressed_arrays_refused(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"[5, 6]\n[7]\n"))
+    assert read(tmp_path / "a.jsonl.gz")[0] == [[[5, 6]], [[7]]]
+    (tmp_path / "a.npy.gz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"a.npy.gz: of lists of ids only JSON Lines are read compressed"):
+        read(tmp_path / "a.npy.gz")
+
+
+def test_pairs_in_arrays_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"a.npy: an array has one list per document, and second_field='b' asks for"):
+        read(write_lists(tmp_path, "npy", LISTS), second_field="b")
 
 
 def test_long_lists_are_left_out(tmp_path, monkeypatch):
