@@ -20,6 +20,8 @@ LARGE = (2**63 - 1, 10**15, 10**12, 10**9, 10**7, 2**24, 10**6, 2**20, 2**16, 10
 LARGE = (*LARGE, 999_999, 1023, 9.9e11, 1.0, 0.999999, 0.5)
 BESIDE: dict[str, dict[str, Any]] = {
     "generator_size": {"family": "electra"},
+    "generator_layers": {"family": "electra", "generator_size": 0.5},
+    "final_masked_lm_prob": {"masked_lm_prob": 0.15},
     "initial_batch_size": {"batch_warmup_steps": 10, "global_batch_size": 10**6},
     "batch_warmup_steps": {"initial_batch_size": 1},
     "batch_warmup_tokens": {"initial_batch_size": 1},
@@ -34,7 +36,7 @@ def with_largest(path: str) -> RunConfig:
     """Return the debug recipe with the largest number that a field takes beside its other fields."""
     section, _, name = path.rpartition(".")
     family = next((key for key, row in FAMILIES.items() if name in row.own_fields), BESIDE.get(name, {}).get("family"))
-    beside = ({"family": family} if family else BESIDE.get(name, {})) if section == "model" else BESIDE.get(name, {})
+    beside = {**BESIDE.get(name, {}), **({"family": family} if family and section == "model" else {})}
     for value in LARGE:
         layer: Any = {**beside, name: value}
         for part in reversed(section.split(".") if section else []):
