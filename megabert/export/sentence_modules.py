@@ -25,6 +25,8 @@ _MODULES = {
     "Normalize": f"{_PACKAGE}.base.modules.normalize.Normalize",
 }
 """Classes by name. The first two have the paths that all versions read; the others exist since version 6."""
+_POOLING_MODES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": None, "mean_sqrt_len_tokens": None}
+"""All modes that text-embeddings-inference asks for, and the kind of vector that each gives, if it is offered here."""
 _ONE = """\
 from sentence_transformers import SentenceTransformer
 
@@ -81,8 +83,7 @@ def write_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int
 
 def _pooling(kind: VectorKind, width: int) -> dict[str, Any]:
     """Return the settings of the pooling, in the form that all versions and text-embeddings-inference read."""
-    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
-    chosen = {f"pooling_mode_{mode}": mode.startswith(f"{kind}_t") for mode in modes}
+    chosen = {f"pooling_mode_{mode}": owner == kind for mode, owner in _POOLING_MODES.items()}
     return {"word_embedding_dimension": width, **chosen, "include_prompt": True}
 
 
