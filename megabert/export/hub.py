@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
-from huggingface_hub.utils import disable_progress_bars, validate_repo_id
+from huggingface_hub.utils import disable_progress_bars, get_session, hf_raise_for_status, validate_repo_id
 
 from megabert.errors import ConfigError, DataError
 from megabert.export.export_folder import EXPORTED
@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 Hub = HfApi
 """A hub with a token that it has accepted."""
-LARGE = 1 << 20
-"""Bytes of a file that is uploaded before the commit, so that a later failure can say that it is there."""
+LARGE = 10 << 20
+"""Bytes of a file that is uploaded before the commit, so that a later failure can say that it is there. Smaller files
+may travel within the commit; the Hub allows no larger ones there."""
 WAITS_S = (2, 5, 15)
 """Pauses before a push is tried again. huggingface_hub itself tries each upload five times more."""
 MAIN = "main"
@@ -168,14 +169,10 @@ class _Push:
 
     def _check_card(self) -> None:
         """Let the Hub judge the card before anything is uploaded."""
-        self.doing = "checking the card"
-        try:
-            ModelCard(read_small(self.folder / "README.md").decode()).validate()
-        except HTTPError:
-            raise
-        except ValueError as error:
-            problem = " ".join(str(error).split())
-            raise ConfigError(f"{self.folder}/README.md: {self.api.endpoint} refuses the card: {problem}") from None
+        path = self.folder / "README.md"
+        self.doing = f"checking {path}"
+        content = {"content": read_small(path).decode(), "repoType": "model"}
+        hf_raise_for_status(get_session().post(f"{self.api.endpoint}/api/validate-yaml", json=content))
 
     def _commit(self, branch: str) -> str:
         """Give a branch the files of the folder, and return its commit. Without a change there is none."""
@@ -233,6 +230,8 @@ def _passes(error: BaseException) -> bool:
 def _advice(error: BaseException) -> str:
     if isinstance(_cause(error), OfflineModeIsEnabled):
         return "Unset HF_HUB_OFFLINE."
+    if "xet" in str(error):
+        return "If this server stores files by Git LFS alone, set HF_HUB_DISABLE_XET=1. The same command continues."
     return "Check the network and HF_ENDPOINT; the same command continues."
 
 

@@ -192,6 +192,12 @@ def test_a_failure_that_passes_is_tried_again(place, status, server, folder):
     assert server.faults[0].times == 0
 
 
+def test_a_server_without_storage_by_chunks_is_named_with_the_remedy(server, folder, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    with pytest.raises(DataError, match=r"uploading model.safetensors failed .*HF_HUB_DISABLE_XET=1.*continues"):
+        push(folder)
+
+
 def test_without_a_token_the_error_names_the_command_to_log_in(server, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(ConfigError, match=r"not logged in to http://127.*`hf auth login`.*HF_TOKEN"):
@@ -235,7 +241,7 @@ def test_a_server_that_is_not_there_is_named(server, monkeypatch):
 def test_a_card_that_the_hub_refuses_is_named_before_any_upload(server, folder):
     card = folder / "README.md"
     card.write_text(card.read_text().replace("license: apache-2.0", "license: my-own"))
-    with pytest.raises(ConfigError, match=r"README.md: http.* refuses the card: .*license"):
+    with pytest.raises(ConfigError, match=r"checking .*/README.md was refused \(400: .*license.*Nothing was uploaded"):
         push(folder)
     assert not server.repositories
 
