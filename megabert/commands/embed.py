@@ -35,11 +35,12 @@ def run(options: Namespace) -> int:
     source = open_model(options, options.file)
     import torch
 
+    from megabert.export.model_folder import find_model
     from megabert.inspection.embed import check_output, embed_file
 
     output = options.output or options.file.with_suffix(".parquet")
     check_output(output, has_tokens=options.pooling == "tokens")
-    refuse_input(output, options.file, Path(options.model))
+    refuse_input(output, options.file, find_model(options.model))
     tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
     done = embed_file(

@@ -90,12 +90,13 @@ def _score_text(options: Namespace) -> int:
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
     source = open_model(options)
+    from megabert.export.model_folder import find_model
     from megabert.export.sources import find_device
     from megabert.files import atomic_write, refuse_input
     from megabert.inspection.masked_lm import render_score, score_masked_lm
 
     if options.json is not None:
-        refuse_input(options.json, options.data, Path(options.model))
+        refuse_input(options.json, options.data, find_model(options.model))
     scoring = _scoring_options(options, source.model.max_position_embeddings)
     score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")

@@ -34,9 +34,10 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Load the model, score the pairs, print the tables."""
     from megabert.data.minimal_pairs import read_pairs
+    from megabert.export.model_folder import find_model
 
     if options.json:
-        refuse_input(options.json, *map(Path, options.sets), Path(options.model))
+        refuse_input(options.json, *map(Path, options.sets), find_model(options.model))
     sets = {name: read_pairs(Path(name)) for name in options.sets}
     scorer = open_scorer(options, is_random=options.random_weights)
     from megabert.files import atomic_write

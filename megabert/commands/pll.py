@@ -36,9 +36,11 @@ def run(options: Namespace) -> int:
     """Load the model, stream the file through it, print the means."""
     if options.file.suffix not in JSON_SUFFIXES:
         refuse_flags(["--text-column"], options.given, "on plain text")
+    from megabert.export.model_folder import find_model
+
     outputs = [path for path in (options.output, options.json) if path is not None]
     for output in outputs:
-        refuse_input(output, options.file, Path(options.model), *(path for path in outputs if path is not output))
+        refuse_input(output, options.file, find_model(options.model), *(path for path in outputs if path is not output))
     scorer = open_scorer(options, options.file)
     from megabert.files import atomic_write
     from megabert.inspection.pseudo_likelihood import render_text_score, score_file

@@ -90,3 +90,16 @@ def test_the_command_finds_a_shipped_model_by_its_name(model_folder, tmp_path, m
     monkeypatch.chdir(tmp_path / "here")
     assert main(["fill-mask", "--model", "english", "the [MASK] sat", "--top", "1"]) == 0
     assert "the [MASK] sat" in capsys.readouterr().out
+
+
+def test_an_output_in_the_folder_of_a_shipped_model_is_refused(model_folder, tmp_path, monkeypatch, capsys):
+    config = model_folder / "config.json"
+    before = config.read_bytes()
+    model_folder.rename(tmp_path / "english")
+    monkeypatch.setattr(folders, "SHIPPED_MODELS", tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    output = tmp_path / "english" / config.name
+    assert main(["attention", "--model", "english", "--output", str(output), "the cat"]) != 0
+    assert str(output) in capsys.readouterr().err
+    assert output.read_bytes() == before
