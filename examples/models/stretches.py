@@ -32,7 +32,7 @@ def run_stretch(words: Sequence[object], run_dir: Path, log: Path, *, minutes: f
     """
     command = [sys.executable, "-m", "megabert", "pretrain", *map(str, words), "--run-dir", str(run_dir)]
     begun, first = time.monotonic(), last_step(run_dir)
-    started = datetime.now(UTC).isoformat(timespec="seconds")
+    started, code = datetime.now(UTC).isoformat(timespec="seconds"), commit()
     child = subprocess.Popen(command)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -53,7 +53,7 @@ def run_stretch(words: Sequence[object], run_dir: Path, log: Path, *, minutes: f
         "wall_s": round(time.monotonic() - begun, 1),
         "load": round(os.getloadavg()[2], 1),
         "exit": os.waitstatus_to_exitcode(status),
-        "commit": commit(),
+        "commit": code,
     }
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
