@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,9 +19,10 @@ HEADS = {
     "BertForPreTraining": "BertForMaskedLM",
     "AlbertForPreTraining": "AlbertForMaskedLM",
     "ElectraForPreTraining": "ElectraForMaskedLM",
+    "DebertaV2Model": "DebertaV2ForMaskedLM",  # the class of a discriminator
 }
 FAMILIES = {case.family: case for case in reversed(CASES)}
-"""The first case of each family; ELECTRA with a generator of its own."""
+"""The first case of each family; ELECTRA and DeBERTa 3 with a generator of their own."""
 
 
 def make_sentences(seed=0):
@@ -35,10 +37,11 @@ def exported(request, tmp_path):
     case = FAMILIES[request.param]
     tokenizer = make_tokenizer(tmp_path / "tokenizer", pad_id=1 if case.family == "roberta" else 0)
     folder = tmp_path / "model"
-    write(random_model(case.config, case.objective), folder, tokenizer)
-    is_electra = "generator_size" in case.options
+    config = replace(case.config, enhanced_mask_decoder=False)  # transformers' classes fill masks without it
+    write(random_model(config, case.objective), folder, tokenizer)
+    has_generator = "generator_size" in case.options
     head = getattr(transformers, HEADS.get(case.head, case.head))
-    theirs = head.from_pretrained(folder / "generator" if is_electra else folder).eval()
+    theirs = head.from_pretrained(folder / "generator" if has_generator else folder).eval()
     return folder, theirs, transformers.AutoTokenizer.from_pretrained(folder)
 
 

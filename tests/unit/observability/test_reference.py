@@ -17,7 +17,7 @@ from megabert.observability.reference import (
 )
 
 ROOT = Path(__file__).parents[3]
-OURS = ("debug", "demo")
+OURS = ("debug", "demo", "english_small", "korean_small")
 """Recipes without a published counterpart."""
 SHIPPED = sorted(FOLDER.glob("*.json"))
 
