@@ -46,7 +46,7 @@ def vocabulary_lines(config: BuildConfig, tokenizer: Tokenizer) -> list[str]:
 def _read_symbols(path: Path) -> list[str]:
     """Read a table, a symbol per line."""
     try:
-        symbols = [line.rstrip("\r") for line in read_small(path).decode().removesuffix("\n").split("\n")]
+        symbols = [line.rstrip("\r") for line in read_small(path).decode("utf-8-sig").removesuffix("\n").split("\n")]
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}. Convert the table to UTF-8.") from None
     first: dict[str, int] = {}

@@ -31,6 +31,12 @@ def test_lines_of_a_table_are_ids(tmp_path):
     assert tokenizer_of_ids(config_of(symbols=path)).special_ids == (1, 3, 0, 2, 4)
 
 
+def test_byte_order_mark_and_carriage_returns_are_no_part_of_a_symbol(tmp_path):
+    path = tmp_path / "symbols.txt"
+    path.write_bytes(b"\xef\xbb\xbf[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\n[MASK]\r\nA\r\n")
+    assert tokenizer_of_ids(config_of(symbols=str(path))).pieces == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A"]
+
+
 def test_special_lines_can_have_any_spelling(tmp_path):
     path = write(tmp_path, "none", "gap", "from", "to", "hide", "A")
     tokenizer = tokenizer_of_ids(config_of(symbols=path, special_ids=(0, 1, 2, 3, 4)))
