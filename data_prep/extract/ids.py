@@ -38,7 +38,7 @@ Lists = tuple[int, list[NDArray[np.integer]] | str]
 
 def offsets_path(path: str) -> str:
     """Return the path of the offsets of an array of ids."""
-    return path.removesuffix(".npy") + OFFSETS_SUFFIX
+    return path[: -len(".npy")] + OFFSETS_SUFFIX
 
 
 class IdChecker:

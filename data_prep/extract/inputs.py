@@ -96,7 +96,7 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
 
 def _is_array(path: str) -> bool:
     """Whether a file is an array of ids, and not the offsets of one."""
-    return path.endswith(".npy") and not path.endswith(OFFSETS_SUFFIX)
+    return path.lower().endswith(".npy") and not path.lower().endswith(OFFSETS_SUFFIX)
 
 
 def _size_and_time(path: str) -> tuple[int, int]:

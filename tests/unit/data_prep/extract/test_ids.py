@@ -169,6 +169,12 @@ def test_compressed_lines_are_read_and_compressed_arrays_refused(tmp_path):
         read(tmp_path / "a.npy.gz")
 
 
+def test_arrays_are_known_by_a_name_in_capitals_as_well(tmp_path):
+    write_arrays(tmp_path, [5, 6, 7], [0, 2, 3]).rename(tmp_path / "A.NPY")
+    (tmp_path / "a.offsets.npy").rename(tmp_path / "A.offsets.npy")
+    assert read(tmp_path / "A.NPY")[0] == [[[5, 6]], [[7]]]
+
+
 def test_pairs_in_arrays_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"a.npy: an array has one list per document, and second_field='b' asks for"):
         read(write_lists(tmp_path, "npy", LISTS), second_field="b")
