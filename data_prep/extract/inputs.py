@@ -65,10 +65,13 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
     return files
 
 
-def hash_inputs(files: list[InputFile], executor: Executor) -> list[InputRecord]:
-    """Return a record of each input file, with its SHA-256."""
-    hashes = dict(executor.run(input_sha256, [file.path for file in files]))
-    return [InputRecord(file.path, file.bytes, hashes[index]) for index, file in enumerate(files)]
+def hash_inputs(files: list[InputFile], symbols: str | None, executor: Executor) -> list[InputRecord]:
+    """Return a record of each input file, and of a table of symbols if there is one, with its SHA-256."""
+    sizes = [(file.path, file.bytes) for file in files]
+    if symbols is not None:
+        sizes.append((symbols, size_and_time(symbols)[0]))
+    hashes = dict(executor.run(input_sha256, [path for path, _ in sizes]))
+    return [InputRecord(path, size, hashes[index]) for index, (path, size) in enumerate(sizes)]
 
 
 def _files_of(index: int, source: SourceConfig) -> list[InputFile]:

@@ -63,6 +63,16 @@ def test_shards_are_sound(make, tmp_path, changes):
     assert verify(tmp_path / "out" / "instances" / "32", Executor(), use_text=True).problems == []
 
 
+def test_another_content_of_the_table_is_another_input(make, tmp_path):
+    table, symbols = tmp_path / "symbols.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(5, 69))]
+    table.write_text("\n".join(symbols))
+    config = make(symbols=str(table), special_ids=None)
+    build(config, tmp_path / "out", Executor())
+    table.write_text("\n".join([*symbols[:5], *reversed(symbols[5:])]))
+    with pytest.raises(DataError, match=r"was begun with other input \(.*symbols.txt changed"):
+        build(config, tmp_path / "out", Executor())
+
+
 def test_every_id_is_in_each_pass_once(make, tmp_path, lists):
     result = build(make(masking="dynamic", validation_share=0.0), tmp_path / "out", Executor())
     rows = rows_of(tmp_path / "out" / "instances" / "32")
