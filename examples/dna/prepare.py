@@ -6,7 +6,7 @@ This writes ``bases.npy``, the id of each base; ``bases.offsets.npy``, the start
 bases; and ``symbols.txt``, whose lines are the symbols of the ids 0, 1, 2, ...
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -33,4 +33,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder to write")
+    main(parser.parse_args().folder)
