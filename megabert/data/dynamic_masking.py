@@ -17,21 +17,19 @@ _MASKS_KEY = string_key("data/dynamic_masks")
 class DynamicMasker:
     """Masks instances as a function of (seed, epoch, row). There is no generator, so a checkpoint has none to save."""
 
-    def __init__(self, shards: ShardSet, seed: int, options: MaskingOptions | None = None) -> None:
+    def __init__(self, shards: ShardSet, seed: int) -> None:
         """Read the properties of the vocabulary on which masking depends.
 
         Args:
             shards: Shards whose masks are left to the loader.
             seed: Seed of the run.
-            options: How to mask; None as the shards say.
 
         Raises:
             DataError: Words are masked whole, and the tokenizer next to the shards cannot be read.
         """
         metadata = shards.metadata
         self._seed = seed
-        self._default = metadata.masking_options
-        self._options = options or self._default
+        self._options = self._default = metadata.masking_options
         is_token = metadata.mask_unit == "token"
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
         self._pieces = metadata.piece_table(is_subword)
