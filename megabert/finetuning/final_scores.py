@@ -52,13 +52,13 @@ def with_earlier_results(
 
 
 def _results_before(output_dir: Path) -> dict[str, SetResult]:
-    """Return the results that a folder holds; damaged ones are made anew."""
+    """Return the results that a folder holds; damaged ones are made anew, of the sets that this call names."""
     if not (output_dir / SUMMARY_NAME).is_file():
         return {}
     try:
         return read_grid(output_dir).sets
     except CheckpointError as error:
-        logger.warning("%s The test sets are scored again.", error)
+        logger.warning("%s The test sets are scored again; sets left out of this call return once named.", error)
         return {}
 
 

@@ -164,6 +164,8 @@ def test_damaged_results_are_made_anew(copied, data, model_dir, capsys):
     before = sets_of(copied)
     (copied / "results.json").write_text("{")
     assert main(words_of(data, model_dir, copied)) == 0
+    assert "results.json" in (said := capsys.readouterr().err)
+    assert "sets left out of this call return once named" in said
     after = sets_of(copied)
     for name, one in after.items():
         model = Path(one["summary"].pop("best_model"))
