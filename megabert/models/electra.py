@@ -116,7 +116,9 @@ class ElectraForPreTraining(PretrainingModel):
         # The generator predicts the masked tokens; its logits are detached, because sampling has no gradient.
         guessed = self.generator(batch, with_logits=True)
         if RTD not in self.terms:
-            return self._as_masked_lm(batch, guessed)
+            output, hidden_TD = self._as_masked_lm(batch, guessed)
+            logits_MV = output.mlm_logits_MV if with_logits else None
+            return replace(output, mlm_logits_MV=logits_MV, hidden_TD=hidden_TD if with_hidden else None)
         ids_T, is_replaced_T = replace_tokens(batch, guessed.mlm_logits_MV.detach())
         # The discriminator judges every token; padding is left out of its sums.
         hidden_TD, _ = self.bert(batch, input_ids_T=ids_T)
@@ -133,19 +135,18 @@ class ElectraForPreTraining(PretrainingModel):
         output = replace(guessed, **sums, hidden_TD=hidden_TD if with_hidden else None)
         return replace(output, rtd_logits_T=logits_T) if with_logits else replace(output, mlm_logits_MV=None)
 
-    def _as_masked_lm(self, batch: PackedBatch, guessed: PretrainingOutput) -> PretrainingOutput:
-        """Return the generator's output and the losses of the discriminator as a masked LM, by the generator's head."""
+    def _as_masked_lm(self, batch: PackedBatch, guessed: PretrainingOutput) -> tuple[PretrainingOutput, Tensor]:
+        """Return the generator's output with the losses of the discriminator as a masked LM, and its hidden states.
+
+        It predicts by the generator's head; the logits are the generator's own.
+        """
         hidden_TD, _ = self.bert(batch)
         logits_MV = self.generator.cls.predictions(hidden_TD.index_select(0, batch.masked_positions_M))
         loss_sum, correct = cross_entropy(logits_MV, batch.masked_ids_M, backend=self.generator.loss_backend)
         # Its own head is not used yet. Every parameter has to have a gradient, and this one is zero.
         unused = 0.0 * self.discriminator_predictions(hidden_TD, batch).float().sum()
-        return replace(
-            guessed,
-            mlm_logits_MV=None,
-            discriminator_mlm_loss_sum=loss_sum + unused,
-            discriminator_mlm_correct=correct,
-        )
+        losses = {"discriminator_mlm_loss_sum": loss_sum + unused, "discriminator_mlm_correct": correct}
+        return replace(guessed, **losses), hidden_TD
 
 
 def _embeddings(config: ModelConfig, ops: OpsConfig) -> tuple[BertEmbeddings, BertEmbeddings]:

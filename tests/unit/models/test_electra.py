@@ -156,6 +156,10 @@ def test_without_replaced_tokens_the_discriminator_is_a_masked_lm_by_the_generat
     assert {"bert.encoder.layer.1.output.dense.weight", "generator.cls.predictions.transform.dense.weight"} <= learns
     assert not any("discriminator_predictions" in name for name in learns)
     assert all(value.grad is not None for name, value in model.named_parameters() if not name.startswith("generator."))
+    assert output.mlm_logits_MV is output.hidden_TD is None
+    whole = model(batch, with_logits=True, with_hidden=True)  # probes of a run read the generator's logits
+    assert whole.mlm_logits_MV.shape == (len(batch.masked_positions_M), 70)
+    assert whole.hidden_TD.shape == (len(batch.input_ids_T), config.hidden_size)
     model.begin_phase(dataclasses.replace(phase, replaced_tokens=True))
     assert model(batch).rtd_loss_sum is not None
 
