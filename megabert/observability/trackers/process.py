@@ -27,6 +27,8 @@ from megabert.observability.trackers.interface import Tracker, Value
 
 FINISH_S = 60
 """Seconds that a process gets for the last rows once the run has ended."""
+KILLED_S = 5
+"""Seconds to wait for a process that was sent SIGKILL."""
 IDENTITY_NAME = "trackers.json"
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from megabert.observability.trackers.follow import follow_run; follow_run()"
@@ -116,7 +118,8 @@ class TrackerProcess(Tracker):
         if process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            with suppress(subprocess.TimeoutExpired):  # on a file system that hangs it does not even end then
+                process.wait(KILLED_S)
 
     def _reason(self, code: int) -> str:
         """Return why the process ended: a signal, or the last line of its log."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -81,6 +82,23 @@ def test_fault_is_one_warning(tmp_path, stand_in, monkeypatch, caplog, where, fa
     assert len(warnings) == 1, warnings
     assert phrase in warnings[0]
     assert "The run continues without it" in warnings[0]
+
+
+def test_process_that_outlives_sigkill_does_not_hold_the_run(tmp_path, stand_in, monkeypatch, caplog):
+    stand_in()
+    tracker = process.TrackerProcess("wandb", tmp_path, LoggingConfig(trackers=("wandb",)))
+    follower, waits = tracker._process, []
+
+    def wait(timeout=None):
+        waits.append(timeout)
+        raise subprocess.TimeoutExpired("wandb", timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(follower, "wait", wait)
+        tracker.close()
+    assert waits == [process.FINISH_S + 2, process.KILLED_S]
+    assert caplog.text.count("did not take the last rows") == 1
+    assert follower.wait(60) == -signal.SIGKILL
 
 
 def test_fault_in_the_middle_is_said_while_the_run_goes_on(tmp_path, stand_in, caplog):
