@@ -124,9 +124,10 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _raise_first(reported: list[warnings.WarningMessage]) -> None:
-    """Raise the first warning of the library: trackio warns of rows that it could not write, and continues."""
-    if reported:
-        raise TrackerError(str(reported[0].message))
+    """Raise the first UserWarning of the library: trackio warns of rows that it could not write, and continues."""
+    for warning in reported:  # another kind, such as a FutureWarning, says nothing about rows
+        if issubclass(warning.category, UserWarning):
+            raise TrackerError(str(warning.message))
 
 
 def _wait_for(lock: Any) -> None:

@@ -1,6 +1,9 @@
 import threading
+import warnings
 
-from megabert.observability.trackers.follow import flat, followed_rows
+import pytest
+
+from megabert.observability.trackers.follow import TrackerError, flat, followed_rows, send
 
 
 def rows_now(rows):
@@ -27,6 +30,35 @@ def test_damaged_lines_are_left_out(tmp_path):
     path.write_bytes(b'[]\n\xff\n{"step": "1"}\n' + b"[" * 100_000 + b'\n{"step": 1}\n')
     is_over.set()
     assert [row for row in followed_rows(path, is_over) if row] == [{"step": 1}]
+
+
+class WarningStore:
+    """Warns whenever it gets a row, and remembers the steps."""
+
+    def __init__(self, category):
+        self.category, self.steps = category, []
+
+    def log(self, step, values):
+        self.steps.append(step)
+        warnings.warn("of the library", self.category, stacklevel=1)
+
+    def finish(self):
+        self.steps.append("finished")
+
+
+@pytest.mark.parametrize("category", [UserWarning, FutureWarning])
+def test_user_warning_alone_ends_a_tracker(category):
+    store = WarningStore(category)
+    rows = [{"step": 1, "a": 1.0}, None, {"step": 2, "a": 2.0}]
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        if category is UserWarning:
+            with pytest.raises(TrackerError, match="of the library"):
+                send(store, iter(rows), reported)
+        else:
+            send(store, iter(rows), reported)
+        assert reported
+    assert store.steps == ([1] if category is UserWarning else [1, 2, "finished"])
 
 
 def test_numbers_have_the_names_that_tensorboard_shows():
