@@ -73,6 +73,8 @@ class ModelCard:
     """The hub's name for the model's task."""
     usage: str | None = None
     """Python lines under the heading "Use"; None shows how to fill a mask."""
+    symbols: tuple[str, str] | None = None
+    """For a model of symbols instead of text: how they are written, in sentences, and an example."""
     gives_vectors: bool = False
     """Whether sentence-transformers loads the folder, for which hubs have a library and a task of their own."""
     metrics_of: tuple[str, str] = ("held-out", "held-out split of the training corpus")
@@ -203,6 +205,14 @@ def _usage(card: ModelCard, architecture: str) -> str:
         lines[0] = lines[0].removesuffix(", pipeline")
         output = 'model(**tokenizer("The ship sailed over the cat.", return_tensors="pt"))'
         lines[-1] = DISCRIMINATORS[architecture].format(output)
+    if card.symbols:
+        written, example = card.symbols
+        # A class for pre-training may have other results than logits, such as a sentence objective's.
+        class_name = architecture if architecture in DISCRIMINATORS else "AutoModelForMaskedLM"
+        output = f'model(**tokenizer({example!r}, return_tensors="pt"))'
+        lines = [line.replace(architecture, class_name) for line in lines]
+        lines = [f"# {written}", lines[0].removesuffix(", pipeline"), *lines[1:-1]]
+        lines.append(DISCRIMINATORS.get(architecture, "logits = {}.logits").format(output))
     usage = card.usage or "\n".join(lines)
     return f"## Use\n\n```python\n{usage}\n```"
 

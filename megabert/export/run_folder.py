@@ -139,27 +139,17 @@ def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *,
         # The latest validation may have been at an earlier step, or of the other weights: no metrics of these then.
         metrics=run.metrics if run.metrics_step == run.step and average == is_scored else {},
         software=describe_environment()["packages"],
-        usage=_usage_of_symbols(load_tokenizer(tokenizer_dir(run_dir)), config),
+        symbols=_example_of_symbols(load_tokenizer(tokenizer_dir(run_dir))),
     )
 
 
-def _usage_of_symbols(tokenizer: Tokenizer, config: RunConfig) -> str | None:
-    """Return an example for a model of symbols instead of text, which also says how they are written; else None."""
+def _example_of_symbols(tokenizer: Tokenizer) -> tuple[str, str] | None:
+    """Return how the symbols of a model are written, and an example; None if it reads text."""
     if not tokenizer.is_symbol_table:
         return None
     usual = [piece for piece in tokenizer.pieces if piece not in tokenizer.names][:3]
-    class_name = "AutoModelForPreTraining" if config.model.family == "electra" else "AutoModelForMaskedLM"
     written = "No table of symbols was given: they are the numbers of the ids. " if tokenizer.reads_numbers else ""
-    return "\n".join(
-        [
-            f"# {written}A text is symbols, separated by white space.",
-            f"from transformers import AutoTokenizer, {class_name}",
-            "",
-            'folder = "."  # where this file lies',
-            f"model, tokenizer = {class_name}.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)",
-            f'logits = model(**tokenizer({" ".join([*usual, tokenizer.names.mask])!r}, return_tensors="pt")).logits',
-        ]
-    )
+    return f"{written}A text is symbols, separated by white space.", " ".join([*usual, tokenizer.names.mask])
 
 
 def _data(run_dir: Path, config: RunConfig, run: RunSummary) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch, pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.export.huggingface import read_huggingface
-from megabert.export.model_card import FAMILY_TITLES, ModelCard, check_facts, facts_of
+from megabert.export.model_card import FAMILY_TITLES, ModelCard, check_facts, facts_of, render_card
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import load_parameters
@@ -117,6 +117,24 @@ def test_every_family_has_its_name():
 def test_facts_that_hubs_do_not_take_are_refused(facts):
     with pytest.raises(ConfigError, match="--l"):
         check_facts(*facts)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "class_name", "last"),
+    [
+        ("BertForPreTraining", "AutoModelForMaskedLM", "logits = {}.logits"),
+        ("DebertaV2ForMaskedLM", "AutoModelForMaskedLM", "logits = {}.logits"),
+        ("DebertaV2Model", "DebertaV2Model", "hidden = {}[0]"),
+        ("ElectraForPreTraining", "ElectraForPreTraining", "is_replaced = {}.logits > 0"),
+    ],
+)
+def test_card_of_symbols_loads_the_class_of_its_folder(config, architecture, class_name, last):
+    card = ModelCard(name="Symbols", symbols=("They are written so.", "A C [MASK]"))
+    text = render_card(card, config, architecture=architecture, parameters=1)
+    lines = text.split("```")[1].splitlines()[1:]
+    assert lines[:2] == ["# They are written so.", f"from transformers import AutoTokenizer, {class_name}"]
+    assert f"model = {class_name}.from_pretrained(folder)" in lines
+    assert lines[-1] == last.format("""model(**tokenizer('A C [MASK]', return_tensors="pt"))""")
 
 
 def test_card_without_facts_is_still_valid(config, tokenizer_dir, tmp_path):
