@@ -43,8 +43,9 @@ def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[s
             yield f"phases[{i}].global_rope_theta={base:g} goes with model.family=modernbert, not {other}"
         if not phase.replaced_tokens and model.generator_size != 1:
             fields = f"phases[{i}].replaced_tokens=false with model.generator_size={model.generator_size}"
-            remedy = "Set the size to 1, or leave replaced_tokens out."
-            yield f"{fields}: the discriminator would use the generator's head, and has to be as wide. {remedy}"
+            way = "Set the size to 1, or leave" if model.traits.has_discriminator else "Leave"
+            why = "the discriminator would use the generator's head, and has to be as wide"
+            yield f"{fields}: {why}. {way} replaced_tokens out."
         if phase.new_positions == "tile" and (obstacle := _obstacle_to_tiling(i, config)):
             yield f"phases[{i}].new_positions=tile {obstacle}. Leave it out, or set it to keep."
         if phase.position_offset == "random" and (obstacle := _obstacle_to_offsets(i, config)):
