@@ -165,7 +165,7 @@ def join_generator(
         if not torch.equal(generator[name], state[name]):
             raise CheckpointError(
                 f"generator: {name} is not the discriminator's. The two are trained with one set of embeddings: give "
-                "the two folders of one training, or leave the generator's away to begin with a new one."
+                "the two folders of one training, or remove the generator's to begin with a new one."
             )
     return {**state, **{f"{GENERATOR}{name}": value for name, value in generator.items() if name not in shared}}
 
