@@ -8,6 +8,7 @@ it stopped.
 
 import logging
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,10 @@ _PASSING = {408, 409, 412, 429}
 """Refusals that pass: too slow, two commits at once, too many requests. All from 500 on pass, too."""
 _BROKEN = (HTTPError, ConnectionError, TimeoutError, RuntimeError)
 """A transfer that failed: huggingface_hub wraps the errors of some uploads in a RuntimeError."""
+_QUERY = re.compile(r"(https?://[^\s'\"?]*)\?[^\s'\"]*")
+"""An address with a query. Those of the storage hold a signature that lets anybody write the file."""
+_MOST_CHARACTERS = 300
+"""Characters of a server's answer in a message: some answer with a page."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +102,7 @@ def _endpoint() -> str | None:
         is_url = False
     if not is_url:
         raise ConfigError(f"HF_ENDPOINT={url}: is no address of a server. Write it as https://huggingface.co.")
-    return url
+    return url and url.rstrip("/")  # paths begin with a slash
 
 
 @takes_paths
@@ -171,7 +176,12 @@ class _Push:
         """Let the Hub judge the card before anything is uploaded."""
         path = self.folder / "README.md"
         self.doing = f"checking {path}"
-        content = {"content": read_small(path).decode(), "repoType": "model"}
+        try:
+            text = read_small(path).decode()
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise DataError(f"{path}: is not UTF-8 (byte {byte:#04x}). Convert it where it came from.") from None
+        content = {"content": text, "repoType": "model"}
         hf_raise_for_status(get_session().post(f"{self.api.endpoint}/api/validate-yaml", json=content))
 
     def _commit(self, branch: str) -> str:
@@ -236,8 +246,9 @@ def _advice(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the words of an error that say most: the server's own, or else the first line."""
+    """Return the words of an error that say most, without secrets: the server's own, or else the first line."""
     cause = _cause(error)
     said = getattr(cause, "server_message", None) or next(filter(None, map(str.strip, str(cause).splitlines())), "")
+    said = " ".join(_QUERY.sub(r"\1", said).split())[:_MOST_CHARACTERS]
     status = _status(error)
     return f"{status}: {said}" if status and said else said or type(cause).__name__

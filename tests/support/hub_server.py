@@ -24,6 +24,8 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 TOKEN = "hf_stand_in"
 OWNER = "owner"
+SIGNATURE = ""
+"""Query of the addresses in the storage, such as ``?X-Signature=...``."""
 GIT_ATTRIBUTES = b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
 LARGE = re.compile(r".*\.(safetensors|onnx|data|bin)")
 """Names of the files that go to the storage of large files."""
@@ -72,6 +74,8 @@ class Fault:
     status: int | None = None
     """Answered instead; None breaks the connection in the middle of the request's body."""
     times: int = 1
+    says: str = "planted"
+    """Words of the answer; the empty string answers without any."""
     waits: threading.Event | None = None
     """If given, the request is not answered before it is set."""
 
@@ -157,16 +161,13 @@ class Handler(BaseHTTPRequestHandler):
         body = self._body()
         try:
             if fault is not None:
-                raise Refusal(fault.status or 500, "planted")
+                raise Refusal(fault.status or 500, fault.says)
             with self.hub.lock:
                 answer = self._route(path, body)
             self._send(*(answer if isinstance(answer, tuple) else (json.dumps(answer).encode(), 200, {})))
         except Refusal as refusal:
-            self._send(
-                json.dumps({"error": str(refusal)}).encode(),
-                refusal.status,
-                {"X-Error-Code": refusal.code, "X-Error-Message": str(refusal)},
-            )
+            words = {"X-Error-Code": refusal.code, "X-Error-Message": str(refusal)} if str(refusal) else {}
+            self._send(json.dumps({"error": str(refusal)} if words else {}).encode(), refusal.status, words)
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
@@ -245,7 +246,7 @@ def _preupload(hub: HubServer, body: dict[str, Any], name: str, revision: str) -
 def _batch(hub: HubServer, body: dict[str, Any], name: str) -> Any:
     storage, objects = hub.repository(name).storage, []
     for one in body["objects"]:
-        actions = {"upload": {"href": f"{hub.url}/storage/{name}/{one['oid']}"}}
+        actions = {"upload": {"href": f"{hub.url}/storage/{name}/{one['oid']}{SIGNATURE}"}}
         objects.append(one if one["oid"] in storage else {**one, "actions": actions})
     return {"transfer": "basic", "objects": objects}
 

@@ -9,7 +9,7 @@ import time
 import pytest
 import transformers
 from huggingface_hub import HfApi, ModelCard, constants
-from support import exported_models
+from support import exported_models, hub_server
 from support.hub_server import TOKEN, Fault, running, sha256
 from transformers import AutoModel, AutoTokenizer
 
@@ -225,6 +225,25 @@ def test_a_name_that_no_repository_has_is_refused(name, server):
     assert not server.requests
 
 
+def test_an_address_may_end_in_a_slash(server, folder, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", f"{server.url}/")
+    assert push(folder) == f"{server.url}/{REPO}/tree/step-6"
+
+
+def test_a_signature_of_the_storage_is_in_no_message(server, folder, monkeypatch, caplog):
+    monkeypatch.setattr(hub_server, "SIGNATURE", "?X-Signature=secret")
+    server.faults = [Fault("PUT /storage", status=418, says="", times=10_000)]
+    with pytest.raises(ConfigError, match=r"418: .*/storage/owner/little-bert/[0-9a-f]{64}'") as refused:
+        push(folder)
+    assert server.count("PUT /storage") == 1
+    server.faults = [Fault("PUT /storage", status=503, says="", times=10_000)]
+    with pytest.raises(DataError) as broken:
+        push(folder)
+    own = [record.getMessage() for record in caplog.records if record.name == hub.__name__]
+    assert len(own) == len(hub.WAITS_S)
+    assert not any("secret" in text for text in (str(refused.value), str(broken.value), *own))
+
+
 @pytest.mark.parametrize("url", ["nowhere", "http://x:port", "http://[", "ftp://127.0.0.1"])
 def test_an_address_that_is_none_is_named(url, server, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", url)
@@ -242,6 +261,13 @@ def test_a_card_that_the_hub_refuses_is_named_before_any_upload(server, folder):
     card = folder / "README.md"
     card.write_text(card.read_text().replace("license: apache-2.0", "license: my-own"))
     with pytest.raises(ConfigError, match=r"checking .*/README.md was refused \(400: .*license.*Nothing was uploaded"):
+        push(folder)
+    assert not server.repositories
+
+
+def test_a_card_that_is_not_utf8_is_named_before_any_upload(server, folder):
+    (folder / "README.md").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"README.md: is not UTF-8 \(byte 0xe9\)"):
         push(folder)
     assert not server.repositories
 
