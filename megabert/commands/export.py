@@ -119,7 +119,10 @@ def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     from megabert.training.run.folder import read_config
 
     check_facts(options.language, options.license)
-    known = {"export": options.to, "run": options.run_dir, "checkpoint": options.checkpoint}
+    config = read_config(options.run_dir)
+    usual = config.weights_of(options.checkpoint)
+    run = options.run_dir if options.weights in (None, usual) else None
+    known = {"export": options.to, "run": run, "checkpoint": options.checkpoint}
     scores = [score for path in options.scores for score in read_scores(path, **known)]
     facts = {"languages": tuple(options.language), "license": options.license, "scores": tuple(scores)}
     facts |= {"base_model": options.base_model} if options.base_model else {}
@@ -128,8 +131,7 @@ def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     )
     missing = [f"--{name}" for name in ("language", "license") if not getattr(options, name)]
     print(f"exported to {options.to}" + (f"; not stated in its card: {', '.join(missing)}" if missing else ""))
-    config = read_config(options.run_dir)
-    is_average = (options.weights or config.weights_of(options.checkpoint)) == "average"
+    is_average = (options.weights or usual) == "average"
     return f"step-{step}" + "-average" * is_average, f"Step {step:,} of {config.name}"
 
 

@@ -1,7 +1,7 @@
 """Scores on a model card: read from the results of megabert's commands, written for model hubs.
 
-A card has them in its ``model-index``. Sets that were published are in ``.eval_results/megabert.yaml`` as well, which
-the Hugging Face Hub shows beside the leaderboard of the set (https://huggingface.co/docs/hub/eval-results).
+A card has them in its ``model-index``. Sets that were published are in ``.eval_results/megabert.yaml`` as well, from
+which the Hugging Face Hub fills the leaderboards of registered sets (https://huggingface.co/docs/hub/eval-results).
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,10 @@ korquad   question-answering    KorQuAD/squad_kor_v1 squad_kor_v1   exact
 tagging   token-classification
 """
 PUBLISHED = {name: words for name, *words in map(str.split, _TABLE.strip().splitlines())}
-"""The Hub's names for tasks of megabert: kind of task, data set, part of it, and the metric that stands for the set."""
+"""Tasks of megabert on the Hub: kind of task, id of the data set, its configuration, and the metric that stands for it.
+
+A leaderboard counts a score under a ``task_id`` of the data set's ``eval.yaml``. None of these sets is known to have
+one, so the configuration is written there."""
 
 Metrics = dict[str, FiniteFloat]
 
@@ -63,6 +66,7 @@ class _Tuning(_Origin):
 
     epochs: float | None = None
     learning_rate: float | None = None
+    start_from: str | None = None
     max_train_examples: int = 0
     max_eval_examples: int = 0
 
@@ -131,13 +135,14 @@ class _JsonFile(_Origin):
 
 
 @takes_paths
-def read_scores(path: Path, *, export: Path, run: Path, checkpoint: str) -> list[Score]:
+def read_scores(path: Path, *, export: Path, run: Path | None, checkpoint: str) -> list[Score]:
     """Read the scores of a model.
 
     Args:
         path: Output folder of a fine-tuning or of a grid, or a file that ``--json`` of another command wrote.
         export: The exported folder; scores of it are taken.
-        run: The run; scores of its ``checkpoint`` are taken as well.
+        run: The run; scores of its ``checkpoint`` are taken as well. None if the export has other weights of it than
+            the commands score.
         checkpoint: ``last``, ``best`` or a step.
 
     Raises:
@@ -154,13 +159,11 @@ def read_scores(path: Path, *, export: Path, run: Path, checkpoint: str) -> list
     if not scores:
         raise DataError(f"{path}: has no scores. {_AGAIN}")
     whose = Path(origin.model).resolve()
-    is_ours = whose == export.resolve() or (whose == run.resolve() and origin.checkpoint == checkpoint)
-    if origin.random_weights or not is_ours:
+    is_of_run = run is not None and whose == run.resolve() and origin.checkpoint == checkpoint
+    if origin.random_weights or not (is_of_run or whose == export.resolve()):
         what = "random weights" if origin.random_weights else f"{origin.model} ({origin.checkpoint})"
-        raise DataError(
-            f"{path}: has scores of {what}, not of {export} or of {run} ({checkpoint}). Score the export: "
-            f"--model {export}"
-        )
+        ours = f"{export} or of {run} ({checkpoint})" if run else f"{export}, which has other weights of the run"
+        raise DataError(f"{path}: has scores of {what}, not of {ours}. Score the export: --model {export}")
     return scores
 
 
@@ -168,8 +171,12 @@ def _of_grid(path: Path, tuning: _Tuning) -> Iterator[Score]:
     for name, one in read_json(path / "results.json", _GridFile, remedy=_AGAIN).sets.items():
         if one.summary is None or one.choice is None:
             continue
-        chosen = one.settings[min(one.choice, len(one.settings) - 1)]
-        how = f"the best of {len(one.settings)} settings"
+        if not 0 <= one.choice < len(one.settings):
+            place = f"{path / 'results.json'}: sets.{name}.choice={one.choice}"
+            raise DataError(f"{place} is none of its {len(one.settings)} settings. {_AGAIN}")
+        chosen = one.settings[one.choice]
+        start = f"with --start-from {tuning.start_from}, " if tuning.start_from not in (None, name) else ""
+        how = f"{start}the best of {len(one.settings)} settings"
         yield from _of_task(one.task, name, one.summary, tuning, chosen, how)
         if one.test:
             means = _Means(one.summary.seeds, one.test.mean)

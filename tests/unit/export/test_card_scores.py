@@ -164,6 +164,31 @@ def test_scores_of_another_model_are_refused(model, more, tmp_path, places):
         read_scores(path, **places)
 
 
+def test_scores_of_the_run_are_refused_for_an_export_of_other_weights(tmp_path, places):
+    path = write_pairs(tmp_path / "pairs.json", places["run"])
+    assert read_scores(path, **places)
+    with pytest.raises(DataError, match=r"has scores of .*run \(last\), not of .*other weights.*--model .*model"):
+        read_scores(path, **{**places, "run": None})
+
+
+def test_a_grid_says_from_which_set_it_started(tmp_path, places):
+    folder = write_grid(tmp_path / "grid", places)
+    settings = {**SETTINGS, "model": str(places["export"]), "start_from": "rte"}
+    write(folder / "grid.json", {"settings": settings})
+    notes = {score.name: score.note for score in read_scores(folder, **places)}
+    assert "with --start-from rte, the best of 2 settings" in notes["films dev"]
+    assert "--start-from" not in notes["rte dev"]
+
+
+@pytest.mark.parametrize("choice", [2, -1])
+def test_a_choice_that_is_no_setting_is_refused(choice, tmp_path, places):
+    results = json.loads((write_grid(tmp_path / "grid", places) / "results.json").read_text())
+    results["sets"]["rte"]["choice"] = choice
+    write(tmp_path / "grid/results.json", results)
+    with pytest.raises(DataError, match=rf"results.json: sets.rte.choice={choice} is none of its 2 settings"):
+        read_scores(tmp_path / "grid", **places)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"model": "m", "sets": [{"name": "x"}]}'])
 def test_a_file_of_another_form_is_refused(content, tmp_path, places):
     (tmp_path / "x.json").write_text(content)
