@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.models.tools import ROOT, Folders, call
+from megabert.files import atomic_write
 
 PAIRS = ROOT / "megabert" / "data" / "probe_sets"
 LENGTHS = (128, 512)
@@ -71,7 +72,7 @@ def sentences(language: str, model: Path, path: Path) -> None:
     text.write_text("".join(f"{row[side]}\n" for row in rows for side in ("sentence_good", "sentence_bad")))
     call("megabert", "pll", text, "--model", model, "--output", scored)
     found = [json.loads(line) for line in scored.read_text().splitlines()]
-    path.write_text(json.dumps([{"text": row["text"], "score": round(row["score"], 4)} for row in found], indent=0))
+    atomic_write(path, json.dumps([{"text": row["text"], "score": round(row["score"], 4)} for row in found], indent=0))
 
 
 def guesses(language: str, model: Path, path: Path) -> None:
@@ -86,7 +87,7 @@ def guesses(language: str, model: Path, path: Path) -> None:
     for prompt in prompts:
         (best,) = fill_mask(network, tokenizer, prompt, top_k=5)
         rows.append({"text": prompt, "guesses": [[guess.piece, round(float(guess.score), 4)] for guess in best]})
-    path.write_text(json.dumps(rows, ensure_ascii=False, indent=0))
+    atomic_write(path, json.dumps(rows, ensure_ascii=False, indent=0))
 
 
 def small_tasks(folders: Folders, path: Path) -> None:
@@ -109,4 +110,4 @@ def small_tasks(folders: Folders, path: Path) -> None:
                 "mean": mean,
                 "spread": results["deviation"][name][metric],
             }
-    path.write_text(json.dumps(table, indent=1))
+    atomic_write(path, json.dumps(table, indent=1))
