@@ -38,7 +38,7 @@ _PASSING = {408, 409, 412, 429}
 _BROKEN = (HTTPError, ConnectionError, TimeoutError, RuntimeError)
 """A transfer that failed: huggingface_hub wraps the errors of some uploads in a RuntimeError."""
 _QUERY = re.compile(r"(https?://[^\s'\"?]*)\?[^\s'\"]*")
-"""An address with a query. Those of the storage hold a signature that lets anybody write the file."""
+"""An address with a query. In the storage, the query has a signature that lets anybody write the file."""
 _MOST_CHARACTERS = 300
 """Characters of a server's answer in a message: some answer with a page."""
 
@@ -122,6 +122,7 @@ def push_folder(folder: Path, api: Hub, target: PushTarget, *, message: str) -> 
         DataError: The connection broke again and again.
     """
     disable_progress_bars()  # they would be written around the filter of the terminal
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_hide_queries)  # it logs the addresses of retries
     push = _Push(folder, api, target, message)
     for wait in (*WAITS_S, None):
         try:
@@ -245,10 +246,19 @@ def _advice(error: BaseException) -> str:
     return "Check the network and HF_ENDPOINT; the same command continues."
 
 
+def _without_queries(text: str) -> str:
+    return _QUERY.sub(r"\1", text)
+
+
+def _hide_queries(record: logging.LogRecord) -> bool:
+    record.msg, record.args = _without_queries(record.getMessage()), ()
+    return True
+
+
 def _first_line(error: BaseException) -> str:
     """Return the words of an error that say most, without secrets: the server's own, or else the first line."""
     cause = _cause(error)
     said = getattr(cause, "server_message", None) or next(filter(None, map(str.strip, str(cause).splitlines())), "")
-    said = " ".join(_QUERY.sub(r"\1", said).split())[:_MOST_CHARACTERS]
+    said = " ".join(_without_queries(said).split())[:_MOST_CHARACTERS]
     status = _status(error)
     return f"{status}: {said}" if status and said else said or type(cause).__name__
