@@ -177,7 +177,7 @@ def _lists_in(file: InputFile, batch: pa.RecordBatch, field: str) -> Iterator[ND
 
 def _of_array(chunk: InputChunk, problems: Problems) -> Iterator[Lists]:
     """Yield the place and the ids of each document between two offsets."""
-    values, offsets = open_arrays(chunk.file)
+    values, offsets = open_arrays(chunk.file, chunk.start, chunk.end)
     for number in range(chunk.start, chunk.end):
         yield number, [values[offsets[number] : offsets[number + 1]]]
 
@@ -187,8 +187,15 @@ _READERS = {"jsonl": _of_json_lines, "parquet": _of_columns, "arrow": _of_column
 FORMATS_OF_IDS = tuple(_READERS)
 
 
-def open_arrays(file: InputFile) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+def open_arrays(
+    file: InputFile, start: int = 0, end: int | None = None
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """Return an array of ids and the offsets of its documents, mapped; the last offset is the number of ids.
+
+    Args:
+        file: The array of ids.
+        start: First document whose offsets are checked.
+        end: The one after the last; None checks all. A chunk's reader checks its own, or each would read all offsets.
 
     Raises:
         DataError: A file is missing or damaged, or the offsets do not fit the ids.
@@ -201,8 +208,9 @@ def open_arrays(file: InputFile) -> tuple[NDArray[np.integer], NDArray[np.intege
             f"{other}: the offsets are {ends}; the ones of {file.path} begin with 0 and end with {len(values)}, the "
             "number of its ids. Write both files again."
         )
-    for first in range(0, len(offsets) - 1, CHUNK_STEP):
-        part = np.asarray(offsets[first : first + CHUNK_STEP + 1])
+    end = len(offsets) - 1 if end is None else end
+    for first in range(start, end, CHUNK_STEP):
+        part = np.asarray(offsets[first : min(first + CHUNK_STEP, end) + 1])
         if (part[1:] < part[:-1]).any():
             index = first + int(np.argmax(part[1:] < part[:-1]))
             raise DataError(

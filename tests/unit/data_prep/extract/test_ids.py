@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from itertools import chain
 
 import numpy as np
@@ -142,6 +143,19 @@ def test_an_empty_side_is_refused(tmp_path):
 def test_ragged_offsets_are_refused(tmp_path, offsets, message):
     with pytest.raises(DataError, match=message):
         read(write_arrays(tmp_path, [5, 6, 7, 8], offsets))
+
+
+def test_readers_check_the_offsets_of_their_own_chunk(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "chunk_size", lambda total, size: size)
+    checker = IdChecker(word_level_tokenizer(SYMBOLS, SpecialNames(), where="symbols"))
+    path = write_arrays(tmp_path, [5, 6, 7, 8], [0, 1, 2, 3, 4])
+    first, last = plan_chunks(find_files((SourceConfig(input=str(path), format="ids"),)), 2)
+    write_arrays(tmp_path, [5, 6, 7, 8], [0, 1, 2, 1, 4])
+    times = path.stat().st_atime_ns, first.file.modified_ns
+    os.utime(path, ns=times)
+    assert [sides[0].tolist() for sides in id_documents(first, checker, Problems())] == [[5], [6]]
+    with pytest.raises(DataError, match="offsets descend: 2 at index 2 and then 1"):
+        list(id_documents(last, checker, Problems()))
 
 
 def test_arrays_of_other_types_and_without_offsets_are_refused(tmp_path):
