@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -181,7 +181,7 @@ def write_model_files(
     """
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
 
-    def write(folder: Path, state: Mapping[str, Tensor], config: ModelConfig) -> None:
+    def write(folder: Path, state: Mapping[str, Tensor], config: ModelConfig, card: ModelCard) -> None:
         """Write one model, with its tokenizer and card, into an empty folder."""
         # The heads of a pre-trained model tell its objective, and thereby its class.
         objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
@@ -203,10 +203,11 @@ def write_model_files(
         atomic_write(folder / "README.md", text)
 
     own, generator = split_generator(state, config)
-    write(folder, own, config)
+    write(folder, own, config, card)
     if generator is not None:
         (folder / GENERATOR_FOLDER).mkdir()
-        write(folder / GENERATOR_FOLDER, *generator)
+        # Forms such as vectors are the discriminator's, and so are the lines that use them.
+        write(folder / GENERATOR_FOLDER, *generator, replace(card, gives_vectors=False, usage=None))
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from megabert.errors import ConfigError, DataError
 from megabert.export.huggingface import read_huggingface
 from megabert.export.model_card import FAMILY_TITLES, ModelCard, check_facts, facts_of, render_card
 from megabert.models.bert import BertForPreTraining
-from megabert.models.build import initialize
+from megabert.models.build import build_model, initialize
 from megabert.models.convert import load_parameters
 from megabert.tokenization import load_tokenizer
 
@@ -135,6 +136,18 @@ def test_card_of_symbols_loads_the_class_of_its_folder(config, architecture, cla
     assert lines[:2] == ["# They are written so.", f"from transformers import AutoTokenizer, {class_name}"]
     assert f"model = {class_name}.from_pretrained(folder)" in lines
     assert lines[-1] == last.format("""model(**tokenizer('A C [MASK]', return_tensors="pt"))""")
+
+
+def test_card_of_a_generator_promises_no_vectors(config, tokenizer_dir, tmp_path):
+    model = build_model(replace(config, family="electra", generator_size=0.5))
+    initialize(model, 0)
+    card = ModelCard(name="Vectors", gives_vectors=True, usage="vectors = 1")
+    write(tmp_path / "out", model, tokenizer_dir, card=card)
+    own, generators = ((tmp_path / "out" / name).read_text() for name in ("README.md", "generator/README.md"))
+    assert "sentence-transformers" in own
+    assert "vectors = 1" in own
+    assert "sentence-transformers" not in generators
+    assert "ElectraForMaskedLM.from_pretrained(folder)" in generators
 
 
 def test_card_without_facts_is_still_valid(config, tokenizer_dir, tmp_path):
