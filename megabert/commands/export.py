@@ -113,7 +113,7 @@ def _open_hub(options: Namespace) -> "Hub | None":
 
 def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     """Export a checkpoint; return the name of its revision, and a title for its commit."""
-    from megabert.export.card_scores import read_scores
+    from megabert.export.card_scores import read_scores, refuse_repeated
     from megabert.export.model_card import check_facts
     from megabert.export.run_folder import export_run
     from megabert.training.run.folder import read_config
@@ -124,6 +124,7 @@ def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     run = options.run_dir if options.weights in (None, usual) else None
     known = {"export": options.to, "run": run, "checkpoint": options.checkpoint}
     scores = [score for path in options.scores for score in read_scores(path, **known)]
+    refuse_repeated(scores)
     facts = {"languages": tuple(options.language), "license": options.license, "scores": tuple(scores)}
     facts |= {"base_model": options.base_model} if options.base_model else {}
     step = export_run(

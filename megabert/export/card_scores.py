@@ -4,6 +4,7 @@ A card has them in its ``model-index``. Sets that were published are in ``.eval_
 which the Hugging Face Hub fills the leaderboards of registered sets (https://huggingface.co/docs/hub/eval-results).
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,6 +166,18 @@ def read_scores(path: Path, *, export: Path, run: Path | None, checkpoint: str) 
         ours = f"{export} or of {run} ({checkpoint})" if run else f"{export}, which has other weights of the run"
         raise DataError(f"{path}: has scores of {what}, not of {ours}. Score the export: --model {export}")
     return scores
+
+
+def refuse_repeated(scores: list[Score]) -> None:
+    """Refuse two scores with one name and the same metrics, of which the card's table would show the last one.
+
+    Raises:
+        DataError: There are such scores.
+    """
+    counts = Counter((score.name, *score.metrics) for score in scores)
+    repeated = [name for (name, *_), count in counts.items() if count > 1]
+    if repeated:
+        raise DataError(f"--scores: {repeated[0]} is in two of the paths. Give one of them, or rename the data.")
 
 
 def _of_grid(path: Path, tuning: _Tuning) -> Iterator[Score]:

@@ -12,7 +12,7 @@ from support.exported_models import CARD
 
 from megabert.data.minimal_pairs import Pair
 from megabert.errors import DataError
-from megabert.export.card_scores import PUBLISHED, read_scores, render_eval_results
+from megabert.export.card_scores import PUBLISHED, read_scores, refuse_repeated, render_eval_results
 from megabert.export.model_card import render_card
 from megabert.finetuning import grid_results
 from megabert.finetuning.grid_results import GridResult, SetResult, SettingScore
@@ -178,6 +178,14 @@ def test_a_grid_says_from_which_set_it_started(tmp_path, places):
     notes = {score.name: score.note for score in read_scores(folder, **places)}
     assert "with --start-from rte, the best of 2 settings" in notes["films dev"]
     assert "--start-from" not in notes["rte dev"]
+
+
+def test_a_score_that_is_given_twice_is_refused(tmp_path, places):
+    paths = [write_single(tmp_path / name, places) for name in ("a", "b")]
+    scores = [score for path in paths for score in read_scores(path, **places)]
+    refuse_repeated(scores[:1])
+    with pytest.raises(DataError, match="--scores: mrpc dev is in two of the paths"):
+        refuse_repeated(scores)
 
 
 @pytest.mark.parametrize("choice", [2, -1])
