@@ -32,7 +32,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "albert": {},
     "electra": {"generator_size": 0.5},
     "deberta": {},
-    "deberta-v3": {"generator_size": 0.5, "generator_layers": 2},
+    "deberta-v3": {"generator_size": 0.5, "generator_layers": 1},
     "modernbert": {},
 }
 """The families that are trained here, with the settings that make each different from BERT."""
