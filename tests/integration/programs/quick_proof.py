@@ -1,4 +1,4 @@
-"""``python -m integration.programs.quick_proof``: megabert whose doctor measures each rate for a moment only."""
+"""``python -m integration.programs.quick_proof``: megabert whose doctor measures for moments and calls no rate slow."""
 
 import sys
 from unittest import mock
@@ -15,5 +15,5 @@ FAST = {
 """Constants of ``rates`` that decide how long it measures."""
 
 if __name__ == "__main__":
-    with mock.patch.multiple(rates, **FAST), mock.patch.object(proof, "DISK_BYTES", 2**20):
+    with mock.patch.multiple(rates, **FAST), mock.patch.multiple(proof, DISK_BYTES=2**20, SLOW_SHARE=0.0):
         sys.exit(main())
