@@ -181,7 +181,7 @@ class _Push:
             text = read_small(path).decode()
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
-            raise DataError(f"{path}: is not UTF-8 (byte {byte:#04x}). Convert it where it came from.") from None
+            raise DataError(f"{path}: is not UTF-8 (byte {byte:#04x}). Convert the file to UTF-8.") from None
         content = {"content": text, "repoType": "model"}
         hf_raise_for_status(get_session().post(f"{self.api.endpoint}/api/validate-yaml", json=content))
 

@@ -27,7 +27,7 @@ PARAGRAPH = (
 
 
 def words_of(program):
-    """The words of a command of the page behind the program's name."""
+    """The words of a command of the page after the program's name."""
     return shlex.split(re.search(rf"^    {re.escape(program)} (.*)$", PAGE, re.MULTILINE)[1])
 
 

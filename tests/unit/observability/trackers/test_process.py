@@ -31,7 +31,7 @@ def init(**arguments):
     return Run()
 """
 HANG = "time.sleep(600)"
-# where it fails, how, a phrase of the warning
+# The point of failure, its kind, a phrase of the warning.
 FAULTS = (
     ("at_import", "import no_such_library", "no_such_library is not installed: pip install 'megabert[wandb]'"),
     ("at_import", "raise RuntimeError('half installed')", "RuntimeError: half installed"),
