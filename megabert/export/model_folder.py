@@ -34,8 +34,9 @@ def find_model(name: str) -> Path:
         return folder
     if not config_path(SHIPPED_MODELS / name).is_file():
         raise ConfigError(
-            f"{name}: there is no such folder here, and the shipped model of this name is not installed: it lies in "
-            f"the project's repository, which a wheel leaves out. Copy models/{name} from there, and give its path."
+            f"{name}: there is no such folder here, and the shipped model of this name is not installed. Once it is "
+            f"trained, it lies in the project's repository, in a folder that a wheel leaves out. Copy models/{name} "
+            "from there, and give its path."
         )
     return SHIPPED_MODELS / name
 
