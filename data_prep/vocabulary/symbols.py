@@ -11,7 +11,8 @@ from data_prep.documents.document_set import tokenizer_of
 from megabert.errors import DataError
 from megabert.files import read_small
 from megabert.tokenization import Tokenizer, word_level_tokenizer
-from megabert.tokenization.backend import BYTE_BPE, SpecialNames
+from megabert.tokenization.backend import BYTE_BPE
+from megabert.tokenization.special_pieces import SpecialNames
 
 SPELLINGS = (SpecialNames(), BYTE_BPE.names)
 """Spellings by which special symbols of a table are found if no ids are given: BERT's, RoBERTa's."""

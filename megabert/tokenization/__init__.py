@@ -1,8 +1,9 @@
 """Tokenizers of BERT's family: train, load, save in Hugging Face form, encode. The one home of `tokenizers`."""
 
-from megabert.tokenization.backend import Pieces, SpecialIds
+from megabert.tokenization.backend import Pieces
 from megabert.tokenization.composition import compose, has_hangul
 from megabert.tokenization.huggingface import load_tokenizer, save_huggingface, word_level_tokenizer
+from megabert.tokenization.special_pieces import SpecialIds
 from megabert.tokenization.tokenizer import Tokenizer
 from megabert.tokenization.training import (
     DEFAULT_VOCAB_SIZE,

@@ -1,16 +1,17 @@
-"""The parts of a tokenizer of BERT's family: kind, special pieces, text options; and its `tokenizers` object."""
+"""The parts of a tokenizer of BERT's family: kind and text options; and its `tokenizers` object."""
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from megabert.errors import DataError
+from megabert.tokenization.special_pieces import SpecialNames, mark_special
 
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 100
@@ -24,7 +25,6 @@ _SPACE, _CHARACTERS_PER_SPLIT = re.compile(r"\s"), 1 << 18
 # Marks that BERT makes words of their own whatever is around them; long spans are cut at them before they are counted.
 _MARKS = "!-/:-@\\[-`{-~\u00ab\u00bb\u2010-\u2027\u2030-\u2043\u3001-\u3003\u3008-\u3011"
 _AT_MARKS = re.compile(f"[{_MARKS}]|[^{_MARKS}]+")
-_SPARE = re.compile(r"\[unused\d+\]")
 Pieces = Literal["wordpiece", "byte_bpe"]
 """Kinds that can be trained; ``unigram`` is only read."""
 
@@ -44,47 +44,6 @@ def panics_as_errors(where: str) -> Iterator[None]:
         raise DataError(
             f"{where}: `tokenizers` broke down on it ({error}). Fetch the tokenizer's files again, or give another one."
         ) from error
-
-
-class SpecialNames(NamedTuple):
-    """Spelling of the five special pieces that BERT's instances need; the defaults are BERT's."""
-
-    pad: str = "[PAD]"
-    unk: str = "[UNK]"
-    cls: str = "[CLS]"
-    sep: str = "[SEP]"
-    mask: str = "[MASK]"
-
-
-class SpecialIds(NamedTuple):
-    """Ids of the special pieces."""
-
-    pad: int
-    unk: int
-    cls: int
-    sep: int
-    mask: int
-
-
-def find_special_ids(vocabulary: Mapping[str, int], names: SpecialNames, *, where: str) -> SpecialIds:
-    """Return the ids of the five special pieces.
-
-    Args:
-        vocabulary: Ids by piece.
-        names: Spelling of the special pieces.
-        where: The file that the vocabulary was read from; errors name it.
-
-    Raises:
-        DataError: A special piece is not in the vocabulary.
-    """
-    missing = [name for name in names if name not in vocabulary]
-    if missing:
-        raise DataError(
-            f"{where}: the vocabulary of {len(vocabulary):,} pieces has no {' '.join(missing)}. Pre-training needs "
-            f"{' '.join(names)}. Put each missing piece on a line of its own into the vocabulary (an "
-            "[unusedN] line can be renamed), or train a new vocabulary with `megabert-data vocab`."
-        )
-    return SpecialIds(*(vocabulary[name] for name in names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,18 +274,6 @@ def _with_template(
     return backend
 
 
-def without_spelling(backend: tokenizers.Tokenizer, names: SpecialNames) -> tokenizers.Tokenizer:
-    """Return a copy of a word-level tokenizer in which no text can spell a special piece, except the unknown one.
-
-    Its table holds the special pieces like all others, and would find a word such as ``[MASK]``.
-    """
-    state = json.loads(backend.to_str())
-    hidden = {name: f" {name}" for name in names if name != names.unk}  # with a space, which no word has
-    state["model"]["vocab"] = {hidden.get(piece, piece): index for piece, index in state["model"]["vocab"].items()}
-    state["added_tokens"], state["post_processor"] = [], None
-    return tokenizers.Tokenizer.from_str(json.dumps(state))
-
-
 def build_byte_bpe(
     vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], names: SpecialNames, *, add_prefix_space: bool
 ) -> tokenizers.Tokenizer:
@@ -351,45 +298,3 @@ def build_byte_bpe(
         add_prefix_space=add_prefix_space,
     )
     return backend
-
-
-def spare_names(count: int) -> list[str]:
-    """Return the names of so many spare pieces; they are google-research/bert's."""
-    return [f"[unused{number}]" for number in range(count)]
-
-
-def mark_spare(backend: tokenizers.Tokenizer, names: Sequence[str], *, keeps_spaces: bool) -> None:
-    """Register spare pieces of the vocabulary, so that transformers takes each as one piece where a text spells it.
-
-    They are registered as special, because a text for pre-training may not have them: special pieces that a text
-    spells out are cut there like any other text.
-
-    Args:
-        backend: The tokenizer.
-        names: The spare pieces.
-        keeps_spaces: Whether pieces keep the space before a word; a spare piece then takes the space before it.
-    """
-    backend.add_special_tokens(
-        [AddedToken(name, special=True, normalized=False, lstrip=keeps_spaces) for name in names]
-    )
-
-
-def find_spare_ids(backend: tokenizers.Tokenizer) -> list[int]:
-    """Return the ids of the spare pieces that `mark_spare` has registered; a vocabulary may hold others."""
-    added = backend.get_added_tokens_decoder()
-    return [index for index, token in added.items() if token.special and _SPARE.fullmatch(token.content)]
-
-
-def with_ordinary_added(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> tokenizers.Tokenizer:
-    """Return a copy in which added pieces with these ids are not special, so that they are found in every text."""
-    state = json.loads(backend.to_str())
-    for token in state["added_tokens"]:
-        token["special"] = token["special"] and token["id"] not in ids
-    return tokenizers.Tokenizer.from_str(json.dumps(state))
-
-
-def mark_special(backend: tokenizers.Tokenizer, names: SpecialNames) -> None:
-    """Register each of the five special pieces as special if the tokenizer's file did not."""
-    known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    missing = [name for name in names if name not in known]
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])

@@ -20,17 +20,16 @@ from megabert.tokenization.backend import (
     BYTE_BPE,
     WORDPIECE,
     Kind,
-    SpecialNames,
     TextOptions,
     build_backend,
     build_byte_bpe,
     build_normalizer,
     build_word_level,
-    find_special_ids,
     kind_of,
     options_of,
     panics_as_errors,
 )
+from megabert.tokenization.special_pieces import SpecialNames, find_special_ids
 from megabert.tokenization.tokenizer import Tokenizer
 
 TOKENIZER_FILES = (

@@ -19,20 +19,22 @@ from megabert.tokenization.backend import (
     CONTINUATION,
     WORD_LEVEL,
     WORDPIECE,
+    has_plain_byte_bpe,
+    kind_of,
+    options_of,
+    panics_as_errors,
+    split_spans,
+)
+from megabert.tokenization.characters import character_kinds
+from megabert.tokenization.special_pieces import (
     SpecialIds,
     SpecialNames,
     find_spare_ids,
     find_special_ids,
-    has_plain_byte_bpe,
-    kind_of,
     mark_special,
-    options_of,
-    panics_as_errors,
-    split_spans,
     with_ordinary_added,
     without_spelling,
 )
-from megabert.tokenization.characters import character_kinds
 
 if TYPE_CHECKING:
     from megabert.tokenization.span_cache import SpanCache

@@ -26,13 +26,12 @@ from megabert.tokenization.backend import (
     build_backend,
     build_byte_bpe,
     build_normalizer,
-    mark_spare,
     panics_as_errors,
-    spare_names,
     split_spans,
     words_of,
 )
 from megabert.tokenization.composition import compose, has_hangul
+from megabert.tokenization.special_pieces import mark_spare, spare_names
 from megabert.tokenization.tokenizer import Tokenizer
 
 DEFAULT_VOCAB_SIZE = 30_522

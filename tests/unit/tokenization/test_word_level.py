@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from megabert.tokenization import load_tokenizer, save_huggingface, word_level_tokenizer
-from megabert.tokenization.backend import SpecialNames
+from megabert.tokenization.special_pieces import SpecialNames
 from megabert.tokenization.written import readable_pieces, written_pieces
 
 NAMES = SpecialNames()

@@ -17,7 +17,7 @@ from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import find_files, plan_chunks
 from megabert.errors import DataError
 from megabert.tokenization import word_level_tokenizer
-from megabert.tokenization.backend import SpecialNames
+from megabert.tokenization.special_pieces import SpecialNames
 
 LISTS = [[5, 6, 7], [], [29, 1, 5], [8] * 40, [9]]
 SYMBOLS = [*SpecialNames(), *map(str, range(5, 30))]
