@@ -1,3 +1,3 @@
 """megabert: pre-training BERT from raw text, on one CPU or on many GPU nodes."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

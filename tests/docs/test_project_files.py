@@ -1,5 +1,7 @@
 """Files for those who find the project elsewhere: the citation, the forms and the workflows."""
 
+import re
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,13 @@ def test_citation_names_this_version_and_the_licence_of_the_package():
     assert citation["version"] == __version__
     assert f"license = {citation['license']}\n" in (ROOT / "setup.cfg").read_text()
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+def test_changelog_begins_with_this_version_and_names_no_subject_twice():
+    headings = re.findall(r"^(#+ .*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[:2] == ["# Changelog", f"## {__version__}"]
+    own = list(takewhile(lambda heading: heading.startswith("### "), headings[2:]))
+    assert len(set(own)) == len(own) > 5
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
