@@ -1,13 +1,12 @@
 """The training loop: phases of steps, with logging, validation and checkpoints at their cadence.
 
 ``Trainer.fit`` and ``Trainer._run_phase`` are the loop, from top to bottom. One step's arithmetic is in ``step.py``,
-the counters and the dates of logging, validation and checkpoints in ``state.py``, and the answer to numbers that go
-wrong in ``recovery/rollback.py``.
+the counters and the dates of logging, validation and checkpoints in ``state.py``, the loader of a phase in
+``phase_loader.py``, and the answer to numbers that go wrong in ``recovery/rollback.py``.
 """
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +16,7 @@ from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import MicroShape, shape_for
-from megabert.data.step_packer import RankShare, StepBatch, StepPacker
+from megabert.data.step_packer import StepBatch
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
 from megabert.engine.engine import Engine, LossScaleFloor
 from megabert.models.bert import PretrainingModel
@@ -30,6 +29,7 @@ from megabert.optim import StepSettings, learning_rate
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
+from megabert.training.phase_loader import open_loader
 from megabert.training.probes import run_probes
 from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
@@ -39,7 +39,7 @@ from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
-from megabert.training.step import StepResult, accumulate, agree_on_step, describe_scores, update, validate
+from megabert.training.step import StepResult, accumulate, describe_scores, update, validate
 
 SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
 """Tags whose last values TensorBoard shows next to the hyper-parameters."""
@@ -181,22 +181,9 @@ class Trainer:
         )
 
     def _open_loader(self, phase: PhaseConfig) -> PackedLoader:
-        """Start the loader of a phase at the present position."""
         train = self._shards[self.state.phase][0]
         shape = self._shape(train.statistics_in(phase))
-        is_gpu = self.world.device.type == "cuda"
-        share = RankShare(shape=shape, rank=self.world.rank, world_size=self.world.size, pad=is_gpu, pin=is_gpu)
-        first = self.state.first_batch
-        packer = StepPacker(
-            train,
-            seed=self.config.seed,
-            global_batch_size=lambda number: phase.batch_size(number - first),
-            share=share,
-            masking=lambda number: train.masking_in(phase, number - first),
-            num_positions=self.config.model.max_position_embeddings if phase.position_offset == "random" else None,
-        )
-        agree = partial(agree_on_step, world=self.world)
-        return PackedLoader(packer, position=self.state.position, first_number=self.state.batches, agree=agree)
+        return open_loader(self.config, self.state, train, shape=shape, world=self.world)
 
     def _next_phase(self, state: TrainerState) -> TrainerState:
         begun = state.phase + 1
