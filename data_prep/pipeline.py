@@ -122,7 +122,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
         earlier = read_state(output)
         if earlier is not None:
             require_text_as_before(output, earlier.config, to_dict(config))
-        state = remember(output, config, earlier, hash_inputs(files, config.symbols, executor))
+        state = remember(output, config, earlier, hash_inputs(files, config, executor))
         begun = Build(output, config, executor, state)
         if state.before:
             set_aside(output)

@@ -9,9 +9,9 @@ import bz2
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-from data_prep.config import SourceConfig
+from data_prep.config import BuildConfig, SourceConfig
 from data_prep.execution.build_state import InputRecord
 from data_prep.execution.executors import Executor
 from data_prep.extract.columns import part_sizes
@@ -30,6 +30,7 @@ from data_prep.extract.opening import (
 )
 from data_prep.extract.text import UNCUTTABLE
 from megabert.errors import DataError
+from megabert.tokenization.huggingface import TOKENIZER_FILES
 
 FORMATS = {
     "jsonl": (".jsonl", ".ndjson"),
@@ -65,13 +66,20 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
     return files
 
 
-def hash_inputs(files: list[InputFile], symbols: str | None, executor: Executor) -> list[InputRecord]:
-    """Return a record of each input file, and of a table of symbols if there is one, with its SHA-256."""
+def hash_inputs(files: list[InputFile], config: BuildConfig, executor: Executor) -> list[InputRecord]:
+    """Return a record of each input file, and of each file of a given vocabulary, with its SHA-256."""
     sizes = [(file.path, file.bytes) for file in files]
-    if symbols is not None:
-        sizes.append((symbols, size_and_time(symbols)[0]))
+    sizes += [(path, size_and_time(path)[0]) for path in _vocabulary_files(config)]
     hashes = dict(executor.run(input_sha256, [path for path, _ in sizes]))
     return [InputRecord(path, size, hashes[index]) for index, (path, size) in enumerate(sizes)]
+
+
+def _vocabulary_files(config: BuildConfig) -> list[str]:
+    """Return the table of symbols, or the files of the tokenizer, that a build is given."""
+    if config.tokenizer is None:
+        return [] if config.symbols is None else [config.symbols]
+    paths = [Path(config.tokenizer, name) for name in TOKENIZER_FILES]
+    return [str(path) for path in paths if path.exists()]
 
 
 def _files_of(index: int, source: SourceConfig) -> list[InputFile]:

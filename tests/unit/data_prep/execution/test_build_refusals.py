@@ -1,6 +1,7 @@
 """What a build does not begin with: another input, a foreign folder, a second build."""
 
 import errno
+import shutil
 
 import pytest
 from unit.data_prep.builds import Stopping
@@ -21,6 +22,20 @@ def test_changed_input_is_refused(make_config, texts, tmp_path):
     write_jsonl(path, texts[:39])
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
         build(config, tmp_path / "out", Executor())
+
+
+def test_changed_file_of_the_given_tokenizer_is_another_input(make_config, tokenizer_folder, texts, tmp_path):
+    given, path = tmp_path / "tokenizer", write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    shutil.copytree(tokenizer_folder, given)
+    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, tokenizer=str(given))
+    build(config, tmp_path / "out", Executor())
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        before = (given / name).read_text()
+        (given / name).write_text(before + "\n")
+        with pytest.raises(DataError, match=rf"was begun with other input \({given / name} changed, added or gone"):
+            build(config, tmp_path / "out", Executor())
+        (given / name).write_text(before)
+    build(config, tmp_path / "out", Executor())
 
 
 def test_changed_remote_input_is_refused(make_config, tokenizer_folder, texts, tmp_path):
