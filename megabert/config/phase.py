@@ -43,6 +43,10 @@ class PhaseConfig:
     masked_lm_range: tuple[MaskedShare, MaskedShare] | None = None
     """Least and greatest share, in place of ``masked_lm_prob``: each instance draws its own between them, a new one in
     each epoch, as in masked diffusion (Sahoo et al. 2024)."""
+    masked_lm_weight: Literal["equal", "inverse_share"] = "equal"
+    """Weight of a masked position in the loss: equal, or one over the share of its instance's tokens that is masked,
+    the 1/t of masked diffusion (Sahoo et al. 2024; Nie et al. 2025, equation 3). The sum is then divided by the batch's
+    tokens. It goes with ``masked_lm_range``; the held-out loss stays unweighted."""
     mask_actions: tuple[Share, Share, Share] | None = None
     """Shares of the predicted tokens that are shown as [MASK], as a random piece, and as they are, where the loader
     draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
@@ -142,7 +146,8 @@ class PhaseConfig:
         """Say which share of the tokens the loader masks; empty if it is the shards'."""
         first, last, span = self.masked_lm_prob, self.final_masked_lm_prob, self.masked_lm_range
         if span is not None:
-            return f"{span[0]:.1%} to {span[1]:.1%} of the tokens masked, drawn for each instance"
+            weighted = ", weighted by one over it" if self.masked_lm_weight == "inverse_share" else ""
+            return f"{span[0]:.1%} to {span[1]:.1%} of the tokens masked, drawn for each instance{weighted}"
         if first is None:
             return ""
         return f"{first:.1%} of the tokens masked" + ("" if last is None else f" at first, {last:.1%} at last")
@@ -237,6 +242,9 @@ class PhaseConfig:
             yield f"masked_lm_range={span} is in place of {fields}; leave out one or the other"
         if span is not None and span[0] >= span[1]:
             yield f"masked_lm_range={span} begins with the greater share; name the smaller one first"
+        if span is None and self.masked_lm_weight != "equal":
+            why = "weighs instances of different shares, and needs masked_lm_range"
+            yield f"masked_lm_weight={self.masked_lm_weight} {why}; name a range, such as [0.1, 0.9], or leave it out"
         if first is None and last is not None:
             yield f"final_masked_lm_prob={last} says where masked_lm_prob ends; name masked_lm_prob as well"
 

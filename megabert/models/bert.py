@@ -20,7 +20,7 @@ from megabert.config.phase import PhaseConfig
 from megabert.config.run import OpsConfig
 from megabert.models.encoder import BertEncoder
 from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PackedBatch, PretrainingHeads, first_tokens
-from megabert.ops.cross_entropy.api import cross_entropy
+from megabert.ops.cross_entropy.api import cross_entropy, row_cross_entropy
 from megabert.ops.dropout import DropoutStream
 
 Count = Literal["masked", "instances", "tokens"]
@@ -35,9 +35,10 @@ class Term:
     A model therefore returns sums, and the trainer divides them by the count over all micro-batches and ranks.
     """
 
-    name: Literal["mlm", "nsp", "rtd", "z", "discriminator_mlm"]
-    """Masked language model, next sentence (or sentence order), replaced token detection, z-loss; the discriminator's
-    masked LM before it detects replaced tokens."""
+    name: Literal["mlm", "weighted_mlm", "nsp", "rtd", "z", "discriminator_mlm"]
+    """Masked language model; the same, each position weighted by its instance's masked share; next sentence (or
+    sentence order), replaced token detection, z-loss; the discriminator's masked LM before it detects replaced
+    tokens."""
     per: Count
     """The count that the sums are divided by."""
     weight: float = 1.0
@@ -46,10 +47,11 @@ class Term:
     @property
     def has_answers(self) -> bool:
         """Whether the term scores guesses, which are right or wrong."""
-        return self.name != "z"
+        return self.name not in ("z", "weighted_mlm")
 
 
 MLM = Term("mlm", per="masked")
+WEIGHTED_MLM = Term("weighted_mlm", per="tokens")
 NSP = Term("nsp", per="instances")
 
 
@@ -62,6 +64,13 @@ class PretrainingModel(nn.Module):
     """The terms that add up to the loss."""
     bert: "BertModel"
     """The encoder to keep."""
+
+    @property
+    def held_out_terms(self) -> tuple[Term, ...]:
+        """The terms of a validation. Its masked LM is never weighted, so that losses of all phases and runs compare."""
+        if WEIGHTED_MLM not in self.terms:
+            return self.terms
+        return (MLM, *(term for term in self.terms if term.name not in (MLM.name, WEIGHTED_MLM.name)))
 
     def begin_phase(self, phase: PhaseConfig) -> None:
         """Take the settings that a phase has for the model: ModernBERT's base of rotary positions."""
@@ -90,6 +99,9 @@ class PretrainingOutput:
     """Int64 scalar, instances where the label has the higher logit, or both are equal."""
     z_loss_sum: Tensor | None = None
     """Float32 scalar, squared logs of the softmax's normaliser summed over masked positions; None without z-loss."""
+    weighted_mlm_loss_sum: Tensor | None = None
+    """Float32 scalar, as ``mlm_loss_sum``, each position's nats divided by the share of its instance that is masked;
+    None in phases without these weights."""
     rtd_loss_sum: Tensor | None = None
     """ELECTRA: float32 scalar, nats summed over tokens."""
     rtd_correct: Tensor | None = None
@@ -245,6 +257,13 @@ class BertForPreTraining(PretrainingModel):
             self.bert.embeddings.word_embeddings.weight, config, ops, has_sentence_objective=has_sentence_objective
         )
 
+    def begin_phase(self, phase: PhaseConfig) -> None:
+        """Weigh masked positions as the phase says; the plain masked LM is then counted, and is no part of the loss."""
+        super().begin_phase(phase)
+        rest = tuple(term for term in self.terms if term.name not in (MLM.name, WEIGHTED_MLM.name))
+        is_weighted = phase.masked_lm_weight == "inverse_share"
+        self.terms = (*((replace(MLM, weight=0.0), WEIGHTED_MLM) if is_weighted else (MLM,)), *rest)
+
     def forward(self, batch: PackedBatch, *, with_logits: bool = False, with_hidden: bool = False) -> PretrainingOutput:
         """Return the sums of losses and of right answers; dropout is on in training mode only.
 
@@ -266,7 +285,8 @@ class BertForPreTraining(PretrainingModel):
         else:
             hidden_MD, pooled_BD = self.bert(batch, read_M=positions_M)
         mlm_logits_MV = self.cls.predictions(hidden_MD)
-        mlm_loss_sum, mlm_correct = cross_entropy(mlm_logits_MV, batch.masked_ids_M, backend=self.loss_backend)
+        losses_M, mlm_correct = row_cross_entropy(mlm_logits_MV, batch.masked_ids_M, backend=self.loss_backend)
+        mlm_loss_sum = losses_M.sum()
         # Without a sentence objective its sums are zero, so that every output has the same fields.
         nsp_logits_B2 = None
         nsp_loss_sum, nsp_correct = torch.zeros_like(mlm_loss_sum), torch.zeros_like(mlm_correct)
@@ -277,7 +297,13 @@ class BertForPreTraining(PretrainingModel):
             )
         z_loss_sum = _z_loss_sum(mlm_logits_MV, batch.masked_ids_M) if self.has_z_loss else None
         output = PretrainingOutput(
-            mlm_loss_sum, nsp_loss_sum, mlm_correct, nsp_correct, z_loss_sum, hidden_TD=hidden_TD
+            mlm_loss_sum,
+            nsp_loss_sum,
+            mlm_correct,
+            nsp_correct,
+            z_loss_sum,
+            (losses_M / masked_shares(batch)).sum() if WEIGHTED_MLM in self.terms else None,
+            hidden_TD=hidden_TD,
         )
         if not with_logits:
             return output
@@ -287,6 +313,21 @@ class BertForPreTraining(PretrainingModel):
             nsp_logits_B2=nsp_logits_B2,
             pooled_BD=pooled_BD,
         )
+
+
+def masked_shares(batch: PackedBatch) -> Tensor:
+    """Return for each masked position the share of its instance's tokens that is predicted, float32 of shape (M,).
+
+    It is counted, not the share that the instance drew: a loss over it is LLaDA's for a given number of masks (Nie et
+    al. 2025, equation 6), which the rounding of this number cannot bias. On padding it is 1.
+    """
+    ends_B = batch.cu_seqlens[1:].contiguous()
+    sequence_M = torch.searchsorted(ends_B, batch.masked_positions_M.to(ends_B.dtype), right=True)
+    sequence_M = sequence_M.clamp(max=len(ends_B) - 1)  # padding of a micro-batch without instances
+    is_real_M = batch.masked_ids_M >= 0
+    # Sums of integers, which come out the same in any order.
+    masked_B = torch.zeros_like(ends_B).index_add_(0, sequence_M, is_real_M.to(ends_B.dtype))
+    return torch.where(is_real_M, (masked_B / batch.cu_seqlens.diff())[sequence_M], 1.0)
 
 
 def _z_loss_sum(logits_MV: Tensor, labels_M: Tensor) -> Tensor:

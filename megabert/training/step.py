@@ -8,6 +8,7 @@ then over ranks, and divided once.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepBatch, validation_batches
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine, HostCopy
-from megabert.models.bert import Count, PretrainingOutput, Term, terms_of
+from megabert.models.bert import Count, PretrainingModel, PretrainingOutput, Term, terms_of
 from megabert.models.electra import BINS
 from megabert.observability.logs import logger
 from megabert.optim import StepSettings
@@ -115,9 +116,9 @@ def validate(
     """Score the first ``max_instances`` held-out instances, without dropout, each rank its share.
 
     Returns:
-        The means as ``eval/*``.
+        The means as ``eval/*``, of the model's ``held_out_terms``.
     """
-    terms = terms_of(engine.module)
+    terms = cast(PretrainingModel, engine.module).held_out_terms
     sums, counts_3 = no_sums(terms, world.device), torch.zeros(3, dtype=torch.float64)
     share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=world.device.type == "cuda")
     with engine.evaluating(), torch.no_grad():

@@ -15,7 +15,8 @@ phases:
   - {max_seq_length: 64, tokens: 12000, global_batch_size: 17, learning_rate: 1.0e-2, decay: constant,
      masked_lm_prob: 0.2, mask_actions: [0.9, 0.05, 0.05]}
   - {max_seq_length: 64, steps: 20, global_batch_size: 24, learning_rate: 1.0e-2, decay: one_minus_sqrt,
-     decay_ratio: 0.5, final_learning_rate: 1.0e-4, masked_lm_range: [0.1, 0.5]}
+     decay_ratio: 0.5, final_learning_rate: 1.0e-4, masked_lm_range: [0.1, 0.5],
+     masked_lm_weight: inverse_share}
 average: {decay: 0.9}
 z_loss: 1.0e-3
 validation: {weights: average, every_steps: 10, max_instances: 40}

@@ -29,12 +29,12 @@ class _CrossEntropy(torch.autograd.Function):
         # The gradient will have the dtype of the logits, so probabilities need no more to be kept.
         ctx.save_for_backward(probabilities_MV.to(logits_MV.dtype), safe_labels_M, is_counted_M)
         ctx.mark_non_differentiable(correct)
-        return torch.where(is_counted_M, loss_M, 0).sum(), correct
+        return torch.where(is_counted_M, loss_M, 0), correct
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad_M: Tensor, _: Tensor) -> tuple[Tensor, None]:
         probabilities_MV, safe_labels_M, is_counted_M = ctx.saved_tensors
-        weight_M1 = (grad * is_counted_M).to(probabilities_MV.dtype)[:, None]
+        weight_M1 = (grad_M * is_counted_M).to(probabilities_MV.dtype)[:, None]
         grad_MV = probabilities_MV * weight_M1
         return grad_MV.scatter_add_(1, safe_labels_M[:, None], -weight_M1), None
 

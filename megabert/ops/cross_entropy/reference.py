@@ -8,7 +8,15 @@ from torch import Tensor
 
 def cross_entropy_reference(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
     """Return summed cross-entropy and the count of right answers; see ``api.cross_entropy``."""
+    losses_M, correct = row_cross_entropy_reference(logits_MV, labels_M)
+    return losses_M.sum(), correct
+
+
+def row_cross_entropy_reference(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy of each row and the count of right answers; see ``api.row_cross_entropy``."""
     compute = torch.float64 if logits_MV.dtype == torch.float64 else torch.float32
     counted_MV, counted_labels_M = logits_MV[labels_M >= 0].to(compute), labels_M[labels_M >= 0]
     target_M = counted_MV.gather(1, counted_labels_M[:, None])[:, 0]
-    return (counted_MV.logsumexp(1) - target_M).sum(), (target_M >= counted_MV.amax(1)).sum()
+    losses_M = torch.zeros_like(labels_M, dtype=compute)
+    losses_M = losses_M.masked_scatter(labels_M >= 0, counted_MV.logsumexp(1) - target_M)
+    return losses_M, (target_M >= counted_MV.amax(1)).sum()

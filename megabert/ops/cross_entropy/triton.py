@@ -2,7 +2,7 @@
 
 Forward (online softmax: Milakov & Gimelshein 2018) keeps a running maximum m and the sum of exp(x - m) over blocks of
 classes; loss = m + log(sum) - x[label], and a row is right if x[label] >= m.
-Backward: dx = (exp(x - logsumexp) - onehot) * grad, zero in rows that do not count.
+Backward: dx = (exp(x - logsumexp) - onehot) * grad of the row's loss, zero in rows that do not count.
 """
 
 # M predicted positions, V classes
@@ -58,7 +58,7 @@ def cross_entropy_backward(
     logits_ptr,  # unnormalised scores, (rows, classes)
     labels_ptr,  # class of each row, int64, (rows,); negative: the row does not count
     log_sums_ptr,  # logsumexp of each row, float32, (rows,)
-    grad_ptr,  # gradient of the summed loss, one number
+    grads_ptr,  # gradient of each row's loss, float32, (rows,)
     dlogits_ptr,  # gradient of the logits, (rows, classes)
     classes,  # columns of a row
     COLUMNS: tl.constexpr,  # classes of a program
@@ -71,13 +71,13 @@ def cross_entropy_backward(
     cols = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
     x = tl.load(logits_ptr + offset + cols, mask=cols < classes, other=float("-inf")).to(tl.float32)
     p = tl.exp(x - tl.load(log_sums_ptr + row))
-    weight = tl.where(label >= 0, tl.load(grad_ptr).to(tl.float32), 0.0)
+    weight = tl.where(label >= 0, tl.load(grads_ptr + row), 0.0)
     dx = (p - tl.where(cols == label, 1.0, 0.0)) * weight
     tl.store(dlogits_ptr + offset + cols, dx.to(dlogits_ptr.dtype.element_ty), mask=cols < classes)
 
 
 def cross_entropy_triton(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Run ``api.cross_entropy`` on a CUDA device; everything between loads and stores is float32."""
+    """Run ``api.row_cross_entropy`` on a CUDA device; everything between loads and stores is float32."""
     require("cross_entropy", logits_MV)
     return _CrossEntropy.apply(logits_MV, labels_M)
 
@@ -96,17 +96,18 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(logits_MV, labels_M, log_sums_M)
         correct = correct_M.sum()
         ctx.mark_non_differentiable(correct)
-        return losses_M.sum(), correct
+        return losses_M, correct
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grads_M: Tensor, _: Tensor) -> tuple[Tensor, None]:
         logits_MV, labels_M, log_sums_M = ctx.saved_tensors
         rows, classes = logits_MV.shape
         dlogits_MV = torch.empty_like(logits_MV)
         if rows:
             tiles = cross_entropy_tiles(classes)
             # One dimension of programs: the others end at 65,535.
-            cross_entropy_backward[(triton.cdiv(classes, tiles.columns) * rows,)](
-                logits_MV, labels_M, log_sums_M, grad, dlogits_MV, classes, COLUMNS=tiles.columns, num_warps=tiles.warps
-            )
+            grid = (triton.cdiv(classes, tiles.columns) * rows,)
+            # The gradient of a plain sum is one number, expanded without being stored for each row.
+            tensors = (logits_MV, labels_M, log_sums_M, grads_M.contiguous(), dlogits_MV)
+            cross_entropy_backward[grid](*tensors, classes, COLUMNS=tiles.columns, num_warps=tiles.warps)
         return dlogits_MV, None

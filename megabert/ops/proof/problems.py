@@ -17,8 +17,8 @@ from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_atte
 from megabert.ops.attention.rotary.reference import rotary_attention_reference
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
-from megabert.ops.cross_entropy.api import cross_entropy
-from megabert.ops.cross_entropy.reference import cross_entropy_reference
+from megabert.ops.cross_entropy.api import row_cross_entropy
+from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
 from megabert.ops.dense import add_product_
 from megabert.ops.dropout import ATTENTION_OUTPUT
 from megabert.ops.gated_gelu.api import gated_gelu
@@ -178,7 +178,7 @@ def rotary_attention_problem(
 
 
 def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *, classes: int) -> Problem:
-    """Return cross-entropy of (rows, padded classes), every fifth row not counted, columns from ``classes`` on -inf."""
+    """Return each row's cross-entropy of (rows, padded classes); a fifth does not count, padding is -inf."""
     device = generator.device
     labels_M = torch.randint(0, classes, shape[:1], generator=generator, device=device)
     labels_M[::5] = -100
@@ -188,7 +188,8 @@ def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *,
         return op(logits_MV.masked_fill(is_padding_V, -torch.inf), labels_M, **options)[0]
 
     tensors = {"logits_MV": 3 * torch.randn(shape, generator=generator, device=device)}
-    return Problem(functools.partial(cut, cross_entropy), functools.partial(cut, cross_entropy_reference), tensors)
+    ours, theirs = (functools.partial(cut, op) for op in (row_cross_entropy, row_cross_entropy_reference))
+    return Problem(ours, theirs, tensors)
 
 
 def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:

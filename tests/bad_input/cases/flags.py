@@ -139,6 +139,13 @@ ADDED = (
     (PRETRAIN, "--phases.0.masked-lm-range 0.6 0.2", "name the smaller one first"),
     (PRETRAIN, "--phases.0.masked-lm-range 0.6", "phases.0.masked_lm_range"),
     (PRETRAIN, "--phases.0.masked-lm-range 0.1 0.6 --phases.0.masked-lm-prob 0.3", "leave out one or the other"),
+    (PRETRAIN, "--phases.0.masked-lm-weight inverse_share", "needs masked_lm_range"),
+    (PRETRAIN, "--phases.0.masked-lm-weight t", "phases.0.masked_lm_weight"),
+    (
+        PRETRAIN,
+        "--model.family electra --phases.0.masked-lm-range 0.1 0.9 --phases.0.masked-lm-weight inverse_share",
+        "take another family",
+    ),
     (PRETRAIN, "--phases.0.mask-actions 0.8 0.1", "phases.0.mask_actions"),
     (PRETRAIN, "--phases.0.mask-actions 0.8 0.1 0.3", "add up to 1"),
     (PRETRAIN, "--phases.0.mask-actions 1.2 -0.1 -0.1", "phases.0.mask_actions"),

@@ -10,11 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from megabert.config.model import PRESETS, ModelConfig
+from megabert.config.phase import PhaseConfig
 from megabert.config.run import OpsConfig
 from megabert.errors import KernelError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initial_value, initialize
 from megabert.models.convert import count_encoder_parameters
+from megabert.training.step import weighted_loss
 
 CONFIG = ModelConfig(
     vocab_size=70,
@@ -32,14 +34,24 @@ def model_of(config=CONFIG, seed=0, **options):
     return model
 
 
+WEIGHTED = PhaseConfig(
+    steps=1, global_batch_size=1, learning_rate=1.0, masked_lm_range=(0.1, 0.9), masked_lm_weight="inverse_share"
+)
+
+
 def loss_of(model, batch):
     output = model(batch)
     return output.mlm_loss_sum + output.nsp_loss_sum
 
 
+def counts_of(*batches):
+    return {name: sum(getattr(batch, f"num_{name}") for batch in batches) for name in ("masked", "instances", "tokens")}
+
+
 def gradients(model, *batches):
+    counts = counts_of(*batches)
     for batch in batches:
-        loss_of(model, batch).backward()
+        weighted_loss(model(batch), model.terms, counts=counts, world_size=1).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
@@ -116,22 +128,60 @@ def test_padding_changes_nothing(make_batch):
     torch.testing.assert_close(loss_of(model_of(), padded), loss_of(model_of(), plain))
 
 
-def test_packing_changes_neither_losses_nor_gradients(make_batch):
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_packing_changes_neither_losses_nor_gradients(make_batch, is_weighted):
     """Two micro-batches equal one, dropout on: masks are keyed by instance."""
     whole = make_batch([20, 7, 13], vocab_size=70)
     parts = []
     for first, last, start, stop in ((0, 1, 0, 20), (1, 3, 20, 40)):
         part = make_batch([20, 7, 13][first:last], vocab_size=70)
         is_here = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
+        part.num_masked = int(is_here.sum())
         part.input_ids_T = whole.input_ids_T[start:stop]
         part.masked_positions_M = whole.masked_positions_M[is_here] - start
         part.masked_ids_M = whole.masked_ids_M[is_here]
         part.next_sentence_label_B = whole.next_sentence_label_B[first:last]
         part.instance_seeds_B = whole.instance_seeds_B[first:last]
         parts.append(part)
-    together, apart = gradients(model_of(), whole), gradients(model_of(), *parts)
+    models = [model_of() for _ in range(2)]
+    for model in models if is_weighted else ():
+        model.begin_phase(WEIGHTED)
+    together, apart = gradients(models[0], whole), gradients(models[1], *parts)
     for name, gradient in together.items():
         torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_weighted_loss_is_the_mean_over_tokens_of_the_means_of_instances(make_batch, padding):
+    """The share of an instance cancels: each counts by its length, however many of its tokens are masked."""
+    model, batch = model_of(), make_batch([30, 25, 12], vocab_size=70, padding=padding, seed=1)
+    plain_terms = model.terms
+    model.begin_phase(WEIGHTED)
+    output = model.eval()(batch, with_logits=True)
+    is_real_M = batch.masked_ids_M >= 0
+    nats_M = torch.nn.functional.cross_entropy(output.mlm_logits_MV, batch.masked_ids_M.clamp(min=0), reduction="none")
+    by_hand = 0.0
+    for start, end in ((0, 30), (30, 55), (55, 67)):
+        is_own_M = is_real_M & (batch.masked_positions_M >= start) & (batch.masked_positions_M < end)
+        by_hand += (end - start) * nats_M[is_own_M].mean().item()
+    assert output.weighted_mlm_loss_sum.item() == pytest.approx(by_hand)
+    assert output.mlm_loss_sum.item() == pytest.approx(nats_M[is_real_M].sum().item())
+    expected = by_hand / 67 + output.nsp_loss_sum.item() / 3
+    assert weighted_loss(output, model.terms, counts=counts_of(batch), world_size=1).item() == pytest.approx(expected)
+    # A validation knows no weights, and neither does the next phase without them.
+    assert model.held_out_terms == plain_terms
+    model.begin_phase(dataclasses.replace(WEIGHTED, masked_lm_weight="equal"))
+    assert model.terms == plain_terms
+    assert model(batch).weighted_mlm_loss_sum is None
+
+
+def test_weighted_loss_without_instances_is_exactly_zero(make_batch):
+    model, batch = model_of(), make_batch([], vocab_size=70, padding=5)
+    model.begin_phase(WEIGHTED)
+    loss = model(batch).weighted_mlm_loss_sum
+    loss.backward()
+    assert loss.item() == 0
+    assert not any(parameter.grad.abs().sum() for parameter in model.parameters() if parameter.grad is not None)
 
 
 def test_dropout_is_on_in_training_only_and_follows_the_seeds(make_batch):

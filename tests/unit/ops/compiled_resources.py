@@ -166,8 +166,8 @@ def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_wid
 def cross_entropy(dtype: torch.dtype, classes: int) -> None:
     from megabert.ops.cross_entropy.triton import cross_entropy_triton
 
-    loss, _ = cross_entropy_triton(meta(2560, classes, dtype=dtype), meta(2560, dtype=torch.int64))
-    loss.backward()
+    losses, _ = cross_entropy_triton(meta(2560, classes, dtype=dtype), meta(2560, dtype=torch.int64))
+    losses.sum().backward()
 
 
 def lamb(measures_gradient: bool) -> None:

@@ -77,7 +77,7 @@ def run_ops(tokens, masked, sequences):
         packed = RotarySequences(cu_seqlens, 8192, positions)
         out = rotary_attention_triton(qkv, turns, packed, reach=reach, num_heads=HEADS, dropout=probabilities)
         out.backward(meta(tokens, WIDTH))
-    cross_entropy_triton(meta(masked, 1024), meta(masked, dtype=torch.int64))[0].backward()
+    cross_entropy_triton(meta(masked, 1024), meta(masked, dtype=torch.int64))[0].sum().backward()
 
 
 def test_each_kernel_is_compiled_once_for_all_micro_batches(variants):
