@@ -46,7 +46,8 @@ class Sentences(NamedTuple):
 def encode_sentences(tokenizer: Tokenizer, texts: Sequence[str]) -> Sentences:
     """Cut texts into pieces, without special ones; a text of no pieces is a sentence of length 0."""
     encoded = tokenizer.encode_with_words(texts)
-    ids, words = ([np.empty(0, np.int64), *arrays] for arrays in zip(*encoded, strict=True))
+    ids: list[NDArray] = [np.empty(0, np.int64), *(own for own, _ in encoded)]
+    words: list[NDArray] = [np.empty(0, np.int64), *(own for _, own in encoded)]
     starts = np.cumsum([0, *(len(one) for one, _ in encoded)], dtype=np.int64)
     return Sentences(np.concatenate(ids).astype(np.int64), np.concatenate(words).astype(np.int64), starts)
 

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,8 +22,19 @@ from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer
 
 logger = logging.getLogger(__name__)
 
-MASKED_LM = ("cls.predictions.", "generator.")
-"""Beginnings of the names of the parameters that fill masks."""
+Head = Literal["masked-LM", "sentence"]
+HEADS: dict[Head, tuple[tuple[str, ...], str]] = {
+    "masked-LM": (
+        ("cls.predictions.", "generator."),
+        "no head that guesses pieces ({}). Give a model as it was pre-trained, with its masked-LM head (an ELECTRA "
+        "with its generator).",
+    ),
+    "sentence": (
+        ("cls.seq_relationship.", "bert.pooler."),
+        "no head for pairs of sentences ({}). Give a model as it was pre-trained on pairs, such as BertForPreTraining.",
+    ),
+}
+"""For each head the beginnings of the names of its parameters, and the message if the weights lack one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,25 +52,27 @@ class Source:
         initialize(model, self.seed)
         return model
 
-    def build_model(self, *, fills_masks: bool = False) -> PretrainingModel:
+    def build_model(self, *, fills_masks: bool = False, judges_pairs: bool = False) -> PretrainingModel:
         """Return the model with its weights, in float32 on the CPU. Heads that the weights lack are random.
 
         Args:
             fills_masks: Whether the masked-LM head is needed.
+            judges_pairs: Whether the sentence head is needed.
 
         Raises:
-            CheckpointError: The masked-LM head is needed, and the weights lack it or have one of another kind.
+            CheckpointError: A head is needed, and the weights lack it or have one of another kind.
         """
         # Read first: weights that do not fit the sizes are refused before these sizes take their memory.
         state = self.weights.read()
         needed = {name: value for name, value in state.items() if fills_masks or not name.endswith(DECODER)}
         model = self.build_untrained_model()
         new = load_initial_weights(model, replace(self.weights, read=lambda: needed))
-        lacking = [name for name in new if name.startswith(MASKED_LM)]
-        if fills_masks and lacking:
-            remedy = "Give a model as it was pre-trained, with its masked-LM head (an ELECTRA with its generator)."
-            missing = f"the weights have no head that guesses pieces ({lacking[0]} is missing)"
-            raise CheckpointError(f"{self.weights.source}: {missing}. {remedy}")
+        needs: dict[Head, bool] = {"masked-LM": fills_masks, "sentence": judges_pairs}
+        for head, (beginnings, message) in HEADS.items():
+            lacking = [name for name in new if name.startswith(beginnings)]
+            if needs[head] and lacking:
+                missing = message.format(f"{lacking[0]} is missing")
+                raise CheckpointError(f"{self.weights.source}: the weights have {missing}")
         return model
 
     def load_tokenizer(self) -> Tokenizer:

@@ -43,11 +43,37 @@ def evaluate(
     forward: Forward, kind: TaskKind, data: EvaluationSet, *, device: torch.device, world: World | None = None
 ) -> Evaluation:
     """Score a set; every rank of a world calls it, with a model in evaluation mode."""
-    features = data.features
+    logits_of_items = compute_logits(forward, kind, data.features, title=data.name, device=device, world=world)
+    predictions = kind.predict(logits_of_items, data.examples, data.features)
+    return Evaluation(predictions=predictions, metrics=kind.score(predictions, data.examples))
+
+
+def compute_logits(
+    forward: Forward,
+    kind: TaskKind,
+    features: Features,
+    *,
+    title: str,
+    device: torch.device,
+    world: World | None = None,
+) -> list[NDArray]:
+    """Return the logits of each item, of shape (rows, outputs); every rank of a world calls it.
+
+    Args:
+        forward: The model, in evaluation mode.
+        kind: The task.
+        features: The encoded examples.
+        title: Their name in a progress bar and in an error.
+        device: Where the model is.
+        world: The ranks that share the items; None for one process.
+
+    Raises:
+        CheckpointError: The logits are not finite.
+    """
     rank, ranks = (world.rank, world.size) if world else (0, 1)
     # Each rank computes the logits of its share of the items.
     mine: list[tuple[NDArray, HostCopy]] = []
-    with Progress(title=data.name, total=len(features), unit="example", is_main=rank == 0) as progress:
+    with Progress(title=title, total=len(features), unit="example", is_main=rank == 0) as progress:
         for batch in kind.batcher(features, rank=rank, world_size=ranks).all():
             on_device = batch.to(device)
             output = forward(on_device.inputs, on_device.label_positions_M)
@@ -65,8 +91,7 @@ def evaluate(
                     logits_of_items[item] = rows
     if not all(np.isfinite(rows).all() for rows in logits_of_items):
         raise CheckpointError(
-            f"{data.name}: the model's outputs are NaN or infinite: its weights are damaged, or have diverged. Take "
+            f"{title}: the model's outputs are NaN or infinite: its weights are damaged, or have diverged. Take "
             "another model, or a lower learning_rate."
         )
-    predictions = kind.predict(logits_of_items, data.examples, features)
-    return Evaluation(predictions=predictions, metrics=kind.score(predictions, data.examples))
+    return logits_of_items

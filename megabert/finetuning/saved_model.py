@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -248,7 +249,7 @@ def rescore(
     if name is None:
         raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
     # The task with its settings, its examples and its labels: the model's own, if they have names.
-    config = _settings(saved, changes or {})
+    config = recorded_settings(saved, changes or {})
     task = find_task(name, config)
     path = data if data.is_file() else find_file(data, task.evaluation)
     reader = TASK_KINDS[task.kind]
@@ -266,8 +267,12 @@ def rescore(
     return Rescored(name, path, len(examples), metrics, kind.baseline(examples))
 
 
-def _settings(saved: SavedModel, changes: Mapping[str, Any]) -> FinetuneConfig:
-    """Return the settings recorded with a model, with changes."""
+def recorded_settings(saved: SavedModel, changes: Mapping[str, Any] = MappingProxyType({})) -> FinetuneConfig:
+    """Return the settings recorded with a model, with changes.
+
+    Raises:
+        ConfigError: A change is no setting of an evaluation, or the recorded settings are damaged.
+    """
     unknown = [setting for setting in changes if setting not in CHANGEABLE]
     if unknown:
         raise ConfigError(f"{unknown[0]}: no setting of an evaluation{did_you_mean(unknown[0], CHANGEABLE)}")

@@ -101,6 +101,33 @@ def embed_file(
     return counts
 
 
+@torch.inference_mode()
+def embed_texts(
+    model: PretrainingModel,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    pooling: Pooling = "mean",
+    batch_tokens: int = 8192,
+) -> list[NDArray[np.float32]]:
+    """Return a vector of shape (D,) for each text, or with ``tokens`` its tokens' vectors of shape (S, D).
+
+    See `embed_file` for the arguments. A text that is too long is refused instead of cut.
+
+    Raises:
+        ConfigError: A text has more tokens than the model has positions.
+    """
+    counts, limit = Embedded(), model.config.max_position_embeddings
+    sequences = _encode(tokenizer, [Line(text, True) for text in texts], limit, counts)
+    if counts.truncated:
+        raise ConfigError(
+            f"text {counts.first_truncated} of {len(texts)} has more tokens than the {limit} positions of the model. "
+            "Shorten it, or split it and take the mean of its parts."
+        )
+    with evaluating(model):
+        return _vectors(model, sequences, pooling, batch_tokens)
+
+
 class Line(NamedTuple):
     """A line of a file, without its end."""
 

@@ -24,7 +24,7 @@ from megabert.data.masked_copies import CopyMask, copy_batches, encode_sentences
 from megabert.errors import DataError
 from megabert.export.sources import Source
 from megabert.files import atomic_path
-from megabert.inspection.encode_text import check_outputs
+from megabert.inspection.encode_text import check_outputs, evaluating
 from megabert.inspection.read_text import read_texts
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
@@ -71,28 +71,36 @@ class SentenceScorer:
         self.model.to(device).eval()
         self.longest = source.model.max_position_embeddings
         """Most tokens that the model sees at once."""
-        self._options, self._device = options, device
+        self._options = options
 
-    @torch.inference_mode()
     def score(self, texts: Sequence[str]) -> Scores:
         """Score texts.
 
         Raises:
             CheckpointError: The model's outputs are not finite.
         """
-        sentences = encode_sentences(self.tokenizer, texts)
-        scores_P = np.zeros(len(sentences.ids_P))
-        special, options = self.tokenizer.special_ids, self._options
-        for pieces_C, batch in copy_batches(
-            sentences, special, mask=options.mask, longest=self.longest, batch_tokens=options.batch_tokens
-        ):
-            moved = batch.to(self._device)
-            logits_MV = check_outputs(self.model(moved, with_logits=True).mlm_logits_MV.float())
+        return score_texts(self.model, self.tokenizer, texts, self._options)
+
+
+@torch.inference_mode()
+def score_texts(model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str], options: CopyOptions) -> Scores:
+    """Score texts with a model on any device, whose mode is restored afterwards; an ELECTRA gives its generator.
+
+    Raises:
+        CheckpointError: The model's outputs are not finite.
+    """
+    sentences = encode_sentences(tokenizer, texts)
+    scores_P = np.zeros(len(sentences.ids_P))
+    sizes = {"longest": model.config.max_position_embeddings, "batch_tokens": options.batch_tokens}
+    with evaluating(model):
+        for pieces_C, batch in copy_batches(sentences, tokenizer.special_ids, mask=options.mask, **sizes):
+            moved = batch.to(next(model.parameters()).device)
+            logits_MV = check_outputs(model(moved, with_logits=True).mlm_logits_MV.float())
             losses_M = functional.cross_entropy(logits_MV, moved.masked_ids_M, reduction="none")
             scores_P[pieces_C] = -losses_M.double().cpu().numpy()
-        # Differences of the running sum would lose digits: each sentence is summed by itself.
-        sums = [scores_P[start:stop].sum() for start, stop in zip(sentences.starts, sentences.starts[1:], strict=False)]
-        return Scores(np.array(sums), sentences.counts_S)
+    # Differences of the running sum would lose digits: each sentence is summed by itself.
+    sums = [scores_P[start:stop].sum() for start, stop in zip(sentences.starts, sentences.starts[1:], strict=False)]
+    return Scores(np.array(sums), sentences.counts_S)
 
 
 @dataclass

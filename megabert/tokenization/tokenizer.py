@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import tokenizers
 from numpy.typing import NDArray
 
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 from megabert.tokenization.backend import (
     BYTE_BPE,
     CONTINUATION,
@@ -302,6 +302,16 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle through the JSON form, so that workers get the same tokenizer with either start method."""
         return _restore, (self._backend.to_str(), self.names, self.where, self._reads_spare)
+
+
+def refuse_single_text(texts: Sequence[str]) -> None:
+    """Refuse one text in place of a list, whose characters would be the texts.
+
+    Raises:
+        ConfigError: It is one text.
+    """
+    if isinstance(texts, str):
+        raise ConfigError(f"{texts!r:.60} is one text. Give a list of texts.")
 
 
 def _refuse_surrogates(texts: Iterable[str]) -> None:

@@ -1,11 +1,18 @@
 """Small models with weights far from a uniform guess, and their export."""
 
+import json
+from pathlib import Path
+
 import torch
 
+from megabert.config.model import ModelConfig
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
+from megabert.tokenization import save_huggingface, train_wordpiece
+
+CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
 
 CARD = ModelCard(
     name="Little BERT",
@@ -32,3 +39,14 @@ def write(folder, model, tokenizer_dir, card=CARD):
     state = {name: parameter.detach() for name, parameter in model.named_parameters()}
     write_huggingface(folder, state=state, config=model.config, tokenizer_dir=tokenizer_dir, card=card)
     return state
+
+
+def write_english(folder: Path, *, family: str) -> Path:
+    """Write a small random model with 1,000 pieces of the bundled English corpus, and return its folder."""
+    texts = [json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()[::16]]
+    tokenizer = train_wordpiece(texts, vocab_size=1000, cased=False)
+    save_huggingface(tokenizer, folder / "tokenizer")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    config = ModelConfig(family=family, vocab_size=tokenizer.vocab_size, max_position_embeddings=128, **sizes)
+    write(folder / "model", model_of(config, config.traits.objectives[0]), folder / "tokenizer")
+    return folder / "model"

@@ -1,0 +1,198 @@
+"""The public Python API: its list, its page, its results beside transformers', its errors."""
+
+import ast
+import csv
+import inspect
+import re
+import shutil
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from support.exported_models import write_english
+
+from megabert import library
+from megabert.export.sources import open_source
+from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.library import CheckpointError, ConfigError, DataError, Model, fine_tune, load_model
+
+PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+TEXTS = ["The ship sailed over the sea.", "", "It came back in the evening, they said."]
+LABELLED = [("the whale rose", "sea"), ("the captain sailed", "sea"), ("the lady spoke", "land"), ("a garden", "land")]
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory) -> Path:
+    return write_english(tmp_path_factory.mktemp("bert"), family="bert")
+
+
+@pytest.fixture(scope="module")
+def bert(bert_folder) -> Model:
+    return load_model(bert_folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def modern(tmp_path_factory) -> Model:
+    return load_model(write_english(tmp_path_factory.mktemp("modern"), family="modernbert"), device="cpu")
+
+
+@pytest.fixture
+def labelled(tmp_path) -> Path:
+    folder = tmp_path / "labelled"
+    folder.mkdir()
+    for name in ("train", "dev"):
+        with open(folder / f"{name}.csv", "w", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *LABELLED])
+    return folder
+
+
+def signature_of(function: ast.FunctionDef) -> str:
+    arguments = re.sub("self(, )?", "", ast.unparse(function.args)).replace("=", " = ")
+    return f"{function.name}({arguments}) -> {ast.unparse(function.returns)}".replace("'Model'", "Model")
+
+
+def public() -> list[str]:
+    """Return a line for each public function, and for each class with its fields, and its methods."""
+    lines = []
+    for name in library.__all__:
+        value = getattr(library, name)
+        (node,) = ast.parse(dedent(inspect.getsource(value))).body
+        assert ast.get_docstring(node), name
+        if isinstance(node, ast.FunctionDef):
+            lines.append(signature_of(node))
+            continue
+        shown = [] if issubclass(value, Exception) else node.body
+        fields = [one.target.id for one in shown if isinstance(one, ast.AnnAssign)]
+        methods = [one for one in shown if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+        assert all(map(ast.get_docstring, methods)), name
+        lines.append(f"{name}: {', '.join(fields)}" if fields else name)
+        lines += [f"{name}.{signature_of(one)}" for one in methods]
+    return lines
+
+
+def test_page_lists_all_public_names_with_their_signatures():
+    section = PAGE.read_text().split("## All public names")[1]
+    shown = re.search(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    assert shown[1].splitlines() == public(), "\n".join(public())
+
+
+def test_python_on_the_page_runs(bert_folder, labelled, monkeypatch, capsys):
+    monkeypatch.chdir(labelled.parent)
+    (labelled.parent / "english").symlink_to(bert_folder)
+    names: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    size = names["model"].embed_words(["ship"]).shape[1]
+    assert (names["sentences"].shape, names["words"].shape) == ((2, size), (2, size))
+    assert names["states"].shape == (len(names["model"].tokenize("The ship sailed.").ids), size)
+    assert torch.allclose(names["shares"].sum(-1), torch.ones(names["shares"].shape[:-1]))
+    assert set(names["judgement"].probabilities) == set(names["classifier"].labels) == {"land", "sea"}
+    assert names["judgement"].label in capsys.readouterr().out
+
+
+@torch.no_grad()
+def test_vectors_and_next_sentence_equal_transformers(bert_folder, bert):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bert_folder)
+    theirs = transformers.BertForPreTraining.from_pretrained(bert_folder).eval()
+    states = [theirs.bert(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy() for text in TEXTS]
+    for ours, state in zip(bert.embed_tokens(TEXTS), states, strict=True):
+        np.testing.assert_allclose(ours, state, atol=1e-4)
+    np.testing.assert_allclose(bert.embed(TEXTS), [state.mean(0) for state in states], atol=1e-4)
+    np.testing.assert_allclose(bert.embed(TEXTS, pooling="cls"), [state[0] for state in states], atol=1e-4)
+    pair = tokenizer(TEXTS[0], TEXTS[2], return_tensors="pt")
+    assert bert.tokenize(TEXTS[0], TEXTS[2]).ids.tolist() == pair["input_ids"][0].tolist()
+    probability = theirs(**pair).seq_relationship_logits.softmax(-1)[0, 0].item()
+    assert bert.next_sentence(TEXTS[0], TEXTS[2]) == pytest.approx(probability, abs=1e-4)
+
+
+def test_scores_are_those_of_the_command(bert_folder, bert):
+    theirs = SentenceScorer(open_source(str(bert_folder)), CopyOptions(mask="token")).score(TEXTS)
+    np.testing.assert_array_equal(bert.score(TEXTS, mask="token").scores_S, theirs.scores_S)
+    assert bert.score([]).scores_S.shape == (0,)
+
+
+def test_word_embeddings_are_the_rows_that_nearest_compares(bert):
+    near = [one for one in bert.nearest("ship", top_k=50) if one.piece.isalpha()]
+    assert near
+    ship_D, *others_ND = bert.embed_words(["ship", *(one.piece for one in near)])
+    cosines = [float(other @ ship_D / np.linalg.norm(other) / np.linalg.norm(ship_D)) for other in others_ND]
+    assert cosines == pytest.approx([one.score for one in near], abs=1e-5)
+
+
+def test_masks_are_guessed_after_other_calls(modern):
+    before = modern.embed(TEXTS)
+    guesses = modern.fill_mask("The [MASK] sailed over the [MASK].", top_k=4)
+    assert [len(one) for one in guesses] == [4, 4]
+    np.testing.assert_array_equal(modern.embed(TEXTS), before)
+
+
+def test_head_that_the_weights_lack_is_refused_not_random(bert_folder, modern, tmp_path):
+    with pytest.raises(ConfigError, match="modernbert was not trained on pairs"):
+        modern.next_sentence("It sailed.", "It came back.")
+    transformers.BertModel.from_pretrained(bert_folder).save_pretrained(tmp_path / "encoder")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(bert_folder / name, tmp_path / "encoder")
+    encoder = load_model(tmp_path / "encoder", device="cpu")
+    with pytest.raises(CheckpointError, match=r"no head that guesses pieces \(cls.predictions"):
+        encoder.fill_mask("The [MASK].")
+    with pytest.raises(CheckpointError, match=r"no head for pairs of sentences \(cls.seq_relationship"):
+        encoder.next_sentence("It sailed.", "It came back.")
+
+
+def test_name_that_is_no_model_is_refused():
+    with pytest.raises(ConfigError, match=r"englsh: neither a run folder .* nor a Hugging Face folder"):
+        load_model("englsh")
+
+
+def test_folder_without_weights_is_refused(bert_folder, tmp_path):
+    folder = shutil.copytree(bert_folder, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model: .*model\.safetensors"):
+        load_model(folder)
+
+
+def test_text_longer_than_the_positions_is_refused_but_scored(bert):
+    long = "the ship sailed " * 100
+    for call in (bert.tokenize, bert.attention, bert.fill_mask):
+        with pytest.raises(ConfigError, match="the text has 402 tokens, the model positions for 128"):
+            call(long)
+    with pytest.raises(ConfigError, match="text 2 of 2 has more tokens than the 128 positions"):
+        bert.embed(["the ship", long])
+    assert np.isfinite(bert.score([long]).scores_S).all()
+
+
+def test_text_without_a_mask_is_refused(bert):
+    with pytest.raises(ConfigError, match=r"the text 'The ship\.' has no \[MASK\] to fill"):
+        bert.fill_mask("The ship.")
+
+
+@pytest.mark.parametrize("method", ["embed", "embed_tokens", "embed_words", "score"])
+def test_one_text_in_place_of_a_list_is_refused(bert, method):
+    with pytest.raises(ConfigError, match=r"'The ship\.' is one text. Give a list of texts"):
+        getattr(bert, method)("The ship.")
+
+
+def test_several_words_are_no_query(bert):
+    with pytest.raises(ConfigError, match="2 words without an operator between them"):
+        bert.nearest("ship sea")
+
+
+def test_label_that_training_lacks_is_refused(bert_folder, labelled, tmp_path):
+    with open(labelled / "dev.csv", "a") as file:
+        file.write("the sky,air\n")
+    with pytest.raises(DataError, match=r"dev\.csv:6: label 'air' is not one of those trained on: land, sea"):
+        fine_tune("classification", model=bert_folder, data=labelled, output_dir=tmp_path / "out", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [("clasification", {}, "classification"), ("classification", {"learning_rat": 1}, "learning_rate")],
+)
+def test_unknown_task_or_setting_is_refused_with_the_nearest_one(
+    task, settings, message, bert_folder, labelled, tmp_path
+):
+    with pytest.raises(ConfigError, match=message):
+        fine_tune(task, model=bert_folder, data=labelled, output_dir=tmp_path / "out", device="cpu", **settings)
