@@ -47,6 +47,10 @@ class PhaseConfig:
     """Weight of a masked position in the loss: equal, or one over the share of its instance's tokens that is masked,
     the 1/t of masked diffusion (Sahoo et al. 2024; Nie et al. 2025, equation 3). The sum is then divided by the batch's
     tokens. It goes with ``masked_lm_range``; the held-out loss stays unweighted."""
+    masked_lm_rarity: Annotated[float, Field(gt=0, le=1)] | None = None
+    """How much more often rare pieces are masked than frequent ones, where the loader draws the masks: the next word is
+    drawn by weights that fall with this power of its pieces' counts in the shards, 0.5 in Zhang et al. (2023). As many
+    tokens are masked as without; by default all words are alike."""
     mask_actions: tuple[Share, Share, Share] | None = None
     """Shares of the predicted tokens that are shown as [MASK], as a random piece, and as they are, where the loader
     draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
@@ -143,7 +147,14 @@ class PhaseConfig:
         return first + (last - first) * min(batch, self.num_steps - 1) / max(1, self.num_steps - 1)
 
     def describe_masks(self) -> str:
-        """Say which share of the tokens the loader masks; empty if it is the shards'."""
+        """Say which share of the tokens the loader masks, and which pieces; empty if both are the shards'."""
+        share = self._describe_share()
+        if self.masked_lm_rarity is None:
+            return share
+        share = share or "as many tokens masked as the shards say"
+        return f"{share}, rare pieces more often (exponent {self.masked_lm_rarity:g})"
+
+    def _describe_share(self) -> str:
         first, last, span = self.masked_lm_prob, self.final_masked_lm_prob, self.masked_lm_range
         if span is not None:
             weighted = ", weighted by one over it" if self.masked_lm_weight == "inverse_share" else ""

@@ -1,17 +1,20 @@
 """Masks drawn while loading: an instance gets new masks in each epoch, the same on every rank and after a resume."""
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.masking import MaskingOptions, count_predictions, mask_instances
+from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances, rarity_weights
 from megabert.randomness.keyed import mix, string_key
 from megabert.shards.columns import FlatInstances
 from megabert.shards.shard_set import ShardSet
 from megabert.tokenization import load_tokenizer
 
 _MASKS_KEY = string_key("data/dynamic_masks")
+_COUNTED_RUNS, _COUNTED_TOKENS = 64, 131_072
+"""How much of a split is counted, so that it takes about a second: runs of neighbours, and tokens of a run at most."""
 
 
 class DynamicMasker:
@@ -33,6 +36,8 @@ class DynamicMasker:
         is_token = metadata.mask_unit == "token"
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
         self._pieces = metadata.piece_table(is_subword)
+        self._shards = shards
+        self._weighted: dict[float, PieceTable] = {}  # by rarity; shared with the maskers of `under`
 
     def under(self, options: MaskingOptions | None) -> "DynamicMasker":
         """Return the same masker with other options; None as the shards say."""
@@ -53,6 +58,36 @@ class DynamicMasker:
         # The key is made from the row, so an instance gets the same masks on whatever rank and in whatever batch it is.
         keys = mix(_MASKS_KEY, self._seed, epochs, columns.rows)
         masked = mask_instances(
-            columns.input_ids, columns.token_starts, keys=keys, pieces=self._pieces, options=self._options
+            columns.input_ids, columns.token_starts, keys=keys, pieces=self._pieces_by_rarity(), options=self._options
         )
         return columns.with_masks(masked)
+
+    def _pieces_by_rarity(self) -> PieceTable:
+        """Return what masking knows of the vocabulary; pieces are counted when their weights are first needed."""
+        rarity = self._options.rarity
+        if not rarity:
+            return self._pieces
+        if rarity not in self._weighted:
+            weights = rarity_weights(count_pieces(self._shards), rarity)
+            self._weighted[rarity] = self._pieces._replace(weights=weights)
+        return self._weighted[rarity]
+
+
+def count_pieces(shards: ShardSet) -> NDArray[np.int64]:
+    """Count how often each piece occurs in a split: in all of it, or in 64 evenly spaced runs of 131,072 tokens.
+
+    Shards are shuffled, so that a run is a sample of the corpus. It is the same one for every rank and resume.
+
+    Args:
+        shards: Shards without masks, whose ids are the text's.
+
+    Returns:
+        Counts by id.
+    """
+    vocab_size, rows = shards.metadata.vocab_size, max(1, _COUNTED_TOKENS // shards.metadata.max_seq_length)
+    edges = np.arange(_COUNTED_RUNS + 1) * shards.num_rows // _COUNTED_RUNS
+    counts = np.zeros(vocab_size, np.int64)
+    for first, stop in pairwise(np.unique(edges).tolist()):
+        counted = shards.rows(np.arange(first, min(stop, first + rows)))
+        counts += np.bincount(counted.input_ids, minlength=vocab_size)
+    return counts

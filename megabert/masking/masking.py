@@ -20,6 +20,8 @@ MASK_UNITS = ("token", "whole_word", "span")
 whole_word: google-research/bert's whole word masking. span: runs of 1 to 10 words, geometrically distributed (SpanBERT,
 Joshi et al. 2020, section 3.1)."""
 _SHARES_KEY = string_key("masking/shares")
+LEAST_COUNT = 10.0
+"""Pieces that occur less often are as likely to be masked as if they occurred so often."""
 MAX_LENGTH = 1 << 16
 """Instances are shorter: positions are stored in 16 bits."""
 
@@ -36,6 +38,8 @@ class MaskingOptions:
     """Where set, each instance draws its share, uniformly between this and ``masked_lm_prob``."""
     max_predictions_per_seq: int = 20
     """Most predictions in one instance."""
+    rarity: float = 0.0
+    """Exponent by which rare pieces are masked more often; `rarity_weights` makes weights of it."""
     actions: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Shares of the predicted tokens that become [MASK], become a random piece, and are kept (Devlin et al. 2019)."""
 
@@ -65,6 +69,8 @@ class PieceTable(NamedTuple):
     """Random replacements are uniform over all ids below it, special ones included, as in google-research/bert."""
     is_subword: NDArray[np.bool_] | None = None
     """Boolean array by id, whether a piece continues a word; needed where words are masked."""
+    weights: NDArray[np.float64] | None = None
+    """Float64 array by id, above 0: how likely a piece is chosen beside others; needed where ``rarity`` is not 0."""
 
 
 class MaskedInstances(NamedTuple):
@@ -104,6 +110,19 @@ def draw_shares(keys: NDArray[np.uint64], options: MaskingOptions) -> NDArray[np
     return None if least is None else least + (most - least) * uniform(mix(_SHARES_KEY, keys))
 
 
+def rarity_weights(counts: NDArray[np.integer], rarity: float) -> NDArray[np.float64]:
+    """Return weights of pieces that fall with their counts, for `PieceTable` (Zhang et al. 2023, section 3.1).
+
+    Args:
+        counts: How often each piece occurs, by id. All below 10 are alike, since small counts are chance.
+        rarity: Exponent: 0.5 chooses a piece that is four times as frequent half as often.
+
+    Returns:
+        ``max(count, 10) ** -rarity``, rounded to 24 bits, which all machines compute alike.
+    """
+    return (np.maximum(counts, LEAST_COUNT) ** -rarity).astype(np.float32).astype(np.float64)
+
+
 def mask_instances(
     ids_T: NDArray[np.integer],
     offsets: NDArray[np.integer],
@@ -115,8 +134,8 @@ def mask_instances(
 ) -> MaskedInstances:
     """Choose tokens to predict and mask them.
 
-    Words are taken in random order until the wanted number is reached; one that would exceed it is passed over, so
-    an instance may end with fewer where words are masked whole.
+    Words are taken in random order, by the weights of their pieces if they have any, until the wanted number is
+    reached; one that would exceed it is passed over, so an instance may end with fewer where words are masked whole.
 
     Args:
         ids_T: Ids of all instances end to end, ``[CLS] A [SEP] B [SEP]`` each.
@@ -127,7 +146,7 @@ def mask_instances(
         is_in_place: Whether ``ids_T`` itself is masked, not a copy.
 
     Raises:
-        ConfigError: Words are masked, and ``pieces`` does not know them.
+        ConfigError: Words are masked, or rare pieces more often, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
     from megabert.masking.masking_loops import mask_rows
@@ -141,6 +160,10 @@ def mask_instances(
             )
         # An empty array instead of None: the loop is compiled for one type, not for two.
         pieces = pieces._replace(is_subword=np.zeros(0, np.bool_))
+    if (pieces.weights is None) != (options.rarity == 0):
+        raise ConfigError(f"rarity={options.rarity:g} and the weights of the pieces go together; give both or none.")
+    if pieces.weights is None:
+        pieces = pieces._replace(weights=np.zeros(0, np.float64))
     wanted = count_predictions(np.diff(offsets), options, draw_shares(keys, options))
     # Room for all that is wanted; where words are masked whole, some of it may be left over.
     room = int(wanted.sum())
@@ -177,8 +200,9 @@ def _check(
         raise DataError(
             f"masking: an instance has {int(lengths.max()):,} tokens; at most {MAX_LENGTH - 1:,} are allowed."
         )
-    if pieces.is_subword is not None and len(pieces.is_subword) < pieces.vocab_size:
+    known = [len(by_id) for by_id in (pieces.is_subword, pieces.weights) if by_id is not None]
+    if min(known, default=pieces.vocab_size) < pieces.vocab_size:
         raise DataError(
-            f"masking: the tokenizer has {len(pieces.is_subword):,} pieces, and the instances are of a vocabulary of "
+            f"masking: the tokenizer has {min(known):,} pieces, and the instances are of a vocabulary of "
             f"{pieces.vocab_size:,}. Put the tokenizer of the shards next to them."
         )

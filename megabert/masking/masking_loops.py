@@ -56,13 +56,14 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
         keys_R: Random key of each instance.
         wanted_R: How many positions to choose, at most.
         mask_unit: `TOKEN`, `WHOLE_WORD` or `SPAN`.
-        pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty if single tokens are masked.
+        pieces: `megabert.masking.PieceTable`; ``is_subword`` is empty if single tokens are masked, ``weights`` if all
+            pieces are masked alike.
         action_bounds: What happens to a chosen position, by a draw of 53 bits: below the first bound it becomes [MASK]
             (80% by default), from there to below the second a random piece (10%), and above it is kept (10%).
     """
     mask_below, random_below = action_bounds
     ids_T, positions_M, originals_M, ends = masked
-    cls_id, sep_id, mask_id, vocab_size, is_subword = pieces
+    cls_id, sep_id, mask_id, vocab_size, is_subword, weights = pieces
     mask = ids_T.dtype.type(mask_id)
     # Scratch for the longest row, used by all. The first array counts up; a row that changes it restores it, or fills
     # it anew.
@@ -76,10 +77,10 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
         ids = ids_T[offsets[row] : offsets[row + 1]]
         key, specials = keys_R[row], (cls_id, sep_id)
         chosen[: (len(ids) >> 6) + 1] = 0
-        if mask_unit == TOKEN:
+        if mask_unit == TOKEN and not len(weights):
             _choose_tokens(key, wanted_R[row], ids, specials, scratch, chosen)
         else:
-            _choose_words(mask_unit, key, wanted_R[row], ids, specials, is_subword, scratch, chosen)
+            _choose_words(mask_unit, key, wanted_R[row], ids, specials, is_subword, weights, scratch, chosen)
         first, count = count, _list_chosen(chosen, len(ids), positions_M, count)
         # 80% [MASK], 10% a random piece, 10% kept. The draws are named by the position; a span is replaced as one, by
         # the draw of its first token (SpanBERT).
@@ -157,8 +158,11 @@ def _choose_tokens(key, wanted, ids, specials, scratch, chosen):
 
 
 @inlined
-def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, scratch, chosen):
+def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, weights, scratch, chosen):
     """Choose whole words in random order while they fit, or spans of words; drawn only as far as needed.
+
+    If pieces have weights, the next word is drawn in proportion to its weight, the mean of its pieces', among the
+    remaining ones. A token is then a word of one piece.
 
     A word that would exceed the wanted number is passed over, and the next one tried, as in
     google-research/bert: an instance may end with fewer predictions than wanted, never with more or with part of a
@@ -174,7 +178,7 @@ def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, scratch, ch
     # Words: the candidate that each starts with. A ## piece joins the candidate before it, also across the middle
     # [SEP], as in the original.
     for index in range(num_candidates):
-        if index == 0 or not is_subword[ids[candidates[index]]]:
+        if mask_unit == TOKEN or index == 0 or not is_subword[ids[candidates[index]]]:
             words[num_words] = index
             num_words += 1
     words[num_words] = num_candidates
@@ -183,11 +187,14 @@ def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, scratch, ch
 
     room = min(wanted, num_candidates)
     order_key, length_key = mix_2(key, _ORDER), mix_2(key, _SPAN_LENGTH)
+    if len(weights):
+        _order_by_weight(order_key, ids, weights, candidates, words[: num_words + 1], order)
     for index in range(num_words):
         if room == 0:
             return
         # The next word of a Fisher-Yates shuffle, as in `_choose_tokens`; no later draw looks at order[index] again.
-        other = index + below(stream(order_key, index), num_words - index)
+        # Words with weights have their order already.
+        other = index if len(weights) else index + below(stream(order_key, index), num_words - index)
         first_word = order[other]
         order[other] = order[index]
         # A span is as many words longer than one as there are bounds at or below one uniform draw.
@@ -206,3 +213,21 @@ def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, scratch, ch
             for candidate in range(first, first + size):
                 chosen[candidates[candidate] >> 6] |= _1 << np.uint64(candidates[candidate] & 63)
             room -= size
+
+
+@inlined
+def _order_by_weight(order_key, ids, weights, candidates, words, order):
+    """Write the numbers of the words to ``order``, as draws one after the other by their weights would give them.
+
+    That is the order of exponential draws, each divided by its weight: of two, the first is the smaller one with a
+    probability of its share in both weights (Efraimidis & Spirakis 2006).
+    """
+    num_words = len(words) - 1
+    draws = np.empty(num_words)
+    for word in range(num_words):
+        weight = 0.0
+        for candidate in range(words[word], words[word + 1]):
+            weight += weights[ids[candidates[candidate]]]
+        mean = weight / (words[word + 1] - words[word])
+        draws[word] = -np.log1p(-uniform(stream(order_key, word))) / mean
+    order[:num_words] = np.argsort(draws)

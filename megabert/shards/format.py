@@ -96,8 +96,8 @@ class ShardMetadata:
         Args:
             is_subword: By id, whether a piece continues a word; needed if words are masked.
         """
-        ids = {f"{name}_id": self.special_ids[name] for name in ("cls", "sep", "mask")}
-        return PieceTable(**ids, vocab_size=self.vocab_size, is_subword=is_subword)
+        cls_id, sep_id, mask_id = (self.special_ids[name] for name in ("cls", "sep", "mask"))
+        return PieceTable(cls_id, sep_id, mask_id, vocab_size=self.vocab_size, is_subword=is_subword)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""

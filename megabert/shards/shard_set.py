@@ -134,7 +134,7 @@ class ShardSet:
         """
         if self.has_masks:
             return None
-        options = self.metadata.masking_options
+        options = replace(self.metadata.masking_options, rarity=phase.masked_lm_rarity or 0.0)
         drawn = phase.masked_lm_range
         share = phase.most_masked if batch is None or drawn else phase.masked_share(batch)
         if share is not None:

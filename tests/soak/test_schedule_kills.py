@@ -13,7 +13,7 @@ phases:
      learning_rate: 1.0e-2, warmup_ratio: 0.2, decay: constant, masked_lm_prob: 0.4,
      final_masked_lm_prob: 0.2}
   - {max_seq_length: 64, tokens: 12000, global_batch_size: 17, learning_rate: 1.0e-2, decay: constant,
-     masked_lm_prob: 0.2, mask_actions: [0.9, 0.05, 0.05]}
+     masked_lm_prob: 0.2, masked_lm_rarity: 0.5, mask_actions: [0.9, 0.05, 0.05]}
   - {max_seq_length: 64, steps: 20, global_batch_size: 24, learning_rate: 1.0e-2, decay: one_minus_sqrt,
      decay_ratio: 0.5, final_learning_rate: 1.0e-4, masked_lm_range: [0.1, 0.5],
      masked_lm_weight: inverse_share}

@@ -245,7 +245,7 @@ def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ..
                 f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "
                 f"phases[{i}].max_seq_length={phase.max_seq_length}. Name shards of that length, or change the phase."
             )
-        masks = ("masked_lm_prob", "masked_lm_range", "mask_actions")
+        masks = ("masked_lm_prob", "masked_lm_range", "masked_lm_rarity", "mask_actions")
         named = next((name for name in masks if getattr(phase, name) is not None), None)
         if named and train.has_masks:
             raise DataError(

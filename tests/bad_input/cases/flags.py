@@ -146,6 +146,8 @@ ADDED = (
         "--model.family electra --phases.0.masked-lm-range 0.1 0.9 --phases.0.masked-lm-weight inverse_share",
         "take another family",
     ),
+    (PRETRAIN, "--phases.0.masked-lm-rarity 0", "phases.0.masked_lm_rarity"),
+    (PRETRAIN, "--phases.0.masked-lm-rarity 1.5", "phases.0.masked_lm_rarity"),
     (PRETRAIN, "--phases.0.mask-actions 0.8 0.1", "phases.0.mask_actions"),
     (PRETRAIN, "--phases.0.mask-actions 0.8 0.1 0.3", "add up to 1"),
     (PRETRAIN, "--phases.0.mask-actions 1.2 -0.1 -0.1", "phases.0.mask_actions"),

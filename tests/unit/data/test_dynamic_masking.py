@@ -10,6 +10,7 @@ import torch
 from unit.data.streams import SEED, loader_of, shape_of
 
 from megabert.config.phase import PhaseConfig
+from megabert.data.dynamic_masking import count_pieces
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING
 from megabert.data.packing import shape_for
@@ -27,6 +28,16 @@ def unmasked(make, tmp_path):
     """Shards whose masks are left to the loader, and the ids of their instances."""
     rows = [replace(row, masked_lm_positions=[], masked_lm_ids=[]) for row in make.instances(300, 32, 1000, seed=0)]
     return ShardSet.open(make.shards(tmp_path / "dynamic", {"train": [rows]}, masking="dynamic"))
+
+
+@pytest.fixture
+def skewed(make, tmp_path):
+    """The same with a few frequent pieces and many rare ones."""
+    rows = make.instances(300, 32, 1000, seed=0)
+    ids = [[i if i < 5 else 5 + (i - 5) ** 2 // 995 for i in row.input_ids] for row in rows]
+    plain = {"masked_lm_positions": [], "masked_lm_ids": []}
+    rows = [replace(row, input_ids=own, **plain) for row, own in zip(rows, ids, strict=True)]
+    return ShardSet.open(make.shards(tmp_path / "skewed", {"train": [rows]}, masking="dynamic"))
 
 
 def masked_instances(steps):
@@ -138,6 +149,33 @@ def test_each_instance_draws_its_share_uniformly_and_anew_in_each_epoch(unmasked
     halves = [packer_in(unmasked, phase, batch=unmasked.num_rows, rank=rank, world_size=2) for rank in range(2)]
     shared = [instance for half in halves for instance in masked_instances([half.pack(BEGINNING, 0)])]
     assert sorted(shared) == sorted(masked_instances([whole.pack(BEGINNING, 0)]))
+
+
+def test_rare_pieces_are_masked_more_often_and_as_many_as_without(skewed):
+    """The same on two ranks and after a resume; counts are those of the training shards."""
+    instances = skewed.columns(((0, skewed.num_rows),))
+    counts = count_pieces(skewed)
+    assert np.array_equal(counts, np.bincount(instances.input_ids, minlength=skewed.metadata.vocab_size))
+    plain = PhaseConfig(steps=9, global_batch_size=60, learning_rate=1.0, masked_lm_prob=0.3)
+    phase = replace(plain, masked_lm_rarity=0.5)
+    by_share = packer_in(skewed, plain, batch=skewed.num_rows).pack(BEGINNING, 0)
+    by_rarity = packer_in(skewed, phase, batch=skewed.num_rows).pack(BEGINNING, 0)
+    lengths = [
+        sorted((text, len(positions)) for text, positions, _ in masked_instances([b])) for b in (by_share, by_rarity)
+    ]
+    assert lengths[0] == lengths[1]
+    means = []
+    for batch in (by_share, by_rarity):
+        masked = torch.cat([b.masked_ids_M[b.masked_ids_M >= 0] for b in batch.micro_batches]).numpy()
+        means.append(np.log(counts[masked]).mean())
+    assert means[1] < means[0] - 0.1
+    halves = [packer_in(skewed, phase, batch=skewed.num_rows, rank=rank, world_size=2) for rank in range(2)]
+    shared = [instance for half in halves for instance in masked_instances([half.pack(BEGINNING, 0)])]
+    assert sorted(shared) == sorted(masked_instances([by_rarity]))
+    first = packer_in(skewed, phase)
+    second = first.pack(first.pack(BEGINNING, 0).position_after, 1)
+    resumed = packer_in(skewed, phase).pack(first.pack(BEGINNING, 0).position_after, 1)
+    assert masked_instances([resumed]) == masked_instances([second])
 
 
 def packer_in(shards, phase, *, batch=None, number_of_first=0, rank=0, world_size=1):

@@ -1,8 +1,10 @@
+import itertools
+
 import numpy as np
 import pytest
 
 from megabert.errors import ConfigError, DataError
-from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances
+from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances, rarity_weights
 from megabert.randomness.keyed import mix
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
@@ -169,3 +171,59 @@ def test_offsets_that_do_not_fit_are_refused():
 def test_impossible_options_are_refused(field, value):
     with pytest.raises(ConfigError, match=field):
         MaskingOptions(**{field: value})
+
+
+def inclusion(weights, wanted):
+    """How likely each unit is among the first ones, drawn one after the other by weight: all orders added up."""
+    chances = np.zeros(len(weights))
+    for order in itertools.permutations(range(len(weights)), wanted):
+        left, chance = sum(weights), 1.0
+        for unit in order:
+            chance *= weights[unit] / left
+            left -= weights[unit]
+        chances[list(order)] += chance
+    return chances
+
+
+@pytest.mark.parametrize("unit", ["token", "whole_word"])
+def test_rare_pieces_are_chosen_as_often_as_draws_by_weight_choose_them(unit):
+    counts = np.full(VOCAB, 10)
+    counts[[10, 11, 12, 13]] = 1000, 40, 3, 90  # 3 counts as 10
+    weights = rarity_weights(counts, 0.5)
+    assert weights[[10, 11, 12]] == pytest.approx([1000**-0.5, 40**-0.5, 10**-0.5])
+    # Words of one piece each, but for the last two pieces of the second case, which are one word of two.
+    is_subword = np.arange(VOCAB) == 13
+    ids, rows = np.array([CLS, 10, 11, SEP, 12, 14, 13, SEP], np.int32), 20_000
+    pieces = PIECES._replace(weights=weights, is_subword=is_subword if unit == "whole_word" else None)
+    options = MaskingOptions(mask_unit=unit, masked_lm_prob=0.25, rarity=0.5)
+    masked = mask_instances(
+        np.tile(ids, rows), np.arange(rows + 1) * len(ids), keys=mix(3, np.arange(rows)), pieces=pieces, options=options
+    )
+    share = np.bincount(masked.positions_M, minlength=len(ids)) / rows
+    own = weights[[10, 11, 12, 14, 13]]
+    if unit == "token":
+        assert (np.diff(masked.offsets) == 2).all()
+        expected = inclusion(own, 2)
+    else:
+        # Two tokens are wanted: the word of two first, or two of the others, which leave no room for it.
+        words = [*own[:3], own[3:].mean()]
+        alone = words[3] / sum(words)
+        expected = np.zeros(5)
+        expected[3:] = alone
+        # The word of two, if it comes between two others, is passed over.
+        for first, second in itertools.permutations(range(3), 2):
+            chance = words[first] / sum(words) * words[second] / (sum(words[:3]) - words[first])
+            expected[[first, second]] += chance
+    assert share[[1, 2, 4, 5, 6]] == pytest.approx(expected, abs=4 * 0.5 / rows**0.5)
+    assert not share[[0, 3, 7]].any()
+
+
+def test_weights_without_rarity_and_too_few_of_them_are_refused():
+    ids, offsets, keys = make_instances([20] * 3)
+    weights = np.ones(VOCAB)
+    for pieces, options in ((PIECES._replace(weights=weights), None), (PIECES, MaskingOptions(rarity=0.5))):
+        with pytest.raises(ConfigError, match="go together"):
+            mask_instances(ids, offsets, keys=keys, pieces=pieces, options=options)
+    few = PIECES._replace(weights=weights[:7])
+    with pytest.raises(DataError, match="has 7 pieces"):
+        mask_instances(ids, offsets, keys=keys, pieces=few, options=MaskingOptions(rarity=0.5))
