@@ -1,6 +1,7 @@
 """The forms of an exported model compared: megabert's own forward pass, transformers, ONNX and float16."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def check_forms(
 
     Raises:
         ConfigError: A package of the extra ``onnx`` is not installed, or transformers lacks the class of the model.
-        CheckpointError: The folder lacks weights of that class.
+        CheckpointError: The folder lacks weights of that class, or onnxruntime cannot compute its ONNX form.
     """
     graph = load_graph(folder, kind, flag="--check")
     limit = open_source(str(folder)).model.max_position_embeddings
@@ -60,7 +61,7 @@ def require_equal_onnx(folder: Path, kind: VectorKind | None) -> None:
     """Compare the ONNX form of a folder with transformers' class on two small batches.
 
     Raises:
-        CheckpointError: They differ.
+        CheckpointError: They differ, or onnxruntime cannot compute the ONNX form.
     """
     graph = load_graph(folder, kind, flag="--onnx")
     limit = open_source(str(folder)).model.max_position_embeddings
@@ -91,8 +92,32 @@ def onnx_run(folder: Path) -> Run:
     onnxruntime = library("onnxruntime", "--onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
-    session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=["CPUExecutionProvider"])
-    return lambda inputs: session.run(None, {name: value.numpy() for name, value in inputs.items()})
+    with _onnxruntime_errors(onnxruntime.__version__):
+        session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), options, providers=["CPUExecutionProvider"])
+
+    def run(inputs: dict[str, Tensor]) -> Sequence[NDArray]:
+        with _onnxruntime_errors(onnxruntime.__version__):
+            return session.run(None, {name: value.numpy() for name, value in inputs.items()})
+
+    return run
+
+
+@contextmanager
+def _onnxruntime_errors(version: str) -> Iterator[None]:
+    """Turn an error of onnxruntime into ours; its classes have no base of their own, only a module.
+
+    Raises:
+        CheckpointError: There was one.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise CheckpointError(
+            f"{ONNX_FILE}: onnxruntime {version} cannot compute it ({' '.join(str(error).split())}). Install another "
+            "version of onnxruntime, or export without --onnx."
+        ) from error
 
 
 def largest_difference(reference: Run, other: Run, graph: Graph, sizes: Sequence[tuple[int, int]]) -> float:

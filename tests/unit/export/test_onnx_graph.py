@@ -105,6 +105,15 @@ def test_an_empty_row_gives_a_vector_of_zeros(modernbert):
         assert not vectors[1].any()
 
 
+@pytest.mark.parametrize("fault", ["no graph", "an input that it lacks"])
+def test_what_onnxruntime_refuses_is_an_error_of_ours(fault, modernbert, tmp_path):
+    (tmp_path / "onnx").mkdir()
+    content = b"" if fault == "no graph" else (modernbert[0] / "onnx/model.onnx").read_bytes()
+    (tmp_path / "onnx/model.onnx").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"onnx/model.onnx: onnxruntime \d.* cannot compute it \(.*INVALID_ARG"):
+        check_forms.onnx_run(tmp_path)({"input_ids": torch.ones(1, 2), "attention_mask": torch.ones(1, 2)})
+
+
 def test_results_of_tokens_are_told_from_the_others(tmp_path):
     parity_heads.write_random_model(parity_heads.Case("bert", "classification"), tmp_path)
     graph = onnx_graph.load_graph(tmp_path / "ours", None, flag="--check")
