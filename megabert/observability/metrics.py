@@ -86,6 +86,7 @@ class MetricWriter:
         """Flush and close the file and the trackers."""
         self.flush()
         os.close(self._file)
+        self._tell(lambda tracker: tracker.end())
         self._tell(lambda tracker: tracker.close())
         if self._waiting:
             logger.warning("%s: the last %d rows were not written", self._path, self._waiting.count(b"\n"))

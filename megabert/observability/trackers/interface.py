@@ -20,6 +20,9 @@ class Tracker(Protocol):
     def flush(self) -> None:
         """Hand on all rows, so that a process that is killed now loses no more than seconds."""
 
+    def end(self) -> None:
+        """Learn that no row will follow. All trackers are told before one is closed, so that they finish together."""
+
     def close(self) -> None:
         """Flush and end."""
 

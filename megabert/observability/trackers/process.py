@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 from pydantic import Field
@@ -51,6 +52,7 @@ class TrackerProcess(Tracker):
         self._name, self._run_dir = name, run_dir
         self._log = run_dir / "logs" / f"tracker_{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._deadline: float | None = None  # of the last rows
         words = [
             _PROGRAM.format(path=sys.path),
             name,
@@ -94,15 +96,23 @@ class TrackerProcess(Tracker):
     def flush(self) -> None:
         """Do nothing: the file is the buffer."""
 
-    def close(self) -> None:
-        """Let the process send the last rows, and end it if that takes too long."""
+    def end(self) -> None:
+        """Close the stdin of the process, the sign that the run has ended."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         with suppress(OSError):
-            self._process.stdin.close()  # the sign that the run has ended
+            self._process.stdin.close()
+        self._deadline = monotonic() + FINISH_S + 2
+
+    def close(self) -> None:
+        """Wait for the last rows, which the process began to send at `end`, and kill it if that takes too long."""
+        if self._deadline is None:
+            self.end()
+        if self._process is None or self._deadline is None:
+            return
         try:
-            if code := self._process.wait(FINISH_S + 2):
+            if code := self._process.wait(max(0.0, self._deadline - monotonic())):
                 self._give_up(self._reason(code))
         except subprocess.TimeoutExpired:
             self._give_up(self._reason(-signal.SIGALRM))

@@ -72,6 +72,9 @@ class TensorBoard(Tracker):
         if self._writer is not None:
             self._writer.flush()
 
+    def end(self) -> None:
+        """Do nothing: `close` writes the points that wait."""
+
     def close(self) -> None:
         """Flush, and close the file."""
         if self._writer is not None:
