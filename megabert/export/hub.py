@@ -39,6 +39,8 @@ _BROKEN = (HTTPError, ConnectionError, TimeoutError, RuntimeError)
 """A transfer that failed: huggingface_hub wraps the errors of some uploads in a RuntimeError."""
 _QUERY = re.compile(r"(https?://[^\s'\"?]*)\?[^\s'\"]*")
 """An address with a query. In the storage, the query has a signature that lets anybody write the file."""
+_LOGIN = re.compile(r"(https?://)[^\s'\"/]*@")
+"""An address with a name or a password before its server, as HF_ENDPOINT may have."""
 _MOST_CHARACTERS = 300
 """Characters of a server's answer in a message: some answer with a page."""
 
@@ -81,15 +83,15 @@ def open_hub(repo: str) -> Hub:
     api = HfApi(endpoint=_endpoint(), library_name="megabert")
     login = "Log in with `hf auth login`, or set HF_TOKEN to a token that may write"
     if not get_token():
-        raise ConfigError(f"--push {repo}: you are not logged in to {api.endpoint}. {login}.")
+        raise ConfigError(f"--push {repo}: you are not logged in to {_address(api)}. {login}.")
     try:
         api.whoami()
     except _BROKEN as error:
         if _status(error) in (401, 403):
-            raise ConfigError(f"--push {repo}: {api.endpoint} refuses your token. {login}.") from None
-        raise DataError(f"{api.endpoint}: cannot be reached ({_first_line(error)}). {_advice(error)}") from None
+            raise ConfigError(f"--push {repo}: {_address(api)} refuses your token. {login}.") from None
+        raise DataError(f"{_address(api)}: cannot be reached ({_first_line(error)}). {_advice(error)}") from None
     except ValueError as error:  # the answer is no JSON
-        raise DataError(f"{api.endpoint}: is no Hub ({_first_line(error)}). Check HF_ENDPOINT.") from None
+        raise DataError(f"{_address(api)}: is no Hub ({_first_line(error)}). Check HF_ENDPOINT.") from None
     return api
 
 
@@ -101,7 +103,8 @@ def _endpoint() -> str | None:
     except ValueError:  # the port is no number, or brackets are open
         is_url = False
     if not is_url:
-        raise ConfigError(f"HF_ENDPOINT={url}: is no address of a server. Write it as https://huggingface.co.")
+        shown = re.sub(r".*@", "...@", url or "", flags=re.DOTALL)  # a password may come before the @
+        raise ConfigError(f"HF_ENDPOINT={shown}: is no address of a server. Write it as https://huggingface.co.")
     return url and url.rstrip("/")  # paths begin with a slash
 
 
@@ -122,7 +125,7 @@ def push_folder(folder: Path, api: Hub, target: PushTarget, *, message: str) -> 
         DataError: The connection broke again and again.
     """
     disable_progress_bars()  # they would be written around the filter of the terminal
-    logging.getLogger("huggingface_hub.utils._http").addFilter(_hide_queries)  # it logs the addresses of retries
+    logging.getLogger("huggingface_hub.utils._http").addFilter(_hide_secrets)  # it logs the addresses of retries
     push = _Push(folder, api, target, message)
     for wait in (*WAITS_S, None):
         try:
@@ -134,7 +137,7 @@ def push_folder(folder: Path, api: Hub, target: PushTarget, *, message: str) -> 
             logger.warning("%s: %s failed (%s); tried again in %d s", target.repo, push.doing, _first_line(error), wait)
             time.sleep(wait)
     branch = target.revision or MAIN
-    return f"{api.endpoint}/{target.repo}" + (f"/tree/{branch}" if branch != MAIN else "")
+    return f"{_address(api)}/{target.repo}" + (f"/tree/{branch}" if branch != MAIN else "")
 
 
 class _Push:
@@ -154,7 +157,7 @@ class _Push:
         api.create_repo(repo, private=self.target.is_private or None, exist_ok=True)
         if self.target.is_private and not api.model_info(repo).private:
             remedy = "Make it private in its settings, or leave --private out."
-            raise ConfigError(f"--private: {api.endpoint}/{repo} is there, and is public. {remedy}")
+            raise ConfigError(f"--private: {_address(api)}/{repo} is there, and is public. {remedy}")
         self.done["the repository"] = None
         branches = {ref.name for ref in api.list_repo_refs(repo).branches}
         draft = f"unfinished-{revision}"
@@ -210,7 +213,7 @@ class _Push:
 
     def explained(self, error: Exception) -> ConfigError | DataError:
         """Return an error as a user reads it: the failure, the files that are there, and how to continue."""
-        where, status = f"{self.api.endpoint}/{self.target.repo}", _status(error)
+        where, status = f"{_address(self.api)}/{self.target.repo}", _status(error)
         there = f"Already there: {', '.join(self.done)}. " if self.done else "Nothing was uploaded. "
         if status is None or _passes(error):
             return DataError(f"{where}: {self.doing} failed ({_first_line(error)}). {there}{_advice(error)}")
@@ -246,19 +249,24 @@ def _advice(error: BaseException) -> str:
     return "Check the network and HF_ENDPOINT; the same command continues."
 
 
-def _without_queries(text: str) -> str:
-    return _QUERY.sub(r"\1", text)
+def _without_secrets(text: str) -> str:
+    return _LOGIN.sub(r"\1", _QUERY.sub(r"\1", text))
 
 
-def _hide_queries(record: logging.LogRecord) -> bool:
-    record.msg, record.args = _without_queries(record.getMessage()), ()
+def _hide_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = _without_secrets(record.getMessage()), ()
     return True
+
+
+def _address(api: Hub) -> str:
+    """Return the address of the Hub, for messages."""
+    return _without_secrets(api.endpoint)
 
 
 def _first_line(error: BaseException) -> str:
     """Return the words of an error that say most, without secrets: the server's own, or else the first line."""
     cause = _cause(error)
     said = getattr(cause, "server_message", None) or next(filter(None, map(str.strip, str(cause).splitlines())), "")
-    said = " ".join(_without_queries(said).split())[:_MOST_CHARACTERS]
+    said = " ".join(_without_secrets(said).split())[:_MOST_CHARACTERS]
     status = _status(error)
     return f"{status}: {said}" if status and said else said or type(cause).__name__

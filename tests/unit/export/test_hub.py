@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -256,6 +257,22 @@ def test_a_server_that_is_not_there_is_named(server, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(DataError, match=r"http://127.0.0.1:1: cannot be reached .*HF_ENDPOINT"):
         open_hub(REPO)
+
+
+@pytest.mark.parametrize("start", ["http://anna:hush@", "http://anna:hu@sh@", "ftp://anna:hush@", "anna:hush@"])
+def test_a_password_in_the_address_is_in_no_message(start, server, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", f"{start}127.0.0.1:1")
+    with pytest.raises((ConfigError, DataError), match=r"127.0.0.1:1: (cannot be reached|is no address)") as refused:
+        open_hub(REPO)
+    assert not {"hu", "sh", "hush", "anna"} & {*re.split(r"\W+", str(refused.value))}
+
+
+def test_a_password_in_the_address_is_in_no_refusal_of_the_server(server, folder):
+    api = open_hub(REPO)
+    api.endpoint = server.url.replace("//", "//anna:hush@")  # it takes the place of the token, so the Hub refuses it
+    with pytest.raises(ConfigError, match=f"^{server.url}/{REPO}: .*401") as refused:
+        push_folder(folder, api, STEP_6, message="Step 6")
+    assert "hush" not in str(refused.value)
 
 
 def test_a_card_that_the_hub_refuses_is_named_before_any_upload(server, folder):
