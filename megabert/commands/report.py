@@ -48,17 +48,14 @@ def run(options: Namespace) -> int:
     run_dir = options.run_dir
     read_config(run_dir)  # refuses another folder before the seconds that torch takes
     with loading("PyTorch"):
-        from megabert.files import atomic_write, refuse_input
+        from megabert.files import atomic_write
         from megabert.finetuning.below_run import render_scores_below
         from megabert.inspection.fill_mask import compare_guesses
         from megabert.reports.curves import draw_losses, draw_page, render_run_page
         from megabert.reports.report import render_positions, render_reports, report_run, score_positions
         from megabert.reports.samples import held_out_samples
 
-    # No output may replace a file of the run, but an earlier picture or page of it.
-    own = [path for path in run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
-    for output in filter(None, (options.html, options.png)):
-        refuse_input(output, *own)
+    _refuse_files_of_run(options)
     # The tables; positions and guesses are compared with the last validated phase's word frequencies.
     reports = report_run(run_dir)
     last = reports[-1]
@@ -99,9 +96,18 @@ def run(options: Namespace) -> int:
     return 0
 
 
+def _refuse_files_of_run(options: Namespace) -> None:
+    """Refuse an output that would replace a file of the run, but for an earlier picture or page of it."""
+    from megabert.files import refuse_input
+
+    own = [path for path in options.run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
+    for output in filter(None, (options.html, options.png)):
+        refuse_input(output, *own)
+
+
 def _report_finetuning(options: Namespace) -> int:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
-    from megabert.files import atomic_write, refuse_input
+    from megabert.files import atomic_write
     from megabert.finetuning.grid_results import is_grid, read_grid, read_summaries, render_grid
     from megabert.finetuning.predictions import render_report
     from megabert.finetuning.results import GRID_NAME, SETTINGS_NAME
@@ -110,9 +116,7 @@ def _report_finetuning(options: Namespace) -> int:
     has_grid = is_grid(run_dir)
     idle = ["--text", "--checkpoint", "--min-margin", "--measured", *([] if has_grid else ["--png"])]
     refuse_flags(idle, options.given, "on the report of a fine-tuning")
-    own = [path for path in run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
-    for output in filter(None, (options.html, options.png)):
-        refuse_input(output, *own)
+    _refuse_files_of_run(options)
     sections = [
         (name, render_report(folder, summary, examples=options.examples))
         for name, (folder, summary) in read_summaries(run_dir).items()
