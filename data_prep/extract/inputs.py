@@ -94,8 +94,8 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
     if not paths:
         raise DataError(f"{source.input}: no such file. Give --input an existing path, or a quoted glob that matches.")
     holds_ids = source.format == "ids"
-    if holds_ids:  # the offsets of an array are an input too, and hashed, but hold no document
-        paths = sorted({*paths, *(offsets_path(path) for path in paths if _is_array(path) and not is_url(path))})
+    if holds_ids:
+        paths = _with_offsets(paths)
     files = []
     for path in paths:
         name, compression = _format_of(path, source)
@@ -103,6 +103,19 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
         reading = source.encoding, source.key, compression, holds_ids, source.second_field or ""
         files.append(InputFile(path, size, index, name, *reading, modified_ns))
     return files
+
+
+def _with_offsets(paths: list[str]) -> list[str]:
+    """Add the offsets of each array of ids: they are an input too, and hashed, but hold no document."""
+    offsets = {offsets_path(path) for path in paths if _is_array(path)}
+    for path in paths:
+        if path.lower().endswith(OFFSETS_SUFFIX) and path not in offsets:
+            array = path[: -len(OFFSETS_SUFFIX)] + ".npy"
+            raise DataError(
+                f"{path}: its array {array} is not among the input. Fetch the array, give it to --input as well, "
+                "or leave out its offsets."
+            )
+    return sorted({*paths, *(path for path in offsets if not is_url(path))})
 
 
 def _is_array(path: str) -> bool:

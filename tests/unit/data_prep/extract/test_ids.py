@@ -169,6 +169,15 @@ def test_arrays_of_other_types_and_without_offsets_are_refused(tmp_path):
         read(tmp_path / "a.npy")
 
 
+def test_offsets_without_their_array_are_refused(tmp_path):
+    write_arrays(tmp_path, [5, 6, 7], [0, 2, 3])
+    np.save(tmp_path / "b.offsets.npy", np.array([0, 3]))
+    with pytest.raises(DataError, match=r"/b.offsets.npy: its array .*/b.npy is not among the input"):
+        read(tmp_path / "*.npy")
+    with pytest.raises(DataError, match=r"/a.offsets.npy: its array .*/a.npy is not among the input"):
+        read(tmp_path / "a.offsets.npy")
+
+
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("5 6")
     with pytest.raises(DataError, match=r"'.txt' is not known\); they are read from files named .jsonl"):
