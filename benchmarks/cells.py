@@ -73,6 +73,7 @@ def run_missing(
     for cell in cells:
         if key(cell) not in done:
             results.append(run(cell))
+            done.add(key(cell))
             with path.open("a") as file:
                 file.write(json.dumps(results[-1]) + "\n")
 

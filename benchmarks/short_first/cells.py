@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cells import CORPORA, build_shards, call, losses_at_mask
-from benchmarks.short_first.timed import TAG
+from benchmarks.timed import TAG
 from megabert.config.yaml_text import write_yaml
 from megabert.observability.metrics import read_metrics
 from megabert.shards import read_manifest
@@ -69,7 +69,7 @@ def run_cell(cell: Cell, work: Path) -> dict[str, Any]:
     recipe.parent.mkdir(parents=True, exist_ok=True)
     recipe.write_text(write_yaml(_recipe(cell)))
     words = ("--recipe", recipe, "--data.path", data, "--run-dir", run_dir, "--seed", cell.seed)
-    call("benchmarks.short_first.timed", "pretrain", *words)
+    call("benchmarks.timed", "pretrain", *words)
     schedule = SCHEDULES[cell.schedule]
     before = sum(steps for length, steps in schedule if length != LONG)
     rows = [row for row in read_metrics(run_dir) if "eval/mlm_loss" in row and row["step"] > before]

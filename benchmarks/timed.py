@@ -1,4 +1,4 @@
-"""``python -m benchmarks.short_first.timed``: megabert whose rows of metrics also have the CPU seconds of training.
+"""``python -m benchmarks.timed``: megabert whose rows of metrics also have the CPU seconds of training.
 
 The clock starts with the first row, after the imports and the first step, and does not count validations. A row of
 training is written just before a validation of the same step, so that the time up to a validation's row is its own.
