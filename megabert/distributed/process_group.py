@@ -33,6 +33,11 @@ EXIT_BARRIER_S = 120.0
 """How long a rank that is done waits for the other ranks."""
 MESH_RANKS = 64
 """Up to so many ranks, each connects to all others at once when they meet."""
+PRODUCT_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+PRODUCTS_KEPT = "64"
+"""How many matrix products in 16 bits oneDNN and torch's layer over it keep on a CPU, as plans and as code. Another
+number of rows makes another product, and packed tokens bring one at each step: the 1,024 that they would keep take
+gigabytes and are hardly ever used again."""
 FAILURE_BARRIER_S = 10.0
 """How long a rank with an error waits for the others, which often fail alike or learn of it soon."""
 
@@ -205,6 +210,8 @@ def _device(requested: str, local_rank: int) -> torch.device:
     gpus = torch.cuda.device_count()
     if requested == "cpu" or (requested == "auto" and gpus == 0):
         os.environ["DS_ACCELERATOR"] = "cpu"  # read by deepspeed when it is first imported
+        for cache in PRODUCT_CACHES:
+            os.environ.setdefault(cache, PRODUCTS_KEPT)
         return torch.device("cpu")
     if local_rank >= gpus:
         raise ConfigError(

@@ -1,8 +1,10 @@
 """A world of one rank."""
 
+import os
+
 import pytest
 
-from megabert.distributed.process_group import distributed_world
+from megabert.distributed.process_group import PRODUCT_CACHES, PRODUCTS_KEPT, distributed_world
 
 
 def test_start_tries_no_compiler_for_deepspeeds_ops(monkeypatch):
@@ -16,3 +18,12 @@ def test_start_tries_no_compiler_for_deepspeeds_ops(monkeypatch):
     monkeypatch.setattr(deepspeed.ops, "_probe_compatible_ops", try_compilers)
     with distributed_world("cpu") as world:
         assert world.gather("here") == ["here"]
+
+
+def test_few_products_are_kept_on_a_cpu_unless_more_are_asked_for(monkeypatch):
+    asked, other = PRODUCT_CACHES
+    monkeypatch.setenv(asked, "500")
+    monkeypatch.delenv(other, raising=False)
+    with distributed_world("cpu"):
+        assert os.environ[asked] == "500"
+        assert os.environ[other] == PRODUCTS_KEPT
