@@ -53,6 +53,7 @@ class TrackerProcess(Tracker):
         self._log = run_dir / "logs" / f"tracker_{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._deadline: float | None = None  # of the last rows
+        self._said_before = 0  # bytes of the log that earlier starts wrote
         words = [
             _PROGRAM.format(path=sys.path),
             name,
@@ -64,6 +65,7 @@ class TrackerProcess(Tracker):
         try:
             words.append(run_id(run_dir))
             log = open_in_place(self._log, os.O_WRONLY | os.O_APPEND)
+            self._said_before = os.fstat(log).st_size
             try:
                 # A session of its own: Ctrl-C is for the run, and its process group can be ended as a whole.
                 self._process = subprocess.Popen(
@@ -138,7 +140,7 @@ class TrackerProcess(Tracker):
         if code < 0:
             return f"was ended by {signal.Signals(-code).name}"
         with suppress(OSError, DataError):
-            lines = read_small(self._log).decode("utf-8", "replace").split("\n")
+            lines = read_small(self._log)[self._said_before :].decode("utf-8", "replace").split("\n")
             return next((line.strip() for line in reversed(lines) if line.strip()), "ended without a word")
         return "ended, and its log cannot be read"
 

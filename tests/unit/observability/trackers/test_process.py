@@ -150,6 +150,15 @@ def test_fault_in_the_middle_is_said_while_the_run_goes_on(tmp_path, stand_in, c
     assert len(read_metrics(tmp_path)) == step + 1
 
 
+def test_reason_is_a_line_of_this_start(tmp_path, stand_in, caplog):
+    stand_in(at_start="os._exit(3)")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/tracker_wandb.log").write_text("ConnectionError: no network\n")
+    write(tmp_path, [1])
+    assert "wandb: ended without a word. The run continues" in caplog.text
+    assert "no network" not in caplog.text
+
+
 def test_next_start_sends_all_rows(tmp_path, stand_in):
     received = stand_in()
     write(tmp_path / "run", [1, 2, 3])
