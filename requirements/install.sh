@@ -31,8 +31,8 @@ if has_driver; then constraints=$here/cuda.txt; else constraints=$here/cpu.txt; 
 say() { printf '== %s\n' "$*" >&2; }
 site=()
 if "$python" -c 'import torch' 2>/dev/null; then
-  "$python" -c 'import sys, torch; sys.exit(not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14))' ||
-    fail "$python imports torch $("$python" -c 'import torch; print(torch.__version__)'); megabert needs 2.11 to 2.13." \
+  "$python" -c 'import sys, torch; sys.exit(not (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15))' ||
+    fail "$python imports torch $("$python" -c 'import torch; print(torch.__version__)'); megabert needs 2.11 to 2.14." \
       "Change it, or name an interpreter without torch: make PYTHON=/path/to/python3 ..."
   say "keeping torch $("$python" -c 'import torch; print(torch.__version__)') of $python"
   site=(--system-site-packages)
