@@ -42,6 +42,14 @@ def test_workflow_runs_scripts_and_workflows_that_exist(path):
         assert all((ROOT / script).is_file() for script in scripts)
 
 
+def test_ci_and_the_classifiers_name_the_same_pythons():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    classified = re.findall(
+        r"^ +Programming Language :: Python :: (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE
+    )
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == classified
+
+
 @pytest.mark.parametrize("name", ["ci", "release"])
 def test_nothing_is_released_that_ci_has_not_run(name):
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())["jobs"]
