@@ -42,6 +42,13 @@ def test_workflow_runs_scripts_and_workflows_that_exist(path):
         assert all((ROOT / script).is_file() for script in scripts)
 
 
+def test_no_line_of_the_changelog_comes_twice():
+    """Two branches that add lines at one place are merged by keeping both, moved lines included."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    lines = [line[:40] for line in text.splitlines() if line.startswith("- ")]
+    assert sorted(lines) == sorted(set(lines))
+
+
 def test_ci_and_the_classifiers_name_the_same_pythons():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     classified = re.findall(
