@@ -100,12 +100,15 @@ def _throughput(parts: Mapping[str, Rows]) -> Iterator[Bar]:
 
 
 def _agreement(parts: Mapping[str, Rows]) -> Iterator[Bar]:
-    rows, against, spread = parts.get("agreement", {}), " fused against reference", " spread of two references"
-    for name in [name for name in rows if name.endswith(against)]:
-        length = name.removesuffix(against)
-        value, bar = (rows.get(f"{length}{kind}", {}).get("largest_difference") for kind in (against, spread))
+    rows = parts.get("agreement", {})
+    for length in TOKENS_PER_S:
+        against = "against reference"
+        value, bar = (
+            rows.get(f"length {length} {kind} {against}", {}).get("largest_difference")
+            for kind in ("fused", "torch in bfloat16")
+        )
         if value is not None and bar is not None:
-            yield f"{length}: largest difference of a loss, fused and reference", bar, value, value <= bar
+            yield f"length {length}: largest difference from the float32 losses, torch's", bar, value, value <= bar
 
 
 def _resume(parts: Mapping[str, Rows]) -> Iterator[Bar]:

@@ -159,6 +159,17 @@ def replaced(module: str, **values: Any) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def backward_launch(configuration: tuple[int, ...]) -> Iterator[None]:
+    """Use (queries, keys, warps, stages, whether a program takes all tiles of keys in turn)."""
+    *tile, is_running = configuration
+    with (
+        mock.patch.dict(tiles.TILED, {family(): tuple(tile)}),
+        replaced("attention.dense", fills_card=lambda *_: bool(is_running)),
+    ):
+        yield
+
+
 def layer_norm_forward(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
     """Use (rows, warps)."""
     rows, warps = configuration
@@ -208,7 +219,10 @@ KERNELS = (
     *(
         Kernel(
             f"attention forward, {('shorter', 'longer')[place]} length (queries, keys, warps, stages)",
-            ((64, 64, 4, 2), (128, 64, 4, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 128, 4, 2), (128, 32, 4, 3)),
+            (
+                *((64, 64, 4, 2), (128, 64, 4, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 128, 4, 2), (128, 32, 4, 3)),
+                *((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 1), (128, 64, 8, 1)),
+            ),
             in_table(tiles.FORWARD),
             functools.partial(attention_call, place=place, is_backward=False),
         )
@@ -216,14 +230,18 @@ KERNELS = (
     ),
     Kernel(
         "attention backward, all of 128 keys at once (queries, keys, warps, stages)",
-        ((64, 128, 8, 1),),
+        ((64, 128, 8, 1), (64, 128, 8, 3), (32, 128, 8, 2), (64, 128, 4, 1), (64, 128, 4, 2), (128, 128, 8, 1)),
         in_table(tiles.WHOLE[128]),
         functools.partial(attention_call, place=SHORT, is_backward=True),
     ),
     Kernel(
-        "attention backward, key tiles (queries, keys, warps, stages)",
-        ((64, 128, 8, 1),),
-        in_table(tiles.TILED),
+        "attention backward, key tiles (queries, keys, warps, stages, whether a program takes all tiles)",
+        (
+            *((64, 128, 8, 1, 1), (64, 128, 8, 2, 0), (64, 128, 8, 1, 0), (64, 64, 4, 1, 1), (64, 64, 4, 2, 1)),
+            *((64, 64, 4, 1, 0), (64, 64, 4, 2, 0), (64, 64, 4, 3, 0), (128, 64, 8, 2, 1), (128, 64, 8, 2, 0)),
+            *((64, 128, 4, 1, 0), (128, 128, 8, 1, 0), (64, 64, 8, 2, 0), (64, 256, 8, 1, 0), (32, 128, 8, 2, 1)),
+        ),
+        backward_launch,
         functools.partial(attention_call, place=LONG, is_backward=True),
     ),
     Kernel(
