@@ -61,7 +61,7 @@ class _Embedding(torch.autograd.Function):
 
 @contextlib.contextmanager
 def deterministic_algorithms() -> Iterator[None]:
-    """Let torch take algorithms that repeat; what they do not write is not filled.
+    """Let torch take algorithms that repeat, without filling the memory that they allocate.
 
     ``torch.use_deterministic_algorithms`` would import torch's compiler as well, which takes seconds.
     """
