@@ -1,7 +1,7 @@
 """A look at some of the text before a build: its tokens and documents, which no vocabulary tells yet; is it enough?"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -162,19 +162,13 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
     rules = [rule for rule in get_args(CleaningRule) if rule not in OF_ALL_DOCUMENTS]
     if not (config.clean.languages or "language" in config.clean.rules):
         rules.remove("language")  # nobody has said which languages to keep
-    problems = {rule: Problems() for rule in rules}
-    tried: dict[str, tuple[CleaningRule, ...]] = {"none": (), "chosen": config.clean.rules}
-    tried |= {rule: (rule,) for rule in rules}
+    problems: dict[str, Problems] = {rule: Problems() for rule in rules}
     cleaners: dict[int, dict[str, Cleaner]] = {}  # by the source, for sources differ in the languages to keep
     documents = characters = kept = 0
     dropped = Counter[str]()
     for source, origin, text in _raw_documents(config, files):
         if source not in cleaners:
-            is_kept = keeps_language(config, source) if "language" in rules else None
-            cleaners[source] = {
-                name: Cleaner(replace(config.clean, rules=own), problems.get(name, Problems()), keeps_language=is_kept)
-                for name, own in tried.items()
-            }
+            cleaners[source] = _cleaners(config, source, rules, problems)
         if not cleaners[source]["none"].clean(text, origin):
             continue
         documents, characters = documents + 1, characters + len(text)
@@ -189,6 +183,19 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
         example = next((texts[0] for texts in problems[rule].examples.values()), "")
         effects[rule] = RuleEffect(dropped[rule], amounts["characters"], amounts["matches"], example)
     return RuleTrial(documents, characters, kept, effects)
+
+
+def _cleaners(
+    config: BuildConfig, source: int, rules: Sequence[CleaningRule], problems: Mapping[str, Problems]
+) -> dict[str, Cleaner]:
+    """Return a cleaner of a source's documents for each rule alone, for no rule, and for the chosen rules together."""
+    tried: dict[str, tuple[CleaningRule, ...]] = {rule: (rule,) for rule in rules}
+    tried |= {"none": (), "chosen": config.clean.rules}
+    is_kept = keeps_language(config, source) if "language" in rules else None
+    return {
+        name: Cleaner(replace(config.clean, rules=own), problems.get(name, Problems()), keeps_language=is_kept)
+        for name, own in tried.items()
+    }
 
 
 def _raw_documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[tuple[int, str, str]]:
