@@ -98,7 +98,8 @@ def require_language(code: str, known: frozenset[str] = KNOWN) -> str:
     if code in known:
         return code
     first = code.lower().replace("_", "-").split("-")[0]
-    near = next((name for name in (first, first[:2]) if name in known), None)  # de of de-DE and of deu
+    likely = (first, TWO_OF_THREE.get(first, ""), first[:2])  # de of de-DE, sv of swe, en of english
+    near = next((name for name in likely if name in known), None)
     hint = f"; did you mean {near}?" if near else ", such as en, de or zh"
     raise ValueError(f"{code!r} is no language code of two letters (ISO 639-1) or of a Wikipedia{hint}")
 

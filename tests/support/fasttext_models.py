@@ -16,7 +16,7 @@ WORDS = {
 """Words by language; the sentence splitter does not know the last one."""
 
 
-def model_bytes(words=None, *, form="{}", kind=3, version=VERSION, rows=None):
+def model_bytes(words=None, *, form="{}", kind=3, version=VERSION, rows=None, buckets=0):
     """Return a model.
 
     Args:
@@ -24,6 +24,7 @@ def model_bytes(words=None, *, form="{}", kind=3, version=VERSION, rows=None):
         form: How a label is written, such as ``{}_Latn``.
         kind: 3 for a model with labels, 1 or 2 for word vectors.
         version: Version of the format.
+        buckets: Rows of n-grams of three characters, which say nothing; 0 for a model without n-grams.
         rows: Rows that the matrix of words claims, if not as many as there are words.
     """
     words = WORDS if words is None else words
@@ -31,12 +32,14 @@ def model_bytes(words=None, *, form="{}", kind=3, version=VERSION, rows=None):
     labels, size = list(words), len(words)
     content = struct.pack("<ii", MAGIC, version)
     # dim, ws, epoch, minCount, neg, wordNgrams, loss (3: softmax), model, bucket, minn, maxn, lrUpdateRate, t
-    content += struct.pack("<12id", size, 5, 1, 1, 5, 1, 3, kind, 0, 0, 0, 100, 1e-4)
+    ngrams = (buckets, 3, 3) if buckets else (0, 0, 0)
+    content += struct.pack("<12id", size, 5, 1, 1, 5, 1, 3, kind, *ngrams, 100, 1e-4)
     content += struct.pack("<iiiqq", len(pairs) + size, len(pairs), size, len(pairs), -1)
     entries = [(word, 0) for word, _ in pairs] + [("__label__" + form.format(label), 1) for label in labels]
     for entry, entry_kind in entries:
         content += entry.encode() + b"\0" + struct.pack("<qb", 1, entry_kind)
     inputs = [[8.0 * (column == number) for column in range(size)] for _, number in pairs]
+    inputs += [[0.0] * size] * buckets
     outputs = [[float(column == number) for column in range(size)] for number in range(size)]
     for matrix, claimed in ((inputs, rows), (outputs, None)):
         content += struct.pack("<?qq", False, len(matrix) if claimed is None else claimed, size)

@@ -44,3 +44,9 @@ def test_code_of_three_letters_is_refused_if_there_is_one_of_two():
     for code, require in (("deu", require_identifiable), ("auto", require_identifiable), ("auto", require_language)):
         with pytest.raises(ValueError, match="is no language code"):
             require(code)
+
+
+@pytest.mark.parametrize(("code", "meant"), [("de-DE", "de"), ("swe", "sv"), ("jpn_Jpan", "ja"), ("english", "en")])
+def test_unknown_code_is_refused_with_the_one_that_is_likely_meant(code, meant):
+    with pytest.raises(ValueError, match=rf"{code}' is no language code .*; did you mean {meant}\?"):
+        require_language(code)

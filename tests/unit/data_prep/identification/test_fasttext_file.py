@@ -34,6 +34,12 @@ def test_labels_are_read_in_their_order(model):
     assert read_labels(model(model_bytes(form="{}_Latn", version=11))) == tuple(f"{code}_Latn" for code in WORDS)
 
 
+def test_model_has_a_row_for_each_bucket_of_ngrams(model):
+    assert read_labels(model(model_bytes(buckets=7))) == tuple(WORDS)
+    with pytest.raises(DataError, match=r"a matrix has the shape \(38, 4\), and the dictionary needs \(39, 4\)"):
+        read_labels(model(model_bytes(buckets=7, rows=38)))
+
+
 def test_labels_of_a_real_model_are_read():
     labels = read_labels(lid_176())  # quantized and pruned
     assert len(labels) == 176

@@ -50,15 +50,15 @@ def test_lid_176_identifies_documents(language):
     assert identifier_of(str(lid_176())).language_of([TEXTS[language]]) == language
 
 
-@pytest.mark.parametrize("form", ["{}", "{}_Latn"])
-def test_any_model_of_languages_identifies_documents(tmp_path, form):
+@pytest.mark.parametrize(("form", "buckets"), [("{}", 0), ("{}_Latn", 50)])
+def test_any_model_of_languages_identifies_documents(tmp_path, form, buckets):
     pytest.importorskip("fasttext", reason="pip install fasttext-predict")
     path = tmp_path / "lid.bin"
-    path.write_bytes(model_bytes(form=form))
+    path.write_bytes(model_bytes(form=form, buckets=buckets))
     own = identifier_of(str(path))
     assert {code: own.language_of([" ".join(words)]) for code, words in WORDS.items()} == {code: code for code in WORDS}
     assert own.language_of(["der\nwal", "schwamm"]) == "de"  # it reads one line
-    assert own.language_of(["xyzzy"]) == "und"  # the model knows no word of it
+    assert own.language_of(["xyzzy"]) == "und" or buckets  # the model knows no word of it
     assert own.codes == {*WORDS, "und"}
 
 
