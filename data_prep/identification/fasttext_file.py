@@ -1,11 +1,11 @@
 """The format of fastText's model files (.bin and .ftz), read as far as it takes to trust one.
 
-The library reads what it is given: of a file that is cut it takes zeros for the rest, and a damaged number sends it out
-of its memory. So every size is read here first and compared with the others and with the size of the file. Only the
-weights are not looked at: a restart knows them by the hash of the file.
+The library trusts its input: it takes zeros for a lost end, and a damaged number sends it out of its memory.
+So every size is read here first and compared with the others and with the size of the file. Only the weights are not
+looked at: a restart knows them by the hash of the file.
 
-The layout is that of `FastText::saveModel`, `Args::save`, `Dictionary::save`, `DenseMatrix::save`, `QuantMatrix::save`
-and `ProductQuantizer::save` in facebookresearch/fastText 0.9.2.
+The layout follows `FastText::saveModel`, `Args::save`, `Dictionary::save`, `DenseMatrix::save`, `QuantMatrix::save` and
+`ProductQuantizer::save` in facebookresearch/fastText 0.9.2.
 """
 
 import mmap
@@ -28,7 +28,7 @@ REMEDY = "Name a model file that identifies languages, such as lid.176.bin or li
 
 
 class Header(NamedTuple):
-    """The arguments that a model was trained with; the order is that of the file."""
+    """The arguments that a model was trained with, in the order of the file."""
 
     dimension: int
     window: int

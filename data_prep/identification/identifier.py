@@ -46,7 +46,7 @@ class Identifier:
 
 
 def _beginning(paragraphs: list[str]) -> str:
-    """Return the first characters of a document, as its paragraphs would be without those that follow."""
+    """Return the first characters of a document, with a line feed between paragraphs."""
     parts, left = [], LANGUAGE_CHARACTERS
     for paragraph in paragraphs:
         parts.append(paragraph[:left])
@@ -73,7 +73,7 @@ def identifier_of(model: str | None, sha256: str = "") -> Identifier:
     try:
         status = path.stat()
     except OSError:
-        status = None  # the reader names what is wrong
+        status = None  # the reader of the file says why
     return _of_fasttext(path, sha256, status and (status.st_size, status.st_mtime_ns))
 
 

@@ -10,7 +10,7 @@ MAGIC, VERSION = 793_712_314, 12
 WORDS = {
     "en": ["the", "and", "of", "nobody", "whale", "swam", "away", "over", "sea", "again", "it"],
     "de": ["der", "die", "das", "und", "niemand", "wal", "schwamm", "davon", "wieder", "gesehen", "ihn"],
-    "ko": ["고래는", "바다를", "아무도", "보지", "못했다"],
+    "ko": ["\uace0\ub798\ub294", "\ubc14\ub2e4\ub97c", "\uc544\ubb34\ub3c4", "\ubcf4\uc9c0", "\ubabb\ud588\ub2e4"],
     "dyu": ["baara", "kilo", "jamana", "muso", "den"],
 }
 """Words by language; the sentence splitter does not know the last one."""
