@@ -225,7 +225,7 @@ def main() -> None:
         build_all(small, Path(folder) / "small", Executor())  # for a tokenizer
         root.mkdir()
         (Path(folder) / "small" / "tokenizer").rename(root / "tokenizer")
-        build = Build(root, config, ranks, BuildState(to_dict(config), [], installed_versions()))
+        build = Build(root, config, ranks, BuildState(to_dict(config), [], installed_versions(config)))
         number = int(options.terabytes * 1e12 / FILE_BYTES)
         files = [InputFile(f"parts/{n:06d}.jsonl", FILE_BYTES, 0, "jsonl", "utf-8", "text") for n in range(number)]
         measure(build, ranks, files, options)
