@@ -1,4 +1,8 @@
-"""The configuration of a build, from ``--config`` files and the flags of ``megabert-data build``."""
+"""The configuration of a build, from ``--config`` files and the flags of ``megabert-data build``.
+
+It is longer than other files: half of it is the text that ``--help`` prints, and a reader of one field looks for its
+neighbours here.
+"""
 
 import math
 import re
