@@ -28,13 +28,13 @@ def near_positions(longest: int, span: int) -> Tensor:
 
     Args:
         longest: Tokens of the longest sequence.
-        span: Most rows to each side: one for each distance up to half of them, then one for three, and the last for
-            all beyond.
+        span: Half of the table. A side has at most span - 1 rows: one for each distance up to half of the span, then
+            one for three, and the last for all beyond. At most 2 * span - 1 rows are used.
     """
     distance_E = torch.arange(1 - longest, longest)
     half = span // 2
     far_E = (distance_E.abs() - half).clamp(min=0)
-    row_E = distance_E.sign() * (distance_E.abs().clamp(max=half) + (far_E + 2) // 3).clamp(max=span)
+    row_E = distance_E.sign() * (distance_E.abs().clamp(max=half) + (far_E + 2) // 3).clamp(max=span - 1)
     return (row_E - row_E[0]).to(torch.int32)
 
 

@@ -235,7 +235,7 @@ def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bo
 class DisentangledTiles:
     """Launches of attention with scores of relative positions; rows are queries and columns keys.
 
-    The rows of ``forward`` are a multiple of those of ``keys``, whose columns are a multiple of those of ``queries``.
+    ``forward`` has a multiple of the rows of ``keys``, and ``keys`` a multiple of the columns of ``queries``.
     """
 
     forward: Tiles
@@ -254,7 +254,7 @@ DISENTANGLED = {
     120: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
 }
 """Queries, keys, warps, stages of the three launches with scores of positions, 16 bits, heads up to 64 wide."""
-DISTANCES = Tiles(16, 128, warps=4)
+DISTANCES = Tiles(32, 128, warps=4)
 """Tokens and positions of a program that adds up the gradients of scores over distances."""
 
 

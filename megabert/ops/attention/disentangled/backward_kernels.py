@@ -99,8 +99,8 @@ def disentangled_attention_backward_keys(
         keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
     # Keys and values are loaded once, and their gradients are summed up in registers. Past the end, scores are of the
-    # last key again: with a key of zeros, 2^(S - lse) could be infinite. Its value is zero there, and whoever reads dS
-    # multiplies it with a key of zeros or masks it.
+    # last key again: with a key of zeros, 2^(S - lse) could be infinite. Its value is zero there, and dS is multiplied
+    # with a key of zeros, or masked, by the kernels that read it.
     real = tl.minimum(cols, length - 1)
     k = tl.load(qkv_ptr + width + real[:, None] * 3 * width + h[None, :], mask=(h < HEAD)[None, :], other=0.0)
     col_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
@@ -154,7 +154,7 @@ def disentangled_attention_backward_queries(
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries of a program
-    COLUMNS: tl.constexpr,  # keys read at once; at most those of a program of ``backward_keys``
+    COLUMNS: tl.constexpr,  # keys read at once; at most as many as a program of ``backward_keys`` has
 ):
     """Differentiate by ROWS queries of one head, as far as they meet contents: c s dS K."""
     block = tl.program_id(0) % blocks
@@ -221,8 +221,13 @@ def disentangled_attention_sum_distances(
     row = block * ROWS + rows
     ds_ptr += first_row * longest
     mask = (row < length)[:, None] & (cols < positions)[None, :]
-    place = tl.load(first_ptr + cols, mask=cols < positions, other=0)
-    end = tl.load(first_ptr + cols + 1, mask=cols < positions, other=0)
+    # The distances of each position, as far as one of these rows has a token there.
+    if IS_BY_KEY:
+        least, most = 1 - (block + 1) * ROWS, length - 1 - block * ROWS
+    else:
+        least, most = block * ROWS - length + 1, (block + 1) * ROWS - 1
+    place = tl.maximum(tl.load(first_ptr + cols, mask=cols < positions, other=0), middle + least)
+    end = tl.minimum(tl.load(first_ptr + cols + 1, mask=cols < positions, other=0), middle + most + 1)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for _ in range(0, tl.max(end - place)):
         distance = tl.where(place < end, place - middle, longest)[None, :]  # that far away there is no token

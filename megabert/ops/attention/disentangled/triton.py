@@ -42,7 +42,7 @@ SCRATCH = 1 << 28
 
 @dataclass(frozen=True, kw_only=True)
 class _Launch:
-    """What the launches of both passes share."""
+    """Inputs and shapes that the launches of both passes share."""
 
     cu_seqlens: Tensor
     max_seqlen: int
@@ -127,9 +127,7 @@ def disentangled_attention_triton(
 
 class _DisentangledAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, qkv_TC: Tensor, key_PD: Tensor | None, query_PD: Tensor | None, launch: _Launch
-    ) -> Tensor:
+    def forward(ctx: Any, qkv_TC: Tensor, key_PD: Tensor | None, query_PD: Tensor | None, launch: _Launch) -> Tensor:
         qkv_TC = qkv_TC.contiguous()
         tile = launch.tiles.forward
         out_TD = qkv_TC.new_empty(launch.tokens, launch.num_heads * launch.head_width)
@@ -171,8 +169,8 @@ class _DisentangledAttention(torch.autograd.Function):
         for heads in launch.groups_of_heads(max(launch.positions, launch.longest)):
             c2p_NTP = launch.products(q_NTH, key_PD, heads)
             p2c_NTP = launch.products(k_NTH, query_PD, heads)
-            kept = (qkv_TC, c2p_NTP, p2c_NTP, grad_TD, lse_NR, delta_NR)
-            ds_NTL, ds_by_key_NTL = _differentiate_contents(kept, dqkv_TC, launch, heads)
+            kept, products = (qkv_TC, grad_TD, lse_NR, delta_NR), (c2p_NTP, p2c_NTP)
+            ds_NTL, ds_by_key_NTL = _differentiate_contents(kept, products, dqkv_TC, launch, heads)
             _differentiate_positions(
                 (ds_NTL, first_P, c2p_NTP), (q_NTH, key_PD), (dq_NTH, dkey_PD), launch, heads, is_by_key=False
             )
@@ -183,12 +181,17 @@ class _DisentangledAttention(torch.autograd.Function):
 
 
 def _differentiate_contents(
-    kept: tuple[Tensor | None, ...], dqkv_TC: Tensor, launch: _Launch, heads: slice
+    kept: tuple[Tensor, ...],
+    products: tuple[Tensor | None, Tensor | None],
+    dqkv_TC: Tensor,
+    launch: _Launch,
+    heads: slice,
 ) -> tuple[Tensor, Tensor | None]:
-    """Write the gradients of some heads as far as contents meet contents, and return those of the scores.
+    """Write the gradients of some heads as far as contents meet contents, and return the scores'.
 
     Args:
-        kept: Queries, keys and values, both products with positions, the contexts' gradient, lse and delta.
+        kept: Queries, keys and values, the contexts' gradient, lse and delta.
+        products: Queries times positions, and keys times positions.
         dqkv_TC: Where the gradients are written.
         launch: Shapes and dropout.
         heads: Which heads.
@@ -196,7 +199,7 @@ def _differentiate_contents(
     Returns:
         dS by query and key, and by key and query if keys meet positions, both of shape (N, T, L).
     """
-    qkv_TC, c2p_NTP, p2c_NTP, grad_TD, lse_NR, delta_NR = kept
+    (qkv_TC, grad_TD, lse_NR, delta_NR), (c2p_NTP, p2c_NTP) = kept, products
     keys, queries, count = launch.tiles.keys, launch.tiles.queries, heads.stop - heads.start
     threshold, scale = threshold_and_scale(launch.dropout)
     ds_NTL = dqkv_TC.new_empty(count, launch.tokens, launch.longest)
@@ -230,7 +233,7 @@ def _differentiate_positions(
     *,
     is_by_key: bool,
 ) -> None:
-    """Add to the gradient of some heads' contents what comes from positions, and write the positions'.
+    """Add the positions' share to the gradient of some heads' contents, and write the positions' own gradient.
 
     Args:
         scores: dS, first distance of each position, and the products, in whose memory their gradient is written.
