@@ -72,6 +72,47 @@ def packed_disentangled_attention(
     return run, tuple(torch.randn(shape, device=device).to(torch.bfloat16).requires_grad_() for shape in shapes)
 
 
+def disentangled_peers(sizes: Sizes, length: int, device: torch.device) -> dict[str, Op]:
+    """Return other kernels for the leaves of ``packed_disentangled_attention``, as far as their packages are there.
+
+    FlashDeBERTa (0.0.8) drops nothing, and maps distances to rows of the whole table by itself. The function of
+    DisentangledFlash (1.1.1) is not among its public names: the module that calls it projects as well.
+    """
+    heads, head_width, span = sizes.rotary_heads, sizes.hidden // sizes.heads, sizes.span
+    count, scale = max(1, sizes.tokens // length), 1 / score_divisor(head_width, 3)
+    tokens, bounds = count * length, boundaries([length] * count, device)
+    peers: dict[str, Op] = {}
+
+    def by_head(positions: Tensor) -> Tensor:
+        return positions.view(-1, heads, head_width).transpose(0, 1)
+
+    if importlib.util.find_spec("flashdeberta") is not None:
+        from flashdeberta.ops.flash_attention_varlen import flash_attention_with_disentangled_varlen
+
+        def flashdeberta(qkv: Tensor, key: Tensor, query: Tensor) -> Tensor:
+            q, k, v = qkv.view(tokens, 3, heads, head_width).unbind(1)
+            packed = (bounds, bounds, length, length, False, scale, span, 2 * span)
+            tables = (by_head(key)[None], by_head(query)[None])
+            return flash_attention_with_disentangled_varlen(q, k, v, *tables, *packed).reshape(tokens, -1)
+
+        peers["flashdeberta, no dropout"] = flashdeberta
+    if importlib.util.find_spec("disentangled_flash") is not None:
+        from disentangled_flash.position import gradient_band
+        from disentangled_flash.training._kernels import training_attention_packed
+
+        position_E = near_positions(length, span).to(device)
+        options: dict[str, Any] = {"max_seqlen": length, "score_scale": scale, "strict_fp32": True, "dropout_p": 0.1}
+        options["gradient_band"] = gradient_band(position_E, device)
+
+        def disentangled_flash(qkv: Tensor, key: Tensor, query: Tensor) -> Tensor:
+            q, k, v = qkv.view(tokens, 3, heads, head_width).permute(1, 2, 0, 3).contiguous().unbind(0)
+            tables = (by_head(key).contiguous(), by_head(query).contiguous())
+            return training_attention_packed(q, k, v, *tables, position_E, bounds, **options).reshape(tokens, -1)
+
+        peers["disentangled-flash"] = disentangled_flash
+    return peers
+
+
 class Ops:
     """Measures rows on one device."""
 
@@ -293,29 +334,13 @@ class Ops:
             self.compare(f"rotary_attention {count}x{length}x{heads}x{head_width} {view}", ops, (qkv,), work)
 
     def disentangled_attention(self, length: int) -> None:
-        """DeBERTa's attention of one length, dropout on; a part of the products is of contents with positions.
-
-        FlashDeBERTa (0.0.8) drops nothing. It takes the whole table and maps distances to its rows by itself.
-        """
-        heads, head_width, span = self.sizes.rotary_heads, self.sizes.hidden // self.sizes.heads, self.sizes.span
+        """DeBERTa's attention of one length, dropout on; a part of the products is of contents with positions."""
+        heads, head_width = self.sizes.rotary_heads, self.sizes.hidden // self.sizes.heads
         ours, leaves = packed_disentangled_attention(self.sizes, length, self.device, self.ours)
         eager, _ = packed_disentangled_attention(self.sizes, length, self.device, "torch")
-        ops = {"megabert": ours, "torch eager": eager}
+        ops = {"megabert": ours, "torch eager": eager, **disentangled_peers(self.sizes, length, self.device)}
         tokens, width = len(leaves[0]), heads * head_width
-        if importlib.util.find_spec("flashdeberta") is not None:
-            from flashdeberta.ops.flash_attention_varlen import flash_attention_with_disentangled_varlen
-
-            bounds, scale = boundaries([length] * (tokens // length), self.device), 1 / score_divisor(head_width, 3)
-
-            def flashdeberta(qkv: Tensor, key: Tensor, query: Tensor) -> Tensor:
-                q, k, v = qkv.view(tokens, 3, heads, head_width).unbind(1)
-                table = ((one.view(1, -1, heads, head_width).transpose(1, 2)) for one in (key, query))
-                packed = (bounds, bounds, length, length, False, scale, span, 2 * span)
-                context: Tensor = flash_attention_with_disentangled_varlen(q, k, v, *table, *packed)
-                return context.reshape(tokens, width)
-
-            ops["flashdeberta, no dropout"] = flashdeberta
-        positions = int(near_positions(length, span)[-1]) + 1
+        positions = int(near_positions(length, self.sizes.span)[-1]) + 1
         operations, moved = 4.0 * tokens * width * (length + positions), leaves[0].nbytes / 3
         work = {"forward": (4 * moved, operations), "backward": (7 * moved, 2.5 * operations)}
         self.compare(f"disentangled_attention {tokens // length}x{length}x{heads}x{head_width}", ops, leaves, work)

@@ -167,18 +167,20 @@ def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_wid
 
 
 def disentangled_attention(
-    dtype: torch.dtype, max_seqlen: int, heads: int, head_width: int, dropout: bool, terms: int = 2
+    dtype: torch.dtype, heads: int, head_width: int, dropout: bool, terms: tuple[str, ...] = ("c2p", "p2c")
 ) -> None:
     from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
     from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
     from megabert.ops.attention.dropout import AttentionDropout
 
     seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
-    position_PD = meta(511, heads * head_width, dtype=dtype)
+    key_PD, query_PD = (
+        meta(511, heads * head_width, dtype=dtype) if term in terms else None for term in ("c2p", "p2c")
+    )
     out = disentangled_attention_triton(
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
-        RelativePositions(position_PD, position_PD if terms > 1 else None, meta(2 * max_seqlen - 1, dtype=torch.int32)),
-        DisentangledSequences(meta(129, dtype=torch.int32), max_seqlen),
+        RelativePositions(key_PD, query_PD, meta(1023, dtype=torch.int32)),
+        DisentangledSequences(meta(129, dtype=torch.int32), 512),
         num_heads=heads,
         dropout=AttentionDropout(0.1, seeds, constants) if dropout else None,
     )
@@ -223,7 +225,7 @@ def cases(everything: bool):
     yield "bf16 16x64 512 few", attention, (bf16, 512, 16, 64, True, 8)  # too few for one program a sequence and head
     for reach, label in ((64, "window 128"), (None, "global")):  # ModernBERT-base as it trains: without dropout
         yield f"bf16 12x64 {label}", rotary_attention, (bf16, reach, 12, 64, False)
-    yield "bf16 12x64", disentangled_attention, (bf16, 512, 12, 64, True)  # DeBERTa-base, the same at every length
+    yield "bf16 12x64", disentangled_attention, (bf16, 12, 64, True)  # DeBERTa-base, the same at every length
     if everything:
         for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
             for width in (128, 256, 512, 768, 1024, 2048, 4096):
@@ -240,10 +242,15 @@ def cases(everything: bool):
                         view = f"{'window 128' if reach else 'global'} {'dropout' if dropout else 'plain'}"
                         arguments = (dtype, reach, heads, head_width, dropout)
                         yield f"{name} {heads}x{head_width} {view}", rotary_attention, arguments
-                for dropout in (False, True):
-                    for terms in (1, 2):
-                        label = f"{name} {heads}x{head_width} {terms} {'dropout' if dropout else 'plain'}"
-                        yield label, disentangled_attention, (dtype, 512, heads, head_width, dropout, terms)
+                for dropout, *terms in (
+                    (False, "c2p", "p2c"),
+                    (True, "c2p", "p2c"),
+                    (True, "c2p"),
+                    (True, "p2c"),
+                    (False,),
+                ):
+                    label = f"{name} {heads}x{head_width} {'+'.join(terms)} {'dropout' if dropout else 'plain'}"
+                    yield label, disentangled_attention, (dtype, heads, head_width, dropout, tuple(terms))
                 for length in (32, 64, 128, 256, 512):
                     for dropout in (False, True):
                         label = f"{name} {heads}x{head_width} {length} {'dropout' if dropout else 'plain'}"

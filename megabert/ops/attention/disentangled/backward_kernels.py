@@ -30,7 +30,7 @@ import triton
 import triton.language as tl
 
 from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, write_zeros
-from megabert.ops.attention.disentangled.kernels import add_position_scores, move_products
+from megabert.ops.attention.disentangled.kernels import add_position_scores
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 
@@ -91,7 +91,11 @@ def disentangled_attention_backward_keys(
     dout_ptr += start.to(tl.int64) * width + head * HEAD
     numbers = head.to(tl.int64) * queries + first_query(start, sequence, PADDING)
     first_pair = tl.program_id(1).to(tl.int64) * tokens + start
-    products = move_products(position_ptr, c2p_ptr, p2c_ptr, first_pair, positions)
+    if c2p_ptr is not None:
+        c2p_ptr += first_pair * positions
+    if p2c_ptr is not None:
+        p2c_ptr += first_pair * positions
+    products = (position_ptr, c2p_ptr, p2c_ptr)
     ds_ptr += first_pair * longest
     if ds_by_key_ptr is not None:
         ds_by_key_ptr += first_pair * longest

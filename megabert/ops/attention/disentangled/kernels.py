@@ -48,22 +48,6 @@ def add_position_scores(
 
 
 @triton.jit
-def move_products(
-    position_ptr,  # position of each distance, int32
-    c2p_ptr,  # products of queries with positions, (heads of this launch, tokens, positions), or None
-    p2c_ptr,  # products of keys with positions, likewise, or None
-    first,  # number of a head of this launch * tokens + first token of a sequence
-    positions,  # P
-):
-    """Return the pointers that ``add_position_scores`` takes: the products' moved to one sequence and head."""
-    if c2p_ptr is not None:
-        c2p_ptr += first * positions
-    if p2c_ptr is not None:
-        p2c_ptr += first * positions
-    return position_ptr, c2p_ptr, p2c_ptr
-
-
-@triton.jit
 def _scores_and_values(
     q,  # queries, (rows, BLOCK_H)
     row,  # their numbers, not past the end
@@ -144,8 +128,12 @@ def disentangled_attention_forward(
     row = block * ROWS + rows
     real = tl.minimum(row, length - 1)
     qkv_ptr += start.to(tl.int64) * 3 * width + head * HEAD
-    first_product = tl.program_id(1).to(tl.int64) * tokens + start
-    products = move_products(position_ptr, c2p_ptr, p2c_ptr, first_product, positions)
+    first_product = (tl.program_id(1).to(tl.int64) * tokens + start) * positions
+    if c2p_ptr is not None:
+        c2p_ptr += first_product
+    if p2c_ptr is not None:
+        p2c_ptr += first_product
+    products = (position_ptr, c2p_ptr, p2c_ptr)
     row_mask = (row < length)[:, None] & (h < HEAD)[None, :]
     q = tl.load(qkv_ptr + row[:, None] * 3 * width + h[None, :], mask=row_mask, other=0.0)
     if seeds_ptr is not None:
