@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from data_prep.checks.corpus_counts import corpus_counts  # noqa: E402
 from data_prep.checks.stats import LENGTH_BINS  # noqa: E402
+from data_prep.clean.near_duplicates import RangeTask  # noqa: E402
 from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
 from data_prep.config import BuildConfig, CleanConfig, SourceConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
@@ -47,6 +48,8 @@ CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 FILE_BYTES = 10**9
 BYTES_A_TOKEN, BYTES_A_DOCUMENT = 4.76, 3000
 DIGEST = "0123456789abcdef" * 4
+ROUNDS = 15
+"""Rounds until the clusters of near duplicates are complete, as a chain of 100,000 documents takes them."""
 
 
 def memory_mib(name: str) -> int:
@@ -54,9 +57,33 @@ def memory_mib(name: str) -> int:
     return int(re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) >> 10  # type: ignore[index]
 
 
+def written_of_near_copies(task: Any) -> tuple[list[Path], dict[str, Any]]:
+    """Return what a unit of the rule near_duplicates writes and counts, until the last round leaves nothing."""
+    if not isinstance(task, RangeTask):
+        documents = task.chunk.bytes // BYTES_A_DOCUMENT
+        paths = [task.path.with_suffix(".npy"), task.path.with_name(f"{task.path.name}-edges.npy")]
+        return paths, {"keys": 14 * documents, "edges": documents // 10, "bytes": task.chunk.bytes}
+    kind, number = task.path.stem.split("-")[:2]
+    paths = [task.path]
+    if kind in ("merged", "hook"):
+        paths.append(task.path.with_name(f"{task.path.stem}-{'edges' if kind == 'merged' else 'left'}.npy"))
+    going_on = 1000 * (int(number) + 1 < ROUNDS)
+    clusters = {"clusters": 9000, "documents": 21_000, "sizes": {"2": 7000, "3-4": 2000}, "huge": {}}
+    counts: dict[str, dict[str, Any]] = {
+        "merged": {"keys": 1_000_000, "edges": 100_000},
+        "joined": {"edges": 100_000},
+        "hook": {"left": going_on},
+        "jump": {"moved": going_on},
+        "settled": {"near_duplicates": clusters},
+    }
+    return paths, counts.get(kind, {})
+
+
 def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
     """Return what a unit of English web text writes and counts."""
     task = unit.argument
+    if unit.step == "near":
+        return written_of_near_copies(task)
     if unit.step == "paragraphs":
         if isinstance(task, ParagraphTask):
             return [task.path], {"repeated_paragraphs": 100_000}
@@ -163,7 +190,8 @@ def documents(build: Build, files: list[InputFile], clock: Clock | None) -> tupl
 
     texts, extracted = extract_documents(build, files)
     stop(f"extract, {len(texts):,} files of text")
-    chunks, tokenized = tokenize_documents(build, texts)
+    # A corpus of more documents than can be ranked is split by their draws alone (`data_prep.documents.held_out`).
+    chunks, tokenized = tokenize_documents(build, texts, int(build.config.validation_share * 2**64))
     stop("tokenize")
     buckets = count_buckets(build.config, tokenized)
     merged = merge_chunks(build, chunks, buckets["train"], 30_522)
@@ -181,18 +209,23 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1000)
     text = "with the rule duplicate_paragraphs; a paragraph of 100 characters or more for 500 bytes of text"
     parser.add_argument("--duplicate-paragraphs", action="store_true", help=text)
+    parser.add_argument("--near-duplicates", action="store_true", help="with the rule near_duplicates")
     options = parser.parse_args()
     ranks = SyntheticRanks(options.ranks)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "out"
         sources = (SourceConfig(input="parts/*.jsonl", name="web"),)
-        rules = ("mojibake", "repeated_lines", "length", *["duplicate_paragraphs"] * options.duplicate_paragraphs)
-        config = BuildConfig(sources=sources, clean=CleanConfig(rules=rules))
+        rules = ["mojibake", "repeated_lines", "length"]
+        if options.near_duplicates:
+            rules += ["near_duplicates", "duplicate_documents"]
+        if options.duplicate_paragraphs:
+            rules += ["duplicate_paragraphs"]
+        config = BuildConfig(sources=sources, clean=CleanConfig(rules=tuple(rules)))
         small = BuildConfig(sources=(SourceConfig(input=str(CORPUS)),), vocab_size=4096, lengths=(128,), dupe_factor=1)
         build_all(small, Path(folder) / "small", Executor())  # for a tokenizer
         root.mkdir()
         (Path(folder) / "small" / "tokenizer").rename(root / "tokenizer")
-        build = Build(root, config, ranks, BuildState(to_dict(config), [], installed_versions()))
+        build = Build(root, config, ranks, BuildState(to_dict(config), [], installed_versions(config)))
         number = int(options.terabytes * 1e12 / FILE_BYTES)
         files = [InputFile(f"parts/{n:06d}.jsonl", FILE_BYTES, 0, "jsonl", "utf-8", "text") for n in range(number)]
         measure(build, ranks, files, options)

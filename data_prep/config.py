@@ -1,4 +1,8 @@
-"""The configuration of a build, from ``--config`` files and the flags of ``megabert-data build``."""
+"""The configuration of a build, from ``--config`` files and the flags of ``megabert-data build``.
+
+It is longer than other files: half of it is the text that ``--help`` prints, and a reader of one field looks for its
+neighbours here.
+"""
 
 import math
 import re
@@ -8,7 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from data_prep.ids_config import require_usable_ids
-from data_prep.languages import require_language
+from data_prep.languages import AUTO, require_identifiable, require_language_or_auto
 from megabert.config.fields import STRICT
 from megabert.config.needs import Need, Needs
 from megabert.tokenization import Pieces
@@ -22,7 +26,8 @@ MAX_DOCUMENT = 2**25
 """More tokens than a document can have: a larger one than 32 MiB is left out."""
 Id = Annotated[int, Field(ge=0, lt=2_000_000)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Language = Annotated[str, AfterValidator(require_language)]
+Language = Annotated[str, AfterValidator(require_language_or_auto)]
+KeptLanguage = Annotated[str, AfterValidator(require_identifiable)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -43,6 +48,8 @@ class SourceConfig:
     """Key or column that holds the text, or the ids, in JSON Lines, Parquet and Arrow: by default text or input_ids."""
     second_field: str | None = None
     """Format ids: key or column that holds the ids of B, for pairs of two lists."""
+    language: Language | None = None
+    """Language of this source's text: a code as for the build's language, which is the default, or auto."""
     weight: float = Field(1.0, gt=0, le=1000)
     """How often each training document is used: 2 twice, 0.5 every other one, chosen by a hash of its text."""
 
@@ -106,8 +113,9 @@ class CleanConfig:
     """Rule boilerplate: regular expressions of further lines to drop."""
     max_repeated_share: float = Field(default=0.3, ge=0, le=1)
     """Rule repeated_lines: documents with a larger share of their characters in repeated lines are dropped."""
-    languages: tuple[Language, ...] = ()
-    """Rule language: ISO 639-1 codes of the languages to keep; documents in others are dropped."""
+    languages: tuple[KeptLanguage, ...] = ()
+    """Rule language: ISO 639 codes of the languages to keep in sources without a code of their own; documents in others
+    are dropped. By default the language that is stated for the source; auto needs a list."""
     gopher_min_words: int = Field(default=50, ge=0, le=10**9)
     """Rule gopher_words: documents with fewer words are dropped."""
     gopher_max_words: int = Field(default=100_000, ge=1, le=10**9)
@@ -162,8 +170,6 @@ class CleanConfig:
     def _rules_are_usable(self) -> "CleanConfig":
         if "near_duplicates" in self.rules and "duplicate_documents" not in self.rules:
             raise ValueError("rules has near_duplicates, but exact copies would stay; add duplicate_documents")
-        if "language" in self.rules and not self.languages:
-            raise ValueError("rules has language, but languages names none; say which to keep, such as [en]")
         for name in ("gopher_min_words", "gopher_min_word_length"):
             low, high = getattr(self, name), getattr(self, name.replace("min", "max"))
             if low > high:
@@ -190,7 +196,10 @@ class BuildConfig:
     """Share of the documents, and of the bytes, that may be unreadable: wrong bytes, no JSON, the end of a file that is
     cut or damaged. At 0 the first one ends the build."""
     language: Language = "en"
-    """Language of the text for the sentence splitter: an ISO 639-1 code, or the code of a Wikipedia."""
+    """Language of the text for the sentence splitter: an ISO 639-1 code, the code of a Wikipedia, or auto, which
+    identifies the language of each document. Sources may have their own."""
+    language_model: str | None = None
+    """File of a fastText model that identifies languages (lid.176, GlotLID, OpenLID); without it py3langid does."""
     tokenizer: str | None = None
     """Folder of an existing tokenizer in Hugging Face form; without it a vocabulary is trained."""
     symbols: str | None = None
@@ -276,6 +285,25 @@ class BuildConfig:
         return self
 
     @model_validator(mode="after")
+    def _languages_are_usable(self) -> "BuildConfig":
+        is_kept = "language" in self.clean.rules
+        for number, source in enumerate(self.sources):
+            if source.format == "ids" and (source.language or self.language == AUTO):
+                name = f"sources.{number}.language={source.language}" if source.language else f"language={AUTO}"
+                raise ValueError(f"{name}: ids have no text whose language could matter; leave it out")
+            if is_kept and not self.kept_languages(number):
+                raise ValueError(
+                    f"clean.rules has language, and sources.{number} is of language {AUTO}, but clean.languages names "
+                    "none; say which to keep, such as [en, de]"
+                )
+        if self.language_model is not None and not self.identifies_languages:
+            raise ValueError(
+                f"language_model={self.language_model!r}: identifies nothing, since no language is {AUTO} and "
+                f"clean.rules lacks language; say language: {AUTO}, of the build or of a source, or leave the model out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sources_are_usable(self) -> "BuildConfig":
         require_usable_ids(self)
         first: dict[tuple[str, str], int] = {}
@@ -292,6 +320,30 @@ class BuildConfig:
     def holds_ids(self) -> bool:
         """Whether the sources are lists of ids, and not text."""
         return self.sources[0].format == "ids"
+
+    @property
+    def identifies_languages(self) -> bool:
+        """Whether the language of some document is identified, for its sentences or for the rule on languages."""
+        languages = map(self.language_of, range(len(self.sources)))
+        return not self.holds_ids and ("language" in self.clean.rules or AUTO in languages)
+
+    @property
+    def has_many_languages(self) -> bool:
+        """Whether documents of several languages are told apart, and counted by them."""
+        languages = {*map(self.language_of, range(len(self.sources)))}
+        return not self.holds_ids and (len(languages) > 1 or AUTO in languages)
+
+    def language_of(self, source: int) -> str:
+        """Return the language of a source, or ``auto``."""
+        return self.sources[source].language or self.language
+
+    def kept_languages(self, source: int) -> tuple[str, ...]:
+        """Return the languages that the cleaning rule on them keeps in a source; none if nothing says which."""
+        own = self.sources[source].language
+        if own in (None, AUTO) and self.clean.languages:
+            return self.clean.languages
+        language = self.language_of(source)
+        return () if language == AUTO else (language,)
 
     @property
     def chunk_bytes(self) -> int:

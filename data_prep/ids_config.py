@@ -91,7 +91,9 @@ def _require_pairs(config: "BuildConfig") -> None:
         )
 
 
-TEXT_NEEDS: Needs = dict.fromkeys(
-    ("language", "pieces", "spare_pieces", "uncased"), Need("sources.0.format", TEXT_FORMATS)
-)
+TEXT_NEEDS: Needs = {
+    **dict.fromkeys(("language", "pieces", "spare_pieces", "uncased"), Need("sources.0.format", TEXT_FORMATS)),
+    "language_model": Need("sources.0.format", TEXT_FORMATS),
+    "sources.N.language": Need("sources.N.format", TEXT_FORMATS),
+}
 """Fields that need text, beside `data_prep.config.BUILD_NEEDS`."""

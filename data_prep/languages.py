@@ -2,7 +2,11 @@
 
 The sentence splitter takes any word for a language, and cuts an unknown one as English, without a word: a German
 text under ``de-DE`` or ``deu`` would end a sentence after each "bzw.". So a code is compared with these lists.
+
+Models that identify languages have codes of their own, such as ``deu_Latn``; `code_of_label` reads them.
 """
+
+import re
 
 _TWO_LETTERS = """
     aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
@@ -25,9 +29,67 @@ _OTHERS = """
     wls wuu xal xmf yue zh-classical zh-cn zh-hans zh-hant zh-hk zh-min-nan zh-mo zh-my zh-sg zh-tw zh-yue"""
 OF_THE_SPLITTER = frozenset(_OTHERS.split())
 """Codes without two letters of their own that the sentence splitter knows: languages of Wikipedia."""
+KNOWN = ISO_639_1 | OF_THE_SPLITTER
+"""Codes that a language may be named by."""
+
+_THREE_LETTERS = """
+    aar aa abk ab afr af aka ak als sq amh am ara ar arb ar arg an asm as ava av ave ae aym ay ayr ay aze az azj az
+    bak ba bam bm bel be ben bn bis bi bod bo bos bs bre br bul bg cat ca ces cs cha ch che ce chu cu chv cv cmn zh
+    cor kw cos co cre cr cym cy dan da deu de div dv dzo dz ekk et ell el eng en epo eo est et eus eu ewe ee fao fo
+    fas fa fij fj fil tl fin fi fra fr fry fy ful ff fuv ff gaz om gla gd gle ga glg gl glv gv grn gn gug gn guj gu
+    hat ht hau ha hbs sh heb he her hz hin hi hmo ho hrv hr hun hu hye hy ibo ig ido io iii ii iku iu ile ie ina ia
+    ind id ipk ik isl is ita it jav jv jpn ja kal kl kan kn kas ks kat ka kau kr kaz kk khk mn khm km kik ki kin rw
+    kir ky kmr ku knc kr kom kv kon kg kor ko kua kj kur ku lao lo lat la lav lv lim li lin ln lit lt ltz lb lub lu
+    lug lg lvs lv mah mh mal ml mar mr mkd mk mlg mg mlt mt mon mn mri mi msa ms mya my nau na nav nv nbl nr nde nd
+    ndo ng nep ne nld nl nno nn nob no nor no npi ne nya ny oci oc oji oj ori or orm om ory or oss os pan pa pbt ps
+    pes fa pli pi plt mg pol pl por pt prs fa pus ps que qu quy qu roh rm ron ro run rn rus ru sag sg san sa sin si
+    slk sk slv sl sme se smo sm sna sn snd sd som so sot st spa es sqi sq srd sc srp sr ssw ss sun su swa sw swe sv
+    swh sw tah ty tam ta tat tt tel te tgk tg tgl tl tha th tir ti ton to tsn tn tso ts tuk tk tur tr twi tw uig ug
+    ukr uk urd ur uzb uz uzn uz uzs uz ven ve vie vi vol vo wln wa wol wo xho xh ydd yi yid yi yor yo zha za zho zh
+    zsm ms zul zu"""
+TWO_OF_THREE = dict(zip(_THREE_LETTERS.split()[::2], _THREE_LETTERS.split()[1::2], strict=True))
+"""Codes of two letters for codes of three (ISO 639-3). A variety that models tell apart from others, such as Standard
+Arabic or Iranian Persian, has the code of its language."""
+UNDETERMINED = "und"
+"""Code of a text that no language can be told of (ISO 639-3)."""
+AUTO = "auto"
+"""Instead of a code: the language of each document is identified."""
+OF_ENGLISH = "en"
+"""Rules for sentences of a language that the splitter does not know."""
+# An ISO 639 code, perhaps with more after a hyphen as Wikipedia has it, and a script: deu_Latn, bat-smg, zh-Hans.
+LABEL = re.compile(r"(?P<code>[a-z]{2,3}(?:-[a-z]+)*)(?P<script>[_-][A-Z][a-z]{3})?")
 
 
-def require_language(code: str, known: frozenset[str] = ISO_639_1 | OF_THE_SPLITTER) -> str:
+def code_of_label(label: str) -> str | None:
+    """Return the code of a language that a model names in another way; None for a label that names no language.
+
+    Args:
+        label: Such as ``de``, ``deu_Latn`` or ``als``, which is Alemannic as a code of a Wikipedia, and Tosk Albanian
+            with a script, as then it is a code of ISO 639-3.
+    """
+    match = LABEL.fullmatch(label)
+    if match is None:
+        return None
+    code = match["code"]
+    if not match["script"] and code in OF_THE_SPLITTER:
+        return code
+    return identified_code(TWO_OF_THREE.get(code, code))
+
+
+def identified_code(code: str) -> str:
+    """Return the code by which models know a language: ``pt`` for ``pt-br``, ``no`` for ``nb``; most have one code."""
+    if code == "nb":
+        return "no"
+    first = code.split("-")[0]
+    return first if first in ISO_639_1 else code
+
+
+def splitter_code(code: str) -> str:
+    """Return the code by whose rules sentences of a language are cut."""
+    return code if code in KNOWN else OF_ENGLISH
+
+
+def require_language(code: str, known: frozenset[str] = KNOWN) -> str:
     """Return a code that is known.
 
     Raises:
@@ -36,6 +98,26 @@ def require_language(code: str, known: frozenset[str] = ISO_639_1 | OF_THE_SPLIT
     if code in known:
         return code
     first = code.lower().replace("_", "-").split("-")[0]
-    near = next((name for name in (first, first[:2]) if name in known), None)  # de of de-DE and of deu
+    likely = (first, TWO_OF_THREE.get(first, ""), first[:2])  # de of de-DE, sv of swe, en of english
+    near = next((name for name in likely if name in known), None)
     hint = f"; did you mean {near}?" if near else ", such as en, de or zh"
     raise ValueError(f"{code!r} is no language code of two letters (ISO 639-1) or of a Wikipedia{hint}")
+
+
+def require_language_or_auto(code: str) -> str:
+    """Return a code that is known, or ``auto``.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    return code if code == AUTO else require_language(code)
+
+
+def require_identifiable(code: str) -> str:
+    """Return a code that is known, or one of three letters for a language without one of two.
+
+    Raises:
+        ValueError: It is neither. Whether the model knows it is checked when the model is read.
+    """
+    is_of_three = re.fullmatch("[a-z]{3}", code) and code not in TWO_OF_THREE
+    return code if is_of_three else require_language(code)

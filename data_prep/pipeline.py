@@ -42,6 +42,7 @@ from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
+from data_prep.identification.identifier import require_identifier
 from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step1_ids import read_ids
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
@@ -111,6 +112,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
     """
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
+    require_identifier(config)
     if config.holds_ids:
         tokenizer_of_ids(config)
     elif config.tokenizer is not None:

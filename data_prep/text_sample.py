@@ -1,7 +1,7 @@
 """A look at some of the text before a build: its tokens and documents, which no vocabulary tells yet; is it enough?"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,7 +19,7 @@ from data_prep.execution.problems import Problems
 from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.extract.sentences import split_sentences
+from data_prep.identification.identifier import keeps_language
 from data_prep.steps.step1_extract import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.errors import ConfigError, MegabertError
@@ -160,34 +160,50 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
             "looks at ids; duplicate_documents, the one rule that they can have, is counted by a build."
         )
     rules = [rule for rule in get_args(CleaningRule) if rule not in OF_ALL_DOCUMENTS]
-    if not config.clean.languages:
-        rules.remove("language")
-    problems = {rule: Problems() for rule in rules}
-    cleaners = {rule: Cleaner(replace(config.clean, rules=(rule,)), problems[rule]) for rule in rules}
-    without_rules, together = (Cleaner(clean, Problems()) for clean in (replace(config.clean, rules=()), config.clean))
+    if not (config.clean.languages or "language" in config.clean.rules):
+        rules.remove("language")  # nobody has said which languages to keep
+    problems: dict[str, Problems] = {rule: Problems() for rule in rules}
+    cleaners: dict[int, dict[str, Cleaner]] = {}  # by the source, for sources differ in the languages to keep
     documents = characters = kept = 0
     dropped = Counter[str]()
-    for origin, text in _raw_documents(config, files):
-        if not without_rules.clean(text, origin):
+    for source, origin, text in _raw_documents(config, files):
+        if source not in cleaners:
+            cleaners[source] = _cleaners(config, source, rules, problems)
+        if not cleaners[source]["none"].clean(text, origin):
             continue
         documents, characters = documents + 1, characters + len(text)
-        for rule, cleaner in cleaners.items():
-            dropped[rule] += not cleaner.clean(text, origin)
-        kept += bool(together.clean(text, origin))
+        for rule in rules:
+            dropped[rule] += not cleaners[source][rule].clean(text, origin)
+        kept += bool(cleaners[source]["chosen"].clean(text, origin))
     effects = {}
-    for rule, cleaner in cleaners.items():
-        amounts = sum(cleaner.counts.values(), Counter[str]())  # mojibake is repaired or dropped
+    for rule in rules:
+        # Of several counts, such as mojibake that is repaired or dropped, the sum is shown.
+        counts = (count for of_source in cleaners.values() for count in of_source[rule].counts.values())
+        amounts = sum(counts, Counter[str]())
         example = next((texts[0] for texts in problems[rule].examples.values()), "")
         effects[rule] = RuleEffect(dropped[rule], amounts["characters"], amounts["matches"], example)
     return RuleTrial(documents, characters, kept, effects)
 
 
-def _raw_documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of documents as they are in the files."""
+def _cleaners(
+    config: BuildConfig, source: int, rules: Sequence[CleaningRule], problems: Mapping[str, Problems]
+) -> dict[str, Cleaner]:
+    """Return a cleaner of a source's documents for each rule alone, for no rule, and for the chosen rules together."""
+    tried: dict[str, tuple[CleaningRule, ...]] = {rule: (rule,) for rule in rules}
+    tried |= {"none": (), "chosen": config.clean.rules}
+    is_kept = keeps_language(config, source) if "language" in rules else None
+    return {
+        name: Cleaner(replace(config.clean, rules=own), problems.get(name, Problems()), keeps_language=is_kept)
+        for name, own in tried.items()
+    }
+
+
+def _raw_documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[tuple[int, str, str]]:
+    """Yield the source, the place and the text of documents as they are in the files."""
     for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
         characters = 0
         for count, (position, text) in enumerate(READERS[chunk.file.format](chunk, Problems(is_strict=False))):
-            yield f"{chunk.file.path} {position}", text
+            yield chunk.file.source, f"{chunk.file.path} {position}", text
             characters += len(text)
             if count + 1 >= DOCUMENTS_PER_LOOK or characters >= CHARACTERS_PER_LOOK:
                 break
@@ -217,12 +233,12 @@ def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:
         require_enough(config, len(different), len(different))
         return
     readers = (DocumentReader(ExtractTask(chunk, number, config, Path())) for number, chunk in enumerate(chunks))
-    texts = (paragraphs for reader in readers for paragraphs in reader.documents() if paragraphs)
-    for number, paragraphs in enumerate(texts):
+    texts = ((reader, paragraphs) for reader in readers for paragraphs in reader.documents() if paragraphs)
+    for number, (reader, paragraphs) in enumerate(texts):
         # Copies of a text count if none is held out.
         name = hash_text("\n".join(paragraphs)) if config.validation_share else number
         different.add(name)
-        if config.objective == "none" or len(split_sentences(paragraphs, config.language)) > 1:
+        if config.objective == "none" or len(reader.sentences(paragraphs)) > 1:
             several.add(name)
         if len(several) == wanted:
             return

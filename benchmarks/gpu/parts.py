@@ -18,7 +18,7 @@ class Part:
 PARTS = {
     "smoke": Part(60, ("pydantic",)),
     "products": Part(30),
-    "training": Part(105, ("pydantic",)),
+    "training": Part(120, ("pydantic",)),
     "parity": Part(60),
     "repeats": Part(60, ("pydantic",)),
     "ops": Part(110),
@@ -32,10 +32,10 @@ PARTS = {
     "curves": Part(240, TRAINER),
 }
 COMMANDS = {
-    "1": ("smoke", "products", "training", "parity", "ops", "peers", "tuning"),
+    "1": ("smoke", "products", "training", "parity", "ops", "peers"),
     "2": ("trainer", "resume", "agreement"),
     "3": ("pretraining", "nsight"),
-    "4": ("curves",),
+    "4": ("tuning", "repeats", "curves"),
 }
 """Parts that fit one command of ten minutes together, the most telling first."""
 GRACE_S = 20

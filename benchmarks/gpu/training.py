@@ -205,7 +205,7 @@ PARTS = {
 
 
 def time_by_part(step: MegabertStep, batch: Batch, device: torch.device) -> Row:
-    """Return milliseconds of kernels by part, of one eager step under the profiler."""
+    """Return milliseconds of kernels by part, of one eager step under the profiler, and the kernels that take most."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities = [torch.profiler.ProfilerActivity.CUDA]
@@ -213,15 +213,19 @@ def time_by_part(step: MegabertStep, batch: Batch, device: torch.device) -> Row:
     with torch.profiler.profile(activities=activities) as profile:
         step(batch)
         synchronize(device)
-    times = dict.fromkeys([*PARTS, "others"], 0.0)
+    times, kernels = dict.fromkeys([*PARTS, "others"], 0.0), {}
     for event in profile.key_averages():
         spent = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
         name = event.key.lower()
         part = next((part for part, marks in PARTS.items() if any(mark in name for mark in marks)), "others")
         times[part] += spent / 1e3
-    return {f"{part} ms": round(value, 3) for part, value in times.items()}
+        kernels[event.key[:60]] = round(spent / 1e3, 3)
+    longest = dict(sorted(kernels.items(), key=lambda item: -item[1])[:KERNELS])
+    return {f"{part} ms": round(value, 3) for part, value in times.items()} | {"kernels": longest}
 
 
+KERNELS = 16
+"""Kernels whose own times go into the row."""
 MODERN_VOCABULARY = 50_368
 GRAPH, EAGER = "CUDA graph", "eager"
 

@@ -32,6 +32,12 @@ def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kep
             named[source.title] += counts.get(str(index), 0)
         return dict(named)
 
+    def languages_by_source() -> dict[str, dict[str, int]]:
+        named: dict[str, Counter[str]] = {}
+        for index, source in enumerate(config.sources):
+            named.setdefault(source.title, Counter()).update(extracted["languages"].get(str(index), {}))
+        return {title: dict(sorted(counts.items())) for title, counts in named.items()}
+
     splits = kept["documents"]
     return {
         "documents_by_source": by_source(extracted["documents"]),
@@ -52,6 +58,7 @@ def corpus_counts(config: BuildConfig, extracted: Counts, tokenized: Counts, kep
         "examples": {rule: _first(named) for rule, named in extracted["examples"].items()},
         **{name: kept[name] for name in ("short_documents", "short_tokens") if name in kept},
         **{name: extracted[name] for name in ("near_duplicates",) if name in extracted},
+        **({"languages_by_source": languages_by_source()} if "languages" in extracted else {}),
     }
 
 

@@ -3,6 +3,7 @@
 # M predictions, R rows, T tokens
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.languages import splitter_code
 from megabert.errors import DataError
 from megabert.files import atomic_path
 from megabert.path_arguments import takes_paths
@@ -22,6 +24,8 @@ BAR_WIDTH = 40
 """Characters of the longest bar."""
 SHOWN_CLUSTERS = 10
 """Clusters of near duplicates that are named, the largest first."""
+SHOWN_LANGUAGES = 10
+"""Languages of a source that are named, the most frequent first."""
 AMOUNTS = ("documents", "paragraphs", "characters", "matches")
 
 
@@ -122,6 +126,7 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     ]
     headers = ("source", "documents", "kept", "tokens", "share")
     lines += render_table(sources, headers=headers, align="lrrrr").splitlines()
+    lines += _language_lines(corpus.get("languages_by_source", {}))
     # Everything that was left out, by its reason.
     if corpus.get("read"):
         lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
@@ -138,6 +143,27 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     if clusters := corpus.get("near_duplicates"):
         lines += _cluster_lines(**clusters)
     return lines
+
+
+def _language_lines(by_source: dict[str, dict[str, int]]) -> list[str]:
+    """Return lines on the documents of each language that were cut into sentences; copies count."""
+    lines, as_english = [], Counter[str]()
+    for name, counts in by_source.items():
+        lines.append(f"languages of {name}: {_most_frequent(counts)}")
+        as_english.update({code: number for code, number in counts.items() if splitter_code(code) != code})
+    if as_english:
+        lines.append(f"cut by English rules, as the splitter does not know the language: {_most_frequent(as_english)}")
+    return lines
+
+
+def _most_frequent(counts: dict[str, int]) -> str:
+    """Return the most frequent languages with their documents, and the sum of the others."""
+    descending = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{code} {number:,}" for code, number in descending[:SHOWN_LANGUAGES]]
+    others = descending[SHOWN_LANGUAGES:]
+    if others:
+        shown.append(f"{len(others)} others {sum(number for _, number in others):,}")
+    return ", ".join(shown) or "none"
 
 
 def _cluster_lines(

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, misfit
 from data_prep.config import CleanConfig
 from data_prep.execution.problems import Problems
-from megabert.errors import ConfigError
 from megabert.tokenization import compose
 
 # Controls, zero-width and direction characters. Line breaks and tabs are not among them, nor are the joiners U+200C and
@@ -56,14 +55,13 @@ CODE_PAGES = tuple(
     {bytes([byte]).decode(name, "ignore") or chr(byte): byte for byte in range(256)} for name in ("cp1252", "latin-1")
 )
 """Bytes by character: of windows-1252 as browsers read it (undefined bytes are controls), and of latin-1."""
-LANGUAGE_CHARACTERS = 1000
-"""Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
 MAX_COMBINING = 500
 """Combining characters in a row. Unicode's stream-safe format allows 30; putting n in order takes n^2 steps (NFC)."""
 HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
 Kept = Callable[[list[str]], list[str]]
 Copies = Callable[[list[str]], int]
+IsKept = Callable[[list[str]], bool]
 
 
 def paragraphs_of(text: str) -> list[str]:
@@ -99,22 +97,6 @@ def repeated_share(paragraphs: list[str]) -> float:
     """Return the share of characters in paragraphs that occurred before in the document (Rae et al. 2021, Table A1)."""
     total = sum(map(len, paragraphs))
     return 1 - sum(map(len, set(paragraphs))) / total if total else 0.0
-
-
-def identify_language(text: str) -> str:
-    """Return the ISO 639-1 code of a text's most likely language, told by py3langid (Lui & Baldwin 2012), offline.
-
-    Raises:
-        ConfigError: The library is not installed.
-    """
-    try:
-        import py3langid
-    except ImportError as error:
-        raise ConfigError(
-            "The cleaning rule `language` needs the package py3langid. Install it: pip install 'megabert[language]', "
-            "or leave the rule out."
-        ) from error
-    return py3langid.classify(text[:LANGUAGE_CHARACTERS])[0]
 
 
 def repair(text: str) -> str | None:
@@ -183,7 +165,12 @@ class Cleaner:
     """Cleans the documents of one chunk."""
 
     def __init__(
-        self, config: CleanConfig, problems: Problems, kept: Kept | None = None, copies: Copies | None = None
+        self,
+        config: CleanConfig,
+        problems: Problems,
+        kept: Kept | None = None,
+        copies: Copies | None = None,
+        keeps_language: IsKept | None = None,
     ) -> None:
         """Prepare.
 
@@ -194,6 +181,8 @@ class Cleaner:
                 rule is left out: then it is asked which documents the other rules keep.
             copies: Returns how many documents, itself counted, one stands for by the rule ``near_duplicates``,
                 and 0 if it does not stay; without it, that rule is left out likewise.
+            keeps_language: Tells whether a document is in a language that the rule ``language`` keeps; without it, that
+                rule is left out.
         """
         self._config = config
         self._rules = frozenset(config.rules)
@@ -201,7 +190,7 @@ class Cleaner:
         self._line_rules = [(name, LINE_RULES[name]) for name in LINE_RULES if name in config.rules]
         self._has_quality_rules = not self._rules.isdisjoint(DOCUMENT_RULES)
         self._own = re.compile("|".join(f"(?:{p})" for p in config.boilerplate)) if config.boilerplate else None
-        self._problems, self._kept, self._copies = problems, kept, copies
+        self._problems, self._kept, self._copies, self._keeps_language = problems, kept, copies, keeps_language
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
@@ -265,7 +254,7 @@ class Cleaner:
         """Return the rule that drops a document as a whole, or ""."""
         if self._is_misfit_in_length(paragraphs):
             return "length"
-        if "language" in self._rules and identify_language("\n".join(paragraphs)) not in self._config.languages:
+        if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(paragraphs):
             return "language"
         return misfit(paragraphs, self._config) if self._has_quality_rules else ""
 

@@ -25,6 +25,7 @@ from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.execution.records import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
+from data_prep.identification.identifier import require_identifier
 from data_prep.pipeline import Built, build
 from data_prep.text_sample import foresee_enough, sample_text
 from megabert.command_line.program import Parser
@@ -80,6 +81,7 @@ def _run(options: Namespace, executor: Executor) -> int:
 def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
+    require_identifier(config)
     for file in files:
         kind = f"{file.compression} {file.format}".strip()
         print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")

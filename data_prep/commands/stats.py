@@ -27,7 +27,6 @@ OF_TEXT = ("--input", "--config", "--for", "--clean")
 """Flags that say which text is meant, and need ``--dry-run``."""
 UNUSED = (
     *LATER,
-    "language",
     "pieces",
     "vocab_size",
     "spare_pieces",

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from data_prep.config import BuildConfig
 from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
 from data_prep.execution.dependence import STEPS, Part, first_changed, settings_of, shard_settings_of
 from data_prep.execution.sealed import seal, unseal
+from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from megabert.config import loading
 from megabert.errors import ConfigError, DataError, MegabertError
 from megabert.files import (
@@ -41,9 +42,10 @@ from megabert.path_arguments import takes_paths
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
 """File that is there while the last run's corpus was refused."""
-DECISIVE = ("megabert", "sentencex", "tokenizers")
+PACKAGES = ("megabert", "sentencex", "tokenizers", "numpy", "pyarrow")
+"""Packages that every build records; one that identifies languages records the package for that as well."""
+DECISIVE = ("megabert", "sentencex", "tokenizers", PY3LANGID, FASTTEXT)
 """Other versions of these may cut or number text differently."""
-PACKAGES = (*DECISIVE, "numpy", "pyarrow")
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,10 @@ class BuildState:
     before: str = ""
     """If documents of earlier settings are still to be split again: the digest that their plan and records are sealed
     with."""
+
+    def sha256_of(self, path: str | None) -> str:
+        """Return the hash of an input; "" if it is none."""
+        return next((record.sha256 for record in self.inputs if record.path == path), "")
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -154,18 +160,24 @@ def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inpu
     """
     now = loading.to_dict(config)
     if earlier is None:
-        state = BuildState(now, inputs, installed_versions())
+        state = BuildState(now, inputs, installed_versions(config))
     else:
         if not (folder / REFUSED).exists():
             _require_input_as_before(folder, earlier.inputs, inputs)
-        state = _change(folder, earlier, now, inputs)
+        state = _change(folder, earlier, now, inputs, installed_versions(config))
     if state != earlier:
         write_state(folder, state)
     (folder / REFUSED).unlink(missing_ok=True)
     return state
 
 
-def _change(folder: Path, earlier: BuildState, config: dict[str, Any], inputs: list[InputRecord]) -> BuildState:
+def _change(
+    folder: Path,
+    earlier: BuildState,
+    config: dict[str, Any],
+    inputs: list[InputRecord],
+    versions: dict[str, str],
+) -> BuildState:
     """Return the state under other settings, or after a refusal with another input; what depends on them is deleted."""
     is_same_input = _contents(earlier.inputs) == _contents(inputs)
     first = first_changed(earlier.config, config) if is_same_input else Part.TEXT
@@ -178,8 +190,7 @@ def _change(folder: Path, earlier: BuildState, config: dict[str, Any], inputs: l
         require_plain_documents(folder, earlier.config)
         before = earlier.digests["documents"]
     make_way(folder, earlier.config, config, keeps_documents=bool(before) and not earlier.before)
-    versions = installed_versions() if first is Part.TEXT else earlier.versions
-    return BuildState(config, inputs, versions, before)
+    return BuildState(config, inputs, versions if first is Part.TEXT else earlier.versions, before)
 
 
 def _is_planned(folder: Path, state: BuildState) -> bool:
@@ -227,13 +238,19 @@ def refusal_noted(folder: Path) -> Iterator[None]:
 
 @cache
 def installed_version(name: str) -> str:
-    """Return the version of a package."""
-    return megabert.__version__ if name == "megabert" else version(name)  # megabert may run from a checkout
+    """Return the version of a package; "missing" if it is not installed, as may be of one that a few builds need."""
+    if name == "megabert":  # which may run from a checkout
+        return megabert.__version__
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that shape the shards."""
-    return {name: installed_version(name) for name in sorted(PACKAGES)}
+def installed_versions(config: BuildConfig) -> dict[str, str]:
+    """Return the versions of the packages that shape the shards of a build."""
+    identifier = package_of(config)
+    return {name: installed_version(name) for name in sorted([*PACKAGES, *([identifier] if identifier else [])])}
 
 
 def require_versions(folder: Path, recorded: dict[str, str]) -> None:

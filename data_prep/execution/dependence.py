@@ -25,8 +25,8 @@ class Part(IntEnum):
 
 
 _SETTINGS = {
-    Part.TEXT: "sources.input sources.name sources.format sources.encoding sources.field sources.second_field clean "
-    "max_bad_share language chunk_mib",
+    Part.TEXT: "sources.input sources.name sources.format sources.encoding sources.field sources.second_field "
+    "sources.language clean max_bad_share language language_model chunk_mib",
     # A vocabulary holds out documents of its own (5%, by another hash), so no share of the documents changes it.
     Part.VOCABULARY: "tokenizer symbols special_ids pieces vocab_size spare_pieces uncased",
     # The objective says how many documents each split needs; documents below min_tokens are counted.

@@ -67,9 +67,10 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
 
 
 def hash_inputs(files: list[InputFile], config: BuildConfig, executor: Executor) -> list[InputRecord]:
-    """Return a record of each input file, and of each file of a given vocabulary, with its SHA-256."""
+    """Return a record of each file of the input, of a given vocabulary and of a language model, with its SHA-256."""
     sizes = [(file.path, file.bytes) for file in files]
-    sizes += [(path, size_and_time(path)[0]) for path in _vocabulary_files(config)]
+    models = [] if config.language_model is None else [config.language_model]
+    sizes += [(path, size_and_time(path)[0]) for path in (*_vocabulary_files(config), *models)]
     hashes = dict(executor.run(input_sha256, [path for path, _ in sizes]))
     return [InputRecord(path, size, hashes[index]) for index, (path, size) in enumerate(sizes)]
 

@@ -4,6 +4,7 @@ With the cleaning rules ``near_duplicates`` and ``duplicate_paragraphs`` the chu
 the text is written, a reading finds the documents that the rules before keep, and what several of them have.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,8 @@ from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.extract.sentences import split_sentences
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
+from data_prep.identification.identifier import keeps_language, language_of_source
+from data_prep.languages import splitter_code
 
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "text": text_documents,
@@ -60,6 +63,8 @@ class ExtractTask:
     """File of the paragraphs that documents of this chunk, and of some others, lose to another document."""
     fates: Path | None = None
     """File of the documents of this chunk, and of some others, that are in clusters of near duplicates."""
+    model_sha256: str = ""
+    """Hash of the model that identifies languages; "" if there is none."""
 
     @property
     def origin(self) -> str:
@@ -106,10 +111,12 @@ def _units(
     found: Mapping[str, Callable[[int], Path]] = MappingProxyType({}),
 ) -> Sequence[Unit]:
     """Return a unit for each chunk."""
+    model_sha256 = build.state.sha256_of(build.config.language_model)
 
     def task(number: int) -> ExtractTask:
         own = {field: file(number) for field, file in found.items()}
-        return ExtractTask(chunks[number], number, build.config, _output(build, step, number), **own)
+        path = _output(build, step, number)
+        return ExtractTask(chunks[number], number, build.config, path, **own, model_sha256=model_sha256)
 
     return build.units(step, function, len(chunks), task)
 
@@ -153,8 +160,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     reader = DocumentReader(task)
     for paragraphs in reader.documents():
         counts["documents"] += 1
-        # sentencex finds the sentences.
-        sentences = split_sentences(paragraphs, task.config.language)
+        sentences = reader.sentences(paragraphs)
         # A document may lose all of its text to the cleaning rules; it is counted and not written.
         if not sentences:
             counts["empty_documents"] += 1
@@ -168,6 +174,8 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     if part.hashes or not paths:
         write_part()
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
+    if task.config.has_many_languages:
+        counts["languages"] = {str(source): dict(reader.languages)}
     return paths, counts | reader.report()
 
 
@@ -183,9 +191,14 @@ class DocumentReader:
             copies = DocumentFates(task.fates, task.number).copies
         if task.copies is not None:
             kept = ParagraphOwners(task.copies, task.number, rules.min_paragraph_characters).kept
-        self._cleaner = Cleaner(rules, self._problems, kept, copies)
+        languages = task.config, task.chunk.file.source, task.model_sha256
+        is_kept = keeps_language(*languages) if "language" in rules.rules else None
+        self._cleaner = Cleaner(rules, self._problems, kept, copies, is_kept)
+        self._language_of = language_of_source(*languages)
         self.dropped = 0
         """Documents that a cleaning rule dropped."""
+        self.languages = Counter[str]()
+        """Documents with a sentence, by their language."""
 
     def documents(self) -> Iterator[list[str]]:
         """Yield documents as lists of paragraphs; one without text is an empty list."""
@@ -198,6 +211,14 @@ class DocumentReader:
             else:
                 yield paragraphs
         file.require_unchanged()
+
+    def sentences(self, paragraphs: list[str]) -> list[str]:
+        """Return the sentences of a document, which sentencex finds by the rules of its language."""
+        language = self._language_of(paragraphs)
+        sentences = split_sentences(paragraphs, splitter_code(language))
+        if sentences:
+            self.languages[language] += 1
+        return sentences
 
     def report(self) -> dict[str, Any]:
         """Return counts of problems and rules, and examples under names that no other chunk uses."""

@@ -22,6 +22,7 @@ from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
+from megabert.ops.embedding import embedding
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -71,7 +72,7 @@ class RelativeEmbedding(nn.Module):
         )
         used_P = torch.arange(first, last + 1, device=self.weight.device)
         # A lookup copies the rows; a slice would be a view of a table that ZeRO-3 releases after this forward.
-        embedded_PD = functional.embedding(used_P, self.weight)
+        embedded_PD = embedding(used_P, self.weight)
         if self.LayerNorm is not None:
             embedded_PD = self.LayerNorm(embedded_PD)
         return DisentangledPacking(sequences, embedded_PD, position_E)

@@ -22,6 +22,7 @@ from megabert.models.embedding_sharing import DisentangledEmbedding
 from megabert.models.layers import BertEmbeddings, Dense, DenseGelu, LayerNorm, PackedBatch
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
+from megabert.ops.embedding import embedding
 from megabert.ops.sampling import sample
 
 DISCRIMINATOR_WEIGHT = 50.0
@@ -55,7 +56,7 @@ class DiscriminatorPredictions(DenseGelu):
             sequence_T = torch.searchsorted(batch.cu_seqlens, token_T, right=True) - 1
             first_T = batch.cu_seqlens[sequence_T].clamp(max=len(hidden_TD) - 1)  # padding is a sequence of its own
             # A lookup as an embedding: its gradient adds up the tokens of a sequence in a fixed order.
-            hidden_TD = self.LayerNorm(functional.embedding(first_T, hidden_TD), hidden_TD)
+            hidden_TD = self.LayerNorm(embedding(first_T, hidden_TD), hidden_TD)
         return self.dense_prediction(super().forward(hidden_TD)).squeeze(-1)
 
 

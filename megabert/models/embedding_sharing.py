@@ -12,7 +12,8 @@ from collections.abc import Container, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from megabert.ops.embedding import embedding
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 """Within a model, the table of the discriminator, or the generator's that the difference is added to."""
@@ -37,7 +38,7 @@ class DisentangledEmbedding(nn.Embedding):
     def forward(self, ids_T: Tensor) -> Tensor:
         """Return the embeddings of tokens, of shape (T, E)."""
         # Two lookups: the sum of the tables would be another table, of which a batch reads few rows.
-        return functional.embedding(ids_T, self.weight.detach()) + functional.embedding(ids_T, self.difference)
+        return embedding(ids_T, self.weight.detach()) + embedding(ids_T, self.difference)
 
 
 def whole_tables(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

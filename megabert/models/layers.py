@@ -25,6 +25,7 @@ from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.dense import dense
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
+from megabert.ops.embedding import embedding
 from megabert.ops.layer_norm.api import layer_norm
 
 Twice = tuple[Tensor, Tensor]
@@ -183,6 +184,14 @@ class BiasGelu(nn.Module):
         return bias_gelu(x_TF, bias_F, approximate=self.approximate, backend=self.backend)
 
 
+class Embedding(nn.Embedding):
+    """A table of rows (``ops.embedding``), whose gradient repeats bit for bit on a GPU, too."""
+
+    def forward(self, ids_T: Tensor) -> Tensor:
+        """Return the rows of tokens, of shape (T, E)."""
+        return embedding(ids_T, self.weight)
+
+
 class DenseGelu(nn.Module):
     """Dense layer and GELU, which adds the dense layer's bias.
 
@@ -223,10 +232,10 @@ class BertEmbeddings(nn.Module):
     def __init__(self, config: ModelConfig, ops: OpsConfig, *, words: nn.Embedding | None = None) -> None:
         super().__init__()
         width = config.embedding_width
-        self.word_embeddings = words or nn.Embedding(config.padded_vocab_size, width)
+        self.word_embeddings = words or Embedding(config.padded_vocab_size, width)
         has_positions, segments = config.position_biased_input, config.type_vocab_size
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width) if has_positions else None
-        self.token_type_embeddings = nn.Embedding(segments, width) if segments else None
+        self.position_embeddings = Embedding(config.max_position_embeddings, width) if has_positions else None
+        self.token_type_embeddings = Embedding(segments, width) if segments else None
         self.embed_proj = None
         if config.projects_embeddings and config.traits.norm_after_projection:
             self.embed_proj, width = Dense(width, config.hidden_size, bias=False), config.hidden_size
@@ -338,5 +347,5 @@ class PretrainingHeads(nn.Module):
         self.predictions = MaskedLmHead(word_embeddings, config, ops)
         # The enhanced mask decoder's absolute positions, which the encoder adds to the queries of its last layer.
         has_positions, rows = config.enhanced_mask_decoder, config.max_position_embeddings
-        self.position_embeddings = nn.Embedding(rows, config.hidden_size) if has_positions else None
+        self.position_embeddings = Embedding(rows, config.hidden_size) if has_positions else None
         self.seq_relationship = Dense(config.hidden_size, 2) if has_sentence_objective else None

@@ -30,6 +30,11 @@ def sum_products_in(weight_OI: Tensor, gradient_sum: ProductSum) -> None:
     weight_OI.gradient_sum = gradient_sum  # type: ignore[attr-defined]
 
 
+def gradient_sum_of(weight: Tensor) -> ProductSum | None:
+    """Return the sum that a weight's gradients are to be added to, None if autograd is to have them."""
+    return getattr(weight, "gradient_sum", None) if weight.requires_grad else None
+
+
 def dense(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """Return x W^T + bias, of shape (T, O).
 
@@ -38,8 +43,8 @@ def dense(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tens
         weight_OI: Weight; a gradient may go to its sum, see ``sum_products_in``.
         bias_O: Bias; None adds none.
     """
-    gradient_sum: ProductSum | None = getattr(weight_OI, "gradient_sum", None)
-    if gradient_sum is None or not weight_OI.requires_grad:
+    gradient_sum = gradient_sum_of(weight_OI)
+    if gradient_sum is None:
         return functional.linear(x_TI, weight_OI, bias_O)
     return _Dense.apply(x_TI, weight_OI, bias_O, gradient_sum)
 

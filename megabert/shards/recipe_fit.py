@@ -79,7 +79,8 @@ def build_command(config: RunConfig, manifest: Manifest) -> str:
     fields, build, words = build_fields(config), manifest.config, []
     # The first build's tokenizer stays if it was given, else as much of its vocabulary as the recipe leaves open.
     is_given = build.get("tokenizer") is not None
-    kept = (*(("tokenizer",) if is_given else OF_TRAINED_VOCABULARY), *OF_TEXT)
+    identified = ("language_model",) if build.get("language") == "auto" else ()
+    kept = (*(("tokenizer",) if is_given else OF_TRAINED_VOCABULARY), *OF_TEXT, *identified)
     added = {name: build[name] for name in kept if name not in fields and build.get(name) is not None}
     if is_given:
         fields = {name: value for name, value in fields.items() if name not in OF_TRAINED_VOCABULARY}

@@ -7,9 +7,8 @@ import tokenizers
 from numpy.typing import NDArray
 
 from megabert.tokenization.backend import TextOptions
+from megabert.tokenization.character_kinds import LETTER, OTHER, SINGLE
 
-OTHER, LETTER, SINGLE = 0, 1, 2
-"""Kinds of characters: only `tokenizers` knows it; it stays as it is, inside a word; it is a word of its own."""
 # Scripts whose letters, digits and marks BERT's normaliser leaves alone, or changes one by one.
 _SCRIPTS = (
     *((0xC0, 0x24F), (0x370, 0x52F), (0x531, 0x586), (0x5D0, 0x5EA), (0x621, 0x64A)),  # Latin to Arabic
@@ -27,7 +26,7 @@ _MARK_CATEGORIES = frozenset(("Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po"))
 
 def character_kinds(backend: tokenizers.Tokenizer, options: TextOptions) -> NDArray[np.uint8]:
     """Return the kind of each character up to U+FFFF for a tokenizer of BERT's with these options."""
-    kinds = np.zeros(1 << 16, np.uint8)
+    kinds = np.full(1 << 16, OTHER, np.uint8)
     letters = [chr(code) for first, last in _SCRIPTS for code in range(first, last + 1) if _stays(chr(code), options)]
     # The library has the last word: should it change one of them, or cut there, it encodes them all.
     joined = "".join(letters)

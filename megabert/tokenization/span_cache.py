@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from megabert.tokenization import byte_bpe_loops, wordpiece_loops
 from megabert.tokenization.backend import CONTINUATION, byte_characters
 from megabert.tokenization.byte_bpe_loops import enter_merges
-from megabert.tokenization.characters import LETTER
+from megabert.tokenization.character_kinds import LETTER
 from megabert.tokenization.span_loops import REMEMBERED_IDS, SpanOptions, count_looked_up, enter_all, find_spans
 from megabert.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 

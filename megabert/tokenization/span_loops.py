@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed import GOLDEN
-from megabert.tokenization.characters import LETTER, SINGLE
+from megabert.tokenization.character_kinds import LETTER, SINGLE
 
 SPACE = 0x20
 REMEMBERED_BYTES, REMEMBERED_IDS = 16, 4  # longer words, and words of more pieces, are cut again each time

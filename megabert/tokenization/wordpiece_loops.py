@@ -13,7 +13,7 @@ import numpy as np
 
 from megabert.compiled import compiled, inlined
 from megabert.randomness.keyed import GOLDEN
-from megabert.tokenization.characters import SINGLE
+from megabert.tokenization.character_kinds import SINGLE
 from megabert.tokenization.span_loops import (
     REMEMBERED_BYTES,
     SPACE,

@@ -14,6 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 TOUCH_NOTHING = ("detach", "empty", "empty_like", "device")
+ATOMIC = ("embedding_dense_backward",)
+"""Operations that may add in any order on a GPU unless torch is told to be deterministic. An ``index_select`` adds as
+well, but here no row that it takes twice has two gradients."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Seen:
     async_copies: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     """Blocking copies, copies from memory that is not page-locked (blocking too, whatever they say), operations on two
-    devices, and races with collectives. A number that the host reads, and most
+    devices, races with collectives, and sums without an order. A number that the host reads, and most
     operations on two devices, are errors of FakeTensorMode."""
     kernels: Counter[str] = field(default_factory=Counter)
     collectives: Counter[str] = field(default_factory=Counter)
@@ -98,6 +101,8 @@ class Watch(TorchDispatchMode):
             if tensor.device.type == "cuda":
                 self.memory.hold(tensor)
         self._check_devices(name, args, kwargs, out, inputs)
+        if name in ATOMIC and not is_of_host and not torch.are_deterministic_algorithms_enabled():
+            self.seen.faults[f"sums in any order: {name}"] += 1
         return out
 
     def _check_devices(self, name: str, args: Any, kwargs: Any, out: Any, inputs: list[Tensor]) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from bad_input.given import copy, write
 from bad_input.harness import Case
+from support.fasttext_models import model_bytes
 
 FLAGS = "--output out --workers 1 --vocab-size 300 --lengths 32 --validation-share 0"
 SENTENCES = "The ship left the harbour at dawn. Nobody on the quay had slept. The sea was calm for once. "
@@ -188,6 +189,19 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
         for name, page in HOSTILE_PAGES.items()
     ),
 )
+LANGUAGES = "--language auto --language-model lid.bin"
+UNFIT_MODELS = {  # content of lid.bin, what the message names
+    "missing": (None, "lid.bin: No such file"),
+    "empty": (b"", "lid.bin"),
+    "text": (TEXT, "does not begin as one"),
+    "noise": (NOISE, "does not begin as one"),
+    "cut": (model_bytes()[:-100], "its weights would take"),
+    "too long": (model_bytes() + b"\0", "1 bytes follow its end"),
+    "word vectors": (model_bytes(kind=1), "holds word vectors"),
+    "labels of reviews": (model_bytes({"positive": ["good"], "negative": ["bad"]}), "no codes of languages"),
+    "a shape of its own": (model_bytes(rows=1 << 60), "a matrix has the shape"),
+}
+ONLY_MARKS = ("... !!! ???\n\n" * 3 + "1 2 3. 4 5 6.\n\n") * 20
 WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay had slept, so that it was noon\n"
 WRAPPED = (WRAPPED * 6 + "when they heard of it. The sea was calm.\n\n") * 20
 DONE = ("out", "out/*")
@@ -230,6 +244,32 @@ CASES = [
             "vocabulary": "vocab --input '*.txt' --output out --vocab-size 300",
             "dry run": "build --input '*.txt' --output out --dry-run",
         }.items()
+    ),
+    *(
+        Case(
+            name=f"language model: {name}",
+            given=(write("a.txt", TEXT), *(() if content is None else (write("lid.bin", content),))),
+            command=f"megabert-data build --input a.txt {LANGUAGES} {FLAGS}",
+            says=("language_model=lid.bin", says),
+            quick=name in ("missing", "cut", "labels of reviews"),
+        )
+        for name, (content, says) in UNFIT_MODELS.items()
+    ),
+    Case(
+        name="languages of a text without letters",
+        given=(write("a.txt", ONLY_MARKS),),
+        command=f"megabert-data build --input a.txt --language auto {FLAGS}",
+        code=(0, 3),
+        leaves=DONE,
+    ),
+    Case(
+        name="languages of a text of which nothing is left",
+        given=(write("a.txt", TEXT),),
+        command="megabert-data build --input a.txt --language auto --clean length --clean.min-characters 100000 "
+        + FLAGS,
+        says=("The corpus is empty", "a.txt"),
+        leaves=DONE,
+        quick=True,
     ),
     Case(
         name="the input is also the output",

@@ -150,7 +150,7 @@ def test_every_part_is_in_a_command_that_fits_nine_minutes(runbook):
 
 def test_first_command_is_in_the_order_of_worth(runbook):
     module, _ = runbook
-    assert module.COMMANDS["1"] == ("smoke", "products", "training", "parity", "ops", "peers", "tuning")
+    assert module.COMMANDS["1"] == ("smoke", "products", "training", "parity", "ops", "peers")
     assert module.PARTS["smoke"].limit_s == 60
 
 

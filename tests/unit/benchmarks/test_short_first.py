@@ -82,7 +82,7 @@ def test_only_cells_without_a_result_are_run_and_each_result_is_written_at_once(
 
 
 def test_cpu_seconds_do_not_count_validations(short_first, monkeypatch, tmp_path):
-    from benchmarks.short_first import timed
+    from benchmarks import timed
     from megabert.observability.metrics import MetricWriter, read_metrics
 
     clock = iter([10.0, 10.0, 13.0, 13.0, 20.0, 20.0, 24.0, 24.0])

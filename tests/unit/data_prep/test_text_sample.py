@@ -4,10 +4,10 @@ import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.cli import main
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config import BuildConfig, CleanConfig, SourceConfig
 from data_prep.estimate import estimate
 from data_prep.extract.inputs import find_files
-from data_prep.text_sample import english, sample_text
+from data_prep.text_sample import english, sample_text, try_rules
 
 
 def config_of(path, **changes):
@@ -103,6 +103,19 @@ def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, capsys, mon
     assert "'Write to email@example.com, please." in " ".join(found["email_addresses:"])
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["in.jsonl", "plots", "rules.png"]
     assert (tmp_path / "plots" / "rules.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rule_on_languages_is_tried_with_the_languages_of_each_source(tmp_path):
+    english, german = "The whale swam away, and nobody saw it.", "Der Wal schwamm davon, und niemand sah ihn wieder."
+    path = write_jsonl(tmp_path / "in.jsonl", [english, german, german])
+    own = {"input": str(path), "language": "en"}
+    sources = (SourceConfig(**own), SourceConfig(input=str(tmp_path / "*.jsonl"), language="auto"))
+    clean = CleanConfig(rules=("control_characters",), languages=("de",))
+    trial = try_rules(BuildConfig(sources=sources, clean=clean), find_files(sources))
+    assert (trial.documents, trial.kept) == (6, 6)
+    assert trial.effects["language"][:2] == (3, 2 * len(german) + len(english))
+    both = CleanConfig(rules=("control_characters", "language"), languages=("de",))
+    assert try_rules(BuildConfig(sources=sources, clean=both), find_files(sources)).kept == 3
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ def counts_of(*batches):
 
 
 def gradients(model, *batches):
+    """Gradients of the sums of losses, which tests of other families compare with sums of their own."""
+    for batch in batches:
+        loss_of(model, batch).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def gradients_of_means(model, *batches):
+    """Gradients of the loss of a step, as the trainer weighs its terms."""
     counts = counts_of(*batches)
     for batch in batches:
         weighted_loss(model(batch), model.terms, counts=counts, world_size=1).backward()
@@ -146,7 +154,7 @@ def test_packing_changes_neither_losses_nor_gradients(make_batch, is_weighted):
     models = [model_of() for _ in range(2)]
     for model in models if is_weighted else ():
         model.begin_phase(WEIGHTED)
-    together, apart = gradients(models[0], whole), gradients(models[1], *parts)
+    together, apart = gradients_of_means(models[0], whole), gradients_of_means(models[1], *parts)
     for name, gradient in together.items():
         torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-5)
 

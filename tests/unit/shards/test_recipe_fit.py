@@ -128,6 +128,16 @@ def test_the_vocabulary_of_a_given_tokenizer_is_not_compared(data):
     assert "vocab" not in build_command(config, shards.manifest)
 
 
+def test_command_names_the_model_that_identified_the_languages(data):
+    manifest = ShardSet.open(data / "instances" / "32").manifest
+    config = load_run_config("debug")
+    manifest.config["language_model"] = "lid.176.bin"  # of the rule on languages, which the command leaves out
+    assert "language-model" not in build_command(config, manifest)
+    manifest.config["language"] = "auto"
+    assert "--language auto" in build_command(config, manifest)
+    assert "--language-model lid.176.bin" in build_command(config, manifest)
+
+
 @pytest.mark.parametrize("name", shipped_names("recipe"))
 def test_the_command_resolves_to_what_recipe_and_flags_state(name, data):
     flags = {"shards": {"masked_lm_prob": 0.2}, "phases": {"0": {"max_seq_length": 64}}, "data": {"path": "mine"}}

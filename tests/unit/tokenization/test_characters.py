@@ -8,7 +8,8 @@ import tokenizers
 
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.backend import WORDPIECE, TextOptions, build_backend
-from megabert.tokenization.characters import LETTER, SINGLE, character_kinds
+from megabert.tokenization.character_kinds import LETTER, SINGLE
+from megabert.tokenization.characters import character_kinds
 
 OPTIONS = {
     "cased": TextOptions(),

@@ -14,10 +14,10 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.layouts import Groups, grouped_attention, groups_of_equal_length, padded_groups
+from megabert.ops.embedding import embedding
 
 PROBABILITIES = 1 << 19
 """Attention probabilities in a group on a CPU: 2 MiB in float32."""
@@ -105,7 +105,7 @@ def position_scores(x_NGSH: Tensor, position_PD: Tensor, position_E: Tensor) -> 
     """
     heads, count, length, width = x_NGSH.shape
     # A lookup as an embedding: its gradient adds up the rows of one position in a fixed order.
-    by_distance_NEH = functional.embedding(position_E, position_PD).unflatten(1, (heads, width)).transpose(0, 1)
+    by_distance_NEH = embedding(position_E, position_PD).unflatten(1, (heads, width)).transpose(0, 1)
     row = position_E.numel()  # 2 * length - 1 products a token, one for each distance
     flat = x_NGSH.view(heads, count * length, width) @ by_distance_NEH.mT
     # The score of (a, b) is product length - 1 + b - a of token a. From one row to the next it moves by row - 1, so a

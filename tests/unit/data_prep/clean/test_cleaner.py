@@ -199,12 +199,11 @@ def test_too_many_unreadable_documents_are_refused(tmp_path, capsys):
     assert "line 9 is no JSON" in message
 
 
-def test_documents_in_other_languages_are_dropped():
-    clean = cleaner("language", languages=("en", "ko"))
-    assert clean.clean("The whale swam away over the sea, and nobody saw it again.", "") is not None
-    korean = "\uc548\ub155\ud558\uc138\uc694. \uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc88b\uc2b5\ub2c8\ub2e4."
-    assert clean.clean(korean, "") is not None
-    assert clean.clean("Der Wal schwamm davon, und niemand hat ihn je wieder gesehen.", "file 7") is None
-    assert clean.counts["language"]["documents"] == 1
-    with pytest.raises(ValueError, match="languages names none"):
-        CleanConfig(rules=("language",))
+def test_documents_in_other_languages_are_dropped_by_the_rule_language():
+    problems = Problems()
+    clean = Cleaner(CleanConfig(rules=("language",)), problems, keeps_language=lambda text: "whale" in " ".join(text))
+    assert clean.clean("The whale swam away.\nNobody saw it again.", "") is not None
+    assert clean.clean("Der Wal schwamm davon.", "file 7") is None
+    assert clean.clean("", "") == []  # without text there is no language
+    assert clean.counts["language"] == {"documents": 1, "characters": 22}
+    assert problems.examples["language"] == ["file 7: 'Der Wal schwamm davon.'"]

@@ -20,7 +20,7 @@ def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make
 
 def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, monkeypatch):
     (own_copy / "instances" / "64" / "train-00000-00.arrow").unlink()
-    installed = build_state.installed_versions()
+    installed = build_state.installed_versions(make_config())
     recorded = installed["sentencex"]
     monkeypatch.setattr(build_state, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
     with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):

@@ -1,0 +1,167 @@
+"""The format of fastText's model files (.bin and .ftz), read as far as it takes to trust one.
+
+The library trusts its input: it takes zeros for a lost end, and a damaged number sends it out of its memory.
+So every size is read here first and compared with the others and with the size of the file. Only the weights are not
+looked at: a restart knows them by the hash of the file.
+
+The layout follows `FastText::saveModel`, `Args::save`, `Dictionary::save`, `DenseMatrix::save`, `QuantMatrix::save` and
+`ProductQuantizer::save` in facebookresearch/fastText 0.9.2.
+"""
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from megabert.errors import DataError
+
+MAGIC, VERSIONS = 793_712_314, (11, 12)
+SUPERVISED = 3
+"""Kind of a model with labels; the others are word vectors."""
+LOSSES = (1, 2, 3, 4)
+"""Hierarchical softmax, negative sampling, softmax, one against all."""
+WORD, LABEL = 0, 1
+CENTROIDS = 256
+"""Centroids of each part of a product quantizer."""
+PREFIX = "__label__"
+REMEDY = "Name a model file that identifies languages, such as lid.176.bin or lid.176.ftz, or fetch it again."
+
+
+class Header(NamedTuple):
+    """The arguments that a model was trained with, in the order of the file."""
+
+    dimension: int
+    window: int
+    epochs: int
+    min_count: int
+    negatives: int
+    word_ngrams: int
+    loss: int
+    kind: int
+    buckets: int
+    min_characters: int
+    max_characters: int
+    update_rate: int
+    threshold: float
+
+
+class _Reader:
+    """Takes numbers off a file, front to back."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.position = data, 0
+
+    def take(self, kinds: str) -> tuple[Any, ...]:
+        """Return numbers of these kinds (`struct`); they are not aligned."""
+        numbers = struct.unpack_from(f"<{kinds}", self.data, self.position)
+        self.position += struct.calcsize(f"<{kinds}")
+        return numbers
+
+    def skip(self, count: int, what: str) -> None:
+        """Pass over so many bytes, which the file has to have."""
+        if count < 0 or self.position + count > len(self.data):
+            raise ValueError(f"{what} would take {count:,} bytes, and {len(self.data) - self.position:,} are left")
+        self.position += count
+
+    def word(self) -> bytes:
+        """Return a word, which a zero ends."""
+        end = self.data.find(b"\0", self.position)
+        if end < 0:
+            raise ValueError("a word of its dictionary does not end")
+        word = self.data[self.position : end]
+        self.position = end + 1
+        return word
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """Return the labels of a model, without their prefix, in the order of the file.
+
+    Raises:
+        DataError: The file is missing, no fastText model, one without labels, cut, or damaged.
+    """
+    try:
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _labels_of(_Reader(data))
+    except (struct.error, UnicodeDecodeError, ValueError) as error:  # a ValueError: an empty file has no map
+        raise DataError(f"language_model={path}: is no sound fastText model ({error}). {REMEDY}") from None
+    except OSError as error:
+        raise DataError(f"language_model={path}: {error.strerror}. {REMEDY}") from None
+
+
+def _labels_of(reader: _Reader) -> tuple[str, ...]:
+    magic, version = reader.take("ii")
+    if magic != MAGIC or version not in VERSIONS:
+        raise ValueError("it does not begin as one")
+    header = Header(*reader.take("12id"))
+    if header.kind != SUPERVISED:
+        raise ValueError("it holds word vectors and no labels")
+    has_ngrams = header.word_ngrams > 1 or header.max_characters != 0
+    if header.loss not in LOSSES or header.dimension < 1 or header.buckets < has_ngrams:  # n-grams need a bucket
+        raise ValueError(f"its arguments are senseless: {header}")
+    labels, words, kept_ngrams = _read_dictionary(reader)
+    # Input rows are words and buckets of n-grams, of which a pruned model keeps some. Output rows are labels.
+    (is_quantized,) = reader.take("?")
+    if kept_ngrams is not None and not is_quantized:
+        raise ValueError("it is pruned, but not quantized")
+    rows = words + (header.buckets if kept_ngrams is None else kept_ngrams)
+    _skip_matrix(reader, rows, header.dimension, is_quantized=is_quantized)
+    (is_output_quantized,) = reader.take("?")
+    _skip_matrix(reader, len(labels), header.dimension, is_quantized=is_quantized and is_output_quantized)
+    if reader.position != len(reader.data):
+        raise ValueError(f"{len(reader.data) - reader.position:,} bytes follow its end")
+    return tuple(label.decode().removeprefix(PREFIX) for label in labels)
+
+
+def _read_dictionary(reader: _Reader) -> tuple[list[bytes], int, int | None]:
+    """Return the labels, the number of words, and the n-grams that pruning has kept; None of a model not pruned."""
+    size, words, count, _, pruned = reader.take("iiiqq")
+    if min(words, count) < 0 or size != words + count or not count:
+        raise ValueError(f"its dictionary of {size:,} entries has {words:,} words and {count:,} labels")
+    labels = []
+    for number in range(size):
+        entry = reader.word()
+        _, kind = reader.take("qb")
+        if kind not in (WORD, LABEL) or (kind == LABEL) != (number >= words):  # words come first
+            raise ValueError(f"entry {number:,} of its dictionary is neither a word nor a label")
+        if kind == LABEL:
+            labels.append(entry)
+    if pruned < 0:
+        return labels, words, None
+    for _ in range(min(pruned, len(reader.data))):
+        (_, row) = reader.take("ii")
+        if not 0 <= row < pruned:
+            raise ValueError(f"an n-gram has row {row:,} of {pruned:,}")
+    return labels, words, pruned
+
+
+def _skip_matrix(reader: _Reader, rows: int, columns: int, *, is_quantized: bool) -> None:
+    """Pass over a matrix that has to have so many rows and columns."""
+    if not is_quantized:
+        _require_shape(reader.take("qq"), rows, columns)
+        reader.skip(4 * rows * columns, "its weights")
+        return
+    (has_norms,) = reader.take("?")
+    _require_shape(reader.take("qq"), rows, columns)
+    (codes,) = reader.take("i")
+    parts = _skip_quantizer(reader, columns, before=codes)
+    if codes != rows * parts:
+        raise ValueError(f"it has {codes:,} codes for {rows:,} rows of {parts:,} parts")
+    if has_norms:
+        _skip_quantizer(reader, 1, before=rows)
+
+
+def _skip_quantizer(reader: _Reader, columns: int, *, before: int) -> int:
+    """Pass over codes and the quantizer that they need; return its parts of a row."""
+    reader.skip(before, "its codes")
+    dimension, parts, size, last = reader.take("4i")
+    if dimension != columns or min(parts, size, last) < 1 or (parts - 1) * size + last != columns:
+        raise ValueError(
+            f"a quantizer of {dimension:,} columns in {parts:,} parts of {size:,} does not fit {columns:,}"
+        )
+    reader.skip(4 * CENTROIDS * dimension, "its centroids")
+    return int(parts)
+
+
+def _require_shape(shape: tuple[int, ...], rows: int, columns: int) -> None:
+    if shape != (rows, columns):
+        raise ValueError(f"a matrix has the shape {shape}, and the dictionary needs {(rows, columns)}")

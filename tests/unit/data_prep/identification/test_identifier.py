@@ -1,0 +1,149 @@
+"""Identification of languages: which part of a text is read, what the answers are, and what is refused."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+from support.fasttext_models import WORDS, lid_176, model_bytes
+
+from data_prep.config import BuildConfig, CleanConfig, SourceConfig
+from data_prep.identification import identifier
+from data_prep.identification.identifier import (
+    LANGUAGE_CHARACTERS,
+    Identifier,
+    identifier_of,
+    keeps_language,
+    require_identifier,
+)
+from megabert.errors import ConfigError, DataError
+
+TEXTS = {
+    "en": "The whale swam away over the sea, and nobody saw it again.",
+    "de": "Der Wal schwamm davon, und niemand hat ihn je wieder gesehen.",
+    "ko": "\uc548\ub155\ud558\uc138\uc694. \uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc88b\uc2b5\ub2c8\ub2e4.",
+    "zh": "\u9019\u9996\u6b4c\u5f88\u597d\u807d\uff0c\u6211\u5011\u6bcf\u5929\u90fd\u5531\u3002",
+    "ja": "\u6628\u65e5\u306f\u53cb\u9054\u3068\u4e00\u7dd2\u306b\u6620\u753b\u3092\u898b\u307e\u3057\u305f\u3002",
+}
+
+
+def config(*, model=None, rules=(), languages=(), language="auto", **source):
+    clean = CleanConfig(rules=rules, languages=languages)
+    sources = (SourceConfig(input="a.jsonl", **source),)
+    return BuildConfig(sources=sources, clean=clean, language=language, language_model=model)
+
+
+@pytest.fixture
+def model(tmp_path):
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes())
+    return str(path)
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_py3langid_identifies_documents(language):
+    assert identifier_of(None).language_of([TEXTS[language]]) == language
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_lid_176_identifies_documents(language):
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    assert identifier_of(str(lid_176())).language_of([TEXTS[language]]) == language
+
+
+@pytest.mark.parametrize(("form", "buckets"), [("{}", 0), ("{}_Latn", 50)])
+def test_any_model_of_languages_identifies_documents(tmp_path, form, buckets):
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes(form=form, buckets=buckets))
+    own = identifier_of(str(path))
+    assert {code: own.language_of([" ".join(words)]) for code, words in WORDS.items()} == {code: code for code in WORDS}
+    assert own.language_of(["der\nwal", "schwamm"]) == "de"  # it reads one line
+    assert own.language_of(["xyzzy"]) == "und" or buckets  # the model knows no word of it
+    assert own.codes == {*WORDS, "und"}
+
+
+@pytest.mark.parametrize("text", ["", "1 2 3", "... !!!", "\u3002"])
+def test_language_of_text_without_letters_is_undetermined(text):
+    assert identifier_of(None).language_of([text]) == "und"
+
+
+def test_only_the_beginning_is_read_and_once():
+    asked = []
+    own = Identifier(["en"], lambda text: asked.append(text) or "en")
+    paragraphs = ["a" * 600, "b" * 600, "c" * 600]
+    assert [own.language_of(paragraphs), own.language_of([*paragraphs, "d"])] == ["en", "en"]
+    assert asked == [("a" * 600 + "\n" + "b" * 600)[:LANGUAGE_CHARACTERS]]
+    own.language_of(["d"])
+    assert len(asked) == 2
+
+
+def test_rule_keeps_the_languages_of_a_source():
+    def kept(**settings):
+        keeps = keeps_language(config(rules=("language",), **settings), 0)
+        return [language for language in TEXTS if keeps([TEXTS[language]])]
+
+    assert kept(languages=("en", "ko")) == ["en", "ko"]
+    assert kept(language="de") == ["de"]  # the build's
+    assert kept(language="de", languages=("en",)) == ["en"]  # a list says more than a default
+    own = BuildConfig(
+        sources=(SourceConfig(input="a", language="zh-hant"), SourceConfig(input="b", language="auto")),
+        clean=CleanConfig(rules=("language",), languages=("en", "ja")),
+    )
+    tests = [keeps_language(own, source) for source in (0, 1)]
+    assert [[name for name in TEXTS if test([TEXTS[name]])] for test in tests] == [["zh"], ["en", "ja"]]
+
+
+def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch, tmp_path):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    identifier._of_py3langid.cache_clear()
+    monkeypatch.setattr(identifier, "version", missing)
+    with pytest.raises(ConfigError, match=r"needs the package py3langid.*pip install 'megabert\[language\]'"):
+        require_identifier(config())
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes())
+    with pytest.raises(ConfigError, match=r"lid\.bin needs .* fasttext-predict.*pip install 'megabert\[languages\]'"):
+        require_identifier(config(model=str(path)))
+    monkeypatch.undo()
+    assert version("py3langid")
+
+
+def test_model_of_something_else_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(identifier, "version", lambda name: "1")
+    path = tmp_path / "reviews.bin"
+    path.write_bytes(model_bytes({"positive": ["good"], "negative": ["bad"]}))
+    with pytest.raises(DataError, match=r"its labels \(positive, negative\) are no codes of languages"):
+        require_identifier(config(model=str(path)))
+
+
+def test_model_that_changed_is_refused(model):
+    identifier_of(model)
+    with pytest.raises(DataError, match="changed since the build began"):
+        identifier_of(model, "0" * 64)
+
+
+def test_languages_that_cannot_be_identified_are_refused(model):
+    require_identifier(config(model=model, rules=("language",), languages=("dyu", "und")))
+    with pytest.raises(ConfigError, match=r"keeps fr, which .*lid\.bin cannot identify.*It knows 5 languages"):
+        require_identifier(config(model=model, rules=("language",), languages=("en", "fr")))
+    with pytest.raises(ConfigError, match="keeps ng, which py3langid cannot identify"):
+        require_identifier(config(rules=("language",), language="ng"))
+    require_identifier(config(language="ng"))  # nothing is identified
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"rules": ("language",)}, "is of language auto, but clean.languages names none"),
+        ({"language": "en", "model": "lid.bin"}, "language_model='lid.bin': identifies nothing"),
+        ({"language": "en", "format": "ids"}, ""),
+        ({"format": "ids"}, "language=auto: ids have no text"),
+        ({"language": "en", "source": "deu"}, "did you mean de?"),
+    ],
+    ids=str,
+)
+def test_settings_that_identify_nothing_are_refused(settings, says):
+    source = settings.pop("source", None)
+    with pytest.raises(ValueError, match=says or "there is no vocabulary"):
+        config(**settings) if source is None else SourceConfig(input="a", language=source)

@@ -1,0 +1,61 @@
+"""``ops.embedding``: the gradient that a GPU takes, run on a CPU, against torch's own."""
+
+# T packed tokens, R rows of the table, E embedding width
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from megabert.ops.dense import add_product_
+from megabert.ops.embedding import FEW_ROWS, _Embedding, deterministic_algorithms
+
+
+class Sum:
+    """A float32 sum of gradients."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.total = torch.zeros_like(like, dtype=torch.float32)
+
+    def add_product(self, left_RT: Tensor, right_TE: Tensor) -> None:
+        """Add a product."""
+        add_product_(self.total, left_RT, right_TE, is_first=False)
+
+
+def gradient(table_RE: Tensor, ids_T: Tensor, grad_TE: Tensor, lookup) -> tuple[Tensor, Tensor | None]:
+    leaf = table_RE.clone().requires_grad_()
+    out = lookup(ids_T, leaf)
+    out.backward(grad_TE)
+    return out.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1, 300])
+def test_rows_and_their_gradient_are_those_of_torch(rows):
+    generator = torch.Generator().manual_seed(rows)
+    table_RE = torch.randn(rows, 24, generator=generator, dtype=torch.float64)
+    ids_T = torch.randint(0, rows, (401,), generator=generator)
+    grad_TE = torch.randn(401, 24, generator=generator, dtype=torch.float64)
+    found = gradient(table_RE, ids_T, grad_TE, lambda ids, table: _Embedding.apply(ids, table, None))
+    for value, expected in zip(found, gradient(table_RE, ids_T, grad_TE, functional.embedding), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_of_a_small_table_goes_to_its_sum():
+    table_RE, ids_T, grad_TE = torch.randn(2, 8), torch.tensor([0, 1, 1, 0, 1]), torch.randn(5, 8)
+    total = Sum(table_RE)
+    _, rest = gradient(table_RE, ids_T, grad_TE, lambda ids, table: _Embedding.apply(ids, table, total))
+    assert rest is None
+    torch.testing.assert_close(total.total, gradient(table_RE, ids_T, grad_TE, functional.embedding)[1])
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_torch_is_left_as_it_was(before):
+    torch._C._set_deterministic_algorithms(before, warn_only=True)
+    try:
+        with deterministic_algorithms():
+            assert torch.are_deterministic_algorithms_enabled()
+        assert torch.are_deterministic_algorithms_enabled() is before
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.utils.deterministic.fill_uninitialized_memory
+    finally:
+        torch._C._set_deterministic_algorithms(False, warn_only=False)
