@@ -264,7 +264,7 @@ def disentangled_tiles(capability: tuple[int, int], *, head_width: int, itemsize
         warps = 8 if head_width > 64 else 4
         return DisentangledTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), Tiles(32, 32, warps))
     if head_width > 64:
-        return DisentangledTiles(Tiles(64, 32, warps=4), Tiles(32, 64, warps=8), Tiles(64, 32, warps=4))
+        return DisentangledTiles(Tiles(64, 32, warps=8), Tiles(32, 64, warps=8), Tiles(64, 32, warps=4))
     launches = zip(("forward", "keys", "queries"), DISENTANGLED[FAMILIES.get(capability, 86)], strict=True)
     return DisentangledTiles(*(Tiles(*sizes).tuned(f"disentangled {name} {head_width}") for name, sizes in launches))
 
