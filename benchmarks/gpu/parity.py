@@ -48,6 +48,20 @@ def parity_problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Probl
             found[label] = problems.rotary_attention_problem(
                 lengths, generator, heads=heads, head_width=head_width, reach=reach, padding=5, dropout=dropout
             )
+    for lengths, dropout, terms in (
+        ([longest, longest // 2 - 3, 1], 0.1, ("c2p", "p2c")),
+        ([longest // 4, 0, 9], 0.0, ("c2p", "p2c")),
+        ([longest // 4, 9], 0.1, ("c2p",)),
+        ([longest // 4, 9], 0.1, ("p2c",)),
+    ):
+        label = f"disentangled_attention {heads}x{head_width} {lengths} {'+'.join(terms)}"
+        found[label + ("" if dropout else " without dropout")] = problems.disentangled_attention_problem(
+            *(lengths, generator),
+            **{"heads": heads, "head_width": head_width, "span": sizes.span},
+            terms=terms,
+            padding=5,
+            dropout=dropout,
+        )
     for classes, padded in ((sizes.vocabulary, sizes.vocabulary + 6), (2, 2)):
         found[f"cross_entropy 33x{padded}"] = problems.cross_entropy_problem((33, padded), generator, classes=classes)
     found["dense"] = problems.dense_problem((1000, sizes.hidden), generator)
@@ -72,6 +86,8 @@ def mask_problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem
         make = exact_problems.layer_norm_mask_problem
         found[f"{name} mask"] = make((400, sizes.hidden), generator, returns_sum=returns_sum)
     found["attention mask"] = exact_problems.attention_mask_problem(lengths, generator, padding=5, **heads)
+    make_mask = exact_problems.disentangled_attention_mask_problem
+    found["disentangled_attention mask"] = make_mask(lengths, generator, span=sizes.span, padding=5, **heads)
     for reach in (sizes.reach, None):
         name = f"rotary_attention {'all' if reach is None else f'window {2 * reach}'} mask"
         make = exact_problems.rotary_attention_mask_problem

@@ -26,6 +26,10 @@ class Sizes:
     rotary_heads: int
     reach: int
     """Tokens to each side in the window."""
+    disentangled_lengths: tuple[int, ...]
+    """Those of attention with scores of relative positions, with as many heads as rotary positions."""
+    span: int
+    """Relative positions to each side: DeBERTa's buckets."""
     product_tokens: tuple[int, ...]
     """Tokens of the matrix products' rows."""
     steps: int
@@ -51,6 +55,8 @@ GPU = Sizes(
     rotary_lengths=(1024, 8192),
     rotary_heads=12,
     reach=64,
+    disentangled_lengths=(128, 512),
+    span=256,
     product_tokens=(32_768, 65_536),
     steps=200,
     warmup=5,
@@ -73,6 +79,8 @@ TINY = Sizes(
     rotary_lengths=(24, 96),
     rotary_heads=2,
     reach=8,
+    disentangled_lengths=(16, 48),
+    span=8,
     product_tokens=(96,),
     steps=2,
     warmup=1,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.clock import median_ms
-from benchmarks.gpu.ops import packed_attention
+from benchmarks.gpu.ops import packed_attention, packed_disentangled_attention
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.warm import compile_beside
@@ -78,6 +78,12 @@ def rotary_call(sizes: Sizes, device: torch.device, *, has_window: bool, is_back
     return backward_of(op(), [qkv]) if is_backward else op
 
 
+def disentangled_call(sizes: Sizes, device: torch.device, *, is_backward: bool) -> Call:
+    """Return DeBERTa's attention at the longest length."""
+    op, leaves = packed_disentangled_attention(sizes, sizes.disentangled_lengths[-1], device, "auto")
+    return backward_of(op(*leaves), leaves) if is_backward else functools.partial(op, *leaves)
+
+
 def layer_norm_call(sizes: Sizes, device: torch.device, *, is_backward: bool) -> Call:
     """Return LayerNorm with all it fuses."""
     tokens, width = sizes.tokens, sizes.hidden
@@ -133,8 +139,8 @@ def in_table(table: dict[int, tuple[int, ...]]) -> Callable[[tuple[int, ...]], A
     return lambda configuration: mock.patch.dict(table, {family(): configuration})
 
 
-def in_rotary_table(table: dict[int, Any], place: int) -> Callable[[tuple[int, ...]], AbstractContextManager[Any]]:
-    """Return what puts a configuration in one of a card's three places of a rotary table of ``tiles``."""
+def in_table_of_passes(table: dict[int, Any], place: int) -> Callable[[tuple[int, ...]], AbstractContextManager[Any]]:
+    """Return what puts a configuration in one of a card's three places of a table of ``tiles`` for three passes."""
 
     def use(configuration: tuple[int, ...]) -> AbstractContextManager[Any]:
         passes = list(table[family()])
@@ -287,7 +293,7 @@ KERNELS = (
         Kernel(
             f"rotary attention {name}, {'window' if has_window else 'all keys'} (queries, keys, warps, stages)",
             others,
-            in_rotary_table(tiles.ROTARY_WINDOW if has_window else tiles.ROTARY, place),
+            in_table_of_passes(tiles.ROTARY_WINDOW if has_window else tiles.ROTARY, place),
             functools.partial(rotary_call, has_window=has_window, is_backward=place > 0),
         )
         for has_window, name, place, others in (
@@ -297,6 +303,19 @@ KERNELS = (
             (False, "forward", 0, ((128, 64, 8, 3), (128, 128, 8, 2))),
             (False, "backward by queries", 1, ((128, 64, 8, 1), (128, 64, 8, 3))),
             (False, "backward by keys", 2, ((64, 128, 8, 1), (32, 128, 8, 2))),
+        )
+    ),
+    *(
+        Kernel(
+            f"disentangled attention {name} (queries, keys, warps, stages)",
+            others,
+            in_table_of_passes(tiles.DISENTANGLED, place),
+            functools.partial(disentangled_call, is_backward=place > 0),
+        )
+        for name, place, others in (
+            ("forward", 0, ((64, 64, 4, 1), (64, 32, 4, 2))),
+            ("backward by keys", 1, ((64, 64, 4, 1), (32, 64, 4, 2))),
+            ("backward by queries", 2, ((64, 64, 4, 1), (64, 64, 4, 3))),
         )
     ),
 )

@@ -3,7 +3,7 @@
 The op is fused and returns neither scores nor probabilities. They are therefore computed again, from the queries and
 keys that went into it: softmax(q k^T / sqrt(H)) is its definition (``ops.attention.reference``). The record also keeps
 the op's output, so that probabilities times values can be compared with it. DeBERTa adds scores of relative positions,
-which the record keeps separately (``ops.disentangled``).
+which the record keeps separately (``ops.attention.disentangled``).
 """
 
 # L layers, N heads, G sequences (one), S tokens, H head width, D = N * H
@@ -22,7 +22,7 @@ from megabert.models.bert import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
 from megabert.models.modern import RotarySelfAttention
-from megabert.ops.attention.disentangled import RelativePositions, position_parts, score_divisor
+from megabert.ops.attention.disentangled.cpu import RelativePositions, position_parts, score_divisor
 from megabert.ops.attention.rotary.cpu import turn
 from megabert.tokenization import Tokenizer
 from megabert.tokenization.written import readable_pieces

@@ -18,9 +18,9 @@ from torch.nn import functional
 from megabert.config.model import ModelConfig
 from megabert.config.run import OpsConfig
 from megabert.models.layers import Dense, LayerContext, LayerNorm
-from megabert.ops.attention.disentangled import RelativePositions, disentangled_attention
+from megabert.ops.attention.disentangled.api import disentangled_attention
+from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.attention.layouts import Groups
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 from megabert.ops.embedding import embedding
 
@@ -33,17 +33,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class DisentangledPacking:
-    """The layout and the positions of a micro-batch for disentangled attention; the same for every layer."""
+    """The sequences and the positions of a micro-batch for disentangled attention; the same for every layer."""
 
-    groups: Groups
-    """How tokens are laid out for batched products."""
+    sequences: DisentangledSequences
+    """Where the sequences are, and how plain torch lays them out."""
     embedded_PD: Tensor
     """The rows of the table of relative positions that occur between tokens of this micro-batch.
 
     Each layer projects them with its own weights.
     """
     position_E: Tensor
-    """Int64 of shape (2 * longest - 1,): the row of ``embedded_PD`` for each distance, from -(longest - 1) on."""
+    """Int32 of shape (2 * longest - 1,): the row of ``embedded_PD`` for each distance, from -(longest - 1) on."""
 
 
 class RelativeEmbedding(nn.Module):
@@ -60,11 +60,11 @@ class RelativeEmbedding(nn.Module):
         if config.norm_rel_ebd == "layer_norm":
             self.LayerNorm = LayerNorm(config.hidden_size, config, ops)
 
-    def forward(self, longest: int, groups: Groups) -> DisentangledPacking:
-        """Embed all distances that occur in a sequence of ``longest`` tokens, for sequences that are laid out so."""
+    def forward(self, sequences: DisentangledSequences) -> DisentangledPacking:
+        """Embed all distances that occur in the longest of some sequences."""
         config = self.config
         first, last, position_E = positions_of(
-            longest,
+            sequences.max_seqlen,
             config.relative_span,
             config.max_distance,
             is_bucketed=config.position_buckets is not None,
@@ -75,7 +75,7 @@ class RelativeEmbedding(nn.Module):
         embedded_PD = embedding(used_P, self.weight)
         if self.LayerNorm is not None:
             embedded_PD = self.LayerNorm(embedded_PD)
-        return DisentangledPacking(groups, embedded_PD, position_E)
+        return DisentangledPacking(sequences, embedded_PD, position_E)
 
 
 @lru_cache
@@ -99,7 +99,7 @@ def positions_of(
     row_E = (distance_E + span).clamp(0, 2 * span - 1)
     first, last = int(row_E[0]), int(row_E[-1])
     with torch.inference_mode(False):  # the one tensor serves training and inference
-        return first, last, (row_E - first).to(device)
+        return first, last, (row_E - first).to(torch.int32).to(device)
 
 
 def _bucket(distance_E: Tensor, span: int, farthest: int) -> Tensor:
@@ -157,7 +157,7 @@ class DisentangledSelfAttention(nn.Module):
         return disentangled_attention(
             qkv_TC,
             self.project_positions(packing),
-            groups=packing.groups,
+            packing.sequences,
             num_heads=self.config.num_attention_heads,
             dropout=site,
             backend=self.backend,

@@ -20,7 +20,7 @@ from megabert.models.layers import Dense, DenseGelu, LayerContext, LayerNorm, Pa
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences
-from megabert.ops.attention.disentangled import plan_groups
+from megabert.ops.attention.disentangled.api import plan_disentangled_attention
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dense import dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
@@ -223,5 +223,5 @@ class BertEncoder(nn.Module):
             "num_heads": self.config.num_attention_heads,
         }
         if self.relative is not None:
-            return self.relative(batch.max_seqlen, plan_groups(batch.cu_seqlens, **sizes))
+            return self.relative(plan_disentangled_attention(batch.cu_seqlens, **sizes, backend=self.ops.attention))
         return plan_attention(batch.cu_seqlens, **sizes, backend=self.ops.attention)

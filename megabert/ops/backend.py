@@ -100,7 +100,7 @@ BACKEND_TABLES = {
     "layer_norm": "megabert.ops.layer_norm.api:BACKENDS",
     "attention": "megabert.ops.attention.dense.api:BACKENDS",
     "rotary_attention": "megabert.ops.attention.rotary.api:BACKENDS",
-    "disentangled_attention": "megabert.ops.attention.disentangled:BACKENDS",
+    "disentangled_attention": "megabert.ops.attention.disentangled.api:BACKENDS",
     "bias_gelu": "megabert.ops.bias_gelu.api:BACKENDS",
     "gated_gelu": "megabert.ops.gated_gelu.api:BACKENDS",
     "cross_entropy": "megabert.ops.cross_entropy.api:BACKENDS",

@@ -29,7 +29,7 @@ def embedding(ids_T: Tensor, table_RE: Tensor) -> Tensor:
     """Return the rows of a table, of shape (T, E).
 
     Args:
-        ids_T: Int64 number of a row for each token.
+        ids_T: Number of a row for each token, int64 or int32.
         table_RE: The table, of any floating dtype.
     """
     # On a CPU torch's own gradient repeats.

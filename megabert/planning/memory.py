@@ -105,9 +105,6 @@ def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
     input of the second, and the feed-forward's inner layer before and after GELU: 8 hidden sizes and 2 intermediate
     ones. The statistics of both LayerNorms and of softmax are float32.
 
-    DeBERTa has no fused attention. It also keeps scaled queries and values, and for every pair of tokens the float32
-    probability, whether it is dropped, and the product of both. Sequences are taken to be as long as the model allows.
-
     ModernBERT keeps both projections of the feed-forward and their gated product, and inputs and outputs of two
     LayerNorms.
 
@@ -117,10 +114,26 @@ def activation_bytes_per_layer(model: ModelConfig, size: int) -> int:
     """
     inner = 3 if model.traits.is_pre_norm else 2
     elements = 8 * model.hidden_size + inner * model.intermediate_size
-    if model.pos_att_type:
-        pairs = model.num_attention_heads * model.max_position_embeddings
-        return (elements + 2 * model.hidden_size) * size + 16 + pairs * (4 + 1 + size)
     return elements * size + 16 + 4 * model.num_attention_heads
+
+
+def scratch_bytes(model: ModelConfig, size: int) -> int:
+    """Return the bytes per token that a layer's backward pass takes for a while: none but in a DeBERTa.
+
+    These are the products of contents with positions, and the gradient of the scores once for queries and, if keys
+    meet positions, once for keys. Sequences are taken to be as long as the model allows. With very many tokens it is
+    less, because only some heads are worked on at a time (``ops.attention.disentangled.triton.SCRATCH``).
+
+    Args:
+        model: The model's sizes.
+        size: Bytes per element.
+    """
+    if not model.pos_att_type:
+        return 0
+    longest = model.max_position_embeddings
+    positions = min(2 * model.relative_span, 2 * longest - 1)
+    pairs = longest * (1 + ("p2c" in model.pos_att_type))
+    return model.num_attention_heads * (len(model.pos_att_type) * positions + pairs) * size
 
 
 def fits(total_gib: float, gpu: Gpu) -> bool:
@@ -165,7 +178,7 @@ def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool, masked:
         layers = model.layer_passes * model.hidden_size * size + layer
     embeddings = 4 * model.hidden_size * size + 32
     # The backward pass holds gradients of one layer's activations while it computes gradients of the layer below.
-    encoder = layers + embeddings + layer / 2
+    encoder = layers + embeddings + layer / 2 + scratch_bytes(model, size)
     if model.generator_size is not None:  # ELECTRA: the generator runs first, and has the head over the vocabulary
         return encoder + _activation_bytes(model.generator(), size, recompute=recompute, masked=masked)
     # The logits of the masked positions, and their float32 gradient.

@@ -41,9 +41,8 @@ BATCH_TENSORS = 8
 
 
 def ops_of(family: str) -> OpsConfig:
-    """Return the kernels of a GPU; there is none for DeBERTa's attention."""
-    ops = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb"), "triton")
-    return OpsConfig(**ops | ({"attention": "torch"} if family.startswith("deberta") else {}))
+    """Return the kernels of a GPU, whatever the family."""
+    return OpsConfig(**dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy", "lamb"), "triton"))
 
 
 class DeepSpeedOptimizer:

@@ -70,6 +70,15 @@ def test_rotary_attention(lengths, reach, head_width, dtype, generator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("head_width", [32, 64, 128])
+@pytest.mark.parametrize("terms", [(), ("c2p",), ("p2c",), ("c2p", "p2c")], ids=str)
+@pytest.mark.parametrize("lengths", [[1, 60, 33], [512, 0, 77]], ids=str)
+def test_disentangled_attention(lengths, terms, head_width, dtype, generator):
+    options = {"heads": 3, "head_width": head_width, "span": 100, "terms": terms, "padding": 70}
+    check(problems.disentangled_attention_problem(lengths, generator, **options), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("classes", "padded"), [(30_522, 30_528), (2, 2)])
 def test_cross_entropy(classes, padded, dtype, generator):
     check(problems.cross_entropy_problem((301, padded), generator, classes=classes), dtype)

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
+from megabert.ops.attention.disentangled.api import disentangled_attention, plan_disentangled_attention
+from megabert.ops.attention.disentangled.cpu import RelativePositions
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout, probability_mask
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.backend import choose
@@ -26,7 +28,7 @@ from megabert.ops.dropout import (
 )
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
-from megabert.ops.proof.inputs import boundaries, dropout_stream, known_dropout, packed_positions
+from megabert.ops.proof.inputs import boundaries, dropout_stream, known_dropout, near_positions, packed_positions
 from megabert.ops.proof.problem import EXACT, Op, Problem
 
 CPU = torch.device("cpu")
@@ -138,6 +140,24 @@ def rotary_attention_mask_problem(
         return rotary_attention(qkv_TC, turns_P2E, sequences, reach=reach, dropout=site, **options)
 
     return _attention_masks(mix, site, lengths, padding, head_width=head_width, reach=reach)
+
+
+def disentangled_attention_mask_problem(
+    lengths: Sequence[int], generator: torch.Generator, *, heads: int, head_width: int, span: int, padding: int = 0
+) -> Problem:
+    """Return the masks of both passes of attention with relative positions, whose scores are 0 for equal contents."""
+    tokens, device = sum(lengths) + padding, generator.device
+    site = _known_attention_dropout(lengths, tokens, heads, device)
+    cu_seqlens, position_E = boundaries(lengths, device), near_positions(max(1, *lengths), span)
+    position_PD = torch.ones(int(position_E[-1]) + 1, heads * head_width, device=device)
+    positions = RelativePositions(position_PD, position_PD, position_E.to(device))
+
+    def mix(qkv_TC: Tensor, backend: str) -> Tensor:
+        options: dict[str, Any] = {"num_heads": heads, "backend": backend}
+        sequences = plan_disentangled_attention(cu_seqlens, tokens=tokens, max_seqlen=max(lengths), **options)
+        return disentangled_attention(qkv_TC, positions, sequences, dropout=site, **options)
+
+    return _attention_masks(mix, site, lengths, padding, head_width=head_width, reach=None)
 
 
 def _known_attention_dropout(lengths: Sequence[int], tokens: int, heads: int, device: torch.device) -> AttentionDropout:

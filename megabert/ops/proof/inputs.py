@@ -23,6 +23,21 @@ def packed_positions(lengths: Sequence[int], tokens: int, device: torch.device) 
     return positions.to(device)
 
 
+def near_positions(longest: int, span: int) -> Tensor:
+    """Return a row for each distance, as DeBERTa's tables have them, int32 of shape (2 * longest - 1,) on the CPU.
+
+    Args:
+        longest: Tokens of the longest sequence.
+        span: Half of the table. A side has at most span - 1 rows: one for each distance up to half of the span, then
+            one for three, and the last for all beyond. At most 2 * span - 1 rows are used.
+    """
+    distance_E = torch.arange(1 - longest, longest)
+    half = span // 2
+    far_E = (distance_E.abs() - half).clamp(min=0)
+    row_E = distance_E.sign() * (distance_E.abs().clamp(max=half) + (far_E + 2) // 3).clamp(max=span - 1)
+    return (row_E - row_E[0]).to(torch.int32)
+
+
 def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) -> DropoutStream:
     """Return the random numbers of sequences of these lengths; tokens past them are padding."""
     seeds = torch.arange(1, len(lengths) + 1, dtype=torch.int32) * 7919

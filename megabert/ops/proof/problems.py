@@ -12,6 +12,9 @@ from torch import Tensor
 from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.reference import attention_reference
+from megabert.ops.attention.disentangled.api import disentangled_attention, plan_disentangled_attention
+from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
+from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
 from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.reference import rotary_attention_reference
@@ -25,7 +28,7 @@ from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.layer_norm.reference import layer_norm_reference
-from megabert.ops.proof.inputs import boundaries, dropout_stream, packed_positions
+from megabert.ops.proof.inputs import boundaries, dropout_stream, near_positions, packed_positions
 from megabert.ops.proof.problem import TOLERANCE, Problem
 
 
@@ -174,6 +177,44 @@ def rotary_attention_problem(
         return rotary_attention_reference(qkv_TC, turns_T2E, cu_seqlens, max_seqlen=max(lengths), **options)
 
     tensors = {"qkv_TC": torch.randn(tokens, 3 * heads * head_width, generator=generator, device=device)}
+    return Problem(run, reference, tensors)
+
+
+def disentangled_attention_problem(
+    lengths: Sequence[int],
+    generator: torch.Generator,
+    *,
+    heads: int,
+    head_width: int,
+    span: int,
+    terms: Sequence[str] = ("c2p", "p2c"),
+    padding: int = 0,
+    dropout: float = 0.1,
+) -> Problem:
+    """Return attention with scores of relative positions, at most ``span`` to each side, of some ``terms``."""
+    tokens, device = sum(lengths) + padding, generator.device
+    cu_seqlens, position_E = boundaries(lengths, device), near_positions(max(1, *lengths), span)
+    table = (int(position_E[-1]) + 1, heads * head_width)
+    position_E = position_E.to(device)
+    stream = dropout_stream(lengths, tokens, device)
+    site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
+    options: dict[str, Any] = {"num_heads": heads, "dropout": site}
+
+    def positions(key_PD: Tensor | None = None, query_PD: Tensor | None = None) -> RelativePositions:
+        return RelativePositions(key_PD, query_PD, position_E)
+
+    def run(qkv_TC: Tensor, *, backend: str, **projected: Tensor) -> Tensor:
+        sizes = {"tokens": tokens, "max_seqlen": max(lengths), "num_heads": heads}
+        sequences = plan_disentangled_attention(cu_seqlens, **sizes, backend=backend)
+        return disentangled_attention(qkv_TC, positions(**projected), sequences, backend=backend, **options)
+
+    def reference(qkv_TC: Tensor, **projected: Tensor) -> Tensor:
+        sequences = DisentangledSequences(cu_seqlens, max(lengths))
+        return disentangled_attention_reference(qkv_TC, positions(**projected), sequences, **options)
+
+    shapes = {"qkv_TC": (tokens, 3 * heads * head_width)}
+    shapes |= {name: table for name, term in (("key_PD", "c2p"), ("query_PD", "p2c")) if term in terms}
+    tensors = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
     return Problem(run, reference, tensors)
 
 

@@ -66,6 +66,8 @@ class Shapes:
     """Tokens of the longest sequence."""
     reach: int
     """Tokens that a token sees to each side in layers with a window, if the kind of attention has one."""
+    span: int
+    """Rows of the table of relative positions to each side, if the kind of attention has one."""
     is_approximate: bool
     """Whether GELU is in its tanh form."""
     dtype: torch.dtype
@@ -83,6 +85,7 @@ class Shapes:
             classes=model.vocab_size,
             length=min(length, LONGEST_IN_PARTS + 1),
             reach=model.reach if model.attention_kind == "windowed" else 1,
+            span=model.relative_span if model.attention_kind == "disentangled" else 1,
             is_approximate=model.hidden_act == "gelu_new",
             dtype=dtype,
         )
@@ -136,6 +139,17 @@ def rotary_attention_problems(shapes: Shapes, generator: torch.Generator) -> Pro
     return found
 
 
+def disentangled_attention_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
+    """Return both kinds of scores of positions, and one without the other."""
+    lengths = [shapes.length, max(1, shapes.length * 5 // 8), 1]
+    sizes: dict[str, Any] = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
+    sizes |= {"span": shapes.span, "padding": 5}
+    make = functools.partial(problems.disentangled_attention_problem, lengths, generator, **sizes)
+    found = {"c2p and p2c": make(), "without dropout": make(dropout=0.0)}
+    found |= {term: make(terms=(term,)) for term in ("c2p", "p2c")}
+    return found | {"mask": exact_problems.disentangled_attention_mask_problem(lengths, generator, **sizes)}
+
+
 def gelu_problems(make: Callable[..., Problem], shapes: Shapes, generator: torch.Generator) -> Problems:
     """Return the feed-forward layer's GELU."""
     shape = (rows_on(generator.device), shapes.intermediate)
@@ -176,13 +190,14 @@ PROBLEMS: dict[str, Callable[[Shapes, torch.Generator], Problems]] = {
     "layer_norm": layer_norm_problems,
     "attention": attention_problems,
     "rotary_attention": rotary_attention_problems,
+    "disentangled_attention": disentangled_attention_problems,
     "bias_gelu": functools.partial(gelu_problems, problems.bias_gelu_problem),
     "gated_gelu": functools.partial(gelu_problems, problems.gated_gelu_problem),
     "cross_entropy": cross_entropy_problems,
     "lamb": lamb_problems,
     "dense": lambda shapes, generator: {"sum": problems.dense_problem((1000, shapes.hidden), generator)},
 }
-"""Makes the small problems of each op. ``dense`` has no backends of its own, disentangled attention only one."""
+"""Makes the small problems of each op. ``dense`` has no backends of its own."""
 
 
 @dataclass(frozen=True)

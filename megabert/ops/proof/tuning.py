@@ -33,6 +33,9 @@ FREE = {
     "rotary forward": ("columns", "warps", "stages"),
     "rotary queries": ("columns", "warps", "stages"),
     "rotary keys": ("rows", "warps", "stages"),
+    "disentangled forward": ("columns", "warps", "stages"),
+    "disentangled keys": ("rows", "warps", "stages"),
+    "disentangled queries": ("warps", "stages"),
 }
 """The numbers of a launch's tile that may differ from the committed one; the others are tied to another launch."""
 PLACES = {"rows": 0, "columns": 1, "warps": 2, "stages": 3}
@@ -160,7 +163,7 @@ def may_fit(name: str, sizes: Sizes, *, head_width: int, device: torch.device) -
     rows, columns, warps, stages = sizes
     if rows * columns > 32 * warps * REGISTERS:
         return False
-    if not name.startswith(("attention", "rotary")):
+    if not name.startswith(("attention", "rotary", "disentangled")):
         return True
     limit = SHARED_BYTES
     if device.type == "cuda":
@@ -185,6 +188,9 @@ def timed_problems(op: str, shapes: Shapes, tokens: int, generator: torch.Genera
         for reach in (None, shapes.reach):
             options: dict[str, Any] = {**heads, "reach": reach, "dropout": 0.0}
             yield problems.rotary_attention_problem(lengths, generator, **options)
+    elif op == "disentangled_attention":
+        positions: dict[str, Any] = {**heads, "span": shapes.span}
+        yield problems.disentangled_attention_problem(lengths, generator, **positions)
     elif op in ("bias_gelu", "gated_gelu"):
         make = problems.bias_gelu_problem if op == "bias_gelu" else problems.gated_gelu_problem
         yield make((tokens, shapes.intermediate), generator, approximate=shapes.is_approximate)

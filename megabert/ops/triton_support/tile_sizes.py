@@ -231,6 +231,44 @@ def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bo
     return RotaryTiles(forward, queries, keys, may_turn=family in TURNING)
 
 
+@dataclass(frozen=True)
+class DisentangledTiles:
+    """Launches of attention with scores of relative positions; rows are queries and columns keys.
+
+    ``forward`` has a multiple of the rows of ``keys``, and ``keys`` a multiple of the columns of ``queries``.
+    """
+
+    forward: Tiles
+    """The forward pass: a program owns ``rows`` queries."""
+    keys: Tiles
+    """The backward pass by keys and values: a program owns ``columns`` keys."""
+    queries: Tiles
+    """The product of scores' gradients with keys: a program owns ``rows`` queries."""
+
+
+DISENTANGLED = {
+    80: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
+    86: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
+    90: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
+    100: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 1)),
+    120: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
+}
+"""Queries, keys, warps, stages of the three launches with scores of positions, 16 bits, heads up to 64 wide."""
+DISTANCES = Tiles(32, 128, warps=4)
+"""Tokens and positions of a program that adds up the gradients of scores over distances."""
+
+
+def disentangled_tiles(capability: tuple[int, int], *, head_width: int, itemsize: int) -> DisentangledTiles:
+    """Return the launches for a device, a shape and a dtype, which is told by its bytes."""
+    if itemsize == 4:  # float32 has no tensor cores here: for checks, not for speed
+        warps = 8 if head_width > 64 else 4
+        return DisentangledTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), Tiles(32, 32, warps))
+    if head_width > 64:
+        return DisentangledTiles(Tiles(64, 32, warps=8), Tiles(32, 64, warps=8), Tiles(64, 32, warps=4))
+    launches = zip(("forward", "keys", "queries"), DISENTANGLED[FAMILIES.get(capability, 86)], strict=True)
+    return DisentangledTiles(*(Tiles(*sizes).tuned(f"disentangled {name} {head_width}") for name, sizes in launches))
+
+
 WAVES = 2
 """Programs per multiprocessor from which on they may be long: with fewer, half of the card could wait for the rest."""
 

@@ -273,8 +273,10 @@ def test_configurations_are_tried_without_a_trace(monkeypatch):
     def table():
         attention = [tiles.attention_tiles((9, 0), head_width=64, max_seqlen=n, itemsize=2) for n in (128, 512)]
         rotary = [tiles.rotary_tiles((9, 0), head_width=64, has_window=w, itemsize=2) for w in (True, False)]
+        disentangled = tiles.disentangled_tiles((9, 0), head_width=64, itemsize=2)
         others = layer_norm.LAYER_NORM_PROGRAMS, lamb.LAMB_BLOCK, lamb.LAMB_CHUNK, lamb.LAMB_WARPS
-        return attention, dense_attention.fills_card, rotary, layer_norm.layer_norm_tiles(1024), others
+        whole = layer_norm.layer_norm_tiles(1024)
+        return attention, dense_attention.fills_card, rotary, disentangled, whole, others
 
     committed = table()
     for kernel in KERNELS:

@@ -79,6 +79,7 @@ MODERN_BASE, MODERN_LARGE = (
     {**BASE, **MODERN, "intermediate_size": 1152},
     {**LARGE, **MODERN, "intermediate_size": 2624},
 )
+DEBERTA_3 = {**BASE, "family": "deberta-v2", "position_buckets": 256}
 TRAINED = {
     "BERT-Large, 128, as a graph": lambda: launch_graph_step(128),
     "BERT-Large, 512, as a graph": lambda: launch_graph_step(512),
@@ -86,6 +87,8 @@ TRAINED = {
     "BERT-Large, 512": lambda: launch_family(torch.bfloat16, 512, **LARGE),
     "BERT-Large, 512, fp16": lambda: launch_family(torch.float16, 512, **LARGE),
     "BERT-base, 512": lambda: launch_family(torch.bfloat16, 512, **BASE),
+    "DeBERTa-base, 128": lambda: launch_family(torch.bfloat16, 128, **DEBERTA_3),
+    "DeBERTa-base, 512": lambda: launch_family(torch.bfloat16, 512, **DEBERTA_3),
     "ModernBERT-base, 1024": lambda: launch_family(torch.bfloat16, 1024, **MODERN_BASE),
     "ModernBERT-large, 1024": lambda: launch_family(torch.bfloat16, 1024, **MODERN_LARGE),
 }

@@ -62,8 +62,10 @@ def test_distances_fall_into_the_buckets_of_transformers(span, farthest):
     bucket_SS = build_relative_position(torch.empty(length, 1), torch.empty(length, 1), span, farthest)[0]
     expected = (bucket_SS + span).clamp(0, 2 * span - 1)
     assert (first, last) == (int(expected.min()), int(expected.max()))
-    assert torch.equal(position_E[length - 1 :] + first, expected[:, 0])
-    assert torch.equal(position_E[:length].flip(0) + first, expected[0])
+    assert position_E.dtype == torch.int32
+    row_E = position_E.long() + first
+    assert torch.equal(row_E[length - 1 :], expected[:, 0])
+    assert torch.equal(row_E[:length].flip(0), expected[0])
 
 
 def test_gradients_are_those_of_transformers(make_batch):

@@ -34,6 +34,9 @@ LOOPS = (
     "rotary_attention_forward",
     "rotary_attention_backward_queries",
     "rotary_attention_backward_keys",
+    "disentangled_attention_forward",
+    "disentangled_attention_backward_keys",
+    "disentangled_attention_backward_queries",
 )
 """Kernels whose inner loop is counted, on the card that the counts are for."""
 
@@ -163,6 +166,27 @@ def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_wid
     out.backward(torch.empty_like(out))
 
 
+def disentangled_attention(
+    dtype: torch.dtype, heads: int, head_width: int, dropout: bool, terms: tuple[str, ...] = ("c2p", "p2c")
+) -> None:
+    from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
+    from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
+    from megabert.ops.attention.dropout import AttentionDropout
+
+    seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
+    key_PD, query_PD = (
+        meta(511, heads * head_width, dtype=dtype) if term in terms else None for term in ("c2p", "p2c")
+    )
+    out = disentangled_attention_triton(
+        meta(TOKENS, 3 * heads * head_width, dtype=dtype),
+        RelativePositions(key_PD, query_PD, meta(1023, dtype=torch.int32)),
+        DisentangledSequences(meta(129, dtype=torch.int32), 512),
+        num_heads=heads,
+        dropout=AttentionDropout(0.1, seeds, constants) if dropout else None,
+    )
+    out.backward(torch.empty_like(out))
+
+
 def cross_entropy(dtype: torch.dtype, classes: int) -> None:
     from megabert.ops.cross_entropy.triton import cross_entropy_triton
 
@@ -201,6 +225,7 @@ def cases(everything: bool):
     yield "bf16 16x64 512 few", attention, (bf16, 512, 16, 64, True, 8)  # too few for one program a sequence and head
     for reach, label in ((64, "window 128"), (None, "global")):  # ModernBERT-base as it trains: without dropout
         yield f"bf16 12x64 {label}", rotary_attention, (bf16, reach, 12, 64, False)
+    yield "bf16 12x64", disentangled_attention, (bf16, 12, 64, True)  # DeBERTa-base, the same at every length
     if everything:
         for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
             for width in (128, 256, 512, 768, 1024, 2048, 4096):
@@ -217,6 +242,15 @@ def cases(everything: bool):
                         view = f"{'window 128' if reach else 'global'} {'dropout' if dropout else 'plain'}"
                         arguments = (dtype, reach, heads, head_width, dropout)
                         yield f"{name} {heads}x{head_width} {view}", rotary_attention, arguments
+                for dropout, *terms in (
+                    (False, "c2p", "p2c"),
+                    (True, "c2p", "p2c"),
+                    (True, "c2p"),
+                    (True, "p2c"),
+                    (False,),
+                ):
+                    label = f"{name} {heads}x{head_width} {'+'.join(terms)} {'dropout' if dropout else 'plain'}"
+                    yield label, disentangled_attention, (dtype, heads, head_width, dropout, tuple(terms))
                 for length in (32, 64, 128, 256, 512):
                     for dropout in (False, True):
                         label = f"{name} {heads}x{head_width} {length} {'dropout' if dropout else 'plain'}"

@@ -9,6 +9,8 @@ from triton.runtime.jit import JITFunction
 
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
+from megabert.ops.attention.disentangled import triton as disentangled
+from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
@@ -46,11 +48,15 @@ def test_grids_of_a_million_tokens_can_be_launched(launches):
     cu_seqlens = meta(TOKENS // 128 + 1, dtype=torch.int32)
     probabilities = AttentionDropout(0.1, meta(TOKENS // 128, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
     options = {"num_heads": HEADS, "dropout": probabilities}
+    relative = RelativePositions(meta(255, 256), meta(255, 256), meta(255, dtype=torch.int32))
     for out in (
         bias_gelu_triton(x, bias, approximate=False),
         gated_gelu_triton(x, approximate=False),
         layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site, False)[0],
         attention_triton(meta(TOKENS, 3 * 256), DenseSequences(cu_seqlens, 128), **options),
+        disentangled.disentangled_attention_triton(
+            meta(TOKENS, 3 * 256), relative, DisentangledSequences(cu_seqlens, 128), **options
+        ),
         cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],
     ):
         out.backward(torch.empty_like(out))
@@ -84,3 +90,21 @@ def test_scratch_of_attention_does_not_grow_with_the_longest_sequence(monkeypatc
         out.backward(torch.empty_like(out))
     tile_sizes.capability_of.cache_clear()
     assert max(numbers) <= 8 * 32_768 * 1024
+
+
+@pytest.mark.parametrize("length", [512, 8192])
+def test_scratch_of_positions_and_of_scores_is_bounded(monkeypatch, length):
+    numbers = []
+    monkeypatch.setattr(
+        JITFunction,
+        "run",
+        lambda kernel, *given, **_: numbers.extend(
+            one.numel() for one in given if isinstance(one, torch.Tensor) and one.ndim == 3
+        ),
+    )
+    relative = RelativePositions(meta(512, 768), meta(512, 768), meta(2 * length - 1, dtype=torch.int32))
+    packed = DisentangledSequences(meta(65_536 // length + 1, dtype=torch.int32), length)
+    out = disentangled.disentangled_attention_triton(meta(65_536, 3 * 768), relative, packed, num_heads=12)
+    out.backward(torch.empty_like(out))
+    # One head at a time needs more than the bound in 8,192 columns.
+    assert 0 < max(numbers) <= max(disentangled.SCRATCH, 65_536 * length)

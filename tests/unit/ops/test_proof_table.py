@@ -22,6 +22,14 @@ MODELS = {
         hidden_dropout_prob=0.1,
         local_attention=16,
     ),
+    "deberta-v2": ModelConfig(
+        family="deberta-v2",
+        vocab_size=200,
+        hidden_size=64,
+        num_attention_heads=2,
+        intermediate_size=96,
+        position_buckets=8,
+    ),
 }
 
 

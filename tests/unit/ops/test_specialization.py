@@ -11,6 +11,8 @@ from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
+from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
+from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
@@ -71,6 +73,9 @@ def run_ops(tokens, masked, sequences):
     qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(sequences + 1, dtype=torch.int32)
     bias = meta(3 * WIDTH)
     attention_triton(qkv, DenseSequences(cu_seqlens, 128), **options, bias_C=bias).backward(meta(tokens, WIDTH))
+    relative = RelativePositions(meta(255, WIDTH), meta(255, WIDTH), meta(255, dtype=torch.int32))
+    disentangled = disentangled_attention_triton(qkv, relative, DisentangledSequences(cu_seqlens, 128), **options)
+    disentangled.backward(meta(tokens, WIDTH))
     positions = meta(8192, dtype=torch.int64)
     turns = torch.empty(8192, 2, WIDTH // HEADS // 2, device="meta")
     for reach in (64, None):
@@ -89,6 +94,7 @@ def test_each_kernel_is_compiled_once_for_all_micro_batches(variants):
     others = {"column_sums_of_partials", "dropout_row_keys", "dropout_tile"}
     assert {f"{op}_backward" for op in ops} | others <= set(variants)
     assert {"rotary_turn", "rotary_attention_backward_keys"} <= set(variants)
+    assert {"disentangled_attention_backward_keys", "disentangled_attention_sum_distances"} <= set(variants)
     assert variants == first
 
 
@@ -101,6 +107,17 @@ def test_each_kernel_is_compiled_once_for_all_long_sequences(variants, is_full, 
         out.backward(meta(longest + 9, WIDTH))
     assert "attention_delta" in variants
     assert {name: len(kinds) for name, kinds in variants.items()} == dict.fromkeys(variants, 1)
+
+
+def test_attention_with_relative_positions_is_compiled_once_for_all_lengths_and_tables(variants):
+    for longest, rows in ((9, 17), (128, 255), (300, 384), (512, 512), (1000, 512)):
+        relative = RelativePositions(meta(rows, WIDTH), meta(rows, WIDTH), meta(2 * longest - 1, dtype=torch.int32))
+        packed = DisentangledSequences(meta(3, dtype=torch.int32), longest)
+        out = disentangled_attention_triton(meta(longest + 9, 3 * WIDTH), relative, packed, num_heads=HEADS)
+        out.backward(meta(longest + 9, WIDTH))
+    # Sums over distances are of queries and of keys.
+    sums = "disentangled_attention_sum_distances"
+    assert {name: len(kinds) for name, kinds in variants.items()} == dict.fromkeys(variants, 1) | {sums: 2}
 
 
 def test_variants_are_seen(variants):

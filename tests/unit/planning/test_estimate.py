@@ -43,8 +43,7 @@ def test_time_flops_and_rate_agree():
 NARROW = {"hidden_size": 128, "num_attention_heads": 2}
 SHAPES = {
     "bert": NARROW,
-    "deberta": {**NARROW, "family": "deberta", "max_position_embeddings": 64},
-    # Local attention keeps as little only on Triton's kernels.
+    # DeBERTa's and local attention keep as little only on Triton's kernels: tests/fake_cuda/steps_memory.py.
     "modernbert": {**NARROW, "family": "modernbert", "global_attn_every_n_layers": 1},
 }
 

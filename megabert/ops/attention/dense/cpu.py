@@ -134,14 +134,14 @@ class _Attention(torch.autograd.Function):
         # Block by block: scores, softmax in place, context. The probabilities are kept, undropped, for backward.
         probabilities = []
         for heads, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(layout, *qkv_3RH, out_RH):
-            p_ZSS = _product(q_ZSH, k_ZSH.mT, scale=1 / math.sqrt(head_width))
+            p_ZSS = product(q_ZSH, k_ZSH.mT, scale=1 / math.sqrt(head_width))
             torch.softmax(p_ZSS, -1, out=p_ZSS)
             probabilities.append(p_ZSS)
             if keys_Z is None or dropout is None:
                 torch.bmm(p_ZSS, v_ZSH, out=o_ZSH)
             else:
                 dropped_ZSS = select_(p_ZSS.clone(), probability_bits(dropout, keys_Z[heads], p_ZSS.shape[-1]))
-                _product(dropped_ZSS, v_ZSH, scale=dropout.scale, out=o_ZSH)
+                product(dropped_ZSS, v_ZSH, scale=dropout.scale, out=o_ZSH)
         ctx.save_for_backward(qkv_3RH, keys_Z, *probabilities)
         ctx.constants = (num_heads, dropout, layout)
         return out_RH.index_select(0, layout.scatter_out).view(tokens, width)
@@ -170,12 +170,12 @@ class _Attention(torch.autograd.Function):
             else:
                 bits_ZSS = probability_bits(dropout, keys_Z[heads], p_ZSS.shape[-1])
                 dropped_ZSS = select_(p_ZSS.clone(), bits_ZSS)
-                _product(dropped_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
+                product(dropped_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
                 select_(dp_ZSS, bits_ZSS)
             # Through the softmax, dS = P * (dP - rowsum(P * dP)), and on to queries and keys.
             ds_ZSS = torch.ops.aten._softmax_backward_data(dp_ZSS, p_ZSS, -1, p_ZSS.dtype)
-            _product(ds_ZSS, k_ZSH, scale=scale, out=dq_ZSH)
-            _product(ds_ZSS.mT, q_ZSH, scale=scale, out=dk_ZSH)
+            product(ds_ZSS, k_ZSH, scale=scale, out=dq_ZSH)
+            product(ds_ZSS.mT, q_ZSH, scale=scale, out=dk_ZSH)
         return grads_RH.index_select(0, layout.scatter_qkv).view(tokens, 3 * width), None, None, None
 
 
@@ -193,7 +193,7 @@ def _blocks(layout: AttentionBlocks, *tensors_RH: Tensor) -> Iterator[tuple[slic
         done += batch
 
 
-def _product(a: Tensor, b: Tensor, *, scale: float, out: Tensor | None = None) -> Tensor:
+def product(a: Tensor, b: Tensor, *, scale: float, out: Tensor | None = None) -> Tensor:
     """Return ``scale`` * a b, the factor inside the matrix product."""
     if out is None:
         out = a.new_empty(a.shape[0], a.shape[1], b.shape[2])

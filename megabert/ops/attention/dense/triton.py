@@ -96,7 +96,7 @@ class _Attention(torch.autograd.Function):
         if not tiles.is_whole:
             delta_NR = torch.empty_like(lse_NR)
             room = tiles.forward.rows
-            _write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, max_seqlen=max_seqlen, rows=room, scale=scale)
+            write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, max_seqlen=max_seqlen, rows=room, scale=scale)
             sums_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
         attention_backward[((sequences + 1) * key_tiles, num_heads)](
             *(qkv_TC, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
@@ -137,7 +137,7 @@ def seeds_and_constants(dropout: AttentionDropout | None) -> tuple[Tensor | None
     return (None, None) if dropout is None else (dropout.seeds_B, dropout.constants_N)
 
 
-def _write_delta(
+def write_delta(
     delta_NR: Tensor, out_TD: Tensor, grad_TD: Tensor, cu_seqlens: Tensor, *, max_seqlen: int, rows: int, scale: float
 ) -> None:
     """Write rowsum(dO * O) / scale for the backward pass in key tiles; every sequence has room for ``rows`` more."""

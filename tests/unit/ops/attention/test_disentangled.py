@@ -8,11 +8,9 @@ import torch
 from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, relative_error, site_of
 
 from megabert.errors import KernelError
-from megabert.ops.attention.disentangled import (
-    RelativePositions,
-    disentangled_attention,
-    plan_groups,
-)
+from megabert.ops.attention.disentangled.api import disentangled_attention
+from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, plan_groups
+from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
 from megabert.ops.attention.dropout import probability_mask
 from megabert.ops.attention.layouts import padded_groups
 
@@ -59,10 +57,11 @@ def run(op, tensors, grad, kinds):
     return [out.detach(), *torch.autograd.grad(out, read, grad.to(out.dtype))]
 
 
-def groups_of(layout, cu_seqlens, tokens):
-    if layout == "by length":
-        return plan_groups(cu_seqlens, tokens=tokens, max_seqlen=0, num_heads=HEADS)
-    return padded_groups(cu_seqlens, tokens=tokens, max_seqlen=int(cu_seqlens.diff().max()), num_heads=HEADS)
+def sequences_of(layout, cu_seqlens, tokens):
+    longest = int(cu_seqlens.diff().max())
+    plan = plan_groups if layout == "by length" else padded_groups
+    groups = plan(cu_seqlens, tokens=tokens, max_seqlen=max(1, longest), num_heads=HEADS)
+    return DisentangledSequences(cu_seqlens, longest, groups)
 
 
 @pytest.mark.parametrize("layout", ["by length", "padded"])
@@ -75,11 +74,11 @@ def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, la
     tensors, position_E = inputs(lengths, padding, generator, dtype)
     grad = torch.randn(tokens, HEADS * WIDTH, generator=generator).to(dtype)
     dropout = site_of(cu_seqlens, tokens, HEADS)
-    groups = groups_of(layout, cu_seqlens, tokens)
+    sequences = sequences_of(layout, cu_seqlens, tokens)
 
     def op(qkv, key, query):
         positions = RelativePositions(key, query, position_E)
-        return disentangled_attention(qkv, positions, groups=groups, num_heads=HEADS, dropout=dropout)
+        return disentangled_attention(qkv, positions, sequences, num_heads=HEADS, dropout=dropout)
 
     def reference(qkv, key, query):
         return definition(qkv, key, query, position_E, cu_seqlens=cu_seqlens, dropout=dropout)
@@ -96,13 +95,11 @@ def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, la
 def test_without_sequences_results_and_gradients_are_zero(layout, generator, boundaries):
     cu_seqlens = boundaries([0, 0])
     tensors, position_E = inputs([1], 4, generator, torch.float32)
-    groups = plan_groups(cu_seqlens, tokens=5, max_seqlen=0, num_heads=HEADS)
-    if layout == "padded":
-        groups = padded_groups(cu_seqlens, tokens=5, max_seqlen=1, num_heads=HEADS)
+    sequences = sequences_of(layout, cu_seqlens, 5)
 
     def op(qkv, key, query):
         positions = RelativePositions(key, query, position_E)
-        return disentangled_attention(qkv, positions, groups=groups, num_heads=HEADS)
+        return disentangled_attention(qkv, positions, sequences, num_heads=HEADS)
 
     for value in run(op, tensors, torch.ones(5, HEADS * WIDTH), ("c2p", "p2c")):
         assert torch.equal(value, torch.zeros_like(value))
@@ -114,18 +111,36 @@ def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator,
     tensors, position_E = inputs([6] * 9, 0, generator, torch.float32)
     contexts = []
     for block in (1 << 19, 200):
-        monkeypatch.setattr("megabert.ops.attention.disentangled.PROBABILITIES", block)
+        monkeypatch.setattr("megabert.ops.attention.disentangled.cpu.PROBABILITIES", block)
         monkeypatch.setattr("megabert.ops.attention.layouts.PADDED_GROUP", block)
-        groups = groups_of(layout, cu_seqlens, 54)
+        sequences = sequences_of(layout, cu_seqlens, 54)
         positions = RelativePositions(tensors[1], tensors[2], position_E)
-        contexts.append(disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS))
-    assert len(groups.shapes) == 5
+        contexts.append(disentangled_attention(tensors[0], positions, sequences, num_heads=HEADS))
+    assert len(sequences.groups.shapes) == 5
     torch.testing.assert_close(*contexts)
 
 
-def test_a_backend_without_positions_is_refused(boundaries, generator):
+@pytest.mark.parametrize("kinds", [(), ("c2p",), ("p2c",), ("c2p", "p2c")])
+def test_reference_is_the_definition(kinds, generator, boundaries):
+    cu_seqlens = boundaries([5, 1, 7])
+    tensors, position_E = inputs([7], 8, generator, torch.float64)
+    sequences, dropout = DisentangledSequences(cu_seqlens, 7), site_of(cu_seqlens, 15, HEADS)
+
+    def op(qkv, key, query):
+        positions = RelativePositions(key, query, position_E)
+        return disentangled_attention_reference(qkv, positions, sequences, num_heads=HEADS, dropout=dropout)
+
+    def formula(qkv, key, query):
+        return definition(qkv, key, query, position_E, cu_seqlens=cu_seqlens, dropout=dropout)
+
+    grad = torch.randn(15, HEADS * WIDTH, generator=generator, dtype=torch.float64)
+    for value, expected in zip(run(op, tensors, grad, kinds), run(formula, tensors, grad, kinds), strict=True):
+        torch.testing.assert_close(value, expected)
+
+
+def test_a_backend_that_cannot_run_is_refused(boundaries, generator):
     tensors, position_E = inputs([6], 0, generator, torch.float32)
-    groups = plan_groups(boundaries([6]), tokens=6, max_seqlen=6, num_heads=HEADS)
-    positions = RelativePositions(*tensors[1:], position_E)
-    with pytest.raises(KernelError, match=r"disentangled_attention has no such backend. Choose auto or one of: torch"):
-        disentangled_attention(tensors[0], positions, groups=groups, num_heads=HEADS, backend="triton")
+    sequences, positions = DisentangledSequences(boundaries([6]), 6), RelativePositions(*tensors[1:], position_E)
+    for backend, reason in (("triton", "need a CUDA GPU"), ("apex", "no such backend")):
+        with pytest.raises(KernelError, match=f"{reason}.* Choose auto or one of: torch"):
+            disentangled_attention(tensors[0], positions, sequences, num_heads=HEADS, backend=backend)

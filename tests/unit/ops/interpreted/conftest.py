@@ -35,6 +35,7 @@ def narrow_shapes(dtype):
         classes=90,
         length=16,
         reach=1,
+        span=1,
         is_approximate=False,
         dtype=dtype,
     )

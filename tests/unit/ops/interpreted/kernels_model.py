@@ -23,6 +23,10 @@ MODERN = ModelConfig(
     intermediate_size=48, max_position_embeddings=40, local_attention=16, global_attn_every_n_layers=2,
     attention_probs_dropout_prob=0.1,
 )  # fmt: skip
+DEBERTA = ModelConfig(
+    family="deberta-v2", vocab_size=70, hidden_size=32, num_hidden_layers=2, num_attention_heads=1,
+    intermediate_size=48, max_position_embeddings=40, position_buckets=16, attention_probs_dropout_prob=0.1,
+)  # fmt: skip
 
 
 def run(config, batch, ops, objective):
@@ -35,8 +39,8 @@ def run(config, batch, ops, objective):
 
 @pytest.mark.parametrize(
     ("config", "ops", "objective"),
-    [(CONFIG, OPS, "nsp"), (MODERN, OPS, "none")],
-    ids=["bert", "modernbert"],
+    [(CONFIG, OPS, "nsp"), (MODERN, OPS, "none"), (DEBERTA, OPS, "none")],
+    ids=["bert", "modernbert", "deberta"],
 )
 def test_model_on_kernels_equals_model_on_torch(config, ops, objective, generator):
     positions = torch.zeros(TOKENS, dtype=torch.int64)

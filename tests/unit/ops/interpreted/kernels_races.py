@@ -32,6 +32,7 @@ def run_all_kernels(generator):
         problems.attention_problem([60, 7], generator, heads=1, head_width=16),
         problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=20, padding=5),
         problems.rotary_attention_problem([70, 9], generator, heads=1, head_width=16, reach=None),
+        problems.disentangled_attention_problem([70, 9], generator, heads=1, head_width=16, span=40, padding=5),
         problems.layer_norm_problem((40, 64), generator, extras=("bias", "dropout", "residual", "twice")),
         problems.add_layer_norm_problem((40, 64), generator),
         problems.bias_gelu_problem((40, 300), generator, approximate=False),

@@ -1,10 +1,7 @@
-"""Attention with scores of relative positions (He et al. 2021, section 3.1), in plain torch on any device.
+"""The backend of ``disentangled_attention`` in plain torch, on any device.
 
-    score(i, j) = (q_i . k_j + q_i . pk_d + k_j . pq_d) / sqrt(H * (1 + position scores)),   d = i - j
-
-``pk`` and ``pq`` are keys and queries of relative positions; either may be left out. Contents are multiplied with the
-positions of all 2 * S - 1 distances at once, and the matrix of scores is a view of that product in which each row
-starts one element before the row above: nothing of shape (S, S) is gathered.
+Contents are multiplied with the positions of all 2 * S - 1 distances at once, and the matrix of scores is a view of
+that product in which each row starts one element before the row above: nothing of shape (S, S) is gathered.
 """
 
 # T packed tokens, B sequences, G sequences of a group, S tokens, N heads, H head width, D = N * H,
@@ -20,7 +17,6 @@ from torch import Tensor
 
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.layouts import Groups, grouped_attention, groups_of_equal_length, padded_groups
-from megabert.ops.backend import Backend, choose, no_obstacle
 from megabert.ops.embedding import embedding
 
 PROBABILITIES = 1 << 19
@@ -36,12 +32,26 @@ class RelativePositions:
     query_PD: Tensor | None
     """Queries of positions; None if the model has no position-to-content scores (p2c)."""
     position_E: Tensor
-    """Int64 of shape (2 * longest - 1,): the row for each distance i - j, from -(longest - 1) on."""
+    """Int32 or int64 of shape (2 * longest - 1,): the row for each distance i - j, from -(longest - 1) on, in
+    ascending order: the distances that share a row are neighbours."""
 
     @property
     def kinds(self) -> int:
         """Number of summands of a score, content to content among them: 1 to 3."""
         return 1 + (self.key_PD is not None) + (self.query_PD is not None)
+
+
+@dataclass(frozen=True)
+class DisentangledSequences:
+    """The sequences of a micro-batch as ``disentangled_attention`` reads them; the same for every layer."""
+
+    cu_seqlens: Tensor
+    """Int32 of shape (B + 1,), where each sequence starts; the last number is the end of the last one. Sequences of
+    length 0 are allowed. Tokens past the last boundary belong to no sequence and get zeros."""
+    max_seqlen: int
+    """At least the longest length."""
+    groups: Groups | None = None
+    """Layout of plain torch; None works it out in each call."""
 
 
 def score_divisor(head_width: int, kinds: int) -> float:
@@ -68,33 +78,19 @@ def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: 
     return Groups(((1, 1),), torch.zeros(1, dtype=torch.int64), groups.slot_T + 1, None, number)
 
 
-def disentangled_attention(
+def disentangled_attention_torch(
     qkv_TC: Tensor,
     positions: RelativePositions,
+    sequences: DisentangledSequences,
     *,
-    groups: Groups,
     num_heads: int,
     dropout: AttentionDropout | None = None,
-    backend: str = "auto",
 ) -> Tensor:
-    """Mix tokens within each sequence by their contents and their distances.
-
-    Args:
-        qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H).
-        positions: Keys and queries of relative positions, projected by the same layer.
-        groups: What ``plan_groups`` returned for these sequences.
-        num_heads: N.
-        dropout: Dropout of the probabilities; None drops nothing.
-        backend: ``auto`` or ``torch``.
-
-    Returns:
-        Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence; the softmax is float32 or better.
-
-    Raises:
-        KernelError: The backend does not have this op.
-    """
-    # There is one backend; this refuses the others by name.
-    choose("disentangled_attention", backend, BACKENDS, qkv_TC.device.type)
+    """Run ``api.disentangled_attention`` group by group; 16 bits on a CPU work in float32."""
+    groups = sequences.groups
+    if groups is None:
+        sizes = {"tokens": len(qkv_TC), "max_seqlen": sequences.max_seqlen, "num_heads": num_heads}
+        groups = plan_groups(sequences.cu_seqlens, **sizes)
     scores = partial(_scores, positions=positions)
     return grouped_attention(qkv_TC, groups, scores, num_heads=num_heads, dropout=dropout)
 
@@ -142,6 +138,3 @@ def position_parts(
         yield position_scores(scaled_q_NGSH, positions.key_PD.to(k_NGSH.dtype), near_E.flip(0))
     if positions.query_PD is not None:
         yield position_scores(k_NGSH, positions.query_PD.to(k_NGSH.dtype) * scale, near_E).mT
-
-
-BACKENDS = (Backend("torch", disentangled_attention, no_obstacle),)

@@ -1,0 +1,1 @@
+"""Attention with scores of relative positions: DeBERTa's."""

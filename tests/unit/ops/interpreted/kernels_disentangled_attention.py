@@ -1,0 +1,113 @@
+"""Kernels of attention with relative positions in the interpreter: terms, tables, packings, masks against float64."""
+
+import pytest
+import torch
+
+from megabert.errors import KernelError
+from megabert.ops.attention.disentangled import triton as launches
+from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
+from megabert.ops.proof.exact_problems import disentangled_attention_mask_problem
+from megabert.ops.proof.problem import relative_error
+from megabert.ops.proof.problems import attention_problem, disentangled_attention_problem
+
+BOTH, ODD, EMPTY, ONE = ("c2p", "p2c"), ([5, 33, 1], 3), ([9, 0, 4, 0], 70), ([1], 0)
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_width", "terms", "dropout", "dtype", "packed"),
+    [
+        (2, 64, BOTH, 0.1, torch.float16, ODD),
+        (1, 64, BOTH, 0.0, torch.float32, EMPTY),
+        (2, 32, BOTH, 0.1, torch.float32, ODD),
+        (1, 32, BOTH, 0.0, torch.float16, EMPTY),
+        (1, 64, ("c2p",), 0.1, torch.float16, ODD),
+        (1, 32, ("c2p",), 0.0, torch.float32, EMPTY),
+        (1, 64, ("p2c",), 0.1, torch.float16, ODD),
+        (1, 32, ("p2c",), 0.0, torch.float32, EMPTY),
+        (1, 32, (), 0.1, torch.float32, ODD),
+        (1, 24, BOTH, 0.1, torch.float16, ODD),
+        (1, 128, BOTH, 0.1, torch.float16, ODD),
+        (1, 64, BOTH, 0.1, torch.float16, ONE),
+        (1, 64, BOTH, 0.1, torch.float16, ([0, 0], 5)),
+    ],
+    ids=str,
+)
+def test_matches_reference(heads, head_width, terms, dropout, dtype, packed, generator, assert_close):
+    lengths, padding = packed
+    problem = disentangled_attention_problem(
+        [*lengths],
+        generator,
+        heads=heads,
+        head_width=head_width,
+        span=10,
+        terms=terms,
+        padding=padding,
+        dropout=dropout,
+    )
+    # The softmax of one key is 1 whatever the scores: the gradient of positions is noise around zero there.
+    assert_close(problem, dtype, ignore=("key_PD", "query_PD") if max(lengths) < 2 else ())
+
+
+@pytest.mark.parametrize(
+    ("lengths", "span"),
+    [([100], 200), ([70, 1, 66], 40), ([66], 4)],  # a row for each distance, some for three, most in the last
+    ids=str,
+)
+def test_long_sequences_match_reference(lengths, span, generator, assert_close):
+    problem = disentangled_attention_problem(lengths, generator, heads=1, head_width=64, span=span, padding=5)
+    assert_close(problem, torch.float16)
+
+
+def gradients_of(problem, dtype=torch.float16):
+    leaves = {name: tensor.to(dtype, copy=True).requires_grad_() for name, tensor in problem.tensors.items()}
+    problem.run(**leaves, backend="triton").square().sum().backward()
+    return [leaf.grad for leaf in leaves.values()]
+
+
+def test_heads_a_few_at_a_time_change_nothing(generator, monkeypatch):
+    problem = disentangled_attention_problem([20, 9], generator, heads=3, head_width=16, span=10)
+    together = gradients_of(problem)
+    monkeypatch.setattr(launches, "SCRATCH", 29 * 64 * 2)
+    for one, other in zip(together, gradients_of(problem), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_repeats_bit_for_bit(generator):
+    problem = disentangled_attention_problem([9, 36], generator, heads=1, head_width=16, span=10)
+    for one, other in zip(gradients_of(problem), gradients_of(problem), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_positions_of_zeros_are_attention_of_other_scale(generator):
+    """Three kinds of scores, two of them zero, are divided by sqrt(3 * H)."""
+    problem = attention_problem([40, 5], generator, heads=1, head_width=64, padding=3)
+    qkv, sequences = problem.tensors["qkv_TC"], problem.run.keywords["sequences"]
+    zeros, dropout = torch.zeros(79, 64), problem.run.keywords["dropout"]
+    packed = DisentangledSequences(sequences.cu_seqlens, 40)
+    scaled = torch.cat([qkv[:, :64] * 3**0.5, qkv[:, 64:]], 1)
+    positions = RelativePositions(zeros, zeros, torch.arange(79))
+    out = launches.disentangled_attention_triton(scaled, positions, packed, num_heads=1, dropout=dropout)
+    assert relative_error(out, problem.run(qkv_TC=qkv, backend="torch")) < 1e-5
+
+
+def test_scores_far_below_zero_make_no_infinity(generator, assert_close):
+    # Every lse is below -500: 2^(0 - lse) of a key or query of zeros, past the end, would be infinite.
+    problem = disentangled_attention_problem([37, 5], generator, heads=1, head_width=64, span=10, padding=3)
+    queries, keys, _ = problem.tensors["qkv_TC"].view(-1, 3, 64).unbind(1)
+    queries += 10
+    keys -= 10
+    assert_close(problem, torch.float16)
+
+
+def test_dropout_masks_of_both_passes_equal_the_torch_backends(generator, assert_close):
+    problem = disentangled_attention_mask_problem([20, 70], generator, heads=1, head_width=64, span=70)  # several tiles
+    for dtype in (torch.float32, torch.float16):
+        assert_close(problem, dtype)
+
+
+def test_too_wide_heads_are_refused():
+    sequences = DisentangledSequences(torch.tensor([0, 2], dtype=torch.int32), 2)
+    with pytest.raises(KernelError, match="heads are 256 wide"):
+        launches.disentangled_attention_triton(
+            torch.ones(2, 768), RelativePositions(None, None, torch.arange(3)), sequences, num_heads=1
+        )
