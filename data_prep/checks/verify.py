@@ -126,7 +126,7 @@ def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None)
     """Return a task for each shard of a manifest."""
     config, metadata = manifest.config, manifest.metadata  # another program need not write these settings
     with as_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
-        short_seq_prob = config.get("short_seq_prob", 0.1)
+        short_seq_prob = float(config.get("short_seq_prob", 0.1))
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))
         holds_ids = any(source["format"] == "ids" for source in config.get("sources", ()))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from megabert.errors import DataError
+from megabert.files import open_to_read
 
 MAGIC, VERSIONS = 793_712_314, (11, 12)
 SUPERVISED = 3
@@ -80,12 +81,12 @@ def read_labels(path: Path) -> tuple[str, ...]:
         DataError: The file is missing, no fastText model, one without labels, cut, or damaged.
     """
     try:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open_to_read(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _labels_of(_Reader(data))
     except (struct.error, UnicodeDecodeError, ValueError) as error:  # a ValueError: an empty file has no map
         raise DataError(f"language_model={path}: is no sound fastText model ({error}). {REMEDY}") from None
     except OSError as error:
-        raise DataError(f"language_model={path}: {error.strerror}. {REMEDY}") from None
+        raise DataError(f"language_model={path}: {error.strerror or error}. {REMEDY}") from None
 
 
 def _labels_of(reader: _Reader) -> tuple[str, ...]:

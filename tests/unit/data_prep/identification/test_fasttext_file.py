@@ -72,7 +72,7 @@ def test_unfit_files_are_refused(model, content, says):
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"none\.bin: No such file or directory\. Name a model file"):
         read_labels(tmp_path / "none.bin")
-    with pytest.raises(DataError, match="Is a directory"):
+    with pytest.raises(DataError, match="it is a folder"):
         read_labels(tmp_path)
 
 
