@@ -25,7 +25,7 @@ from megabert.ops.proof.inputs import near_positions
 
 HEADS, WIDTH, SEQUENCES = 12, 64, 32
 INSTRUCTIONS_PER_BYTE = 132 * 4 * 32 * 1.755e9 / 3.35e12
-"""Of an H100 SXM: four schedulers on each of 132 multiprocessors at 1,755 MHz, and 3.35 TB/s."""
+"""Rates of an H100 SXM: four schedulers on each of 132 multiprocessors at 1,755 MHz, and 3.35 TB/s."""
 BUDGET = Path(__file__).parents[1] / "kernel_budget.json"
 SUMS_OF_DISTANCES = 2 * 2 * 12.9
 """Instructions an element of both launches of ``sum_distances``: 12.9 in a turn of its loop on sm_90, and at 512 tokens
