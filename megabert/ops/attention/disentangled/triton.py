@@ -52,7 +52,7 @@ class _Launch:
     position_E: Tensor
     dropout: AttentionDropout | None
     divisor: float
-    """Of the scores: sqrt(H * kinds)."""
+    """Divisor of the scores: sqrt(H * kinds)."""
     positions: int
     """P."""
     tiles: DisentangledTiles
