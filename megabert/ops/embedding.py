@@ -1,8 +1,8 @@
 """``embedding``: rows of a table, with a gradient whose sums have a fixed order.
 
-From 2.11 on, torch adds up the gradient of a table of which few rows occur with atomic additions on a GPU
-(pytorch/pytorch#172454), so it differs from run to run: segments, of which there are two, show it first, and so does
-every small vocabulary. Two runs of ours on an H100 parted that way after three steps at length 512.
+A torch of 2026 (pytorch/pytorch#172454) adds up the gradient of a table of which few rows occur with atomic additions
+on a GPU, so it may differ from run to run: of segments, of which there are two, and of every small vocabulary. It is
+the likely cause of two runs of ours on an H100 that parted after 23 equal steps; no card has confirmed it yet.
 
 - The gradient of a table of a few rows is a matrix product with one-hot tokens. Products repeat, and one that is given
   a float32 sum (``dense.sum_products_in``) adds to it.
