@@ -20,7 +20,7 @@ from megabert.tokenization import Pieces
 MAX_SOURCES = 65_536
 """Sources that a build can tell apart: their numbers are stored in 16 bits."""
 MAX_LENGTH = 65_535
-LEAST_PIECES: dict[Pieces, int] = {"wordpiece": 64, "byte_bpe": 261}
+LEAST_PIECES: dict[Pieces, int] = {"wordpiece": 64, "byte_bpe": 261, "unigram": 64}
 """Pieces of a vocabulary at least, beside the spare ones; byte-level BPE has 256 bytes and 5 special pieces."""
 MAX_DOCUMENT = 2**25
 """More tokens than a document can have: a larger one than 32 MiB is left out."""
@@ -208,7 +208,7 @@ class BuildConfig:
     """Format ids: ids of padding, of unknown symbols, of [CLS], [SEP] and [MASK], in this order; by default the lines
     of symbols that spell them as BERT or RoBERTa do. Without symbols, vocab_size says how many ids there are."""
     pieces: Pieces = "wordpiece"
-    """Kind of vocabulary to train: wordpiece (BERT, ALBERT, ELECTRA) or byte_bpe (RoBERTa, DeBERTa)."""
+    """Kind of vocabulary to train: wordpiece (BERT, ELECTRA), byte_bpe (RoBERTa, DeBERTa) or unigram (DeBERTa 3)."""
     vocab_size: int = Field(30_522, ge=6, le=2_000_000)
     """Pieces of the vocabulary to train, special and spare ones counted, 64 at least. Format ids: number of ids."""
     spare_pieces: int = Field(0, ge=0, le=2_000_000)

@@ -5,7 +5,7 @@ or, for an existing tokenizer, skipped.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,7 +19,9 @@ from megabert.tokenization import (
     Tokenizer,
     byte_bpe_spans,
     train_byte_bpe_on,
+    train_unigram_on,
     train_wordpiece_on,
+    unigram_spans,
     wordpiece_spans,
 )
 
@@ -29,7 +31,7 @@ class VocabularyOptions:
     """How to train a vocabulary and on which documents to measure it."""
 
     pieces: Pieces = "wordpiece"
-    """WordPiece ("wordpiece") or byte-level BPE ("byte_bpe")."""
+    """WordPiece ("wordpiece"), byte-level BPE ("byte_bpe") or SentencePiece's Unigram ("unigram")."""
     vocab_size: int = DEFAULT_VOCAB_SIZE
     """Number of pieces at most, special and spare ones counted."""
     spare_pieces: int = 0
@@ -43,9 +45,9 @@ class VocabularyOptions:
 
     def __post_init__(self) -> None:
         """Refuse impossible shares and combinations."""
-        if self.pieces == "byte_bpe" and self.uncased:
+        if self.pieces != "wordpiece" and self.uncased:
             raise ConfigError(
-                "uncased: a byte_bpe vocabulary keeps case and accents. Train wordpiece, or leave it out."
+                f"uncased: a {self.pieces} vocabulary keeps case and accents. Train wordpiece, or leave it out."
             )
         if not 0 < self.held_out_share < 1:
             raise ConfigError(
@@ -74,9 +76,21 @@ def train_vocabulary(
     return train_on_spans(spans.items(), held_out, options)
 
 
+SPANS_OF: dict[Pieces, Callable[[str], Iterator[str]]] = {
+    "wordpiece": wordpiece_spans,
+    "byte_bpe": byte_bpe_spans,
+    "unigram": unigram_spans,
+}
+TRAIN_ON: dict[Pieces, Callable[..., Tokenizer]] = {
+    "wordpiece": train_wordpiece_on,
+    "byte_bpe": train_byte_bpe_on,
+    "unigram": train_unigram_on,
+}
+
+
 def spans_of(text: str, options: VocabularyOptions) -> Iterator[str]:
     """Yield the parts of a text that are counted for a training."""
-    return byte_bpe_spans(text) if options.pieces == "byte_bpe" else wordpiece_spans(text)
+    return SPANS_OF[options.pieces](text)
 
 
 def train_on_spans(
@@ -93,12 +107,10 @@ def train_on_spans(
         options: Size, spare pieces and case.
         notify: Is told what begins.
     """
-    size, spare = options.vocab_size, options.spare_pieces
-    if options.pieces == "byte_bpe":
-        tokenizer = train_byte_bpe_on(spans, vocab_size=size, spare_pieces=spare, notify=notify)
-    else:
-        cased = not options.uncased
-        tokenizer = train_wordpiece_on(spans, vocab_size=size, spare_pieces=spare, cased=cased, notify=notify)
+    case = {"cased": not options.uncased} if options.pieces == "wordpiece" else {}
+    tokenizer = TRAIN_ON[options.pieces](
+        spans, vocab_size=options.vocab_size, spare_pieces=options.spare_pieces, notify=notify, **case
+    )
     release_memory()  # the trainer's memory
     return tokenizer, measure(tokenizer, held_out)
 

@@ -29,7 +29,7 @@ class ShardsConfig:
     """Passes over the training documents, each with other pairs and masks."""
     min_tokens: Annotated[tuple[Annotated[int, Field(ge=0, le=2**25)], ...], Field(min_length=1)] | None = None
     """Tokens that a document needs to give instances, one number for each length of the phases, the shortest first."""
-    pieces: Literal["wordpiece", "byte_bpe"] | None = None
+    pieces: Literal["wordpiece", "byte_bpe", "unigram"] | None = None
     """Kind of vocabulary that the build trains."""
     vocab_size: Annotated[int, Field(ge=64, le=2_000_000)] | None = None
     """Pieces of the vocabulary that the build trains."""

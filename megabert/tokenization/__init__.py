@@ -19,3 +19,4 @@ from megabert.tokenization.training import (
     without_endless_words,
     wordpiece_spans,
 )
+from megabert.tokenization.unigram_training import train_unigram, train_unigram_on, unigram_spans

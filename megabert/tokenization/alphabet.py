@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 
 from megabert.errors import DataError
@@ -44,6 +44,21 @@ def choose_alphabet(
         if len(word) > 1:
             # The first character as well: a new text may have it inside a word, which would otherwise be unknown.
             inside.update(word)
+    kept = choose_characters(counts, capacity, inside=inside, spare_pieces=spare_pieces)
+    return sorted(kept), [CONTINUATION + character for character in sorted(inside.intersection(kept))]
+
+
+def choose_characters(
+    counts: Mapping[str, int], capacity: int, *, inside: Collection[str] = (), spare_pieces: int = 0
+) -> list[str]:
+    """Choose the characters that a vocabulary has as pieces, as `choose_alphabet` does, and raise what it raises.
+
+    Args:
+        counts: How often each character occurs.
+        capacity: As for `choose_alphabet`.
+        inside: Characters that take two pieces.
+        spare_pieces: As for `choose_alphabet`.
+    """
     # Equally frequent characters are ranked by code point, so that the same text gives the same alphabet.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     covered = [0, *accumulate(counts[character] for character in ranked)]  # by the first 0, 1, 2, ... of them
@@ -51,7 +66,7 @@ def choose_alphabet(
         kept = ranked[: bisect_left(covered, coverage * covered[-1])]
         size = len(kept) + sum(character in inside for character in kept)
         if size <= capacity * share:
-            return sorted(kept), [CONTINUATION + character for character in sorted(inside.intersection(kept))]
+            return kept
     spared = f" beside {spare_pieces:,} spare pieces" if spare_pieces else ""
     raise DataError(
         f"vocabulary: {len(kept):,} different characters make up {MIN_COVERAGE:.2%} of the text and need {size:,} "

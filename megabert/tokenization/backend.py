@@ -25,8 +25,8 @@ _SPACE, _CHARACTERS_PER_SPLIT = re.compile(r"\s"), 1 << 18
 # Marks that BERT makes words of their own whatever is around them; long spans are cut at them before they are counted.
 _MARKS = "!-/:-@\\[-`{-~\u00ab\u00bb\u2010-\u2027\u2030-\u2043\u3001-\u3003\u3008-\u3011"
 _AT_MARKS = re.compile(f"[{_MARKS}]|[^{_MARKS}]+")
-Pieces = Literal["wordpiece", "byte_bpe"]
-"""Kinds that can be trained; ``unigram`` is only read."""
+Pieces = Literal["wordpiece", "byte_bpe", "unigram"]
+"""Kinds that can be trained."""
 
 
 @contextmanager
@@ -240,6 +240,26 @@ def build_backend(
     backend.normalizer = build_normalizer(options)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    return _with_template(backend, vocabulary, names)
+
+
+def build_unigram(
+    scores: Sequence[tuple[str, float]], spare: Sequence[str] = (), names: SpecialNames = WORDPIECE.names
+) -> tokenizers.Tokenizer:
+    """Assemble a Unigram tokenizer as SentencePiece has it (Kudo 2018); text is composed (NFC) first.
+
+    Args:
+        scores: Each learned piece with the logarithm of its probability.
+        spare: Spare pieces; they follow the special ones.
+        names: Spelling of the special pieces; BERT's by default, as in DeBERTa 2 and 3.
+    """
+    scored = [*((piece, 0.0) for piece in (*names, *spare)), *scores]
+    vocabulary = {piece: index for index, (piece, _) in enumerate(scored)}
+    backend = tokenizers.Tokenizer(models.Unigram(scored, vocabulary[names.unk]))
+    white_space = normalizers.Replace(tokenizers.Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence([normalizers.NFC(), white_space, normalizers.Strip()])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
     return _with_template(backend, vocabulary, names)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import tokenizers
@@ -96,13 +96,23 @@ def with_ordinary_added(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> to
     return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
-def without_spelling(backend: tokenizers.Tokenizer, names: SpecialNames) -> tokenizers.Tokenizer:
-    """Return a copy of a word-level tokenizer in which no text can spell a special piece, except the unknown one.
+def without_spelling(backend: tokenizers.Tokenizer, names: Collection[str]) -> tokenizers.Tokenizer:
+    """Return a copy of a word-level or Unigram tokenizer in which no text can spell these pieces.
 
-    Its table holds the special pieces like all others, and would find a word such as ``[MASK]``.
+    Its table holds the special pieces like all others, and would find a word such as ``[MASK]``. A word-level table
+    keeps the unknown piece, which it knows by name.
     """
     state = json.loads(backend.to_str())
-    hidden = {name: f" {name}" for name in names if name != names.unk}  # with a space, which no word has
-    state["model"]["vocab"] = {hidden.get(piece, piece): index for piece, index in state["model"]["vocab"].items()}
-    state["added_tokens"], state["post_processor"] = [], None
+    vocabulary, unknown = state["model"]["vocab"], state["model"].get("unk_token")
+    is_table = isinstance(vocabulary, dict)  # else Unigram's list of pieces and scores
+    known = vocabulary.keys() if is_table else {piece for piece, _ in vocabulary}
+    hidden = {name: f" {name}" for name in names if name in known and name != unknown}  # no word has a space
+    state["model"]["vocab"] = (
+        {hidden.get(piece, piece): index for piece, index in vocabulary.items()}
+        if is_table
+        else [(hidden.get(piece, piece), score) for piece, score in vocabulary]
+    )
+    # An added piece that the table lacks, as DeBERTa's mask, cannot be found there, and others are numbered after it.
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in hidden]
+    state["post_processor"] = None
     return tokenizers.Tokenizer.from_str(json.dumps(state))

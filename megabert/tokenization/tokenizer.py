@@ -17,6 +17,7 @@ from megabert.errors import ConfigError, DataError
 from megabert.tokenization.backend import (
     BYTE_BPE,
     CONTINUATION,
+    UNIGRAM,
     WORD_LEVEL,
     WORDPIECE,
     has_plain_byte_bpe,
@@ -87,8 +88,9 @@ class Tokenizer:
         self._spare_ids = find_spare_ids(self._backend)
         self._reads_spare = reads_spare and bool(self._spare_ids)
         self._encoder = with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
-        if self.kind is WORD_LEVEL:
-            self._encoder = without_spelling(self._backend, self.names)
+        if self.kind in (WORD_LEVEL, UNIGRAM):
+            spare = () if self._reads_spare else map(self._backend.id_to_token, self._spare_ids)
+            self._encoder = without_spelling(self._encoder, {*self.names, *spare})
         self._encoder.encode_special_tokens = True
         if self.kind.decoder is not None:
             self._backend.decoder = self.kind.decoder

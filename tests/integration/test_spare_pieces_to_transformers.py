@@ -14,7 +14,7 @@ from megabert.export.run_folder import export_run
 NAMES = [f"[unused{number}]" for number in range(8)]
 
 
-@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe"])
+@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe", "unigram"])
 def test_spare_pieces_reach_a_fine_tuned_model(pieces, tmp_path):
     import transformers
 

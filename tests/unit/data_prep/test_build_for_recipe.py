@@ -22,8 +22,8 @@ EXPECTED = {
     "bert_large": BERT,
     "cramming": {**SINGLE_SEGMENTS, "uncased": True, "vocab_size": 32768, "lengths": (128,)},
     "deberta_base": {**BYTES, "vocab_size": 50265, "lengths": (512,)},
-    "deberta_v3_base": {**SINGLE_SEGMENTS, "vocab_size": 128000, "lengths": (512,)},
-    "deberta_v3_small": {**SINGLE_SEGMENTS, "vocab_size": 128000, "lengths": (512,)},
+    "deberta_v3_base": {**SINGLE_SEGMENTS, "pieces": "unigram", "vocab_size": 128000, "lengths": (512,)},
+    "deberta_v3_small": {**SINGLE_SEGMENTS, "pieces": "unigram", "vocab_size": 128000, "lengths": (512,)},
     "debug": {"lengths": (128, 512)},
     "demo": {
         "dupe_factor": 10,

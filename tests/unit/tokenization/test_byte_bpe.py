@@ -214,6 +214,8 @@ def test_unigram_ids_are_those_of_transformers(unigram_folder, tmp_path):
     assert load_tokenizer(tmp_path).sha256 == tokenizer.sha256
     assert theirs(transformers.AutoTokenizer.from_pretrained(tmp_path), texts) == expected
     assert not tokenizer.is_subword[tokenizer.encode("the whale")[0]]
+    spelt = {tokenizer.pieces[index] for index in tokenizer.encode("a [MASK] [SEP]")}
+    assert not spelt & {"[MASK]", "[SEP]"}
 
 
 @pytest.mark.parametrize("name", ["spiece.model", "spm.model"])

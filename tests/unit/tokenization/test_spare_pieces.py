@@ -12,12 +12,20 @@ from megabert.tokenization import (
     load_tokenizer,
     save_huggingface,
     train_byte_bpe_on,
+    train_unigram_on,
     train_wordpiece_on,
+    unigram_spans,
     wordpiece_spans,
 )
 from megabert.tokenization.alphabet import choose_alphabet
 
 WORDS = [chr(97 + i % 26) * (i % 7 + 1) + chr(97 + i * 7 % 26) + chr(97 + i * 5 % 26) for i in range(4000)]
+TRAINERS = {
+    "wordpiece": (wordpiece_spans, train_wordpiece_on),
+    "byte_bpe": (byte_bpe_spans, train_byte_bpe_on),
+    "unigram": (unigram_spans, train_unigram_on),
+}
+SIZES = {"wordpiece": 350, "byte_bpe": 350, "unigram": 150}
 # SHA-256 of all files of a vocabulary of 700 pieces without spare ones, from before there were any.
 WITHOUT_SPARE = {
     "wordpiece": "7146070ab79507ff3eb01886d503d22cec80a185e4b6d06304fad0b1038e1586",
@@ -28,23 +36,21 @@ SPELT = ["[unused3]", "aaab [unused3] bbc", "ab[unused7]", "[unused8] [UNUSED3] 
 
 def train(pieces, vocab_size, spare_pieces=0):
     text = " ".join(WORDS)
-    if pieces == "byte_bpe":
-        spans = Counter(byte_bpe_spans(text))
-        return train_byte_bpe_on(spans.items(), vocab_size=vocab_size, spare_pieces=spare_pieces)
-    spans = Counter(wordpiece_spans(text))
-    return train_wordpiece_on(spans.items(), vocab_size=vocab_size, spare_pieces=spare_pieces)
+    spans_of, train_on = TRAINERS[pieces]
+    return train_on(Counter(spans_of(text)).items(), vocab_size=vocab_size, spare_pieces=spare_pieces)
 
 
-@pytest.fixture(scope="module", params=["wordpiece", "byte_bpe"])
+@pytest.fixture(scope="module", params=["wordpiece", "byte_bpe", "unigram"])
 def pieces(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
 def spare(pieces):
-    return train(pieces, 358, spare_pieces=8)
+    return train(pieces, SIZES[pieces] + 8, spare_pieces=8)
 
 
+@pytest.mark.parametrize("pieces", WITHOUT_SPARE)
 def test_files_without_spare_pieces_are_as_ever(pieces, tmp_path):
     save_huggingface(train(pieces, 700), tmp_path)
     digest = hashlib.sha256()
@@ -54,8 +60,8 @@ def test_files_without_spare_pieces_are_as_ever(pieces, tmp_path):
 
 
 def test_spare_pieces_follow_the_special_ones_and_count_as_pieces(pieces, spare):
-    smaller = train(pieces, 350)
-    assert smaller.vocab_size == 350
+    smaller = train(pieces, SIZES[pieces])
+    assert smaller.vocab_size == SIZES[pieces]
     names = [f"[unused{number}]" for number in range(8)]
     assert spare.pieces == [*smaller.pieces[:5], *names, *smaller.pieces[5:]]
     assert spare.special_ids == smaller.special_ids

@@ -48,7 +48,7 @@ def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
     }
 
 
-@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe"])
+@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe", "unigram"])
 def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
     make_config, texts, tmp_path, monkeypatch, pieces
 ):
