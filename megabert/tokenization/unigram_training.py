@@ -9,6 +9,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from megabert.errors import ConfigError, DataError
 from megabert.tokenization.alphabet import choose_characters
@@ -24,7 +25,7 @@ from megabert.tokenization.training import (
     without_endless_words,
 )
 
-_SETTINGS = {
+_SETTINGS: dict[str, Any] = {
     "model_type": "unigram",
     "input_format": "tsv",
     "hard_vocab_limit": False,
