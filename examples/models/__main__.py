@@ -2,6 +2,9 @@
 
     python -m examples.models english --work WORK [--minutes 45]
     python -m examples.models english --work WORK --steps export scores card
+    python -m examples.models english --work WORK -- --fork RUN@STEP
+
+Arguments behind -- are given to `megabert pretrain`.
 
 Steps that are done are left alone, and a pre-training that was stopped or killed continues bit for bit, so the same
 command may be given until the model is there. Texts, shards and checkpoints stay in WORK; the model and the log of the
@@ -35,9 +38,9 @@ def build(language: str, folders: Folders, recipe: str) -> None:
     call("data_prep", "build", *words, "--output", folders.data)
 
 
-def pretrain(folders: Folders, recipe: str, minutes: float | None) -> None:
+def pretrain(folders: Folders, recipe: str, minutes: float | None, flags: Sequence[str]) -> None:
     """Begin or continue the pre-training; a stretch that does not reach the end ends the program with its exit code."""
-    words = ("--recipe", recipe, "--data.path", folders.data)
+    words = ("--recipe", recipe, "--data.path", folders.data, *flags)
     code = run_stretch(words, folders.run, folders.log, minutes=minutes)
     folders.model.mkdir(parents=True, exist_ok=True)
     shutil.copy(folders.log, folders.model)
@@ -54,7 +57,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--minutes", type=float, metavar="N", help="stop the pre-training after so many")
     parser.add_argument("--recipe", metavar="NAME", help="name or file (default: LANGUAGE_small)")
-    options = parser.parse_args(words)
+    given = [*(sys.argv[1:] if words is None else words), "--"]
+    cut = given.index("--")
+    options, flags = parser.parse_args(given[:cut]), given[cut + 1 : -1]
     language = options.language
     recipe = options.recipe or f"{language}_small"
     folders = folders_of(language, options.work.resolve(), options.models.resolve())
@@ -62,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> None:
     actions = {
         "texts": lambda: fetch(language, folders.texts, packages=folders.packages),
         "build": lambda: build(language, folders, recipe),
-        "pretrain": lambda: pretrain(folders, recipe, options.minutes),
+        "pretrain": lambda: pretrain(folders, recipe, options.minutes, flags),
         "export": lambda: export(language, folders),
         "scores": lambda: score(language, folders),
         "card": lambda: write_card(language, folders),

@@ -9,6 +9,7 @@ import yaml
 from examples.models.export import CODES, LICENSES, parameters, read_config, sources_table
 from examples.models.scores import scores_dir
 from examples.models.tools import Folders
+from megabert.config.loading import split_fork
 
 PUBLISHED = """\
 | model | parameters | trained on | GLUE, test sets | SST-2 | MNLI-m |
@@ -39,7 +40,7 @@ LIMITS = {
 
 def write_card(language: str, folders: Folders) -> None:
     """Write README.md, the curve and the log of the training beside the weights, and a draft of the guesses."""
-    write_curve(folders.run / "metrics.jsonl", folders.model / "curve.jsonl")
+    write_curve(folders.run, folders.model / "curve.jsonl")
     scores = scores_dir(folders)
     draft = draft_guesses(_read(scores / "guesses.json"))
     (scores / "guesses.md").write_text(draft)
@@ -170,16 +171,25 @@ def draft_guesses(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def write_curve(metrics: Path, path: Path) -> None:
+def write_curve(run: Path, path: Path) -> None:
     """Write the loss in training and on held-out text at each validation. After a kill, the later record counts."""
     wanted = ("step", "phase", "train/mlm_loss", "train/lr", "eval/mlm_loss", "eval/mlm_accuracy")
     rows: dict[int, dict[str, Any]] = {}
-    for line in metrics.read_text().splitlines():
-        row = json.loads(line)
-        if "step" in row:
-            rows.setdefault(row["step"], {}).update({name: row[name] for name in wanted if name in row})
+    for row in records(run):
+        rows.setdefault(row["step"], {}).update({name: row[name] for name in wanted if name in row})
     kept = [_compact(rows[step]) for step in sorted(rows) if "eval/mlm_loss" in rows[step]]
     path.write_text("".join(f"{row}\n" for row in kept))
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """Return what a run has logged of its steps, and before that the run of which it is a fork."""
+    fork = yaml.safe_load((run / "config.yaml").read_text()).get("fork")
+    before = []
+    if fork:
+        origin, step = split_fork(fork)
+        before = [row for row in records(origin) if row["step"] <= step]
+    own = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [*before, *(row for row in own if "step" in row)]
 
 
 def table(rows: dict[str, Any]) -> str:
