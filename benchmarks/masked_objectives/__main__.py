@@ -128,7 +128,7 @@ def draw(results: list[Result], path: Path) -> None:
         if runs:
             curves.append(Curve(objective, runs[0]["steps"], [run["loss"] for run in runs]))
     panels = {(f"length {LENGTH}, {BATCH} instances per step", "step"): curves}
-    draw_panels(panels, path, y_label="held-out masked-LM loss, nats", name="masked_objectives")
+    draw_panels(panels, path, y_label="held-out masked-LM loss, nats", name="masked_objectives", bottom=3)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def test_schedules_are_those_by_hand(unbroken, shards):
     sizes += [17] * sum(row["phase"] == 2 for row in rows) + [24] * 20
     assert [row["train/global_batch_size"] for row in rows] == sizes
     assert [row["progress/samples"] for row in rows] == [sum(sizes[: k + 1]) for k in range(len(sizes))]
-    for phase, share in ((1, 0.3), (2, 0.2), (3, 0.15)):
+    for phase, share in ((1, 0.3), (2, 0.2), (3, 0.3)):
         own = [row["train/masked_share"] for row in rows if row["phase"] == phase]
         assert sum(own) / len(own) == pytest.approx(share, abs=0.01)
     assert [row["train/lr"] for row in rows][-1] == 1e-4
