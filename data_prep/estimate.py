@@ -17,6 +17,7 @@ from data_prep.config import BuildConfig
 from data_prep.documents.token_files import TokenFiles
 from data_prep.extract.inputs import chunk_size
 from data_prep.extract.opening import InputFile
+from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step2_vocabulary import counting_units
 from data_prep.steps.step4_chunks import MAX_FILES, plan_levels
@@ -38,6 +39,8 @@ RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "
 same), for ``instances`` each pass of a length."""
 KEYS_RATE = 60.0
 """Megabytes of text that a core makes keys for near duplicates of in a second, sorted."""
+IDENTIFY_S = {PY3LANGID: 1.2e-3, FASTTEXT: 0.5e-3}
+"""Time in which a core identifies the language of a document, by package."""
 KEY_BYTES = 16
 """Bytes of a key of a document, with the document; each is written by chunks, and merged."""
 DYNAMIC_SIZE = 0.77
@@ -156,10 +159,12 @@ def estimate(
         busy = times * text_bytes / 1e6 / speeds[step] / min(ranks, units)
         return Stage(title, units, opened, files, round(size * text_bytes), max(busy, units * RANK0_S_PER_UNIT))
 
+    identified_s = documents * IDENTIFY_S.get(package_of(config) or "", 0.0) / min(ranks, chunks)
+    extracted = stage("extract", "extract", chunks, chunks, texts, EXTRACTED)
     stages = [
         _hash_stage(files, ranks),
         *_near_duplicates_stage(config, text_bytes, chunks, documents, ranks, speeds["extract"]),
-        stage("extract", "extract", chunks, chunks, texts, EXTRACTED),
+        extracted._replace(seconds=extracted.seconds + identified_s),
         _vocabulary_stage(config, texts, text_bytes),
         stage("tokens", "tokens", texts, texts, texts, TOKENIZED),
     ]

@@ -57,6 +57,14 @@ def test_keys_of_near_duplicates_count_in_the_disk_and_the_time():
     assert near.seconds - plain.seconds == pytest.approx(10**12 / 1e6 * (1 / 47 + 1 / 60) / 100, rel=1e-6)
 
 
+def test_identification_of_languages_counts_in_the_time():
+    stated, identified = (estimate(changed, 10**12, 100) for changed in (config(), config(language="auto")))
+    documents = 10**12 / stated.sample.bytes_per_document
+    assert identified.seconds - stated.seconds == pytest.approx(1.2e-3 * documents / 100, rel=1e-6)
+    quicker = estimate(config(language="auto", language_model="lid.176.bin"), 10**12, 100)
+    assert stated.seconds < quicker.seconds < identified.seconds
+
+
 def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch):
     plan = estimate(config(), 10**9, 2)
     assert "at the peak" in require_space(plan, tmp_path / "new" / "out")
