@@ -4,7 +4,7 @@
     python -m benchmarks.optimizers --data WORK/english/data [--widths 128 256] [--seeds 1 2 3]
 
 ModernBERTs of four layers on the English texts of examples/models (34 million tokens, 8,192 pieces), batches of 32
-instances of 128 tokens, one thread, bfloat16. Each optimizer has its own rule of clipping: the global norm at 1 (LAMB,
+instances of 128 tokens, one thread. Each optimizer has its own rule of clipping: the global norm at 1 (LAMB,
 AdamW), none (StableAdamW, Muon). Rates are searched alike: a first one, then half and twice the best one of seed 1
 until both are worse. All seeds run at the best rate, for 1,000 steps, and an optimizer whose steps take longer also for
 as many as fit in the time of the fastest one's, with a schedule of that length. Held out is the masked-LM loss.

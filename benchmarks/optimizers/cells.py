@@ -75,7 +75,7 @@ def recipe_of(cell: Cell) -> dict[str, Any]:
                 "decay_ratio": 0.3,
             }
         ],
-        "precision": "bf16",
+        "precision": "auto",
         "micro_batch_tokens": BATCH * LENGTH,
         "checkpoint": {"every_steps": cell.steps},
         "validation": {"every_steps": SCORED_EVERY, "max_instances": SCORED_INSTANCES},
