@@ -75,7 +75,6 @@ def recipe_of(cell: Cell) -> dict[str, Any]:
                 "decay_ratio": 0.3,
             }
         ],
-        "precision": "auto",
         "micro_batch_tokens": BATCH * LENGTH,
         "checkpoint": {"every_steps": cell.steps},
         "validation": {"every_steps": SCORED_EVERY, "max_instances": SCORED_INSTANCES},

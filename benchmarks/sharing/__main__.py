@@ -89,7 +89,6 @@ def recipe_of(cell: Cell) -> dict[str, Any]:
         "micro_batch_tokens": BATCH * LENGTH,
         "checkpoint": {"every_steps": SCORED_EVERY},
         "validation": {"every_steps": SCORED_EVERY, "max_instances": SCORED_INSTANCES},
-        "precision": "auto",
         "logging": {"every_steps": SCORED_EVERY // 5},
     }
 
