@@ -255,7 +255,9 @@ class BuildConfig:
     """Size of the chunks that input files are read in, as stored; small inputs are cut finer."""
 
     @model_validator(mode="after")
-    def _spare_pieces_leave_room(self) -> "BuildConfig":
+    def _vocabulary_is_possible(self) -> "BuildConfig":
+        if self.uncased and self.pieces != "wordpiece":
+            raise ValueError(f"uncased: a {self.pieces} vocabulary keeps case and accents; train wordpiece instead")
         left, least = self.vocab_size - self.spare_pieces, LEAST_PIECES[self.pieces]
         if self.spare_pieces and left < least:
             raise ValueError(

@@ -43,8 +43,8 @@ STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
 """File that is there while the last run's corpus was refused."""
 PACKAGES = ("megabert", "sentencex", "tokenizers", "numpy", "pyarrow")
-"""Packages that every build records; one that identifies languages records the package for that as well."""
-DECISIVE = ("megabert", "sentencex", "tokenizers", PY3LANGID, FASTTEXT)
+"""Packages that every build records; one that identifies languages, or trains a Unigram vocabulary, records its own."""
+DECISIVE = ("megabert", "sentencex", "sentencepiece", "tokenizers", PY3LANGID, FASTTEXT)
 """Other versions of these may cut or number text differently."""
 
 
@@ -249,8 +249,9 @@ def installed_version(name: str) -> str:
 
 def installed_versions(config: BuildConfig) -> dict[str, str]:
     """Return the versions of the packages that shape the shards of a build."""
-    identifier = package_of(config)
-    return {name: installed_version(name) for name in sorted([*PACKAGES, *([identifier] if identifier else [])])}
+    trainer = "sentencepiece" if config.pieces == "unigram" and config.tokenizer is None else None
+    more = [name for name in (package_of(config), trainer) if name]
+    return {name: installed_version(name) for name in sorted([*PACKAGES, *more])}
 
 
 def require_versions(folder: Path, recorded: dict[str, str]) -> None:

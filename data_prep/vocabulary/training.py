@@ -37,18 +37,14 @@ class VocabularyOptions:
     spare_pieces: int = 0
     """Number of them that are reserved as ``[unused0]`` and on."""
     uncased: bool = False
-    """Lower-case the text and strip accents; Hangul syllables stay whole."""
+    """Lower-case the text and strip accents; Hangul syllables stay whole. Of WordPiece alone."""
     held_out_share: float = 0.05
     """Share of the documents that is not trained on but measured, chosen by a hash of their id."""
     seed: int = 0
     """Another seed holds out other documents."""
 
     def __post_init__(self) -> None:
-        """Refuse impossible shares and combinations."""
-        if self.pieces != "wordpiece" and self.uncased:
-            raise ConfigError(
-                f"uncased: a {self.pieces} vocabulary keeps case and accents. Train wordpiece, or leave it out."
-            )
+        """Refuse impossible shares."""
         if not 0 < self.held_out_share < 1:
             raise ConfigError(
                 f"vocabulary.held_out_share={self.held_out_share} must be between 0 and 1; the default is 0.05."

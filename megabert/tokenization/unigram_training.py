@@ -35,6 +35,7 @@ _SETTINGS: dict[str, Any] = {
     "max_sentence_length": 4 * MAX_TRAINED_WORD + 64,  # bytes, the count among them
     "num_threads": 1,
     "unk_id": 0,
+    "unk_piece": " ",  # no word has a space; by default a text that says <unk> would lose it
     "bos_id": -1,
     "eos_id": -1,
     "pad_id": -1,
@@ -95,12 +96,12 @@ def train_unigram_on(
         least = len(special) + len(spare)
         raise ConfigError(f"vocab_size={vocab_size} must be above {least}, the number of special and spare pieces.")
     words = (spans if isinstance(spans, CountedWords) else CountedWords.of(dict(spans))).sorted()
-    if not len(words):
-        raise DataError("vocabulary: the text has no words. Give documents that hold text.")
     counts: Counter[str] = Counter()
     for word, occurrences in words:
         for character in SPACE_MARK + word:
             counts[character] += occurrences
+    if not counts.keys() - {SPACE_MARK, _RESERVED}:
+        raise DataError("vocabulary: the text has no words. Give documents that hold text.")
     kept = choose_characters(counts, capacity, spare_pieces=spare_pieces)
     notify(f"{len(words):,} words are read by the trainer, then pieces are learned")
     apart = [character for character in kept if character == _RESERVED]

@@ -29,6 +29,14 @@ def test_empty_corpus_is_refused(tmp_path, capsys, content):
     assert_nothing_to_read(tmp_path)
 
 
+@pytest.mark.parametrize("pieces", ["byte_bpe", "unigram"])
+def test_vocabulary_that_cannot_be_uncased_is_refused_before_the_text_is_read(tmp_path, capsys, pieces):
+    flags = ("--input", str(tmp_path / "missing.txt"), "--pieces", pieces, "--uncased", "true")
+    code, message = run_build(tmp_path, capsys, *flags)
+    assert code == 2
+    assert f"uncased: a {pieces} vocabulary keeps case and accents; train wordpiece instead" in message
+
+
 def test_documents_of_one_sentence_are_refused_with_the_remedy(tmp_path, capsys):
     write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 7 + [f"Only sentence number {i}." for i in range(3)])
     code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))

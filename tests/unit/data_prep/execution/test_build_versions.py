@@ -25,3 +25,9 @@ def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, 
     monkeypatch.setattr(build_state, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
     with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):
         build(make_config(), own_copy, Executor())
+
+
+def test_sentencepiece_counts_where_it_trains_the_vocabulary(make_config):
+    given = make_config(pieces="unigram"), make_config(pieces="unigram", tokenizer="tokenizer"), make_config()
+    assert ["sentencepiece" in build_state.installed_versions(config) for config in given] == [True, False, False]
+    assert "sentencepiece" in build_state.DECISIVE
