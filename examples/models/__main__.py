@@ -4,7 +4,7 @@
     python -m examples.models english --work WORK --steps export scores card
     python -m examples.models english --work WORK -- --fork RUN@STEP
 
-Arguments behind -- are given to `megabert pretrain`.
+Arguments after -- are given to `megabert pretrain`.
 
 Steps that are done are left alone, and a pre-training that was stopped or killed continues bit for bit, so the same
 command may be given until the model is there. Texts, shards and checkpoints stay in WORK; the model and the log of the
