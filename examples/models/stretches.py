@@ -8,9 +8,12 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from megabert.config.loading import split_fork
 
 STOPPED = 75
 """Exit code of a run that saved a checkpoint after a signal."""
@@ -31,7 +34,8 @@ def run_stretch(words: Sequence[object], run_dir: Path, log: Path, *, minutes: f
         The exit code: 0 for a finished run, 75 for one that was stopped and saved, -9 for one that was killed.
     """
     command = [sys.executable, "-m", "megabert", "pretrain", *map(str, words), "--run-dir", str(run_dir)]
-    begun, first = time.monotonic(), last_step(run_dir)
+    forks = [split_fork(str(word))[1] for flag, word in pairwise(words) if flag == "--fork"]
+    begun, first = time.monotonic(), max(last_step(run_dir), *forks, 0)
     started, code = datetime.now(UTC).isoformat(timespec="seconds"), commit()
     child = subprocess.Popen(command)
 

@@ -104,10 +104,10 @@ def training(tmp_path, monkeypatch):
 
 def test_stretches_are_logged_however_they_end(training):
     run, log = training / "run", training / "log.jsonl"
-    assert stretches.run_stretch([], run, log, minutes=0.001) == stretches.STOPPED
+    assert stretches.run_stretch(["--fork", "first@3"], run, log, minutes=0.001) == stretches.STOPPED
     assert stretches.run_stretch([], run, log) == -signal.SIGKILL
     rows = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [(row["from_step"], row["to_step"], row["exit"]) for row in rows] == [(0, 7, 75), (7, 7, -9)]
+    assert [(row["from_step"], row["to_step"], row["exit"]) for row in rows] == [(3, 7, 75), (7, 7, -9)]
     assert all(row["cpu_s"] >= 0 and row["wall_s"] >= 0 and row["commit"] == "abc" for row in rows)
 
 

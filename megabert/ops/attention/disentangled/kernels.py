@@ -12,8 +12,8 @@ from a table of all distances:
     S(i, j) = q_i . k_j + c2p(i, p) + p2c(j, p)
 
 A tile of 64 x 64 scores has 127 distances, and a row of it reads 64 products, which stay in the cache: pairs on one
-diagonal share p, and neighbours on a row or column read neighbours. The products have the scale of the scores already, so that a
-large one does not overflow float16.
+diagonal share p, and neighbours on a row or column read neighbours. The products have the scale of the scores already,
+so that a large one does not overflow float16.
 """
 
 # T packed tokens, B sequences, N heads, H head width, D = N * H, P positions, rounded up to a multiple of 16,
