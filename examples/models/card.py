@@ -18,12 +18,13 @@ PUBLISHED = """\
 | BERT-Mini | 11.3 million | the same | 65.8 | 85.9 | 74.8 |
 
 Turc et al. 2019 ([arXiv:1908.08962](https://arxiv.org/abs/1908.08962)), figures of the authors' README. This model has
-not been fine-tuned on GLUE, whose sets were not at hand. It has seen a hundredth of their text: expect less of it."""
+not been fine-tuned on GLUE, whose sets were not at hand. It has seen 14 million pieces of text, and they 3.3 billion
+words: expect less of it."""
 
 LIMITS = {
     "english": [
         "It knows the Wikipedia of 2006 and 2017 in parts, and English novels of the 19th century; nothing since.",
-        "It is small and saw each text a few times: it knows grammar and common phrases better than facts.",
+        "It is small and saw two fifths of its texts, once: it knows grammar and common phrases better than facts.",
         "Texts are lower-cased, and accents are dropped.",
         "Sequences have at most 512 tokens.",
         "It repeats the prejudices of its texts. It must not decide about people.",
@@ -31,7 +32,7 @@ LIMITS = {
     "korean": [
         "It knows bills and speeches of presidents: legal and political language. Everyday Korean is foreign to it.",
         "Speeches before the democratisation of 1987 and the wording of their time are part of the text.",
-        "It is small and saw each text many times.",
+        "It is small and saw two fifths of its texts, once.",
         "Sequences have at most 512 tokens.",
         "It repeats the prejudices of its texts. It must not decide about people.",
     ],
@@ -69,7 +70,7 @@ def write_card(language: str, folders: Folders) -> None:
     summary = f"A ModernBERT of {count:.1f} million parameters, made by megabert on one CPU core."
     title = f"# A small {language.capitalize()} encoder\n\n{summary}"
     blocks = [f"---\n{yaml.safe_dump(header, sort_keys=False)}---", title]
-    blocks += [f"## {name}\n\n{text.strip()}" for name, text in sections if text]
+    blocks += [f"## {name}\n\n" + text.strip("\n") for name, text in sections if text]
     (folders.model / "README.md").write_text("\n\n".join(blocks) + "\n")
     sentences = [_compact(row) for row in _read(scores / "sentences.json")]
     (folders.model / "sentences.jsonl").write_text("".join(f"{row}\n" for row in sentences))
