@@ -51,7 +51,7 @@ def choose_alphabet(
 def choose_characters(
     counts: Mapping[str, int], capacity: int, *, inside: Collection[str] = (), spare_pieces: int = 0
 ) -> list[str]:
-    """Choose the characters that a vocabulary has as pieces, as `choose_alphabet` does, and raise what it raises.
+    """Choose the characters that a vocabulary has as pieces, as `choose_alphabet` does, with the same errors.
 
     Args:
         counts: How often each character occurs.

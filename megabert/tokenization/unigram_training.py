@@ -1,6 +1,6 @@
 """Train a Unigram vocabulary (Kudo 2018) by SentencePiece; the same text always gives the same ids.
 
-SentencePiece cuts the words among its threads and adds up what each has counted, so another number of threads gives
+SentencePiece divides the words among its threads and adds up the counts of each, so another number of threads gives
 other scores and other pieces; and so does another order of the words. Here they are sorted, and one thread reads them.
 `tokenizers` has a trainer too, whose scores differ from run to run.
 """
@@ -42,7 +42,7 @@ _SETTINGS: dict[str, Any] = {
     "minloglevel": 2,
 }
 _RESERVED = "\u2585"
-"""SentencePiece writes it for what it does not know, and skips words that have it."""
+"""SentencePiece writes it for an unknown character, and skips words that have it."""
 
 
 def train_unigram(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE) -> Tokenizer:
