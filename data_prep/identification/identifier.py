@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from data_prep.config import BuildConfig
-from data_prep.identification.fasttext_file import PREFIX, read_labels
+from data_prep.identification.fasttext_file import PREFIX, REMEDY, read_labels
 from data_prep.languages import AUTO, UNDETERMINED, code_of_label, identified_code
 from megabert.errors import ConfigError, DataError
 from megabert.files import sha256_file
@@ -99,7 +99,10 @@ def _of_fasttext(path: Path, sha256: str, _: tuple[int, int] | None) -> Identifi
         raise DataError(f"language_model={path}: cannot be loaded ({error or 'not enough memory'}).") from None
 
     def most_likely(text: str) -> str:
-        labels, _ = model.predict(text.replace("\n", " "))  # it reads one line
+        try:
+            labels, _ = model.predict(text.replace("\n", " "))  # it reads one line
+        except RuntimeError as error:  # nothing but an answer that is no number; `read_labels` does not look at weights
+            raise DataError(f"language_model={path}: its weights are damaged ({error}). {REMEDY}") from None
         return codes[labels[0].removeprefix(PREFIX)] if labels else UNDETERMINED  # it knows no word of the text
 
     return Identifier(codes.values(), most_likely)

@@ -16,7 +16,9 @@ WORDS = {
 """Words by language; the sentence splitter does not know the last one."""
 
 
-def model_bytes(words=None, *, form="{}", kind=3, version=VERSION, rows=None, buckets=0, loss=3, label_count=1):
+def model_bytes(
+    words=None, *, form="{}", kind=3, version=VERSION, rows=None, buckets=0, loss=3, label_count=1, weight=8.0
+):
     """Return a model.
 
     Args:
@@ -28,6 +30,7 @@ def model_bytes(words=None, *, form="{}", kind=3, version=VERSION, rows=None, bu
         rows: Rows that the matrix of words claims, if not as many as there are words.
         loss: 1 for hierarchical softmax, which builds a tree from the counts of labels; 3 for softmax.
         label_count: How often the last label occurred; every other entry occurred once.
+        weight: What a word says for its label.
     """
     words = WORDS if words is None else words
     pairs = sorted((word, number) for number, own in enumerate(words.values()) for word in own)
@@ -41,7 +44,7 @@ def model_bytes(words=None, *, form="{}", kind=3, version=VERSION, rows=None, bu
     for number, (entry, entry_kind) in enumerate(entries, 1):
         frequency = label_count if number == len(entries) else 1
         content += entry.encode() + b"\0" + struct.pack("<qb", frequency, entry_kind)
-    inputs = [[8.0 * (column == number) for column in range(size)] for _, number in pairs]
+    inputs = [[weight * (column == number) for column in range(size)] for _, number in pairs]
     inputs += [[0.0] * size] * buckets
     outputs = [[float(column == number) for column in range(size)] for number in range(size)]
     for matrix, claimed in ((inputs, rows), (outputs, None)):

@@ -123,6 +123,15 @@ def test_model_that_changed_is_refused(model):
         identifier_of(model, "0" * 64)
 
 
+def test_weights_that_are_no_numbers_are_refused_with_the_first_answer(tmp_path):
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes(weight=float("nan")))
+    says = rf"^language_model={path}: its weights are damaged \(.*NaN.*\)\. Name a model file"
+    with pytest.raises(DataError, match=says):
+        identifier_of(str(path)).language_of(["der Wal"])
+
+
 def test_languages_that_cannot_be_identified_are_refused(model):
     require_identifier(config(model=model, rules=("language",), languages=("dyu", "und")))
     with pytest.raises(ConfigError, match=r"keeps fr, which .*lid\.bin cannot identify.*It knows 5 languages"):
