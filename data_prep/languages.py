@@ -50,6 +50,8 @@ _THREE_LETTERS = """
 TWO_OF_THREE = dict(zip(_THREE_LETTERS.split()[::2], _THREE_LETTERS.split()[1::2], strict=True))
 """Codes of two letters for codes of three (ISO 639-3). A variety that models tell apart from others, such as Standard
 Arabic or Iranian Persian, has the code of its language."""
+_IDENTIFIED = {"zh-yue": "yue", "zh-min-nan": "nan", "zh-classical": "lzh", "simple": "en", "nb": "no"}
+"""Codes for which models have another one that does not begin like it. Cantonese is no variant of Mandarin (``zh``)."""
 UNDETERMINED = "und"
 """Code of a text that no language can be told of (ISO 639-3)."""
 AUTO = "auto"
@@ -78,8 +80,8 @@ def code_of_label(label: str) -> str | None:
 
 def identified_code(code: str) -> str:
     """Return the code by which models know a language: ``pt`` for ``pt-br``, ``no`` for ``nb``; most have one code."""
-    if code == "nb":
-        return "no"
+    if code in _IDENTIFIED:
+        return _IDENTIFIED[code]
     first = code.split("-")[0]
     return first if first in ISO_639_1 else code
 

@@ -39,6 +39,11 @@ def test_variants_are_identified_as_their_language():
     assert [identified_code(code) for code in ("pt-br", "nb", "bat-smg", "en")] == ["pt", "no", "bat-smg", "en"]
 
 
+def test_languages_with_the_prefix_of_another_are_identified_as_themselves():
+    codes = ("zh-yue", "zh-min-nan", "zh-classical", "simple", "zh-hant", "zh-tw")
+    assert [identified_code(code) for code in codes] == ["yue", "nan", "lzh", "en", "zh", "zh"]
+
+
 def test_code_of_three_letters_is_refused_if_there_is_one_of_two():
     assert require_identifiable("dyu") == "dyu"
     for code, require in (("deu", require_identifiable), ("auto", require_identifiable), ("auto", require_language)):

@@ -93,6 +93,16 @@ def test_rule_keeps_the_languages_of_a_source():
     assert [[name for name in TEXTS if test([TEXTS[name]])] for test in tests] == [["zh"], ["en", "ja"]]
 
 
+def test_rule_keeps_cantonese_and_drops_mandarin(tmp_path):
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes({"yue": ["\u5514\u4fc2"], "zh": ["\u4e0d\u662f"]}))
+    own = config(model=str(path), rules=("language",), language="zh-yue")
+    require_identifier(own)
+    keeps = keeps_language(own, 0)
+    assert [keeps([text]) for text in ("\u5514\u4fc2", "\u4e0d\u662f")] == [True, False]
+
+
 def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch, tmp_path):
     def missing(name):
         raise PackageNotFoundError(name)
