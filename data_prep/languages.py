@@ -39,7 +39,7 @@ _THREE_LETTERS = """
     fas fa fij fj fil tl fin fi fra fr fry fy ful ff fuv ff gaz om gla gd gle ga glg gl glv gv grn gn gug gn guj gu
     hat ht hau ha hbs sh heb he her hz hin hi hmo ho hrv hr hun hu hye hy ibo ig ido io iii ii iku iu ile ie ina ia
     ind id ipk ik isl is ita it jav jv jpn ja kal kl kan kn kas ks kat ka kau kr kaz kk khk mn khm km kik ki kin rw
-    kir ky kmr ku knc kr kom kv kon kg kor ko kua kj kur ku lao lo lat la lav lv lim li lin ln lit lt ltz lb lub lu
+    kir ky kmr ku knc kr kom kv kon kg kor ko kua kj kur ku lat la lav lv lim li lin ln lit lt ltz lb lub lu
     lug lg lvs lv mah mh mal ml mar mr mkd mk mlg mg mlt mt mon mn mri mi msa ms mya my nau na nav nv nbl nr nde nd
     ndo ng nep ne nld nl nno nn nob no nor no npi ne nya ny oci oc oji oj ori or orm om ory or oss os pan pa pbt ps
     pes fa pli pi plt mg pol pl por pt prs fa pus ps que qu quy qu roh rm ron ro run rn rus ru sag sg san sa sin si
@@ -52,6 +52,19 @@ TWO_OF_THREE = dict(zip(_THREE_LETTERS.split()[::2], _THREE_LETTERS.split()[1::2
 Arabic or Iranian Persian, has the code of its language."""
 _IDENTIFIED = {"zh-yue": "yue", "zh-min-nan": "nan", "zh-classical": "lzh", "simple": "en", "nb": "no"}
 """Codes for which models have another one that does not begin like it. Cantonese is no variant of Mandarin (``zh``)."""
+_NAMES = """
+    afrikaans af albanian sq amharic am arabic ar armenian hy azerbaijani az basque eu belarusian be bengali bn bosnian
+    bs bulgarian bg burmese my cantonese yue catalan ca chinese zh croatian hr czech cs danish da dutch nl english en
+    esperanto eo estonian et farsi fa finnish fi french fr galician gl georgian ka german de greek el gujarati gu hausa
+    ha hebrew he hindi hi hungarian hu icelandic is indonesian id irish ga italian it japanese ja kannada kn kazakh kk
+    khmer km korean ko latin la latvian lv lithuanian lt macedonian mk malay ms malayalam ml maltese mt mandarin
+    zh marathi mr mongolian mn nepali ne norwegian no persian fa polish pl portuguese pt punjabi pa romanian ro russian
+    ru sanskrit sa serbian sr sinhala si slovak sk slovene sl slovenian sl somali so spanish es swahili sw swedish sv
+    tagalog tl tamil ta telugu te thai th tibetan bo turkish tr ukrainian uk urdu ur uzbek uz vietnamese vi welsh cy
+    yiddish yi yoruba yo zulu zu alb sq arm hy baq eu bur my chi zh cze cs dut nl fre fr geo ka ger de gre el ice is mac
+    mk mao mi may ms per fa rum ro slo sk tib bo wel cy"""
+CODE_OF_NAME = dict(zip(_NAMES.split()[::2], _NAMES.split()[1::2], strict=True))
+"""Codes for English names and for the bibliographic codes of ISO 639-2, which are suggested and not accepted."""
 UNDETERMINED = "und"
 """Code of a text that no language can be told of (ISO 639-3)."""
 AUTO = "auto"
@@ -95,12 +108,13 @@ def require_language(code: str, known: frozenset[str] = KNOWN) -> str:
     """Return a code that is known.
 
     Raises:
-        ValueError: Nobody knows it; the message names the code that is likely meant.
+        ValueError: It is not; the message names the code that is likely meant, if there is one.
     """
     if code in known:
         return code
     first = code.lower().replace("_", "-").split("-")[0]
-    likely = (first, TWO_OF_THREE.get(first, ""), first[:2])  # de of de-DE, sv of swe, en of english
+    # de of de-DE, sv of swe and of swedish; the first letters of a name would say Swahili
+    likely = (first, TWO_OF_THREE.get(first, ""), CODE_OF_NAME.get(first, ""))
     near = next((name for name in likely if name in known), None)
     hint = f"; did you mean {near}?" if near else ", such as en, de or zh"
     raise ValueError(f"{code!r} is no language code of two letters (ISO 639-1) or of a Wikipedia{hint}")
