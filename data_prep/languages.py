@@ -27,9 +27,9 @@ _OTHERS = """
     rup ruq sah scn sdc sdh se-fi se-no se-se ses sgs sh-cyrl sh-latn shi shy simple sjd skr sli sma smn sr-ec
     sr-el srn stq sty szl tay tcy tet tg-cyrl tg-latn trv tt-cyrl tyv udm ug-arab vec vep vls vmf vmw vot vro war
     wls wuu xal xmf yue zh-classical zh-cn zh-hans zh-hant zh-hk zh-min-nan zh-mo zh-my zh-sg zh-tw zh-yue"""
-OF_THE_SPLITTER = frozenset(_OTHERS.split())
-"""Codes without two letters of their own that the sentence splitter knows: languages of Wikipedia."""
-KNOWN = ISO_639_1 | OF_THE_SPLITTER
+OF_WIKIPEDIA = frozenset(_OTHERS.split())
+"""Codes of Wikipedia for languages without two letters of their own, and for variants of a language."""
+KNOWN = ISO_639_1 | OF_WIKIPEDIA
 """Codes that a language may be named by."""
 
 _THREE_LETTERS = """
@@ -86,9 +86,18 @@ def code_of_label(label: str) -> str | None:
     if match is None:
         return None
     code = match["code"]
-    if not match["script"] and code in OF_THE_SPLITTER:
+    if not match["script"] and code in OF_WIKIPEDIA:
         return code
     return identified_code(TWO_OF_THREE.get(code, code))
+
+
+def is_language_label(label: str) -> bool:
+    """Return whether a model's label surely names a language: its code is known, or it has a script, as ``dyu_Latn``.
+
+    Words of two or three letters, such as ``pos`` and ``ham``, look like codes.
+    """
+    match = LABEL.fullmatch(label)
+    return match is not None and (match["script"] is not None or code_of_label(label) in KNOWN)
 
 
 def identified_code(code: str) -> str:
