@@ -1,7 +1,10 @@
 """The codes that a language may be named by.
 
 The sentence splitter takes any word for a language, and cuts an unknown one as English, without a word: a German
-text under ``de-DE`` or ``deu`` would end a sentence after each "bzw.". So a code is compared with these lists.
+text under ``de-DE`` or ``deu`` would end a sentence after each "bzw.". So a code is compared with these lists. They say
+that it is a code, not that the splitter has rules for it. It has rules for about 30 languages, and takes those of a
+related language for others (``de`` for ``lb``, ``ru`` for ``ba``). The rest, such as Korean, Swedish and Turkish, are
+cut as English.
 
 Models that identify languages have codes of their own, such as ``deu_Latn``; `code_of_label` reads them.
 """
@@ -70,7 +73,7 @@ UNDETERMINED = "und"
 AUTO = "auto"
 """Instead of a code: the language of each document is identified."""
 OF_ENGLISH = "en"
-"""Rules for sentences of a language that the splitter does not know."""
+"""Rules for sentences of a language whose code is not known here; the splitter takes the same for any word."""
 # An ISO 639 code, perhaps with more after a hyphen as Wikipedia has it, and a script: deu_Latn, bat-smg, zh-Hans.
 LABEL = re.compile(r"(?P<code>[a-z]{2,3}(?:-[a-z]+)*)(?P<script>[_-][A-Z][a-z]{3})?")
 
@@ -109,7 +112,10 @@ def identified_code(code: str) -> str:
 
 
 def splitter_code(code: str) -> str:
-    """Return the code by whose rules sentences of a language are cut."""
+    """Return the code that the splitter is given for a language: its own, or English if it is not known here.
+
+    The splitter has rules for some of the known codes only, and cuts the others as English, too.
+    """
     return code if code in KNOWN else OF_ENGLISH
 
 

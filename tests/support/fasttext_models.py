@@ -13,7 +13,7 @@ WORDS = {
     "ko": ["\uace0\ub798\ub294", "\ubc14\ub2e4\ub97c", "\uc544\ubb34\ub3c4", "\ubcf4\uc9c0", "\ubabb\ud588\ub2e4"],
     "dyu": ["baara", "kilo", "jamana", "muso", "den"],
 }
-"""Words by language; the sentence splitter does not know the last one."""
+"""Words by language; the last code is neither of two letters nor of a Wikipedia."""
 
 
 def model_bytes(

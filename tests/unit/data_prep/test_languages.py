@@ -33,7 +33,7 @@ def test_codes_of_three_letters_stand_for_known_codes_of_two():
     assert {len(code) for code in TWO_OF_THREE} == {3}
 
 
-def test_languages_that_the_splitter_does_not_know_are_cut_as_english():
+def test_languages_of_unknown_codes_are_cut_as_english():
     assert [splitter_code(code) for code in ("de", "yue", "dyu", "und", "zxx")] == ["de", "yue", "en", "en", "en"]
 
 
