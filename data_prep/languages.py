@@ -1,7 +1,10 @@
 """The codes that a language may be named by.
 
 The sentence splitter takes any word for a language, and cuts an unknown one as English, without a word: a German
-text under ``de-DE`` or ``deu`` would end a sentence after each "bzw.". So a code is compared with these lists.
+text under ``de-DE`` or ``deu`` would end a sentence after each "bzw.". So a code is compared with these lists. They say
+that it is a code, not that the splitter has rules for it. It has rules for about 30 languages, and takes those of a
+related language for others (``de`` for ``lb``, ``ru`` for ``ba``). The rest, such as Korean, Swedish and Turkish, are
+cut as English.
 
 Models that identify languages have codes of their own, such as ``deu_Latn``; `code_of_label` reads them.
 """
@@ -27,9 +30,9 @@ _OTHERS = """
     rup ruq sah scn sdc sdh se-fi se-no se-se ses sgs sh-cyrl sh-latn shi shy simple sjd skr sli sma smn sr-ec
     sr-el srn stq sty szl tay tcy tet tg-cyrl tg-latn trv tt-cyrl tyv udm ug-arab vec vep vls vmf vmw vot vro war
     wls wuu xal xmf yue zh-classical zh-cn zh-hans zh-hant zh-hk zh-min-nan zh-mo zh-my zh-sg zh-tw zh-yue"""
-OF_THE_SPLITTER = frozenset(_OTHERS.split())
-"""Codes without two letters of their own that the sentence splitter knows: languages of Wikipedia."""
-KNOWN = ISO_639_1 | OF_THE_SPLITTER
+OF_WIKIPEDIA = frozenset(_OTHERS.split())
+"""Codes of Wikipedia for languages without two letters of their own, and for variants of a language."""
+KNOWN = ISO_639_1 | OF_WIKIPEDIA
 """Codes that a language may be named by."""
 
 _THREE_LETTERS = """
@@ -39,7 +42,7 @@ _THREE_LETTERS = """
     fas fa fij fj fil tl fin fi fra fr fry fy ful ff fuv ff gaz om gla gd gle ga glg gl glv gv grn gn gug gn guj gu
     hat ht hau ha hbs sh heb he her hz hin hi hmo ho hrv hr hun hu hye hy ibo ig ido io iii ii iku iu ile ie ina ia
     ind id ipk ik isl is ita it jav jv jpn ja kal kl kan kn kas ks kat ka kau kr kaz kk khk mn khm km kik ki kin rw
-    kir ky kmr ku knc kr kom kv kon kg kor ko kua kj kur ku lao lo lat la lav lv lim li lin ln lit lt ltz lb lub lu
+    kir ky kmr ku knc kr kom kv kon kg kor ko kua kj kur ku lat la lav lv lim li lin ln lit lt ltz lb lub lu
     lug lg lvs lv mah mh mal ml mar mr mkd mk mlg mg mlt mt mon mn mri mi msa ms mya my nau na nav nv nbl nr nde nd
     ndo ng nep ne nld nl nno nn nob no nor no npi ne nya ny oci oc oji oj ori or orm om ory or oss os pan pa pbt ps
     pes fa pli pi plt mg pol pl por pt prs fa pus ps que qu quy qu roh rm ron ro run rn rus ru sag sg san sa sin si
@@ -50,12 +53,27 @@ _THREE_LETTERS = """
 TWO_OF_THREE = dict(zip(_THREE_LETTERS.split()[::2], _THREE_LETTERS.split()[1::2], strict=True))
 """Codes of two letters for codes of three (ISO 639-3). A variety that models tell apart from others, such as Standard
 Arabic or Iranian Persian, has the code of its language."""
+_IDENTIFIED = {"zh-yue": "yue", "zh-min-nan": "nan", "zh-classical": "lzh", "simple": "en", "nb": "no"}
+"""Codes for which models have another one that does not begin like it. Cantonese is no variant of Mandarin (``zh``)."""
+_NAMES = """
+    afrikaans af albanian sq amharic am arabic ar armenian hy azerbaijani az basque eu belarusian be bengali bn bosnian
+    bs bulgarian bg burmese my cantonese yue catalan ca chinese zh croatian hr czech cs danish da dutch nl english en
+    esperanto eo estonian et farsi fa finnish fi french fr galician gl georgian ka german de greek el gujarati gu hausa
+    ha hebrew he hindi hi hungarian hu icelandic is indonesian id irish ga italian it japanese ja kannada kn kazakh kk
+    khmer km korean ko latin la latvian lv lithuanian lt macedonian mk malay ms malayalam ml maltese mt mandarin
+    zh marathi mr mongolian mn nepali ne norwegian no persian fa polish pl portuguese pt punjabi pa romanian ro russian
+    ru sanskrit sa serbian sr sinhala si slovak sk slovene sl slovenian sl somali so spanish es swahili sw swedish sv
+    tagalog tl tamil ta telugu te thai th tibetan bo turkish tr ukrainian uk urdu ur uzbek uz vietnamese vi welsh cy
+    yiddish yi yoruba yo zulu zu alb sq arm hy baq eu bur my chi zh cze cs dut nl fre fr geo ka ger de gre el ice is mac
+    mk mao mi may ms per fa rum ro slo sk tib bo wel cy"""
+CODE_OF_NAME = dict(zip(_NAMES.split()[::2], _NAMES.split()[1::2], strict=True))
+"""Codes for English names and for the bibliographic codes of ISO 639-2, which are suggested and not accepted."""
 UNDETERMINED = "und"
 """Code of a text that no language can be told of (ISO 639-3)."""
 AUTO = "auto"
 """Instead of a code: the language of each document is identified."""
 OF_ENGLISH = "en"
-"""Rules for sentences of a language that the splitter does not know."""
+"""Rules for sentences of a language whose code is not known here; the splitter takes the same for any word."""
 # An ISO 639 code, perhaps with more after a hyphen as Wikipedia has it, and a script: deu_Latn, bat-smg, zh-Hans.
 LABEL = re.compile(r"(?P<code>[a-z]{2,3}(?:-[a-z]+)*)(?P<script>[_-][A-Z][a-z]{3})?")
 
@@ -71,21 +89,33 @@ def code_of_label(label: str) -> str | None:
     if match is None:
         return None
     code = match["code"]
-    if not match["script"] and code in OF_THE_SPLITTER:
+    if not match["script"] and code in OF_WIKIPEDIA:
         return code
     return identified_code(TWO_OF_THREE.get(code, code))
 
 
+def is_language_label(label: str) -> bool:
+    """Return whether a model's label surely names a language: its code is known, or it has a script, as ``dyu_Latn``.
+
+    Words of two or three letters, such as ``pos`` and ``ham``, look like codes.
+    """
+    match = LABEL.fullmatch(label)
+    return match is not None and (match["script"] is not None or code_of_label(label) in KNOWN)
+
+
 def identified_code(code: str) -> str:
     """Return the code by which models know a language: ``pt`` for ``pt-br``, ``no`` for ``nb``; most have one code."""
-    if code == "nb":
-        return "no"
+    if code in _IDENTIFIED:
+        return _IDENTIFIED[code]
     first = code.split("-")[0]
     return first if first in ISO_639_1 else code
 
 
 def splitter_code(code: str) -> str:
-    """Return the code by whose rules sentences of a language are cut."""
+    """Return the code that the splitter is given for a language: its own, or English if it is not known here.
+
+    The splitter has rules for some of the known codes only, and cuts the others as English, too.
+    """
     return code if code in KNOWN else OF_ENGLISH
 
 
@@ -93,12 +123,13 @@ def require_language(code: str, known: frozenset[str] = KNOWN) -> str:
     """Return a code that is known.
 
     Raises:
-        ValueError: Nobody knows it; the message names the code that is likely meant.
+        ValueError: It is not; the message names the code that is likely meant, if there is one.
     """
     if code in known:
         return code
     first = code.lower().replace("_", "-").split("-")[0]
-    likely = (first, TWO_OF_THREE.get(first, ""), first[:2])  # de of de-DE, sv of swe, en of english
+    # de of de-DE, sv of swe and of swedish; the first letters of a name would say Swahili
+    likely = (first, TWO_OF_THREE.get(first, ""), CODE_OF_NAME.get(first, ""))
     near = next((name for name in likely if name in known), None)
     hint = f"; did you mean {near}?" if near else ", such as en, de or zh"
     raise ValueError(f"{code!r} is no language code of two letters (ISO 639-1) or of a Wikipedia{hint}")

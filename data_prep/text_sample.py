@@ -19,7 +19,7 @@ from data_prep.execution.problems import Problems
 from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.identification.identifier import keeps_language
+from data_prep.identification.identifier import keeps_language, require_identifier
 from data_prep.steps.step1_extract import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.errors import ConfigError, MegabertError
@@ -151,7 +151,7 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
         files: The input.
 
     Raises:
-        ConfigError: The input is ids, which no rule reads.
+        ConfigError: The input is ids, which no rule reads, or a language to keep cannot be identified.
         DataError: A file cannot be read at all; documents that cannot be are left out.
     """
     if config.holds_ids:
@@ -162,6 +162,8 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
     rules = [rule for rule in get_args(CleaningRule) if rule not in OF_ALL_DOCUMENTS]
     if not (config.clean.languages or "language" in config.clean.rules):
         rules.remove("language")  # nobody has said which languages to keep
+    else:  # tried even if it is not chosen, and a language that is never identified would seem to be all dropped
+        require_identifier(replace(config, clean=replace(config.clean, rules=("language",))))
     problems: dict[str, Problems] = {rule: Problems() for rule in rules}
     cleaners: dict[int, dict[str, Cleaner]] = {}  # by the source, for sources differ in the languages to keep
     documents = characters = kept = 0

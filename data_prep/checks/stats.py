@@ -147,12 +147,13 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
 
 def _language_lines(by_source: dict[str, dict[str, int]]) -> list[str]:
     """Return lines on the documents of each language that were cut into sentences; copies count."""
-    lines, as_english = [], Counter[str]()
+    lines, unknown = [], Counter[str]()
     for name, counts in by_source.items():
         lines.append(f"languages of {name}: {_most_frequent(counts)}")
-        as_english.update({code: number for code, number in counts.items() if splitter_code(code) != code})
-    if as_english:
-        lines.append(f"cut by English rules, as the splitter does not know the language: {_most_frequent(as_english)}")
+        unknown.update({code: number for code, number in counts.items() if splitter_code(code) != code})
+    if unknown:
+        why = "as the code is neither of two letters (ISO 639-1) nor of a Wikipedia"
+        lines.append(f"cut by English rules, {why}: {_most_frequent(unknown)}")
     return lines
 
 

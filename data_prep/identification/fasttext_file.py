@@ -1,8 +1,10 @@
 """The format of fastText's model files (.bin and .ftz), read as far as it takes to trust one.
 
 The library trusts its input: it takes zeros for a lost end, and a damaged number sends it out of its memory.
-So every size is read here first and compared with the others and with the size of the file. Only the weights are not
-looked at: a restart knows them by the hash of the file.
+So each number that steers the reading is checked here first: sizes are compared with each other and with the size of
+the file, and counts of labels with their limit. Two kinds of numbers are not looked at: weights, whose damage gives
+wrong answers or an error that `identifier` catches, and counts of words, which only training uses. A restart knows both
+by the hash of the file.
 
 The layout follows `FastText::saveModel`, `Args::save`, `Dictionary::save`, `DenseMatrix::save`, `QuantMatrix::save` and
 `ProductQuantizer::save` in facebookresearch/fastText 0.9.2.
@@ -22,6 +24,9 @@ SUPERVISED = 3
 LOSSES = (1, 2, 3, 4)
 """Hierarchical softmax, negative sampling, softmax, one against all."""
 WORD, LABEL = 0, 1
+MAX_COUNT = 10**15
+"""Above the count of any label. `HierarchicalSoftmaxLoss::buildTree` gives this number to a node without a count,
+and reads out of bounds if a label reaches it."""
 CENTROIDS = 256
 """Centroids of each part of a product quantizer."""
 PREFIX = "__label__"
@@ -121,10 +126,15 @@ def _read_dictionary(reader: _Reader) -> tuple[list[bytes], int, int | None]:
     labels = []
     for number in range(size):
         entry = reader.word()
-        _, kind = reader.take("qb")
+        frequency, kind = reader.take("qb")
         if kind not in (WORD, LABEL) or (kind == LABEL) != (number >= words):  # words come first
             raise ValueError(f"entry {number:,} of its dictionary is neither a word nor a label")
         if kind == LABEL:
+            if not 0 <= frequency < MAX_COUNT:
+                raise ValueError(
+                    f"label {number - words:,} of its dictionary has the count {frequency:,}, allowed are 0 to "
+                    f"{MAX_COUNT - 1:,}"
+                )
             labels.append(entry)
     if pruned < 0:
         return labels, words, None

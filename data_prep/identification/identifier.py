@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 
 from data_prep.config import BuildConfig
-from data_prep.identification.fasttext_file import PREFIX, read_labels
-from data_prep.languages import AUTO, UNDETERMINED, code_of_label, identified_code
+from data_prep.identification.fasttext_file import PREFIX, REMEDY, read_labels
+from data_prep.languages import AUTO, UNDETERMINED, code_of_label, identified_code, is_language_label
 from megabert.errors import ConfigError, DataError
 from megabert.files import sha256_file
 
@@ -22,7 +22,7 @@ LANGUAGE_CHARACTERS = 1000
 PY3LANGID, FASTTEXT = "py3langid", "fasttext-predict"
 """Packages that identify languages."""
 MIN_LANGUAGE_SHARE = 0.5
-"""Share of a model's labels that have to be codes of languages; some have a label such as "other" beside them."""
+"""Codes of languages have to be more than this share of a model's labels; a label such as "other" is no obstacle."""
 SHOWN_CODES = 12
 
 
@@ -99,7 +99,10 @@ def _of_fasttext(path: Path, sha256: str, _: tuple[int, int] | None) -> Identifi
         raise DataError(f"language_model={path}: cannot be loaded ({error or 'not enough memory'}).") from None
 
     def most_likely(text: str) -> str:
-        labels, _ = model.predict(text.replace("\n", " "))  # it reads one line
+        try:
+            labels, _ = model.predict(text.replace("\n", " "))  # it reads one line
+        except RuntimeError as error:  # nothing but an answer that is no number; `read_labels` does not look at weights
+            raise DataError(f"language_model={path}: its weights are damaged ({error}). {REMEDY}") from None
         return codes[labels[0].removeprefix(PREFIX)] if labels else UNDETERMINED  # it knows no word of the text
 
     return Identifier(codes.values(), most_likely)
@@ -113,11 +116,11 @@ def codes_of_model(path: Path) -> dict[str, str]:
         DataError: The file is no sound model, or its labels are no languages.
     """
     codes = {label: code_of_label(label) for label in read_labels(path)}
-    others = [label for label, code in codes.items() if code is None]
-    if len(others) > MIN_LANGUAGE_SHARE * len(codes):
+    others = [label for label in codes if not is_language_label(label)]
+    if len(codes) - len(others) <= MIN_LANGUAGE_SHARE * len(codes):
         raise DataError(
-            f"language_model={path}: its labels ({', '.join(others[:3])}) are no codes of languages such as en or "
-            "eng_Latn. Name a model that identifies languages, such as lid.176.bin."
+            f"language_model={path}: {len(others)} of its {len(codes)} labels ({', '.join(others[:3])}) are no codes "
+            f"of languages such as en or eng_Latn. {REMEDY}"
         )
     remedy = "leave language_model out, which takes py3langid"
     _require_package(FASTTEXT, f"language_model={path}", "languages", remedy)

@@ -77,9 +77,11 @@ def build_command(config: RunConfig, manifest: Manifest) -> str:
         manifest: Shards that do not fit, for their text.
     """
     fields, build, words = build_fields(config), manifest.config, []
+    inputs, of_sources = _sources_of(build)
     # The first build's tokenizer stays if it was given, else as much of its vocabulary as the recipe leaves open.
     is_given = build.get("tokenizer") is not None
-    identified = ("language_model",) if build.get("language") == "auto" else ()
+    languages = [language or build.get("language") for language in of_sources] or [build.get("language")]
+    identified = ("language_model",) if "auto" in languages else ()  # a model that identifies nothing is refused
     kept = (*(("tokenizer",) if is_given else OF_TRAINED_VOCABULARY), *OF_TEXT, *identified)
     added = {name: build[name] for name in kept if name not in fields and build.get(name) is not None}
     if is_given:
@@ -88,11 +90,17 @@ def build_command(config: RunConfig, manifest: Manifest) -> str:
         of_recipe = build_fields(load_run_config(config.name))
         fields = {name: value for name, value in fields.items() if of_recipe.get(name) != value}
         words = ["--for", config.name]
-    sources = (value_at(build, f"sources.{number}.input") for number in count())
-    inputs = [str(source) for source in takewhile(lambda source: source is not None, sources)] or ["texts/*.txt"]
+    own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
     output = f"{Path(config.data.path or 'data')}-{config.name}"
-    flags = _flags({**fields, **added})
+    flags = _flags({**fields, **added, **own})
     return shlex.join(["megabert-data", "build", *words, *flags, "--input", *inputs, "--output", output])
+
+
+def _sources_of(build: dict[str, Any]) -> tuple[list[str], list[str | None]]:
+    """Return the inputs of a build's sources, or an example if none is recorded, and the language that each states."""
+    inputs = (value_at(build, f"sources.{number}.input") for number in count())
+    recorded = [str(source) for source in takewhile(lambda source: source is not None, inputs)]
+    return recorded or ["texts/*.txt"], [value_at(build, f"sources.{n}.language") for n in range(len(recorded))]
 
 
 def _settings_of(manifest: Manifest) -> dict[str, Any]:

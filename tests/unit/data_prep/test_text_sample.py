@@ -8,6 +8,7 @@ from data_prep.config import BuildConfig, CleanConfig, SourceConfig
 from data_prep.estimate import estimate
 from data_prep.extract.inputs import find_files
 from data_prep.text_sample import english, sample_text, try_rules
+from megabert.errors import ConfigError
 
 
 def config_of(path, **changes):
@@ -116,6 +117,18 @@ def test_rule_on_languages_is_tried_with_the_languages_of_each_source(tmp_path):
     assert trial.effects["language"][:2] == (3, 2 * len(german) + len(english))
     both = CleanConfig(rules=("control_characters", "language"), languages=("de",))
     assert try_rules(BuildConfig(sources=sources, clean=both), find_files(sources)).kept == 3
+
+
+def test_rule_on_languages_is_not_tried_with_one_that_cannot_be_identified(tmp_path, capsys):
+    path = write_jsonl(tmp_path / "in.jsonl", ["The whale swam away, and nobody saw it."])
+    flags = ["--input", str(path), "--clean", "language", "--clean.languages", "dyu"]
+    assert main(["stats", "--dry-run", *flags]) == 2
+    shown = capsys.readouterr()
+    assert "keeps dyu, which py3langid cannot identify" in shown.err
+    assert not shown.out
+    config = config_of(path, clean=CleanConfig(languages=("dyu",)))  # the rule is tried, though it is not chosen
+    with pytest.raises(ConfigError, match="keeps dyu, which py3langid cannot identify"):
+        try_rules(config, find_files(config.sources))
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,24 @@ def test_command_names_the_model_that_identified_the_languages(data):
     assert "--language-model lid.176.bin" in build_command(config, manifest)
 
 
+@pytest.mark.parametrize(
+    ("language", "own", "is_identified"),
+    [("en", ["de", "auto"], True), ("en", [None, "auto"], True), ("auto", ["de", "ko"], False), ("de", [None], False)],
+)
+def test_command_keeps_the_language_of_each_source(data, language, own, is_identified):
+    manifest = ShardSet.open(data / "instances" / "32").manifest
+    sources = [{"input": f"{number}.txt", "language": code} for number, code in enumerate(own)]
+    manifest.config.update(language=language, sources=sources, language_model="lid.176.bin")
+    command = shlex.split(build_command(load_run_config("debug"), manifest))
+    _, options = DATA_PROGRAM.parse("build", command[2:])
+    built = make_config(options)
+    assert [(source.input, source.language) for source in built.sources] == [
+        (f"{number}.txt", code) for number, code in enumerate(own)
+    ]
+    assert built.language == language
+    assert built.language_model == ("lid.176.bin" if is_identified else None)
+
+
 @pytest.mark.parametrize("name", shipped_names("recipe"))
 def test_the_command_resolves_to_what_recipe_and_flags_state(name, data):
     flags = {"shards": {"masked_lm_prob": 0.2}, "phases": {"0": {"max_seq_length": 64}}, "data": {"path": "mine"}}

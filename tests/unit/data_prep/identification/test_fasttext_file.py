@@ -6,7 +6,7 @@ import sys
 import pytest
 from support.fasttext_models import WORDS, lid_176, model_bytes
 
-from data_prep.identification.fasttext_file import read_labels
+from data_prep.identification.fasttext_file import MAX_COUNT, read_labels
 from megabert.errors import DataError
 
 LOAD = """
@@ -83,8 +83,24 @@ def test_damage_of_a_real_model_is_refused(model):
             read_labels(model(damaged))
 
 
-def test_damage_anywhere_is_refused_or_harmless(model, tmp_path):
-    content, accepted = model_bytes(), []
+@pytest.mark.parametrize("count", [-1, MAX_COUNT, 1 << 62])
+def test_count_of_a_label_that_a_tree_cannot_hold_is_refused(model, count):
+    says = rf"label 3 of its dictionary has the count {count:,}, allowed are 0 to 999,999,999,999,999\)\. Name a"
+    with pytest.raises(DataError, match=says):
+        read_labels(model(model_bytes(loss=1, label_count=count)))
+
+
+@pytest.mark.parametrize("count", [0, MAX_COUNT - 1])
+def test_any_other_count_of_a_label_is_harmless(model, count):
+    path = model(model_bytes(loss=1, label_count=count))
+    assert read_labels(path) == tuple(WORDS)
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    subprocess.run([sys.executable, "-c", LOAD], input=str(path), text=True, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("loss", [1, 3])
+def test_damage_anywhere_is_refused_or_harmless(model, tmp_path, loss):
+    content, accepted = model_bytes(loss=loss), []
     for end in range(len(content)):
         with pytest.raises(DataError):
             read_labels(model(content[:end]))

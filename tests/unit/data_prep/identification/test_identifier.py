@@ -1,5 +1,6 @@
 """Identification of languages: which part of a text is read, what the answers are, and what is refused."""
 
+import re
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -93,6 +94,16 @@ def test_rule_keeps_the_languages_of_a_source():
     assert [[name for name in TEXTS if test([TEXTS[name]])] for test in tests] == [["zh"], ["en", "ja"]]
 
 
+def test_rule_keeps_cantonese_and_drops_mandarin(tmp_path):
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes({"yue": ["\u5514\u4fc2"], "zh": ["\u4e0d\u662f"]}))
+    own = config(model=str(path), rules=("language",), language="zh-yue")
+    require_identifier(own)
+    keeps = keeps_language(own, 0)
+    assert [keeps([text]) for text in ("\u5514\u4fc2", "\u4e0d\u662f")] == [True, False]
+
+
 def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch, tmp_path):
     def missing(name):
         raise PackageNotFoundError(name)
@@ -109,18 +120,51 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
     assert version("py3langid")
 
 
-def test_model_of_something_else_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("labels", "others"),
+    [
+        (("positive", "negative"), "2 of its 2 labels (positive, negative)"),
+        (("pos", "neg"), "2 of its 2 labels (pos, neg)"),  # as short as codes
+        (("ham", "spam"), "2 of its 2 labels (ham, spam)"),
+        (("no", "yes"), "1 of its 2 labels (yes)"),  # Norwegian
+    ],
+)
+def test_model_of_something_else_is_refused(tmp_path, monkeypatch, labels, others):
     monkeypatch.setattr(identifier, "version", lambda name: "1")
     path = tmp_path / "reviews.bin"
-    path.write_bytes(model_bytes({"positive": ["good"], "negative": ["bad"]}))
-    with pytest.raises(DataError, match=r"its labels \(positive, negative\) are no codes of languages"):
+    path.write_bytes(model_bytes({label: [f"word{label}"] for label in labels}))
+    with pytest.raises(DataError, match=rf"{re.escape(others)} are no codes of languages such as .*\. Name a"):
         require_identifier(config(model=str(path)))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("en", "ceb", "arz", "bat-smg", "other"),  # lid.176
+        ("eng_Latn", "zho_Hans", "dyu_Latn", "kbp_Latn"),  # GlotLID, OpenLID
+        ("eng", "deu", "xyz"),
+    ],
+)
+def test_model_of_languages_is_accepted_in_each_form_of_labels(tmp_path, monkeypatch, labels):
+    monkeypatch.setattr(identifier, "version", lambda name: "1")
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes({label: [f"word{label}"] for label in labels}))
+    require_identifier(config(model=str(path)))
 
 
 def test_model_that_changed_is_refused(model):
     identifier_of(model)
     with pytest.raises(DataError, match="changed since the build began"):
         identifier_of(model, "0" * 64)
+
+
+def test_weights_that_are_no_numbers_are_refused_with_the_first_answer(tmp_path):
+    pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+    path = tmp_path / "lid.bin"
+    path.write_bytes(model_bytes(weight=float("nan")))
+    says = rf"^language_model={path}: its weights are damaged \(.*NaN.*\)\. Name a model file"
+    with pytest.raises(DataError, match=says):
+        identifier_of(str(path)).language_of(["der Wal"])
 
 
 def test_languages_that_cannot_be_identified_are_refused(model):
