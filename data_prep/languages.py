@@ -2,8 +2,8 @@
 
 The sentence splitter takes any word for a language, and cuts an unknown one as English, without a word: a German
 text under ``de-DE`` or ``deu`` would end a sentence after each "bzw.". So a code is compared with these lists. They say
-that it is a code, not that the splitter has rules for it. It has rules for about 30 languages, and takes those of a
-related language for others (``de`` for ``lb``, ``ru`` for ``ba``). The rest, such as Korean, Swedish and Turkish, are
+that it is a code, not that the splitter has rules for it. It has rules for about 30 languages, and cuts many
+others as a related language (``lb`` as ``de``, ``ba`` as ``ru``). The rest, such as Korean, Swedish and Turkish, are
 cut as English.
 
 Models that identify languages have codes of their own, such as ``deu_Latn``; `code_of_label` reads them.

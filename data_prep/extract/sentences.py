@@ -1,6 +1,6 @@
 """Sentences, by the rules of the Wikimedia Foundation's ``sentencex``, in linear time.
 
-It has rules for about 30 languages, takes those of a related language for many others, and cuts the rest as English.
+It has rules for about 30 languages, cuts many others as a related language, and cuts the rest as English.
 
 For each full stop the library looks back to the last white space, which in Chinese or Japanese is the start of the
 paragraph. Long words are therefore broken up before the call, where that cannot change a sentence. Quotation marks and

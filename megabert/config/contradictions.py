@@ -47,7 +47,7 @@ def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[s
             why = "the discriminator would use the generator's head, and has to be as wide"
             yield f"{fields}: {why}. {way} replaced_tokens out."
         if phase.masked_lm_weight != "equal" and model.traits.has_discriminator:
-            why = f"weighs the loss of a masked LM, and a generator of {model.family} is none to keep"
+            why = f"applies to a masked LM that is kept, and the generator of {model.family} is thrown away"
             yield f"phases[{i}].masked_lm_weight={phase.masked_lm_weight} {why}. Leave it out, or take another family."
         if phase.new_positions == "tile" and (obstacle := _obstacle_to_tiling(i, config)):
             yield f"phases[{i}].new_positions=tile {obstacle}. Leave it out, or set it to keep."

@@ -69,14 +69,15 @@ class Classifier:
             ConfigError: The model was fine-tuned on pairs and there are no second texts, or the other way round; there
                 are more texts than second texts, or fewer; or one text was given in place of a list.
         """
-        for given in (texts, seconds or []):
-            refuse_single_text(given)
+        refuse_single_text(texts)
+        if seconds is not None:  # an array has no truth value
+            refuse_single_text(seconds)
         if self._takes_pairs not in (None, seconds is not None):
             read, remedy = ("pairs", "Give") if self._takes_pairs else ("single texts", "Leave out")
             raise ConfigError(f"{self._folder}: was fine-tuned on {read}. {remedy} the second texts.")
         if seconds is not None and len(seconds) != len(texts):
             raise ConfigError(f"{len(texts)} texts and {len(seconds)} second texts: give one of each for a pair.")
-        if not texts:
+        if len(texts) == 0:
             return []
         pairs = [None] * len(texts) if seconds is None else seconds
         # The encoding asks for labels, and predictions do not depend on them.

@@ -153,7 +153,7 @@ ADDED = (
     (
         PRETRAIN,
         "--model.family electra --phases.0.masked-lm-range 0.1 0.9 --phases.0.masked-lm-weight inverse_share",
-        "take another family",
+        "applies to a masked LM that is kept, and the generator of electra is thrown away. Leave it out",
     ),
     (PRETRAIN, "--phases.0.masked-lm-rarity 0", "phases.0.masked_lm_rarity"),
     (PRETRAIN, "--phases.0.masked-lm-rarity 1.5", "phases.0.masked_lm_rarity"),

@@ -121,6 +121,13 @@ def test_base_that_no_phase_can_have_is_refused(base, family, message):
         load_run_config("debug", flags={"model": {"family": family}, "phases": {"0": {"global_rope_theta": base}}})
 
 
+def test_weight_of_a_masked_lm_that_is_thrown_away_is_refused():
+    phase = {"masked_lm_range": [0.1, 0.9], "masked_lm_weight": "inverse_share"}
+    why = r"=inverse_share applies to a masked LM that is kept, and the generator of electra is thrown away\. Leave it"
+    with pytest.raises(ConfigError, match=rf"phases\[0\]\.masked_lm_weight{why}"):
+        load_run_config("debug", flags={"model": {"family": "electra"}, "phases": {"0": phase}})
+
+
 @pytest.mark.parametrize(
     ("family", "extra", "message"),
     [

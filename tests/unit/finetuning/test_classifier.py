@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -49,6 +50,14 @@ def test_no_texts_have_no_judgements(folder):
     assert Classifier(read_saved_model(folder)).predict([]) == []
 
 
+@pytest.mark.parametrize("seconds", [None, TEXTS])
+def test_arrays_of_texts_are_judged_as_lists_are(folder, seconds):
+    classifier = Classifier(read_saved_model(folder))
+    arrays = np.array(TEXTS), None if seconds is None else np.array(seconds)
+    assert classifier.predict(*arrays) == classifier.predict(TEXTS, seconds)
+    assert classifier.predict(np.array([], dtype=str)) == []
+
+
 @pytest.mark.parametrize(("pair", "seconds"), [("pair", None), (None, TEXTS)])
 def test_pairs_are_what_the_model_was_fine_tuned_on(folder, pair, seconds):
     change(folder, **{KEY: {"task": "classification", "pair_column": pair}})
@@ -64,6 +73,8 @@ def test_fewer_second_texts_are_refused(folder):
 def test_one_text_in_place_of_a_list_is_refused(folder):
     with pytest.raises(ConfigError, match="'the ship' is one text"):
         Classifier(read_saved_model(folder)).predict("the ship")
+    with pytest.raises(ConfigError, match="'a sea' is one text"):
+        Classifier(read_saved_model(folder)).predict(["the ship"], "a sea")
 
 
 def test_labels_that_are_not_the_heads_are_refused(folder):
