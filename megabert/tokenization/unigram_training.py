@@ -113,7 +113,7 @@ def train_unigram_on(
 
 
 def _known_parts(words: CountedWords, kept: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield the words, each marked where it begins, without the characters that are no pieces."""
+    """Yield the words, each with a mark at its beginning. A character that is not kept cuts a word into two parts."""
     known = re.compile(f"[{re.escape(''.join(kept))}]+".replace(_RESERVED, ""))
     for word, occurrences in words:
         for part in known.findall(SPACE_MARK + word):
