@@ -5,6 +5,7 @@ from typing import Literal
 
 import megabert
 from megabert.config.loading import split_checkpoint
+from megabert.config.names import closest
 from megabert.errors import ConfigError
 from megabert.path_arguments import takes_paths
 from megabert.tokenization.huggingface import download_remedy
@@ -34,9 +35,9 @@ def find_model(name: str) -> Path:
         return folder
     if not config_path(SHIPPED_MODELS / name).is_file():
         raise ConfigError(
-            f"{name}: there is no such folder here, and the shipped model of this name is not installed. Once it is "
-            f"trained, it lies in the project's repository, in a folder that a wheel leaves out. Copy models/{name} "
-            "from there, and give its path."
+            f"{name}: there is no such folder here, and the shipped model of this name is not installed. It lies in "
+            f"the project's repository, in a folder that a wheel leaves out. Copy models/{name} from there, and give "
+            "its path."
         )
     return SHIPPED_MODELS / name
 
@@ -52,9 +53,10 @@ def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
         return "run"
     if config_path(folder).is_file():
         return "hugging face"
+    meant = None if folder.exists() else closest(name, SHIPPED_NAMES)
+    remedy = f"Did you mean the shipped model {meant}?" if meant else download_remedy(name) or "Name one of the two."
     raise ConfigError(
-        f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). "
-        f"{download_remedy(name) or 'Name one of the two.'}"
+        f"{folder}: neither a run folder (no {CONFIG_NAME}) nor a Hugging Face folder (no config.json). {remedy}"
     )
 
 

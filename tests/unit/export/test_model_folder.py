@@ -45,3 +45,9 @@ def test_other_names_are_paths(name, shipped):
 def test_a_model_that_is_not_installed_is_refused_with_its_place(shipped):
     with pytest.raises(ConfigError, match=r"korean: .* a wheel leaves out. Copy models/korean from there"):
         kind_of_folder("korean")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("englsh", "english"), ("models/korean", "korean")])
+def test_a_mistyped_name_of_a_shipped_model_is_answered_with_the_name(name, meant, shipped):
+    with pytest.raises(ConfigError, match=f"Did you mean the shipped model {meant}\\?$"):
+        kind_of_folder(name)
