@@ -1,13 +1,14 @@
 """LAMB, AdamW, StableAdamW and Muon for masked language models, at equal tokens and at equal CPU time.
 
     python -m examples.models english --work WORK --steps texts build
-    python -m benchmarks.optimizers --data WORK/english/data [--widths 128 256] [--seeds 1 2 3]
+    python -m benchmarks.optimizers --data WORK/english/data [--widths 128 256] [--seeds 1 2 3] [--optimizers muon]
 
 ModernBERTs of four layers on the English texts of examples/models (34 million tokens, 8,192 pieces), batches of 32
 instances of 128 tokens, one thread. Each optimizer has its own rule of clipping: the global norm at 1 (LAMB,
 AdamW), none (StableAdamW, Muon). Rates are searched alike: a first one, then half and twice the best one of seed 1
 until both are worse. All seeds run at the best rate, for 1,000 steps, and an optimizer whose steps take longer also for
 as many as fit in the time of the fastest one's, with a schedule of that length. Held out is the masked-LM loss.
+Calls with different ``--optimizers`` may run side by side; a last one without it runs what needs the results of all.
 """
 
 import statistics
@@ -88,13 +89,14 @@ def main() -> None:
     parser = parser_of(__doc__, __file__, name="optimizers")
     parser.add_argument("--data", type=Path, help="shards of length 128, by examples.models; --report needs none")
     parser.add_argument("--widths", nargs="+", type=int, choices=WIDTHS, default=list(WIDTHS))
+    parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     options = parser.parse_args()
     if not options.report and options.data is None:
         parser.error("--data is needed: the folder that examples.models has built")
     results = read_results(options.results)
     for width in [] if options.report else options.widths:
         run_missing(
-            cells_of(results, width, options.seeds),
+            cells_of(results, width, options.seeds, options.optimizers),
             results,
             options.results,
             key=lambda cell: (cell.width, cell.optimizer, cell.rate, cell.steps, cell.seed),

@@ -1,7 +1,7 @@
 """The cells of the comparison: a width, an optimizer, a rate, a number of steps and a seed, each a run."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -137,16 +137,21 @@ def steps_in_equal_time(results: list[Result], width: int, optimizer: str) -> in
     return STEPS if ratio > 1 - SAME_TIME else SCORED_EVERY * round(STEPS * ratio / SCORED_EVERY)
 
 
-def cells_of(results: list[Result], width: int, seeds: list[int]) -> Iterator[Cell]:
-    """Yield the cells of a width: the search for the rates, then the seeds, then the shorter runs of equal time."""
-    for optimizer in OPTIMIZERS:
+def cells_of(results: list[Result], width: int, seeds: list[int], optimizers: Iterable[str]) -> Iterator[Cell]:
+    """Yield the cells of a width: the search for the rates, then the seeds, then the shorter runs of equal time.
+
+    Shorter runs come when all optimizers have run, since the fastest one's time is the measure.
+    """
+    for optimizer in optimizers:
         while (rate := next_rate(results, width, optimizer)) is not None:
             yield Cell(width, optimizer, rate, STEPS, 1)
-    best = {optimizer: best_rate(results, width, optimizer) for optimizer in OPTIMIZERS}
+    best = {optimizer: best_rate(results, width, optimizer) for optimizer in optimizers}
     for seed in seeds:
         for optimizer, rate in best.items():
             yield Cell(width, optimizer, rate, STEPS, seed)
-    shorter = {optimizer: steps_in_equal_time(results, width, optimizer) for optimizer in OPTIMIZERS}
+    if {result["optimizer"] for result in of(results, width=width)} != set(OPTIMIZERS):
+        return
+    shorter = {optimizer: steps_in_equal_time(results, width, optimizer) for optimizer in optimizers}
     for seed in seeds:
         for optimizer, rate in best.items():
             yield Cell(width, optimizer, rate, shorter[optimizer], seed)

@@ -120,6 +120,7 @@ FAMILIES: dict[str, Family] = {
             "type_vocab_size": 0,
             "max_position_embeddings": 8192,
             "layer_norm_eps": 1e-5,
+            "classifier_pooling": "mean",
             **_NO_DROPOUT,
         },
         presets={

@@ -132,7 +132,8 @@ class ModelConfig:
     mlp_dropout: Probability = 0.0
     """ModernBERT only: dropout probability within the feed-forward layer, before its second matrix."""
     classifier_pooling: Literal["cls", "mean"] = "cls"
-    """ModernBERT only: input of a classifier: the first token of a sequence, or the mean of all."""
+    """ModernBERT only: input of a classifier: the first token of a sequence, or the mean of all, as in the published
+    ModernBERTs. Masked LMs without a sentence objective train nothing at the first token in particular."""
     initializer_range: Epsilon = 0.02
     """Standard deviation of the truncated normal distribution that weights are initialised from."""
     layer_norm_eps: Epsilon = 1e-12

@@ -28,8 +28,8 @@ def comparison(cells):
 SECONDS = {"lamb": 0.1, "adamw": 0.102, "stable_adamw": 0.1, "muon": 0.125}
 
 
-def run_all(cells, loss):
-    """Run the cells of a width with losses of a formula instead of training."""
+def run_all(cells, loss, *calls):
+    """Run the cells of a width with losses of a formula instead of training, in calls for some of the optimizers."""
     from benchmarks.cells import run_missing
 
     results, ran = [], []
@@ -43,8 +43,19 @@ def run_all(cells, loss):
         }  # fmt: skip
 
     key = "{0.optimizer} {0.rate} {0.steps} {0.seed}".format
-    run_missing(cells.cells_of(results, 128, [1, 2]), results, Path("/dev/null"), key=key, run=run)
+    for optimizers in calls or [cells.OPTIMIZERS]:
+        missing = cells.cells_of(results, 128, [1, 2], optimizers)
+        run_missing(missing, results, Path("/dev/null"), key=key, run=run)
     return results, ran
+
+
+def test_calls_for_some_optimizers_run_the_cells_of_one_call(cells):
+    def loss(cell):
+        return abs(cell.rate - 2e-3)
+
+    whole, _ = run_all(cells, loss)
+    parts, _ = run_all(cells, loss, ["muon", "lamb"], ["adamw"], ["stable_adamw"], cells.OPTIMIZERS)
+    assert sorted(map(str, parts)) == sorted(map(str, whole))
 
 
 def test_recipes_clip_as_each_optimizer_does(cells):
