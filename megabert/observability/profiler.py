@@ -19,14 +19,14 @@ class StepProfiler:
     def __init__(self, config: LoggingConfig, run_dir: Path, rank: int) -> None:
         """Read which steps are to be recorded."""
         self._folder, self._rank = run_dir / "profile", rank
-        is_chosen = rank == 0 or config.profile_ranks == "all"
-        self._steps = _steps(config.profile_steps) if config.profile_steps and is_chosen else range(0)
+        self._is_chosen = rank == 0 or config.profile_ranks == "all"
+        self._steps = _steps(config.profile_steps) if config.profile_steps else range(0)
         self._profile: Any = None
         self._first = 0
 
     def before(self, step: int) -> None:
         """Start recording before the first chosen step, so that waiting for its data is included."""
-        if self._profile is None and step in self._steps:
+        if self._is_chosen and self._profile is None and step in self._steps:
             activities = [torch.profiler.ProfilerActivity.CPU]
             if torch.cuda.is_available():
                 activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -34,10 +34,9 @@ class StepProfiler:
             self._profile = torch.profiler.profile(activities=activities)
             self._profile.start()
 
-    def after(self, step: int) -> None:
-        """Stop recording after the last chosen step, with its validation and checkpoint if it has any."""
-        if step + 1 not in self._steps:
-            self.close(step)
+    def ends_with(self, step: int) -> bool:
+        """Return whether this is the last chosen step, after which `close` writes for longer than a step may take."""
+        return step in self._steps[-1:]
 
     def close(self, step: int) -> None:
         """Stop, and write the recorded steps, if there are any; a run may end before the last chosen step."""

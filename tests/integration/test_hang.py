@@ -1,4 +1,4 @@
-"""A rank that falls asleep: all ranks write their stacks and end."""
+"""A rank that falls asleep: all ranks write their stacks and end. One that is slow for a reason is waited for."""
 
 import json
 import re
@@ -20,3 +20,13 @@ def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path):
     assert (status["status"], status["exit_code"]) == ("failed", 76)
     assert status["hangs"]["count"] == 1
     assert re.search(r"the others wait for rank 1 \(.+\), making a step at step 6 for \d+ s", status["error"])
+
+
+def test_a_profile_takes_longer_than_a_step_may(shards, tmp_path):
+    flags = {"watchdog.min_step_s": 5, "logging.profile_steps": "5-6"}
+    run = Run(
+        tmp_path / "run", shards, ranks=2, launcher="torchrun", flags=flags, module="integration.programs.slow_profile"
+    )
+    assert run.finish() == 0, run.output[-4000:]
+    names = sorted(path.name for path in (run.run_dir / "profile").glob("*"))
+    assert names == ["rank_000_steps_5-6.json.gz", "rank_000_steps_5-6.txt"]
