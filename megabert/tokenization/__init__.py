@@ -4,7 +4,8 @@ from megabert.tokenization.backend import Pieces
 from megabert.tokenization.composition import compose, has_hangul
 from megabert.tokenization.huggingface import load_tokenizer, save_huggingface, word_level_tokenizer
 from megabert.tokenization.special_pieces import SpecialIds
-from megabert.tokenization.tokenizer import Tokenizer, refuse_single_text
+from megabert.tokenization.texts import refuse_single_text
+from megabert.tokenization.tokenizer import Tokenizer
 from megabert.tokenization.training import (
     DEFAULT_VOCAB_SIZE,
     MAX_TRAINED_WORD,

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import tokenizers
 from numpy.typing import NDArray
 
-from megabert.errors import ConfigError, DataError
+from megabert.errors import DataError
 from megabert.tokenization.backend import (
     BYTE_BPE,
     CONTINUATION,
@@ -36,6 +36,7 @@ from megabert.tokenization.special_pieces import (
     with_ordinary_added,
     without_spelling,
 )
+from megabert.tokenization.texts import refuse_surrogates
 
 if TYPE_CHECKING:
     from megabert.tokenization.span_cache import SpanCache
@@ -178,7 +179,7 @@ class Tokenizer:
             DataError: A text has half of a surrogate pair, which is no character.
         """
         if not isinstance(texts, pa.Array):
-            _refuse_surrogates(texts)
+            refuse_surrogates(texts)
         if self._has_spans and (len(texts) > FEW_TEXTS or _characters(texts) > FEW_CHARACTERS):
             return self._spans.encode_flat(texts)
         id_lists = self._encode_lists(texts.to_pylist() if isinstance(texts, pa.Array) else list(texts))
@@ -223,7 +224,7 @@ class Tokenizer:
         Raises:
             DataError: As for `encode_flat`.
         """
-        _refuse_surrogates(texts)
+        refuse_surrogates(texts)
         with panics_as_errors(self.where):
             encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
         return [
@@ -241,7 +242,7 @@ class Tokenizer:
         Raises:
             DataError: As for `encode_flat`.
         """
-        _refuse_surrogates(texts)
+        refuse_surrogates(texts)
         with panics_as_errors(self.where):
             encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
         # An added piece belongs to no word, so it gets a number of its own.
@@ -264,7 +265,7 @@ class Tokenizer:
 
     def normalize(self, text: str) -> str:
         """Return the text as the model's vocabulary sees it: cleaned, and lower-cased if the tokenizer does so."""
-        _refuse_surrogates([text])
+        refuse_surrogates([text])
         with panics_as_errors(self.where):
             return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
 
@@ -304,28 +305,6 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle through the JSON form, so that workers get the same tokenizer with either start method."""
         return _restore, (self._backend.to_str(), self.names, self.where, self._reads_spare)
-
-
-def refuse_single_text(texts: Sequence[str]) -> None:
-    """Refuse one text in place of a list, whose characters would be the texts.
-
-    Raises:
-        ConfigError: It is one text.
-    """
-    if isinstance(texts, str):
-        raise ConfigError(f"{texts!r:.60} is one text. Give a list of texts.")
-
-
-def _refuse_surrogates(texts: Iterable[str]) -> None:
-    """Raise a DataError for half of a surrogate pair, which UTF-8 cannot hold; an escape in JSON may make one."""
-    for number, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"texts[{number}]: the character at {error.start} is half of a surrogate pair "
-                f"(U+{ord(text[error.start]):04X}). Decode the text with errors='replace', or remove it."
-            ) from None
 
 
 def _characters(texts: Sequence[str] | pa.StringArray) -> int:
