@@ -63,7 +63,6 @@ def main(words: Sequence[str] | None = None) -> None:
     language = options.language
     recipe = options.recipe or f"{language}_small"
     folders = folders_of(language, options.work.resolve(), options.models.resolve())
-    folders.texts.mkdir(parents=True, exist_ok=True)
     actions = {
         "texts": lambda: fetch(language, folders.texts, packages=folders.packages),
         "build": lambda: build(language, folders, recipe),
@@ -75,7 +74,11 @@ def main(words: Sequence[str] | None = None) -> None:
     for step in STEPS:
         if step in options.steps:
             print(f"== {step}", file=sys.stderr, flush=True)
-            actions[step]()
+            try:
+                folders.texts.mkdir(parents=True, exist_ok=True)
+                actions[step]()
+            except OSError as error:
+                raise SystemExit(f"{step}: {error}. Check --work and --models. Did the steps before run?") from error
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from examples.models import card, same_scores, stretches, texts
+from examples.models.__main__ import main
 from examples.models.export import halve
 from examples.models.scores import scores_dir
 from examples.models.tools import MODELS, folders_of
@@ -215,3 +216,15 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     (model / "guesses.md").write_text("Edited.")
     card.write_card("english", folders)
     assert "## Guesses\n\nEdited." in (model / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("work", "step", "place"),
+    [("file", "texts", r"texts: .*Not a directory: '.*file"), ("empty", "card", r"card: .*config\.yaml'")],
+)
+def test_wrong_folders_are_said_in_a_sentence(work, step, place, tmp_path):
+    (tmp_path / "file").write_text("")
+    words = ["english", "--work", str(tmp_path / work), "--models", str(tmp_path / "models"), "--steps", step]
+    with pytest.raises(SystemExit, match=rf"{place}.* Check --work and --models"):
+        main(words)
+    assert not (tmp_path / "models").exists()
