@@ -30,7 +30,7 @@ def test_recipes_differ_in_sharing_and_start_alone_and_train_as_long(sharing):
         recipe = sharing.recipe_of(sharing.Cell("english", "shared", start, 1))
         config = merge_layers(RunConfig, recipe)
         assert config.model.embedding_sharing == "shared"
-        assert sum(phase.num_steps for phase in config.phases) == 1600
+        assert sum(phase.num_steps for phase in config.phases) == (3000 if start == "longer" else 1600)
         assert [phase.replaced_tokens for phase in config.phases] == [False] * (as_masked_lms > 0) + [True]
 
 
