@@ -1,4 +1,4 @@
-"""What is refused before it is tokenized: one text in place of a list, and halves of surrogate pairs."""
+"""Refuses one text in place of a list, and halves of surrogate pairs, before texts are tokenized."""
 
 from collections.abc import Iterable, Sequence
 
