@@ -14,7 +14,7 @@ from megabert.errors import ConfigError
 from megabert.finetuning.task_kinds import Head
 from megabert.models.bert import BertModel
 from megabert.models.key_maps import to_ours
-from megabert.models.layers import MaskedLmTransform, first_tokens
+from megabert.models.layers import MaskedLmTransform
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 
 
@@ -66,7 +66,7 @@ class TaskModel(nn.Module):
         if self.head.reads == "tokens":  # without dropout, as in google-research/bert
             return self.get_submodule(self.head.module)(self._transformed(hidden_TD))
         if self.head.reads == "pooled":
-            positions = first_tokens(batch)
+            positions = batch.cu_seqlens[:-1].long().clamp(max=len(hidden_TD) - 1)
         else:
             assert label_positions_M is not None
             positions = label_positions_M
