@@ -60,22 +60,21 @@ def run_missing(
     key: Callable[[Any], object],
     run: Callable[[Cell], Result],
 ) -> None:
-    """Run the cells that have no result yet; append each result to the list and to the file.
+    """Run the cells that have no result yet; append each result to the file, then read what other calls appended too.
 
     Args:
         cells: Cells in the order in which they are run; an iterator may read ``results`` when it is asked.
-        results: Finished cells.
+        results: Finished cells, kept up to date with the file.
         path: Their file.
         key: What identifies a cell; it is also given results.
         run: Runs a cell.
     """
-    done = {key(argparse.Namespace(**result)) for result in results}
     for cell in cells:
-        if key(cell) not in done:
-            results.append(run(cell))
-            done.add(key(cell))
+        if key(cell) not in {key(argparse.Namespace(**result)) for result in results}:
+            line = json.dumps(run(cell)) + "\n"
             with path.open("a") as file:
-                file.write(json.dumps(results[-1]) + "\n")
+                file.write(line)
+            results[:] = read_results(path)
 
 
 def call(module: str, *arguments: object) -> None:

@@ -3,12 +3,13 @@
     python -m examples.models english --work WORK --steps texts build
     python -m benchmarks.optimizers --data WORK/english/data [--widths 128 256] [--seeds 1 2 3] [--optimizers muon]
 
-ModernBERTs of four layers on the English texts of examples/models (34 million tokens, 8,192 pieces), batches of 32
+ModernBERTs of four layers on the English texts of examples/models (34 million tokens, 8,192 pieces), batches of 16
 instances of 128 tokens, one thread. Each optimizer has its own rule of clipping: the global norm at 1 (LAMB,
-AdamW), none (StableAdamW, Muon). Rates are searched alike: a first one, then half and twice the best one of seed 1
-until both are worse. All seeds run at the best rate, for 1,000 steps, and an optimizer whose steps take longer also for
-as many as fit in the time of the fastest one's, with a schedule of that length. Held out is the masked-LM loss.
-Calls with different ``--optimizers`` may run side by side; a last one without it runs what needs the results of all.
+AdamW), none (StableAdamW, Muon). Rates are searched alike: a first one (the narrower model's best), then half and twice
+the best one of seed 1 until both are worse. All seeds run at the best rate, for 1,000 steps, and an optimizer whose
+steps take longer also for as many as fit in the time of the fastest one's, with a schedule of that length. Held out is
+the masked-LM loss. Calls with different ``--optimizers`` may run side by side; a last one without it runs what needs
+the results of all.
 """
 
 import statistics

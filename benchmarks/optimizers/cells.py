@@ -11,7 +11,7 @@ from benchmarks.timed import TAG
 from megabert.config.yaml_text import write_yaml
 from megabert.observability.metrics import read_metrics
 
-LENGTH, BATCH, MASKED = 128, 32, 0.3
+LENGTH, BATCH, MASKED = 128, 16, 0.3
 STEPS = 1000
 SCORED_EVERY, SCORED_INSTANCES = 100, 256
 WIDTHS = {128: (2, 336), 256: (4, 672)}
@@ -24,6 +24,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 """Each with its own rule of clipping: the global norm at 1, or none."""
 FIRST_RATES = {"lamb": 8e-3, "adamw": 2e-3, "stable_adamw": 2e-3, "muon": 2e-3}
+"""Where the search begins at the least width."""
 FACTOR = 2.0
 """Ratio of neighbouring rates."""
 SAME_TIME = 0.03
@@ -117,10 +118,11 @@ def best_rate(results: list[Result], width: int, optimizer: str) -> float:
 
 
 def next_rate(results: list[Result], width: int, optimizer: str) -> float | None:
-    """Return the rate to try: the first, then neighbours of the best one; None when both are worse."""
+    """Return the rate to try: the narrower model's best one, then neighbours of the best; None when both are worse."""
     own = {result["rate"] for result in of(results, width=width, optimizer=optimizer, steps=STEPS, seed=1)}
     if not own:
-        return FIRST_RATES[optimizer]
+        narrower = [w for w in WIDTHS if w < width and of(results, width=w, optimizer=optimizer)]
+        return best_rate(results, max(narrower), optimizer) if narrower else FIRST_RATES[optimizer]
     best = best_rate(results, width, optimizer)
     return next((rate for rate in (best / FACTOR, best * FACTOR) if rate not in own), None)
 

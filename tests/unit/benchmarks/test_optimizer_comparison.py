@@ -28,8 +28,8 @@ def comparison(cells):
 SECONDS = {"lamb": 0.1, "adamw": 0.102, "stable_adamw": 0.1, "muon": 0.125}
 
 
-def run_all(cells, loss, *calls):
-    """Run the cells of a width with losses of a formula instead of training, in calls for some of the optimizers."""
+def run_all(cells, path, loss, *calls, widths=(128,)):
+    """Run the cells of widths with losses of a formula instead of training, in calls for some of the optimizers."""
     from benchmarks.cells import run_missing
 
     results, ran = [], []
@@ -42,19 +42,20 @@ def run_all(cells, loss, *calls):
             "cpu_s": [step * SECONDS[cell.optimizer] for step in scored],
         }  # fmt: skip
 
-    key = "{0.optimizer} {0.rate} {0.steps} {0.seed}".format
-    for optimizers in calls or [cells.OPTIMIZERS]:
-        missing = cells.cells_of(results, 128, [1, 2], optimizers)
-        run_missing(missing, results, Path("/dev/null"), key=key, run=run)
+    key = "{0.width} {0.optimizer} {0.rate} {0.steps} {0.seed}".format
+    for width in widths:
+        for optimizers in calls or [cells.OPTIMIZERS]:
+            missing = cells.cells_of(results, width, [1, 2], optimizers)
+            run_missing(missing, results, path, key=key, run=run)
     return results, ran
 
 
-def test_calls_for_some_optimizers_run_the_cells_of_one_call(cells):
+def test_calls_for_some_optimizers_run_the_cells_of_one_call(cells, tmp_path):
     def loss(cell):
         return abs(cell.rate - 2e-3)
 
-    whole, _ = run_all(cells, loss)
-    parts, _ = run_all(cells, loss, ["muon", "lamb"], ["adamw"], ["stable_adamw"], cells.OPTIMIZERS)
+    whole, _ = run_all(cells, tmp_path / "whole.jsonl", loss)
+    parts, _ = run_all(cells, tmp_path / "parts.jsonl", loss, ["muon", "lamb"], ["adamw"], ["stable_adamw"], cells.OPTIMIZERS)
     assert sorted(map(str, parts)) == sorted(map(str, whole))
 
 
@@ -67,17 +68,23 @@ def test_recipes_clip_as_each_optimizer_does(cells):
     assert clipped == {"lamb": 1.0, "adamw": 1.0, "stable_adamw": 0.0, "muon": 0.0}
 
 
-def test_rates_are_searched_until_both_neighbours_of_the_best_are_worse(cells):
+def test_rates_are_searched_until_both_neighbours_of_the_best_are_worse(cells, tmp_path):
     best = {"lamb": 8e-3, "adamw": 8e-3, "stable_adamw": 1e-3, "muon": 2e-3}
-    results, ran = run_all(cells, lambda cell: abs(cell.rate - best[cell.optimizer]))
+    results, ran = run_all(cells, tmp_path / "results.jsonl", lambda cell: abs(cell.rate - best[cell.optimizer]))
     assert {name: cells.best_rate(results, 128, name) for name in best} == best
     tried = {cell.rate for cell in ran if cell.optimizer == "adamw"}
     assert tried == {1e-3, 2e-3, 4e-3, 8e-3, 16e-3}
     assert len(ran) == len(set(ran))
 
 
-def test_slower_steps_get_shorter_runs_in_equal_time(cells, comparison):
-    results, ran = run_all(cells, lambda cell: abs(cell.rate - 2e-3) + cell.seed / 100)
+def test_the_search_at_a_greater_width_begins_at_the_best_rate_of_the_lesser(cells, tmp_path):
+    _, ran = run_all(cells, tmp_path / "results.jsonl", lambda cell: abs(cell.rate - 8e-3), widths=(128, 256))
+    tried = {cell.rate for cell in ran if (cell.width, cell.optimizer) == (256, "adamw")}
+    assert tried == {4e-3, 8e-3, 16e-3}
+
+
+def test_slower_steps_get_shorter_runs_in_equal_time(cells, comparison, tmp_path):
+    results, ran = run_all(cells, tmp_path / "results.jsonl", lambda cell: abs(cell.rate - 2e-3) + cell.seed / 100)
     assert {(cell.optimizer, cell.seed) for cell in ran if cell.steps != cells.STEPS} == {("muon", 1), ("muon", 2)}
     assert {cell.steps for cell in ran} == {800, 1000}
     table = comparison.seeds_table(results, 128)
@@ -88,7 +95,7 @@ def test_slower_steps_get_shorter_runs_in_equal_time(cells, comparison):
 
 
 def test_what_is_missing_is_said_and_curves_are_drawn(cells, comparison, tmp_path):
-    results, _ = run_all(cells, lambda cell: abs(cell.rate - 2e-3))
+    results, _ = run_all(cells, tmp_path / "results.jsonl", lambda cell: abs(cell.rate - 2e-3))
     assert comparison.tables(results, 256) == "nothing was run yet"
     assert "CPU s per step" not in comparison.tables([r for r in results if r["optimizer"] == "lamb"], 128)
     comparison.draw(results, tmp_path / "curves.png")

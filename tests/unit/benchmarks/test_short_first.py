@@ -72,10 +72,13 @@ def test_only_cells_without_a_result_are_run_and_each_result_is_written_at_once(
 
     def run(cell):
         ran.append((cell.seed, len(read_results(path))))
+        if cell.seed == 3:  # a call side by side finishes the next cell meanwhile
+            with path.open("a") as file:
+                file.write(json.dumps({"seed": 4, "loss": 3.0}) + "\n")
         return {"seed": cell.seed, "loss": 4.0}
 
     results = read_results(path)
-    cells = [Namespace(seed=seed) for seed in (1, 2, 3)]
+    cells = [Namespace(seed=seed) for seed in (1, 2, 3, 4)]
     run_missing(cells, results, path, key=lambda cell: cell.seed, run=run)
     assert ran == [(2, 1), (3, 2)]
     assert read_results(path) == results
