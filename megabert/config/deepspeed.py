@@ -74,7 +74,7 @@ REQUIRED: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 1,
     "gradient_accumulation_steps": 1,
     "managed_gradient_accumulation": False,
-    # LAMB and AdamW are our own, exact on ZeRO's flat shards. DeepSpeed calls every optimizer but its own untested.
+    # All optimizers are our own, exact on ZeRO's flat shards. DeepSpeed calls every optimizer but its own untested.
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
     # Both are needed: with the first alone, 256 micro-steps lose 2.5e-3 in BF16_Optimizer.

@@ -13,7 +13,7 @@ from megabert.config.contradictions import check_family, contradictions
 from megabert.config.names import did_you_mean
 from megabert.config.phase import PhaseConfig
 from megabert.config.problems import FileValues, describe_problems, unfit_texts
-from megabert.config.run import RunConfig
+from megabert.config.run import UNCLIPPED, RunConfig
 from megabert.config.yaml_text import parse_yaml, write_yaml
 from megabert.errors import ConfigError
 from megabert.files import read_small
@@ -299,6 +299,12 @@ def _merge(base: Any, update: Any, where: str) -> Any:
     if isinstance(base, Mapping) and isinstance(update, Mapping):
         # A layer that names tokens overrides steps that an earlier layer named, and so on.
         gone = {key for key, other in OVERRIDES.items() if other in update and update[other] != base.get(other)}
+        if where == "optimizer." and _clips(update.get("name", base.get("name"))) != _clips(base.get("name")):
+            gone |= {"max_grad_norm", "clip_both"}  # whether to clip goes with the optimizer
         base = {key: value for key, value in base.items() if key not in gone}
         return {**base, **{key: _merge(base.get(key), value, f"{where}{key}.") for key, value in update.items()}}
     return update
+
+
+def _clips(optimizer: object) -> bool:
+    return optimizer not in tuple(UNCLIPPED)

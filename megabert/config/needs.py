@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from megabert.config.fields import pattern_of
 from megabert.config.names import value_at
-from megabert.config.run import CLIPS_ITSELF, LAMB_PASSES
+from megabert.config.run import LAMB_PASSES
 from megabert.errors import ConfigError
 
 
@@ -24,7 +24,6 @@ Needs = Mapping[str, Need]
 _OF_MUON = ("momentum", "scaling", "adamw_ratio", "heads", "dtype")
 RUN_NEEDS: Needs = {
     "optimizer.lamb_variant": Need("optimizer.name", ("lamb",)),
-    "optimizer.clip_both": Need("optimizer.name", CLIPS_ITSELF),
     **{f"optimizer.muon_{name}": Need("optimizer.name", ("muon",)) for name in _OF_MUON},
     "ops.lamb": Need("optimizer.name", LAMB_PASSES),
     "rollback.spike_steps": Need("rollback.spike_ratio"),

@@ -45,7 +45,7 @@ class OptimizerConfig:
     max_grad_norm: Norm = 1.0
     """Clip the global gradient norm at this value; 0, the default under stable_adamw and muon, does not clip."""
     clip_both: bool = False
-    """StableAdamW only: clip by max_grad_norm as well."""
+    """StableAdamW and Muon only: clip by max_grad_norm as well."""
     muon_momentum: DecayRate = 0.95
     """Muon only: share of the momentum that a step keeps."""
     muon_scaling: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
@@ -76,16 +76,12 @@ class OptimizerConfig:
 
     @model_validator(mode="after")
     def _clips_once(self) -> "OptimizerConfig":
-        if self.name == "muon" and self.max_grad_norm:
-            raise ValueError(
-                f"max_grad_norm={self.max_grad_norm:g} with name=muon, whose matrices have updates of the same length "
-                "whatever the gradient's is, so that nothing is to be clipped. Set max_grad_norm to 0"
-            )
         fields = f"max_grad_norm={self.max_grad_norm:g} with name={self.name}"
-        if self.name in CLIPS_ITSELF and self.max_grad_norm and not self.clip_both:
+        if self.clip_both and self.name not in UNCLIPPED:
+            raise ValueError(f"clip_both=true and {fields}, which max_grad_norm alone clips; leave clip_both out")
+        if self.name in UNCLIPPED and self.max_grad_norm and not self.clip_both:
             raise ValueError(
-                f"{fields}, which shortens the step of a parameter with a sudden gradient by itself; clipping the "
-                "global norm would shorten all of them. Set max_grad_norm to 0, or clip_both to true if both are meant"
+                f"{fields}, {UNCLIPPED[self.name]}. Set max_grad_norm to 0, or clip_both to true if it is meant"
             )
         if self.clip_both and not self.max_grad_norm:
             raise ValueError(
@@ -95,12 +91,16 @@ class OptimizerConfig:
 
 
 LAMB_PASSES = ("lamb", "stable_adamw")
-CLIPS_ITSELF = ("stable_adamw",)
-UNCLIPPED = (*CLIPS_ITSELF, "muon")
-"""Optimizers whose gradients are not clipped by their global norm by default."""
-OPTIMIZER_STATES = dict.fromkeys(("lamb", "adamw", "stable_adamw", "muon"), ("exp_avg", "exp_avg_sq"))
-"""Float32 tensors that an optimizer keeps besides the weights: all have Adam's two moments, under torch's names. Muon's
-matrices have the first one only."""
+UNCLIPPED = {
+    "stable_adamw": "which shortens the step of a parameter with a sudden gradient by itself; clipping the global norm "
+    "would shorten all of them",
+    "muon": "whose updates of matrices are as long for large gradients as for small ones; clipping would only give a "
+    "step with large ones less weight in the momentum",
+}
+"""Optimizers whose gradients are not clipped by their global norm by default, and why."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Float32 tensors that every optimizer keeps besides the weights: Adam's, under torch's names. Muon's matrices have the
+first one only."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

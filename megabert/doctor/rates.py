@@ -29,7 +29,7 @@ from megabert.models.build import build_model, initialize
 from megabert.models.matrices import layer_matrices
 from megabert.observability.flops import training_flops
 from megabert.observability.measured import PhaseSpeed
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.shards.shard_set import ShardSet
 from megabert.training.micro_batch_size import first_budget

@@ -19,7 +19,8 @@ them, nobody in this code does.
         ZeroStage.sum_of_squares              wait for the reduction, or make it
         World.sum_over_ranks                  losses and the squared norm: one small collective
         ZeroStage.start_update
-            BaseOptimizer.step                stages 0 to 2; between its passes, LAMB sums its norms over ranks
+            BaseOptimizer.step                stages 0 to 2; LAMB and StableAdamW sum over ranks between their passes,
+                                              Muon sends pieces of matrices (World.exchange) there and back
                 UpdateSink.updated            stages 1 and 2: a bucket's new weights begin to travel
         HostCopy.wait                         the host learns whether everything is finite
         ZeroStage.finish_update               if so; otherwise ZeroStage.gradients and ZeroStage.discard
@@ -60,7 +61,7 @@ from megabert.engine.weight_average import WeightAverage
 from megabert.engine.zero3 import Zero3
 from megabert.engine.zero_stages import PartitionedStage, Zero0, ZeroStage
 from megabert.errors import ConfigError
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import BaseOptimizer, Fragment, StepSettings
 
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from megabert.config.run import OPTIMIZER_STATES, OptimizerConfig
+from megabert.config.run import OptimizerConfig
 from megabert.optim.base import BaseOptimizer, StepSettings
 
 _STEP = inspect.unwrap(torch.optim.AdamW.step)
@@ -16,7 +16,6 @@ _STEP = inspect.unwrap(torch.optim.AdamW.step)
 class AdamW(BaseOptimizer, torch.optim.AdamW):
     """torch's AdamW. It works element by element, so it is exact on any shard and needs no fragment table."""
 
-    state_names = OPTIMIZER_STATES["adamw"]
     bias_correction_over = "run"  # the moments are kept from phase to phase, and so is their age
 
     def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: str = "auto") -> None:
@@ -24,19 +23,22 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
         constants: dict[str, Any] = {name: getattr(config, name) for name in ("betas", "eps", "weight_decay")}
         super().__init__(params, lr=0.0, **constants, fused=True)
 
-    @torch.no_grad()
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
         """Update the parameter groups that are there."""
+        self._step_groups(self.param_groups, settings)
+
+    @torch.no_grad()
+    def _step_groups(self, groups: list[dict[str, Any]], settings: StepSettings) -> None:
         scale = torch.as_tensor(settings.gradient_scale, dtype=torch.float64)
         # torch's kernel divides gradients by the one while it reads them, and does nothing if the other is 1.
         self.grad_scale, self.found_inf = scale.reciprocal().float(), (scale == 0).float()
-        groups = self.param_groups
         for group in groups:
             group["lr"] = settings.lr
             for flat in group["params"]:
                 self.moments(flat)  # made before the first step; torch reads them from the state
                 # torch adds one to the step; full() fills it on the device, without waiting for it.
                 self.state[flat]["step"] = torch.full((), settings.bias_step - 1.0, device=flat.device)
+        kept = self.param_groups
         try:
             for group in groups:  # one by one: the weights of a group are sent while the next one is updated
                 self.param_groups = [group]
@@ -44,4 +46,4 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
                 for flat in group["params"]:
                     self.sink.updated(flat)
         finally:
-            self.param_groups = groups
+            self.param_groups = kept

@@ -2,16 +2,16 @@
 
 The table says where a parameter's elements are under ZeRO. A *flat* is a one-dimensional float32 tensor that the
 optimizer updates: this rank's share of a parameter group, or at stage 0 a parameter itself. A *fragment* is a run of
-one parameter's elements within a flat. A *slot* is a parameter's number, the same on every rank: its column in LAMB's
-vectors of norms.
+one parameter's elements within a flat. A *slot* is a parameter's number, the same on every rank: its column in the
+vectors of sums that ranks add up.
 
     parameter            |------- embeddings -------|-- bias --|-------- dense --------|
     flat of rank 0       |-----------------------|                                          fragments: embeddings
     flat of rank 1                               |--|----------|----------|                 embeddings, bias, dense
     flat of rank 2                                                        |------------|..  dense (and padding)
 
-The engine builds the table for every ZeRO stage; LAMB reads it for the norms of whole parameters, checkpoints to
-name their tensors.
+The engine builds the table for every ZeRO stage; LAMB and StableAdamW read it for sums over whole parameters, Muon to
+put matrices together, checkpoints to name their tensors.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from megabert.config.run import OPTIMIZER_STATES
+from megabert.config.run import MOMENTS
 
 _NO_DECAY = re.compile(r"(^|\.)(bias|LayerNorm|layer_norm|ln)(\.|$)")
 
@@ -102,7 +102,7 @@ class UpdateSink:
 class BaseOptimizer(torch.optim.Optimizer, ABC):
     """An optimizer with one learning rate for all parameters, which it gets with each step."""
 
-    state_names: tuple[str, ...] = OPTIMIZER_STATES["lamb"]
+    state_names: tuple[str, ...] = MOMENTS
     """Tensors that it keeps for each flat, with the flat's layout; checkpoints store them under these names."""
     bias_correction_over: Literal["phase", "run"] = "phase"
     """What ``bias_step`` counts: the steps of a phase, as in NVIDIA's recipe for LAMB, or of the whole run."""

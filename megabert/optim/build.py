@@ -40,7 +40,7 @@ def build_optimizer(
     orthogonalized: Mapping[str, int] = {}
     if config.name == "muon":
         if matrices is None:
-            raise ValueError("Muon has to be told which parameters are matrices.")
+            raise ValueError("build_optimizer: matrices is None with name=muon; pass models.layer_matrices(model).")
         orthogonalized = matrices
     # ZeRO makes one flat of each group, so a flat has one weight decay. A group without parameters is left out.
     split: tuple[dict[str, Any], ...] = (

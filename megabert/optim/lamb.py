@@ -25,7 +25,7 @@ from megabert.optim.base import BaseOptimizer, Fragment, Ranks, StepSettings, Up
 
 @dataclass(frozen=True)
 class Rule:
-    """What sets a variant of LAMB apart from the others."""
+    """What sets the variants of LAMB, and StableAdamW, apart from each other."""
 
     corrected: Literal["moments", "step size", "nothing"]
     """Where Adam's bias correction enters, if at all."""
@@ -87,9 +87,16 @@ class Lamb(BaseOptimizer):
     max_grad_norm where apex divides by norm / max_grad_norm; a norm above 1 makes this 1e-6 of a gradient at most.
     """
 
-    def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: BackendOrApex = "auto") -> None:
+    def __init__(
+        self,
+        params: Iterable[Any],
+        config: OptimizerConfig,
+        backend: BackendOrApex = "auto",
+        *,
+        rule: Rule | None = None,
+    ) -> None:
         super().__init__(params, {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay})
-        self._rule = RULES[config.lamb_variant]
+        self._rule = rule or RULES[config.lamb_variant]
         self._backend = backend
 
     def attach(
@@ -129,7 +136,8 @@ class Lamb(BaseOptimizer):
         ]
         if not work:
             return
-        # Row 0 is for weights, row 1 for updates; a column per slot, 0 if this rank holds nothing of a parameter.
+        # Row 0 is for weights, or for relative gradients (``measures_gradient``), row 1 for updates; a column per slot,
+        # 0 if this rank holds nothing of a parameter.
         # In float64, since torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
         device = work[0][0].device
         squares = torch.zeros(2, len(self._names), dtype=torch.float64, device=device)

@@ -2,7 +2,7 @@
 
 The update of a matrix is the nearest (semi-)orthogonal matrix to its momentum, by a Newton-Schulz iteration. That needs
 the whole matrix, and ZeRO cuts matrices wherever a rank's share ends. So each matrix has an *owner*, the rank that
-holds most of its elements (of several, the first). The steps:
+holds most of its elements (of several, the one that has the least to compute so far). The steps:
 
     1. every rank   momentum and look-ahead, element by element, on the pieces that it holds
     2. to owners    the look-ahead of pieces that the owner does not hold: 4 bytes per element
@@ -11,8 +11,8 @@ holds most of its elements (of several, the first). The steps:
     5. every rank   weight decay and update of its pieces
 
 So 8 bytes are sent for each element that is not on its matrix's owner, beyond ZeRO's own, and none for a matrix that
-lies on one rank. At stages 1 and 2 a bucket has one cut fewer than there are ranks, so few matrices are cut; stage 3
-cuts every matrix into as many parts as there are ranks. At stage 0 each rank computes all matrices and sends nothing.
+lies on one rank. At stages 1 and 2 a bucket is cut once less often than there are ranks; stage 3 cuts every parameter
+into as many parts as there are ranks. At stage 0 each rank computes all matrices and sends nothing.
 """
 
 import dataclasses
@@ -23,14 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.config.run import OPTIMIZER_STATES, OptimizerConfig
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.config.run import MOMENTS, OptimizerConfig
+from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim.adamw import AdamW
 from megabert.optim.base import Fragment, Ranks, StepSettings, UpdateSink
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The polynomial is a x + b x^3 + c x^5: KellerJordan/Muon, ``muon.py``; torch.optim.Muon has the same."""
 NEWTON_SCHULZ_STEPS = 5
+MOMENTUM = MOMENTS[:1]
+"""The momentum of a matrix is kept under the name of Adam's first moment."""
 SCALINGS = {
     "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
     "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
@@ -40,26 +42,13 @@ gives updates the root mean square of AdamW's, about 0.2 (Liu et al. 2025, arXiv
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Piece:
-    """The elements of one matrix that are on this rank: ``start`` to ``start + numel`` of it."""
-
-    flat: Tensor
-    offset: int
-    start: int
-    numel: int
-
-    def view(self, tensor: Tensor) -> Tensor:
-        """Return the piece's elements of a tensor with the flat's layout."""
-        return tensor.detach().view(-1).narrow(0, self.offset, self.numel)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
     """A matrix of which this rank holds elements."""
 
     rows: int
     columns: int
-    mine: Piece
+    mine: Fragment
+    """The elements that this rank holds; ``start`` is counted within the matrix."""
     owner: int
     held: dict[int, tuple[int, int]]
     """First element and number of elements on each rank that holds any."""
@@ -78,13 +67,11 @@ class Muon(AdamW):
     This is torch.optim.Muon's rule (``torch/optim/_muon.py``, 2.13), whose decay by the rate as it is is Moonlight's,
     but for three things: Newton-Schulz computes in float32 unless ``muon_dtype`` says bf16; the norm has 1e-7 added, as
     in KellerJordan/Muon, where torch takes the larger of the two; and parameters that hold several matrices
-    are cut into them. No gradient is clipped: the length of U has no effect on X.
+    are cut into them. By default no gradient is clipped: the length of U has no effect on X.
 
     The decay is subtracted, in AdamW's part too. torch multiplies by 1 - learning_rate * weight_decay, which float32
     rounds the same way in each step: 1.7e-6 of a weight after 100 steps at a rate of 0.01, 4e-7 when subtracted.
     """
-
-    state_names = OPTIMIZER_STATES["muon"]
 
     def __init__(
         self, params: Iterable[Any], config: OptimizerConfig, backend: str = "auto", *, matrices: Mapping[str, int]
@@ -110,7 +97,7 @@ class Muon(AdamW):
     ) -> None:
         """Work out which rank owns each matrix; the arguments are ``BaseOptimizer.attach``'s."""
         super().attach(fragments, shapes, ranks, sink)
-        self._ranks, size = ranks, 1 if ranks is None else ranks.size
+        self._ranks = ranks
         self._device = fragments[0].flat.device if ranks is None else ranks.device
         by_name = {fragment.parameter: fragment for fragment in fragments}  # a rank holds one run of a parameter
         cut = [
@@ -119,27 +106,29 @@ class Muon(AdamW):
             for index in range(stacked)
         ]
         pieces = [
-            _piece(by_name.get(name), index * rows * columns, rows * columns) for name, index, rows, columns in cut
+            part_within(by_name.get(name), index * rows * columns, rows * columns) for name, index, rows, columns in cut
         ]
         # For each matrix, the first element and the number of elements on every rank.
         mine = [(0, 0) if piece is None else (piece.start, piece.numel) for piece in pieces]
         table = list(zip(*([mine] if ranks is None else ranks.gather(mine)), strict=True))
         self._is_cut = any(sum(numel > 0 for _, numel in holders) > 1 for holders in table)
+        sizes = [(rows, columns) for _, _, rows, columns in cut]
+        owners = owners_of(sizes, [[numel for _, numel in holders] for holders in table])
         self._matrices = [
             Matrix(
                 rows,
                 columns,
                 piece,
-                owner=max(range(size), key=lambda r: (holders[r][1], -r)),
+                owner=owner,
                 held={r: (start, numel) for r, (start, numel) in enumerate(holders) if numel},
             )
-            for (_, _, rows, columns), piece, holders in zip(cut, pieces, table, strict=True)
+            for (rows, columns), piece, holders, owner in zip(sizes, pieces, table, owners, strict=True)
             if piece is not None
         ]
 
     def moments(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Return the momentum of matrices, AdamW's two moments of anything else."""
-        return self._moments(flat, self.state_names[:1] if self._holds_matrices(flat) else self.state_names)
+        return self._moments(flat, MOMENTUM if self._holds_matrices(flat) else MOMENTS)
 
     @torch.no_grad()
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
@@ -149,7 +138,7 @@ class Muon(AdamW):
             scale = torch.full((), scale, dtype=torch.float64, device=self._device)
         is_finite = (scale != 0).double()  # stays on the device: 0 changes no weight and no momentum below
         # AdamW first: its weights travel while the matrices are computed.
-        self._step_adamw(settings, is_finite)
+        self._step_others(settings, is_finite)
         decays = {
             flat: group["weight_decay"]
             for group in self.param_groups
@@ -172,19 +161,15 @@ class Muon(AdamW):
         for flat in decays:
             self.sink.updated(flat)
 
-    def _step_adamw(self, settings: StepSettings, is_finite: Tensor) -> None:
-        """Update the groups that hold no matrices."""
-        groups, lr = self.param_groups, settings.lr * self._config.muon_adamw_ratio
-        others = [group for group in groups if not group.get("is_matrix")]
+    def _step_others(self, settings: StepSettings, is_finite: Tensor) -> None:
+        """Update the groups that hold no matrices, by AdamW."""
+        lr = settings.lr * self._config.muon_adamw_ratio
+        others = [group for group in self.param_groups if not group.get("is_matrix")]
         for group in others:
             for flat in group["params"] if group["weight_decay"] else ():
                 if flat.grad is not None:
                     flat.sub_(flat * (is_finite * (lr * group["weight_decay"])))
-        self.param_groups = [{**group, "weight_decay": 0.0} for group in others]
-        try:
-            super().step(dataclasses.replace(settings, lr=lr))
-        finally:
-            self.param_groups = groups
+        self._step_groups([{**group, "weight_decay": 0.0} for group in others], dataclasses.replace(settings, lr=lr))
 
     def _holds_matrices(self, flat: Tensor) -> bool:
         return any(matrix.mine.flat is flat for matrix in self._matrices)
@@ -192,7 +177,7 @@ class Muon(AdamW):
     def _look_ahead(self, flat: Tensor, scale: Tensor, is_finite: Tensor) -> None:
         """Update the momentum of a flat, and write Nesterov's look-ahead over its gradient."""
         gradient, share = _gradient(flat), self._config.muon_momentum
-        (momentum,) = self._moments(flat, self.state_names[:1])
+        (momentum,) = self._moments(flat, MOMENTUM)
         gradient.mul_(scale)
         # A NaN times 0 is a NaN, which must not reach the momentum and has to stay in the gradient.
         clean = gradient.masked_fill(is_finite == 0, 0.0)
@@ -241,14 +226,32 @@ class Muon(AdamW):
         return {r: list(by_rank[r].split(expected[r])) if expected[r] else [] for r in expected}
 
 
+def owners_of(sizes: Sequence[tuple[int, int]], held: Sequence[Sequence[int]]) -> list[int]:
+    """Return the owner of each matrix: of the ranks that hold most of it, the one with the least work so far.
+
+    Args:
+        sizes: Rows and columns of each matrix.
+        held: How many elements of each matrix are on each rank.
+    """
+    work, owners = [0] * max(map(len, held), default=0), []
+    for (rows, columns), numels in zip(sizes, held, strict=True):
+        most = max(numels)
+        owner = min((r for r, numel in enumerate(numels) if numel == most), key=work.__getitem__)
+        work[owner] += rows * columns * min(rows, columns)  # Newton-Schulz, up to a factor
+        owners.append(owner)
+    return owners
+
+
 def orthogonal(update_RC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return a float32 matrix with the singular vectors of ``update_RC`` and singular values of about 1 (0.7 to 1.2).
+    """Return a float32 matrix with the singular vectors of ``update_RC`` and singular values that are nearly equal.
+
+    They end between 0.7 and 1.2 where they were at least about a hundredth of the norm; the five steps multiply
+    smaller ones by 485 at most.
 
     Args:
         update_RC: The matrix.
         dtype: Type of the products: float32, bfloat16, or float64 for a float64 matrix.
     """
-    # The norm is added up in float64: torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
     norm = sums_of_squares([update_RC.reshape(-1)], update_RC.device).sqrt()
     is_tall = update_RC.shape[0] > update_RC.shape[1]
     x = (update_RC.T if is_tall else update_RC).contiguous() / (norm + 1e-7).to(update_RC.dtype)
@@ -269,12 +272,13 @@ def _update(matrix: Matrix) -> Tensor:
     return matrix.mine.view(_gradient(matrix.mine.flat))
 
 
-def _piece(fragment: Fragment | None, first: int, numel: int) -> Piece | None:
-    """Return the part of a fragment that lies within ``numel`` elements of its parameter from ``first`` on."""
+def part_within(fragment: Fragment | None, first: int, numel: int) -> Fragment | None:
+    """Return the part of a fragment within ``numel`` elements of its parameter, and ``start`` from ``first`` on."""
     if fragment is None:
         return None
     start = max(fragment.start, first)
     end = min(fragment.start + fragment.numel, first + numel)
     if start >= end:
         return None
-    return Piece(fragment.flat, fragment.offset + start - fragment.start, start - first, end - start)
+    offset = fragment.offset + start - fragment.start
+    return dataclasses.replace(fragment, offset=offset, start=start - first, numel=end - start)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.config.run import OPTIMIZER_STATES, BackendOrApex, OptimizerConfig
+from megabert.config.run import BackendOrApex, OptimizerConfig
 from megabert.optim.base import Fragment, Ranks, UpdateSink
 from megabert.optim.lamb import Lamb, Rule
 
@@ -41,12 +41,10 @@ class StableAdamW(Lamb):
     - The age of the moments is counted over the run, as by AdamW.
     """
 
-    state_names = OPTIMIZER_STATES["stable_adamw"]
     bias_correction_over = "run"
 
     def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: BackendOrApex = "auto") -> None:
-        super().__init__(params, config, backend)
-        self._rule = Rule("moments", "all", measures_gradient=True)
+        super().__init__(params, config, backend, rule=Rule("moments", "all", measures_gradient=True))
 
     def attach(
         self,

@@ -16,6 +16,7 @@ _COLUMNS = ("phase", "steps", "tokens/step", "micro-steps", "s/step", "tokens/s"
 def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
     """Return the estimate as text; with ``hours`` also how many steps fit into them."""
     cluster, config = estimate.cluster, estimate.config
+    is_muon = config.optimizer.name == "muon"
     lines = [
         f"{config.name}: {estimate.parameters / 1e6:.1f} million parameters on {cluster.nodes} x "
         f"{cluster.gpus_per_node} {cluster.gpu.name}, {config.precision}, ZeRO-{estimate.zero_stage}",
@@ -27,6 +28,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         "",
         f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
+        *(["not counted either: Muon's Newton-Schulz, and its matrices' way to one rank"] if is_muon else []),
         f"{describe_checkpoints(config, estimate.parameters)} of disk",
         *_pass_lines(estimate),
         *_launch_lines(estimate),

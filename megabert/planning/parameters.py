@@ -2,7 +2,7 @@
 
 from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
-from megabert.config.run import OPTIMIZER_STATES, RunConfig
+from megabert.config.run import MOMENTS, RunConfig
 
 
 def count_parameters(model: ModelConfig, objective: Objective | None = None) -> int:
@@ -37,7 +37,7 @@ def count_layer_matrices(model: ModelConfig) -> int:
 def optimizer_elements(config: RunConfig, parameters: int) -> int:
     """Return how many float32 numbers the optimizer keeps beside the weights; Muon one per element of a matrix."""
     saved = count_layer_matrices(config.model) if config.optimizer.name == "muon" else 0
-    return parameters * len(OPTIMIZER_STATES[config.optimizer.name]) - saved
+    return parameters * len(MOMENTS) - saved
 
 
 def _norm(model: ModelConfig, width: int) -> int:

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 
 from megabert.config.phase import PhaseConfig
-from megabert.config.run import OPTIMIZER_STATES
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.engine.build import DTYPES
@@ -20,6 +19,7 @@ from megabert.errors import ConfigError
 from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
 from megabert.ops.backend import disproved
+from megabert.planning.parameters import optimizer_elements
 from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens
 from megabert.training.step import counts_of, weighted_loss
@@ -67,6 +67,7 @@ def _case(inputs: RunInputs, world: World) -> str:
             f"{world.size} ranks",
             f"ZeRO-{inputs.zero_stage}",
             config.precision,
+            config.optimizer.name,
             "activation checkpointing" if config.activation_checkpointing else "all activations",
             *(f"{op} {backend}" for op, backend in config.ops.backends.items()),
             *disproved(),
@@ -140,8 +141,8 @@ def _try_micro_step(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     shards = world.size if inputs.zero_stage else 1
     # ZeRO shards master weights and optimizer state over the ranks from stage 1 on.
-    tensors = 1 + len(OPTIMIZER_STATES[inputs.config.optimizer.name])
-    aside = parameters * 4 + parameters * 4 * tensors // shards  # float32: the gradient, and these
+    sharded = parameters + optimizer_elements(inputs.config, parameters)
+    aside = parameters * 4 + sharded * 4 // shards  # float32: the gradient, and these
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])
     trial.begin_phase(phase)

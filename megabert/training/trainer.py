@@ -208,7 +208,7 @@ class Trainer:
 
     def _step(self, batch: StepBatch, phase: PhaseConfig) -> StepResult:
         """Set the schedule and run forward, backward and update, timed by the meter and guarded by the watchdog."""
-        # NVIDIA's recipe: LAMB's bias correction restarts with each phase; AdamW's and StableAdamW's do not.
+        # NVIDIA's recipe: LAMB's bias correction restarts with each phase; the others' do not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         settings = StepSettings(lr=learning_rate(phase, self.state.phase_step + 1), bias_step=counter + 1)
         # This rank's own part, then the part in which it waits for the others.

@@ -1,7 +1,7 @@
 """LAMB under every ZeRO stage and world size against a float64 reference fed the gradients that the optimizer saw."""
 
 import pytest
-from several_ranks import lamb_reference
+from several_ranks import optimizer_reference
 from several_ranks.worker_group import WorkerGroups
 from soak.soak_table import SoakTable
 
@@ -35,7 +35,7 @@ def only(workers: WorkerGroups, size: int):
 
 @pytest.mark.parametrize(("world_size", "engine", "variant"), CELLS)
 def test_lamb_is_exact(workers, table, world_size, engine, variant):
-    errors = only(workers, world_size).run(lamb_reference.lamb_errors, engine, variant=variant, timeout_s=280)[0]
+    errors = only(workers, world_size).run(optimizer_reference.optimizer_errors, engine, variant=variant, timeout_s=280)[0]
     worst = max(errors, key=errors.get)
     table.add(f"{world_size:>5} {engine:<11} {variant:<10} {errors[worst]:8.1e}  {worst}")
     assert errors[worst] <= 1e-6, errors
@@ -45,7 +45,7 @@ def test_lamb_is_exact(workers, table, world_size, engine, variant):
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_stock_lamb_fails(workers, table, world_size, engine):
     group = only(workers, world_size)
-    errors = group.run(lamb_reference.lamb_errors, engine, steps=20, attached=False, timeout_s=280)[0]
+    errors = group.run(optimizer_reference.optimizer_errors, engine, steps=20, attached=False, timeout_s=280)[0]
     for name in ("gain_bias", "pair", "dense.weight"):  # each alone, or nearly so, in one rank's window of a bucket
         errors.pop(name)
     best = min(errors, key=errors.get)

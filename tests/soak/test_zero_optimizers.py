@@ -1,7 +1,7 @@
 """StableAdamW and Muon under each ZeRO stage and world against float64 references, as test_zero_lamb.py has LAMB."""
 
 import pytest
-from several_ranks import lamb_reference
+from several_ranks import optimizer_reference
 from soak.soak_table import SoakTable
 from soak.test_zero_lamb import ENGINES, only
 
@@ -30,7 +30,7 @@ def table():
 @pytest.mark.parametrize(("world_size", "engine", "variant", "micro_steps"), CELLS)
 def test_optimizer_is_exact(workers, table, world_size, engine, variant, micro_steps):
     options = {"variant": variant, "micro_steps": micro_steps, "timeout_s": 280}
-    errors = only(workers, world_size).run(lamb_reference.lamb_errors, engine, **options)[0]
+    errors = only(workers, world_size).run(optimizer_reference.optimizer_errors, engine, **options)[0]
     worst = max(errors, key=errors.get)
     table.add(f"{world_size:>5} {engine:<11} {variant:<13} {micro_steps:>11} {errors[worst]:8.1e}  {worst}")
     assert errors[worst] <= BARS[variant], errors

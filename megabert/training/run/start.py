@@ -8,7 +8,8 @@ A fork may change:
 
 - Every field of the configuration except the model's sizes and family, which decide the shapes of the stored tensors:
   loading the checkpoint refuses a change there. Learning rate, schedule, batch size, seed, masking and even the
-  optimizer may differ, since weights and moments have the same form for all of them.
+  optimizer may differ, since all keep the same moments; but Muon keeps no second moment of matrices, so that a fork of
+  its run stays with it.
 - The lengths of phases and their number, as long as the phase of the checkpoint has steps left, or another follows.
 - The shards. A phase with the same shards continues after the instances that were read; other shards are read from
   their beginning, because a position in one data set means nothing in another.
@@ -156,7 +157,8 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
 
     Raises:
         CheckpointError, ConfigError: The folder holds something else, every checkpoint is damaged, the shards have
-            changed since the run began, or nothing is left to do at the checkpoint that ``fork`` names.
+            changed since the run began, or the checkpoint that ``fork`` names has nothing left to do, or not all
+            moments.
     """
     config = inputs.config
     changes = claim_run_folder(run_dir, config)
@@ -172,6 +174,7 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     else:
         assert config.fork is not None
         checkpoint = find_fork(config.fork)
+        refuse_missing_moments(read_config(split_fork(config.fork)[0]), config)
         changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
     manifest = read_checkpoint_manifest(checkpoint)
     state = TrainerState.from_dict(manifest.trainer_state, config if is_own else None)
@@ -230,6 +233,15 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
         data_sha256=data_sha256,
         left_at=stored.left_at,
     )
+
+
+def refuse_missing_moments(source: RunConfig, config: RunConfig) -> None:
+    """Refuse a fork from Muon to an optimizer that needs the second moments of matrices."""
+    if source.optimizer.name == "muon" and config.optimizer.name != "muon":
+        raise ConfigError(
+            f"--fork {config.fork}: that run has optimizer.name=muon, which keeps no second moments of matrices, and "
+            f"optimizer.name={config.optimizer.name} needs them. Keep muon, or take the weights alone: --init-from."
+        )
 
 
 def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:

@@ -121,3 +121,16 @@ def test_a_later_decay_takes_no_power_from_an_earlier_one():
     assert merge_layers(RunConfig, recipe, {"phases": {"0": {"decay": "polynomial"}}}).phases[0].decay_power is None
     with pytest.raises(ConfigError, match=r"decay_power=0\.5 goes with decay=polynomial, not cosine"):
         merge_layers(RunConfig, recipe, {"phases": {"0": {"decay": "cosine", "decay_power": 0.5}}})
+
+
+def test_clipping_goes_with_the_optimizer_that_a_layer_names():
+    def optimizer(*layers):
+        return merge_layers(RunConfig, *({"phases": [PHASE], "optimizer": layer} for layer in layers)).optimizer
+
+    assert optimizer({"name": "lamb", "max_grad_norm": 0.5}, {"name": "muon"}).max_grad_norm == 0
+    assert optimizer({"name": "muon", "max_grad_norm": 0.0}, {"name": "adamw"}).max_grad_norm == 1
+    clipped = {"name": "stable_adamw", "max_grad_norm": 2.0, "clip_both": True}
+    assert not optimizer(clipped, {"name": "lamb"}).clip_both
+    assert optimizer(clipped, {"name": "muon"}).max_grad_norm == 2
+    assert optimizer({"name": "lamb", "max_grad_norm": 0.5}, {"name": "adamw"}).max_grad_norm == 0.5
+    assert optimizer({"max_grad_norm": 0.5}, {"name": "adamw", "max_grad_norm": 3.0}).max_grad_norm == 3

@@ -7,7 +7,8 @@ import torch
 
 from megabert.errors import KernelError
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
-from megabert.ops.lamb.reference import apply_update, compute_update, sums_of_squares
+from megabert.ops.lamb.reference import apply_update, compute_update
+from megabert.ops.sums_of_squares import sums_of_squares
 
 COEFFICIENTS = Coefficients(
     beta1=0.9,

@@ -1,11 +1,13 @@
 """Muon on one rank: against torch's, its settings, a step that is skipped; ``several_ranks`` holds it to float64."""
 
+import math
+
 import pytest
 import torch
 
 from megabert.config.run import OptimizerConfig
 from megabert.optim import Fragment, StepSettings, build_optimizer
-from megabert.optim.muon import orthogonal
+from megabert.optim.muon import orthogonal, owners_of
 
 SHAPES = {"tall.weight": (12, 4), "wide.weight": (3, 10), "LayerNorm.weight": (5,), "head.weight": (2, 3)}
 
@@ -92,8 +94,19 @@ def test_orthogonal_of_zeros_is_zeros_and_singular_values_are_near_one():
 
 
 def test_muon_has_to_be_told_and_does_not_clip():
-    with pytest.raises(ValueError, match="which parameters are matrices"):
+    with pytest.raises(ValueError, match="pass models.layer_matrices"):
         build_optimizer([], OptimizerConfig(name="muon"))
     assert OptimizerConfig(name="muon").max_grad_norm == 0
-    with pytest.raises(ValueError, match="max_grad_norm=1 with name=muon"):
+    with pytest.raises(ValueError, match="max_grad_norm=1 with name=muon, whose updates"):
         OptimizerConfig(name="muon", max_grad_norm=1.0)
+    assert OptimizerConfig(name="muon", max_grad_norm=1.0, clip_both=True).max_grad_norm == 1
+
+
+def test_ranks_that_hold_as_much_of_matrices_share_the_work():
+    # Stage 3 cuts each matrix alike, so all ranks hold as much of it; the greater ones are twice the work here.
+    sizes = [(8, 8), (16, 8), (8, 8), (8, 16)] * 6
+    owners = owners_of(sizes, [[rows * columns // 4] * 4 for rows, columns in sizes])
+    work = [sum(math.prod(size) * min(size) for size, o in zip(sizes, owners, strict=True) if o == r) for r in range(4)]
+    assert max(work) - min(work) <= 16 * 8 * 8
+    # The rank that holds most has to send least, however much it computes.
+    assert owners_of([(4, 4)] * 3, [[9, 7], [9, 7], [0, 16]]) == [0, 0, 1]

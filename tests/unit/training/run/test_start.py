@@ -6,7 +6,7 @@ from megabert.config.loading import load_run_config, split_fork
 from megabert.data.order import BEGINNING, DataPosition
 from megabert.errors import CheckpointError, ConfigError
 from megabert.training.run.folder import record_run
-from megabert.training.run.start import find_fork, state_after_fork
+from megabert.training.run.start import find_fork, refuse_missing_moments, state_after_fork
 from megabert.training.state import TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 10}, "1": {"steps": 5}}, "fork": "runs/a@12"})
@@ -75,6 +75,15 @@ def test_missing_run_and_missing_step_are_named(tmp_path):
     (tmp_path / "checkpoints" / "step_00000005").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"no such checkpoint.*\[5\]"):
         find_fork(f"{tmp_path}@3")
+
+
+def test_fork_of_muon_stays_with_muon_whose_matrices_lack_second_moments():
+    lamb, muon = (load_run_config("debug", flags={"optimizer": {"name": name}}) for name in ("lamb", "muon"))
+    forks = [replace(config, fork="runs/a@12") for config in (lamb, muon)]
+    with pytest.raises(ConfigError, match=r"runs/a@12: that run has optimizer.name=muon.*--init-from"):
+        refuse_missing_moments(muon, forks[0])
+    for source, fork in ((muon, forks[1]), (lamb, forks[1]), (lamb, forks[0])):
+        refuse_missing_moments(source, fork)
 
 
 def test_form_of_a_fork():

@@ -53,7 +53,7 @@ class ReferenceLamb:
             weight.sub_(update, alpha=lr * ratio)
 
 
-def lamb_errors(
+def optimizer_errors(
     world, engine_name: str, *, variant="nvlamb", steps=100, attached=True, micro_steps=1
 ) -> dict[str, float]:
     """Train a toy; return ||a - b|| / ||b|| of every parameter against the reference fed the optimizer's gradients."""

@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 import torch
-from several_ranks import lamb_reference, toy_training
+from several_ranks import optimizer_reference, toy_training
 
 # Relative error of each parameter after 100 float32 steps, which `make soak` makes; a step rounds at 6e-8.
 TOLERANCE = 1e-6
@@ -18,30 +18,30 @@ STEPS = 30
         *[("bf16_zero1", "stable_adamw"), ("zero3", "muon")],
     ],
 )
-def test_lamb_under_zero_equals_float64_reference(workers, engine, variant):
-    errors = workers(2).run(lamb_reference.lamb_errors, engine, variant=variant, steps=STEPS)[0]
+def test_optimizer_under_zero_equals_float64_reference(workers, engine, variant):
+    errors = workers(2).run(optimizer_reference.optimizer_errors, engine, variant=variant, steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
 @pytest.mark.parametrize("variant", ["apex", "paper", "deepspeed"])
 def test_lamb_variant_equals_float64_reference(workers, variant):
-    errors = workers(2).run(lamb_reference.lamb_errors, "zero1", variant=variant, steps=STEPS)[0]
+    errors = workers(2).run(optimizer_reference.optimizer_errors, "zero1", variant=variant, steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
 @pytest.mark.parametrize("engine", ["zero0", "zero1"])
 def test_clipping_before_lamb_equals_apexs_inside(workers, engine):
     # Ours divides by (norm + 1e-6) / clip, apex by norm / clip.
-    errors = workers(1).run(lamb_reference.clipping_errors, engine, clip=0.1, steps=STEPS)[0]
+    errors = workers(1).run(optimizer_reference.clipping_errors, engine, clip=0.1, steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
 @pytest.mark.parametrize(
     ("variant", "micro_steps"), [("nvlamb", 1), ("stable_adamw", 4), ("muon", 4), ("muon_heads", 1)]
 )
-def test_lamb_over_three_ranks_equals_float64_reference(workers, variant, micro_steps):
+def test_optimizer_over_three_ranks_equals_float64_reference(workers, variant, micro_steps):
     options = {"variant": variant, "micro_steps": micro_steps, "steps": STEPS}
-    errors = workers(3).run(lamb_reference.lamb_errors, "zero1", **options)[0]
+    errors = workers(3).run(optimizer_reference.optimizer_errors, "zero1", **options)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
@@ -49,7 +49,7 @@ def test_lamb_over_three_ranks_equals_float64_reference(workers, variant, micro_
 def test_same_gradients_give_the_same_bits_on_every_world_and_stage(workers, variant):
     cells = [(1, "zero0"), (2, "zero1"), (2, "zero2"), (2, "zero3"), (2, "bf16_zero1"), (3, "zero1")]
     masters = [
-        workers(n).run(lamb_reference.masters_after_given_gradients, engine, variant=variant)[0] for n, engine in cells
+        workers(n).run(optimizer_reference.masters_after_given_gradients, engine, variant=variant)[0] for n, engine in cells
     ]
     for cell, others in zip(cells, masters, strict=True):
         assert [name for name in others if not torch.equal(others[name], masters[0][name])] == [], cell
@@ -57,7 +57,7 @@ def test_same_gradients_give_the_same_bits_on_every_world_and_stage(workers, var
 
 @pytest.mark.parametrize(("engine", "variant"), [("zero1", "nvlamb"), ("zero3", "nvlamb"), ("zero1", "stable_adamw")])
 def test_stock_lamb_under_zero_fails_the_same_test(workers, engine, variant):
-    errors = workers(2).run(lamb_reference.lamb_errors, engine, variant=variant, steps=20, attached=False)[0]
+    errors = workers(2).run(optimizer_reference.optimizer_errors, engine, variant=variant, steps=20, attached=False)[0]
     for name in ("gain_bias", "pair", "dense.weight"):  # each alone, or nearly so, in one rank's partition of a bucket
         errors.pop(name)
     # StableAdamW shortens no step of some parameters, whose mean then does not matter.
@@ -66,7 +66,7 @@ def test_stock_lamb_under_zero_fails_the_same_test(workers, engine, variant):
 
 @pytest.mark.parametrize("engine", ["zero1"])
 def test_muon_in_16_bits_is_near_the_float64_reference(workers, engine):
-    errors = workers(2).run(lamb_reference.lamb_errors, engine, variant="muon_bf16", steps=STEPS)[0]
+    errors = workers(2).run(optimizer_reference.optimizer_errors, engine, variant="muon_bf16", steps=STEPS)[0]
     assert max(errors.values()) <= 5e-3, errors
 
 
@@ -127,4 +127,4 @@ def test_poison_reaches_padding(workers):
 
 
 def count_poison(world):
-    return lamb_reference.poison_padding(toy_training.make_engine(world, "zero3"))
+    return optimizer_reference.poison_padding(toy_training.make_engine(world, "zero3"))
