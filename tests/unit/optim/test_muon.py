@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
+from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE
 from megabert.config.run import OptimizerConfig
+from megabert.engine.buckets import split_groups
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.optim.muon import orthogonal, owners_of
 
@@ -100,6 +102,41 @@ def test_muon_has_to_be_told_and_does_not_clip():
     with pytest.raises(ValueError, match="max_grad_norm=1 with name=muon, whose updates"):
         OptimizerConfig(name="muon", max_grad_norm=1.0)
     assert OptimizerConfig(name="muon", max_grad_norm=1.0, clip_both=True).max_grad_norm == 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "is_cut", "travels", "busiest"),
+    [
+        *[(1, 2, 7, 0.05, 1.04), (1, 4, 21, 0.10, 1.08), (1, 8, 61, 0.22, 1.11), (1, 16, 91, 0.43, 1.89)],
+        *[(1, 64, 144, 0.79, 1.78), (3, 2, 96, 0.42, 1.00), (3, 4, 144, 0.65, 1.01), (3, 8, 144, 0.81, 1.06)],
+        *[(3, 16, 144, 0.91, 1.17), (3, 64, 144, 0.98, 1.56)],
+    ],
+)
+def test_what_travels_for_bert_large(stage, ranks, is_cut, travels, busiest):
+    layer = [((3072, 1024), 3), ((1024, 1024), 1), ((4096, 1024), 1), ((1024, 4096), 1)]  # and how many matrices
+    parameters = torch.nn.ParameterList(torch.empty(shape, device="meta") for _ in range(24) for shape, _ in layer)
+    groups = [{"params": [parameter]} for parameter in parameters]  # what stage 3 cuts
+    if stage == 1:
+        groups = split_groups([{"params": list(parameters)}], parameters, DEFAULT_BUCKET_SIZE)
+    stacked = {id(parameter): layer[i % 4][1] for i, parameter in enumerate(parameters)}
+    sizes, held = [], []
+    for group in groups:
+        share, first = math.ceil(sum(p.numel() for p in group["params"]) / ranks), 0
+        for parameter in group["params"]:
+            rows, columns = parameter.shape[0] // stacked[id(parameter)], parameter.shape[1]
+            for _ in range(stacked[id(parameter)]):
+                end = first + rows * columns
+                ends = [(max(first, r * share), min(end, (r + 1) * share)) for r in range(ranks)]
+                sizes.append((rows, columns))
+                held.append([max(0, b - a) for a, b in ends])
+                first = end
+    owners, work = owners_of(sizes, held), [0] * ranks
+    for (rows, columns), owner in zip(sizes, owners, strict=True):
+        work[owner] += rows * columns * min(rows, columns)
+    stays = sum(numels[owner] for numels, owner in zip(held, owners, strict=True))
+    assert sum(sum(numel > 0 for numel in numels) > 1 for numels in held) == is_cut
+    assert 1 - stays / sum(map(sum, held)) == pytest.approx(travels, abs=0.005)
+    assert max(work) * ranks / sum(work) == pytest.approx(busiest, abs=0.006)
 
 
 def test_ranks_that_hold_as_much_of_matrices_share_the_work():
