@@ -6,8 +6,9 @@
 A DeBERTa 3 of two layers, 128 wide, its generator one layer of that width, AdamW, on a bundled corpus with the demo's
 vocabulary. ``masked-lm`` trains both models as masked LMs for the first 600 of 1,600 steps, ``longer`` for the first
 600 of 3,000, and ``none`` detects replaced tokens from the first of 1,600 steps on. The rate falls over the last 30% of
-the detection. Held out are scored the discriminator's AUC, without [CLS] and [SEP], which are never replaced, and the
-generator's loss at [MASK] against the unigram's.
+the detection.
+Held out are scored the least AUC that the discriminator can have without [CLS] and [SEP], which are never replaced,
+and the generator's loss at [MASK] against the unigram's.
 """
 
 import shutil
@@ -138,7 +139,7 @@ def draw(results: list[Result], path: Path) -> None:
             own = [r for r in results if r["sharing"] == sharing and title[0] == f"{r['corpus']}, start {r['start']}"]
             if own:
                 curves.append(Curve(sharing, own[0]["steps"], [result["auc"] for result in own]))
-    draw_panels(panels, path, y_label="AUC without [CLS] and [SEP]", name="sharing", sharey=True)
+    draw_panels(panels, path, y_label="AUC without [CLS] and [SEP], at least", name="sharing", sharey=True)
 
 
 def table(results: list[Result], corpus: str) -> str:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 CONFIG_NAME = "config.yaml"
 FIELDS_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Fields of the model that say how it is trained: the recipe's, whatever the source of the weights had."""
+OF_GENERATOR = ("generator_size", "generator_layers", "embedding_sharing")
+"""Fields that say which generator is trained beside it."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -145,9 +147,9 @@ def _model_of(source: str, recorded: Path) -> dict[str, Any]:
     from megabert.export.sources import open_source
 
     sizes = to_dict(open_source(source).model)
-    if sizes["generator_size"] is None:  # whether a generator is added to a masked LM is the recipe's to say
-        del sizes["generator_size"]
-    return {name: value for name, value in sizes.items() if name not in FIELDS_OF_TRAINING}
+    # Which generator is added to a masked LM is the recipe's to say.
+    not_taken = (*FIELDS_OF_TRAINING, *(OF_GENERATOR if sizes["generator_size"] is None else ()))
+    return {name: value for name, value in sizes.items() if name not in not_taken}
 
 
 def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":

@@ -43,6 +43,8 @@ class Family:
     """Whether dense layers and LayerNorms have a bias; the decoder of the masked-LM head has one in any case."""
     has_discriminator: bool = False
     """Whether it is pre-trained by replaced-token detection, a generator beside it."""
+    detects_beside_first_token: bool = False
+    """Whether the head for replaced tokens adds the hidden state of [CLS] to each token's, and normalises the sum."""
     norm_after_projection: bool = False
     """Whether embeddings of another width are projected before their LayerNorm, without a bias, and not after it."""
     model_type: str | None = None
@@ -109,6 +111,7 @@ FAMILIES: dict[str, Family] = {
             *("embedding_sharing", "enhanced_mask_decoder"),
         ),
         has_discriminator=True,
+        detects_beside_first_token=True,
         norm_after_projection=True,
         model_type="deberta-v2",
     ),

@@ -23,7 +23,7 @@ from megabert.path_arguments import takes_paths
 Config = TypeVar("Config")
 TILED_SIZES = (
     *("preset", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-    *("embedding_size", "num_hidden_groups", "max_position_embeddings"),
+    *("embedding_size", "num_hidden_groups", "max_position_embeddings", "generator_layers"),
 )
 """Fields of the model that are the recipe's where the weights are tiled; all others come from their source."""
 OVERRIDES = {

@@ -175,11 +175,13 @@ class ModelConfig:
             divisor = "choose a divisor, 1 for one layer used again and again"
             yield f"num_hidden_groups={self.num_hidden_groups} does not divide num_hidden_layers={layers}; {divisor}"
         if self.generator_size is not None and not self.traits.has_discriminator:
-            yield f"generator_size={self.generator_size} goes with family=electra, deberta-v3, not {self.family}"
-        if self.generator_layers is not None and self.generator_size is None:
-            yield f"generator_layers={self.generator_layers} without generator_size, so without a generator; set both"
+            families = "electra, deberta-v3"
+            yield f"generator_size={self.generator_size} goes with family={families}, not {self.family}; leave it out"
         if self.generator_size is not None:
             self.generator()
+            if self.embedding_sharing is None and "embedding_sharing" in self.traits.own_fields:
+                ways = "which shares words at most; name disentangled, shared or separate"
+                yield f"embedding_sharing is none, but family={self.family}, {ways}"
 
     def _fields_of_other_families(self) -> Iterator[str]:
         allowed = self.traits.own_fields
@@ -187,7 +189,7 @@ class ModelConfig:
             value = getattr(self, name)
             if value != self.traits.defaults.get(name, getattr(type(self), name)):
                 families = ", ".join(key for key, family in FAMILIES.items() if name in family.own_fields)
-                yield f"{name}={value} goes with family={families}, not {self.family}"
+                yield f"{name}={value} goes with family={families}, not {self.family}; leave it out"
         if (self.conv_kernel_size or 1) % 2 == 0:
             yield f"conv_kernel_size={self.conv_kernel_size} has no middle; choose an odd number, such as 3"
         is_narrow = self.embedding_width != self.hidden_size and not self.traits.norm_after_projection
@@ -197,9 +199,17 @@ class ModelConfig:
         if "pos_att_type" in allowed and not self.pos_att_type:
             yield f"pos_att_type is empty, but family={self.family} has no other positions; name c2p or p2c"
         if self.type_vocab_size == 0 and not allowed:
-            yield f"type_vocab_size=0 goes with deberta, not {self.family}; 1 means no segments"
+            families = ", ".join(key for key, family in FAMILIES.items() if family.own_fields)
+            yield f"type_vocab_size=0 goes with family={families}, not {self.family}; 1 means no segments"
 
     def _contradictory_positions(self) -> Iterator[str]:
+        if self.position_buckets == 1:
+            yield "position_buckets=1 has no half; choose an even number, such as 256"
+        half, farthest = (self.position_buckets or 0) // 2, self.max_relative_positions
+        # The distances beyond half of the buckets share the other half, so there have to be some.
+        if half and farthest is not None and farthest < half + 2 <= self.max_position_embeddings:
+            fields = f"max_relative_positions={farthest} with position_buckets={self.position_buckets}"
+            yield f"{fields}: no distance is left for the second half; take {half + 2} or more, or leave one out"
         if not self.traits.is_pre_norm:
             return
         if self.local_attention < 2 or self.local_attention % 2:

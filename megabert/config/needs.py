@@ -31,6 +31,7 @@ RUN_NEEDS: Needs = {
     "logging.profile_ranks": Need("logging.profile_steps"),
     **{f"logging.tracker_{name}": Need("logging.trackers", ("trackio", "wandb")) for name in ("project", "mode")},
     "model.conv_act": Need("model.conv_kernel_size"),
+    **{f"model.{name}": Need("model.generator_size") for name in ("generator_layers", "embedding_sharing")},
     "phases.N.new_positions": Need("init_from", (None,)),  # the source has trained all positions
 }
 """Needs of `RunConfig`; others are refused by the configuration itself, in files as well."""

@@ -114,7 +114,11 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
             folder, f"the weights hold {surplus[0]}, which the encoder of config.json does not have ({count})"
         )
     if config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file():
-        state = join_generator(state, read_huggingface(folder / GENERATOR_FOLDER).state, config)
+        generator = read_huggingface(folder / GENERATOR_FOLDER).state
+        try:
+            state = join_generator(state, generator, config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
         missing = [name for name in missing if name not in state]
     check_signal(state, str(folder))
     if UNREAD_POSITIONS in state:
@@ -181,7 +185,9 @@ def write_model_files(
     """
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
 
-    def write(folder: Path, state: Mapping[str, Tensor], config: ModelConfig, card: ModelCard) -> None:
+    def write(
+        folder: Path, state: Mapping[str, Tensor], config: ModelConfig, card: ModelCard, task: TaskHead | None = None
+    ) -> None:
         """Write one model, with its tokenizer and card, into an empty folder."""
         # The heads of a pre-trained model tell its objective, and thereby its class.
         objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
@@ -203,7 +209,7 @@ def write_model_files(
         atomic_write(folder / "README.md", text)
 
     own, generator = split_generator(state, config)
-    write(folder, own, config, card)
+    write(folder, own, config, card, task)
     if generator is not None:
         (folder / GENERATOR_FOLDER).mkdir()
         # Forms such as vectors are the discriminator's, and so are the lines that use them.

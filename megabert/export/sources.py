@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 Head = Literal["masked-LM", "sentence"]
 HEADS: dict[Head, tuple[tuple[str, ...], str]] = {
     "masked-LM": (
-        ("cls.predictions.", "generator."),
+        ("cls.predictions.", "cls.position_embeddings.", "generator."),
         "no head that guesses pieces ({}). Give a model as it was pre-trained, with its masked-LM head (an ELECTRA "
         "with its generator).",
     ),

@@ -22,6 +22,7 @@ from megabert.models.encoder import BertEncoder
 from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PackedBatch, PretrainingHeads, first_tokens
 from megabert.ops.cross_entropy.api import cross_entropy, row_cross_entropy
 from megabert.ops.dropout import DropoutStream
+from megabert.ops.sequences import sequence_numbers
 
 Count = Literal["masked", "instances", "tokens"]
 """The count in a mean: predicted positions, instances or tokens of the global batch."""
@@ -321,13 +322,12 @@ def masked_shares(batch: PackedBatch) -> Tensor:
     It is counted, not the share that the instance drew: a loss over it is LLaDA's for a given number of masks (Nie et
     al. 2025, equation 6), which the rounding of this number cannot bias. On padding it is 1.
     """
-    ends_B = batch.cu_seqlens[1:].contiguous()
-    sequence_M = torch.searchsorted(ends_B, batch.masked_positions_M.to(ends_B.dtype), right=True)
-    sequence_M = sequence_M.clamp(max=len(ends_B) - 1)  # padding of a micro-batch without instances
-    is_real_M = batch.masked_ids_M >= 0
+    # Padding of a micro-batch without instances has no sequence.
+    sequence_M = sequence_numbers(batch.cu_seqlens, batch.masked_positions_M).clamp(max=len(batch.cu_seqlens) - 2)
+    is_real_M, lengths_B = batch.masked_ids_M >= 0, batch.cu_seqlens.diff()
     # Sums of integers, which come out the same in any order.
-    masked_B = torch.zeros_like(ends_B).index_add_(0, sequence_M, is_real_M.to(ends_B.dtype))
-    return torch.where(is_real_M, (masked_B / batch.cu_seqlens.diff())[sequence_M], 1.0)
+    masked_B = torch.zeros_like(lengths_B).index_add_(0, sequence_M, is_real_M.to(lengths_B.dtype))
+    return torch.where(is_real_M, (masked_B / lengths_B)[sequence_M], 1.0)
 
 
 def _z_loss_sum(logits_MV: Tensor, labels_M: Tensor) -> Tensor:

@@ -144,7 +144,10 @@ def load_initial_weights(model: nn.Module, initial: InitialWeights) -> list[str]
             head and the source's has a decoder of its own.
     """
     parameters = dict(model.named_parameters())
-    state = trained_tables(initial.read(), parameters)
+    try:
+        state = trained_tables(initial.read(), parameters)
+    except CheckpointError as error:
+        raise CheckpointError(f"{initial.source}: {error}.") from None
     if any(name.endswith(DECODER) and name.replace("weight", "bias") in parameters for name in state):
         raise CheckpointError(
             f"{initial.source}: its masked-LM head has a decoder of its own (tie_word_embeddings: false). Here the "

@@ -23,6 +23,7 @@ from megabert.ops.attention.disentangled.cpu import DisentangledSequences, Relat
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 from megabert.ops.embedding import embedding
+from megabert.ops.sequences import sequence_numbers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -220,7 +221,7 @@ class Convolution(nn.Module):
     def _neighbours(self, x_TD: Tensor, cu_seqlens: Tensor) -> Tensor:
         """Concatenate each token's neighbours from left to right, itself in the middle, to shape (T, K * D)."""
         token_T = torch.arange(len(x_TD), device=cu_seqlens.device, dtype=cu_seqlens.dtype)
-        sequence_T = torch.searchsorted(cu_seqlens, token_T, right=True)  # padding counts as one more sequence
+        sequence_T = sequence_numbers(cu_seqlens, token_T)  # padding counts as one more sequence
         taps = []
         for offset in range(-self.reach, self.reach + 1):
             neighbour_T = token_T + offset

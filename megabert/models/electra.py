@@ -24,6 +24,7 @@ from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.embedding import embedding
 from megabert.ops.sampling import sample
+from megabert.ops.sequences import sequence_numbers
 
 DISCRIMINATOR_WEIGHT = 50.0
 """Lambda, the weight of the discriminator's loss (Clark et al. 2020, section 3.1 and table 6)."""
@@ -46,14 +47,15 @@ class DiscriminatorPredictions(DenseGelu):
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:
         super().__init__(config.hidden_size, config.hidden_size, config, ops)
-        self.LayerNorm = LayerNorm(config.hidden_size, config, ops) if config.pos_att_type else None
+        self.LayerNorm = (
+            LayerNorm(config.hidden_size, config, ops) if config.traits.detects_beside_first_token else None
+        )
         self.dense_prediction = Dense(config.hidden_size, 1)
 
     def forward(self, hidden_TD: Tensor, batch: PackedBatch) -> Tensor:  # type: ignore[override]
         """Return logits of shape (T,): above 0 if a token is taken for replaced."""
         if self.LayerNorm is not None:
-            token_T = torch.arange(len(hidden_TD), device=hidden_TD.device, dtype=batch.cu_seqlens.dtype)
-            sequence_T = torch.searchsorted(batch.cu_seqlens, token_T, right=True) - 1
+            sequence_T = sequence_numbers(batch.cu_seqlens, len(hidden_TD))
             first_T = batch.cu_seqlens[sequence_T].clamp(max=len(hidden_TD) - 1)  # padding is a sequence of its own
             # A lookup as an embedding: its gradient adds up the tokens of a sequence in a fixed order.
             hidden_TD = self.LayerNorm(embedding(first_T, hidden_TD), hidden_TD)

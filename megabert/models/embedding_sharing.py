@@ -4,21 +4,27 @@ Generator and discriminator pull their embeddings in different directions: a mas
 together, replaced-token detection wants them apart. Gradient-disentangled sharing lets the discriminator use the
 generator's table, and does not let it pull: its table is ``stop_gradient(table) + difference``, and it trains the
 difference, which begins at zero (section 3.3). Exports hold two whole tables.
+
+In a phase without replaced tokens both models are masked LMs that predict by the generator's head, whose decoder is the
+generator's table: there the discriminator trains it too, under every form.
 """
 
 # T packed tokens, V vocabulary, E embedding width
 
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from megabert.errors import CheckpointError
 from megabert.ops.embedding import embedding
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 """Within a model, the table of the discriminator, or the generator's that the difference is added to."""
 DIFFERENCE = "bert.embeddings.word_embeddings.difference"
 """Added to it."""
+_IS_GENERATORS = re.compile(r"generator\.")
 GENERATOR_WORDS = f"generator.{WORDS}"
 """The generator's table if the discriminator has one of its own, and so outside of a run."""
 
@@ -49,15 +55,30 @@ def whole_tables(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**rest, WORDS: state[WORDS] + state[DIFFERENCE], GENERATOR_WORDS: state[WORDS]}
 
 
-def trained_tables(state: Mapping[str, Tensor], parameters: Container[str]) -> dict[str, Tensor]:
+def trained_tables(state: Mapping[str, Tensor], parameters: Collection[str]) -> dict[str, Tensor]:
     """Return whole tables as the tables that a model trains, the inverse of `whole_tables`.
 
     Args:
-        state: Parameters by our names.
+        state: Parameters by our names, of a model that may have shared its tables in another way.
         parameters: Names of the model's parameters.
+
+    Raises:
+        CheckpointError: The source has a table for each of generator and discriminator, and the model one for both.
     """
-    if DIFFERENCE not in parameters or DIFFERENCE in state or WORDS not in state:
+    if DIFFERENCE in state or WORDS not in state:
         return dict(state)
     rest = {name: value for name, value in state.items() if name != GENERATOR_WORDS}
     generators = state.get(GENERATOR_WORDS, state[WORDS])
-    return {**rest, WORDS: generators, DIFFERENCE: state[WORDS] - generators}
+    if DIFFERENCE in parameters:
+        return {**rest, WORDS: generators, DIFFERENCE: state[WORDS] - generators}
+    had_generator, has_generator = (any(map(_IS_GENERATORS.match, names)) for names in (state, parameters))
+    if not (had_generator and has_generator):
+        return dict(state)
+    if GENERATOR_WORDS in parameters:
+        return {**rest, GENERATOR_WORDS: generators}
+    if not torch.equal(generators, state[WORDS]):
+        raise CheckpointError(
+            "generator and discriminator have a table of words each, and model.embedding_sharing=shared has one for "
+            "both: set it to disentangled or separate"
+        )
+    return rest

@@ -101,12 +101,14 @@ class Attention(nn.Module):
             context: Depth, dropout, and the tokens that are read.
         """
         x_TD, residual_TD = hidden
-        own: list[Tensor] = []
-        if context.queries is not None:
-            *own, residual_TD = context.queries
-        context_RD = context.select(self.self(x_TD, packing, context.probabilities(self.config), *own))
+        probabilities = context.probabilities(self.config)
+        if context.queries is None:
+            context_TD = self.self(x_TD, packing, probabilities)
+        else:  # the enhanced mask decoder's
+            queries_TD, residual_TD = context.queries
+            context_TD = self.self(x_TD, packing, probabilities, queries_TD)
         site = context.site(ATTENTION_OUTPUT, self.config.hidden_dropout_prob)
-        return self.output(context_RD, context.select(residual_TD), site)
+        return self.output(context.select(context_TD), context.select(residual_TD), site)
 
 
 class EncoderLayer(nn.Module):

@@ -22,7 +22,8 @@ def training_flops(
 
     - The feed-forward's share follows ``intermediate_size``, which is 4h in BERT.
     - ALBERT and ELECTRA have embeddings of width e, and a projection to h.
-    - ELECTRA and DeBERTa 3 are a generator, a discriminator and the discriminator's head.
+    - ELECTRA and DeBERTa 3 are a generator, a discriminator and the discriminator's head; that a discriminator may be a
+      masked LM in some phases does not count.
     - DeBERTa has ``6*L*h*s`` more for each kind of position scores: one product per pair of tokens. That the scores of
       all distances are computed does not count, nor does projecting the positions, once per micro-batch. Its
       convolution counts.

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.sequences import sequence_numbers
 from megabert.randomness.lowbias32 import FIRST, SECOND, lowbias32
 from megabert.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
 
@@ -115,10 +116,8 @@ class DropoutStream:
             position_ids_T: Int64, position of each token in its sequence.
         """
         tokens = position_ids_T.numel()
-        index_T = torch.arange(tokens, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
-        sequence_T = torch.searchsorted(cu_seqlens[1:].contiguous(), index_T, right=True)
-        # Tokens past the last sequence are padding, which any seed serves: they get 0.
-        seeds_T = torch.nn.functional.pad(instance_seeds_B, (0, 1))[sequence_T]
+        # Padding may have any seed: it gets 0.
+        seeds_T = torch.nn.functional.pad(instance_seeds_B, (0, 1))[sequence_numbers(cu_seqlens, tokens)]
         return cls(lowbias32_(position_ids_T.to(torch.int32).mul_(GOLDEN).add_(seeds_T)), instance_seeds_B)
 
     def at(self, positions_R: Tensor) -> "DropoutStream":

@@ -245,7 +245,7 @@ def owners_of(sizes: Sequence[tuple[int, int]], held: Sequence[Sequence[int]]) -
 def orthogonal(update_RC: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return a float32 matrix with the singular vectors of ``update_RC`` and singular values that are nearly equal.
 
-    They end between 0.7 and 1.2 where they were at least about a hundredth of the norm; the five steps multiply
+    They end between 0.7 and 1.2 if they were at least about a hundredth of the norm; the five steps multiply
     smaller ones by 485 at most.
 
     Args:

@@ -87,6 +87,8 @@ def estimate_memory(
     per_token = masked_bytes + _activation_bytes(
         config.model, size, recompute=config.activation_checkpointing, masked=masked
     )
+    if config.model.generator_size is not None and not all(phase.replaced_tokens for phase in config.phases):
+        per_token += _head_bytes(config.model, size, masked=masked)  # the discriminator is a masked LM, too
     average = 0 if config.average.decay is None else 4
     return Memory(
         weights=parameters * size / ranks[3],
@@ -181,5 +183,9 @@ def _activation_bytes(model: ModelConfig, size: int, *, recompute: bool, masked:
     encoder = layers + embeddings + layer / 2 + scratch_bytes(model, size)
     if model.generator_size is not None:  # ELECTRA: the generator runs first, and has the head over the vocabulary
         return encoder + _activation_bytes(model.generator(), size, recompute=recompute, masked=masked)
-    # The logits of the masked positions, and their float32 gradient.
-    return encoder + masked * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)
+    return encoder + _head_bytes(model, size, masked=masked)
+
+
+def _head_bytes(model: ModelConfig, size: int, *, masked: float) -> float:
+    """Return the bytes per token of the logits of the masked positions, and of their float32 gradient."""
+    return masked * (model.padded_vocab_size * (size + 4) + 6 * model.hidden_size * size)

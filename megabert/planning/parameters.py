@@ -16,7 +16,7 @@ def count_parameters(model: ModelConfig, objective: Objective | None = None) -> 
     embeddings = _embeddings(model)
     if model.generator_size is not None:  # two encoders, two heads, and in ELECTRA one set of embeddings
         generator = model.generator()
-        head = h * h + h + h + 1 + (_norm(model, h) if model.pos_att_type else 0)
+        head = h * h + h + h + 1 + (_norm(model, h) if model.traits.detects_beside_first_token else 0)
         if model.embedding_sharing is not None:  # a difference is a table, too
             shared = model.padded_vocab_size * model.embedding_width if model.embedding_sharing == "shared" else 0
             embeddings += _embeddings(generator) - shared

@@ -12,14 +12,15 @@ from functools import partial
 import torch
 
 from megabert.config.phase import PhaseConfig
+from megabert.config.run import MOMENTS
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.engine.build import DTYPES
 from megabert.errors import ConfigError
 from megabert.models.bert import PretrainingModel
+from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import logger
 from megabert.ops.backend import disproved
-from megabert.planning.parameters import optimizer_elements
 from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens
 from megabert.training.step import counts_of, weighted_loss
@@ -141,7 +142,8 @@ def _try_micro_step(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     shards = world.size if inputs.zero_stage else 1
     # ZeRO shards master weights and optimizer state over the ranks from stage 1 on.
-    sharded = parameters + optimizer_elements(inputs.config, parameters)
+    matrices = layer_matrices(model) if inputs.config.optimizer.name == "muon" else {}  # which have one moment less
+    sharded = parameters * (1 + len(MOMENTS)) - sum(model.get_parameter(name).numel() for name in matrices)
     aside = parameters * 4 + sharded * 4 // shards  # float32: the gradient, and these
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])

@@ -15,8 +15,7 @@ from megabert.finetuning.task_kinds.span import Span
 LABELS = {"tagging": 2}
 """Tensors that a micro-batch has beside pre-training's, if not one: tags have positions."""
 TASKS = [
-    # The discriminator of DeBERTa 3 is fine-tuned as DeBERTa is.
-    *(("classification", family, 1) for family in FAMILIES if family != "deberta-v3"),
+    *(("classification", family, 1) for family in FAMILIES),
     ("squad", "bert", 1),
     ("squad", "modernbert", 2),
     ("tagging", "bert", 1),

@@ -49,7 +49,8 @@ def test_optimizer_over_three_ranks_equals_float64_reference(workers, variant, m
 def test_same_gradients_give_the_same_bits_on_every_world_and_stage(workers, variant):
     cells = [(1, "zero0"), (2, "zero1"), (2, "zero2"), (2, "zero3"), (2, "bf16_zero1"), (3, "zero1")]
     masters = [
-        workers(n).run(optimizer_reference.masters_after_given_gradients, engine, variant=variant)[0] for n, engine in cells
+        workers(n).run(optimizer_reference.masters_after_given_gradients, engine, variant=variant)[0]
+        for n, engine in cells
     ]
     for cell, others in zip(cells, masters, strict=True):
         assert [name for name in others if not torch.equal(others[name], masters[0][name])] == [], cell

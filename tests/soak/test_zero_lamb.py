@@ -35,7 +35,9 @@ def only(workers: WorkerGroups, size: int):
 
 @pytest.mark.parametrize(("world_size", "engine", "variant"), CELLS)
 def test_lamb_is_exact(workers, table, world_size, engine, variant):
-    errors = only(workers, world_size).run(optimizer_reference.optimizer_errors, engine, variant=variant, timeout_s=280)[0]
+    errors = only(workers, world_size).run(
+        optimizer_reference.optimizer_errors, engine, variant=variant, timeout_s=280
+    )[0]
     worst = max(errors, key=errors.get)
     table.add(f"{world_size:>5} {engine:<11} {variant:<10} {errors[worst]:8.1e}  {worst}")
     assert errors[worst] <= 1e-6, errors

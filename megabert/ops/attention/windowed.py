@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from megabert.ops.attention.dropout import AttentionDropout, probability_elements
+from megabert.ops.sequences import sequence_numbers
 
 SMALLEST_BLOCK = 16
 """Queries of a block where the reach is shorter: matrix products of a few rows are slow."""
@@ -46,8 +47,7 @@ def plan_band(cu_seqlens: Tensor, position_ids_T: Tensor, *, reach: int) -> Band
         reach: How many tokens to each side a token sees, 1 or more.
     """
     size, count = max(reach, SMALLEST_BLOCK), len(cu_seqlens) - 1
-    token_T = torch.arange(len(position_ids_T), device=cu_seqlens.device, dtype=cu_seqlens.dtype)
-    sequence_T = torch.searchsorted(cu_seqlens[1:].contiguous(), token_T, right=True)
+    sequence_T = sequence_numbers(cu_seqlens, len(position_ids_T))
     # Slots after the last token and before the first one see only each other.
     sequence_KX = _neighbours(sequence_T, size, filling=-1)
     sequence_KQ = sequence_KX[:, size : 2 * size]

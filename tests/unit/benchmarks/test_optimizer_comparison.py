@@ -55,7 +55,9 @@ def test_calls_for_some_optimizers_run_the_cells_of_one_call(cells, tmp_path):
         return abs(cell.rate - 2e-3)
 
     whole, _ = run_all(cells, tmp_path / "whole.jsonl", loss)
-    parts, _ = run_all(cells, tmp_path / "parts.jsonl", loss, ["muon", "lamb"], ["adamw"], ["stable_adamw"], cells.OPTIMIZERS)
+    parts, _ = run_all(
+        cells, tmp_path / "parts.jsonl", loss, ["muon", "lamb"], ["adamw"], ["stable_adamw"], cells.OPTIMIZERS
+    )
     assert sorted(map(str, parts)) == sorted(map(str, whole))
 
 

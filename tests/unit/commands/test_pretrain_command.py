@@ -44,6 +44,27 @@ def test_masked_lm_gets_the_generator_that_the_recipe_states(flags, expected, ge
     assert generator_size("ElectraForMaskedLM", *flags) == expected
 
 
+def test_masked_lm_gets_depth_and_sharing_of_the_recipes_generator(tmp_path, capsys):
+    source = {"family": "deberta-v3", "hidden_size": 64, "num_attention_heads": 4}
+    record_run(tmp_path / "source", load_run_config("debug", flags={"model": source}), {})
+    (tmp_path / "source" / "tokenizer").mkdir()
+    (tmp_path / "source" / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    words = [
+        "--recipe",
+        "deberta_v3_small",
+        "--init-from",
+        str(tmp_path / "source"),
+        "--run-dir",
+        str(tmp_path / "run"),
+    ]
+    flags = ["--model.embedding-sharing", "shared", "--print-config"]
+    assert main(["pretrain", *words, *flags]) == 0
+    model = yaml.safe_load(capsys.readouterr().out)["model"]
+    own = load_run_config("deberta_v3_small").model
+    assert (model["hidden_size"], model["generator_layers"]) == (64, own.generator_layers)
+    assert model["embedding_sharing"] == "shared"
+
+
 def test_generator_of_the_source_keeps_its_size(generator_size, monkeypatch):
     monkeypatch.setitem(ELECTRA, "generator_size", 0.5)
     assert generator_size("ElectraForPreTraining") == 0.5

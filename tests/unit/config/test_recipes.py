@@ -53,7 +53,7 @@ def test_family_has_its_usual_settings_and_what_is_stated_wins():
     ("settings", "message"),
     [
         ({"pos_att_type": ["c2p"]}, r"goes with family=deberta, deberta-v2, deberta-v3, not bert"),
-        ({"type_vocab_size": 0}, "type_vocab_size=0 goes with deberta, not bert"),
+        ({"type_vocab_size": 0}, "type_vocab_size=0 goes with family=deberta, .*, not bert"),
         ({"position_biased_input": False}, "goes with family=deberta, deberta-v2, not bert"),
         ({"family": "deberta", "share_att_key": True}, "share_att_key=True goes with family=deberta-v2, deb"),
         ({"family": "deberta", "conv_kernel_size": 3}, "conv_kernel_size=3 goes with family=deberta-v2, not deberta"),
@@ -63,6 +63,11 @@ def test_family_has_its_usual_settings_and_what_is_stated_wins():
         ({"family": "deberta", "pos_att_type": []}, "pos_att_type is empty"),
         ({"family": "deberta", "pos_att_type": ["c2p", "c2p"]}, "names one twice"),
         ({"family": "deberta", "pos_att_type": ["p2p"]}, "should be 'c2p' or 'p2c'"),
+        ({"family": "deberta-v2", "position_buckets": 1}, "position_buckets=1 has no half"),
+        (
+            {"family": "deberta-v2", "max_relative_positions": 129},
+            "position_buckets=256: no distance.*take 130 or more",
+        ),
         ({"embedding_sharing": "shared"}, "embedding_sharing=shared goes with family=deberta-v3, not bert"),
         ({"family": "deberta-v3", "position_biased_input": True}, "goes with family=deberta, deberta-v2, not d"),
         ({"local_attention": 64}, "local_attention=64 goes with family=modernbert, not bert"),

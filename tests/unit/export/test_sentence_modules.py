@@ -38,6 +38,17 @@ def folders(tmp_path_factory):
     return folder_of
 
 
+@pytest.mark.parametrize("family", ["electra", "deberta-v3"])
+def test_generator_within_keeps_its_class(family, folders, tmp_path):
+    export_again(folders(family), tmp_path / "vectors", Forms(vectors="mean"))
+    classes = [
+        json.loads((folder / "generator" / "config.json").read_text())["architectures"]
+        for folder in (folders(family), tmp_path / "vectors")
+    ]
+    assert classes[0] == classes[1]
+    assert classes[0][0].endswith("ForMaskedLM")
+
+
 def embedded(folder, tmp_path, pooling):
     """The vectors of `megabert embed`, a row or a list of rows for each line."""
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n")

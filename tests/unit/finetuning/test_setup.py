@@ -10,9 +10,11 @@ from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import ModelCard
 from megabert.finetuning.finetune import _load_weights
 from megabert.finetuning.model import TaskModel
+from megabert.finetuning.saved_model import read_saved_model
 from megabert.finetuning.setup import find_labelled_files, prepare, split, subset
 from megabert.finetuning.tasks import find_task
 from megabert.models.build import InitialWeights, build_model, initialize
+from megabert.models.embedding_sharing import whole_tables
 
 SIZES = (
     "vocab_size",
@@ -52,6 +54,26 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     assert new == expected | (set() if has_pooler else {"bert.pooler.dense.weight", "bert.pooler.dense.bias"})
     name = "bert.embeddings.word_embeddings.weight"
     assert dict(model.named_parameters())[name][:100].equal(state[name][:100])
+
+
+@pytest.mark.parametrize("family", ["electra", "deberta-v3"])
+def test_discriminator_with_a_shallower_generator_is_fine_tuned_without_it(
+    family, model_config, tokenizer_dir, data, tmp_path
+):
+    sizes = {name: getattr(model_config, name) for name in SIZES}
+    config = ModelConfig(**{"family": family, **sizes, "generator_size": 1.0, "generator_layers": 1})
+    pretrained = build_model(config)
+    initialize(pretrained, 3)
+    state = whole_tables({name: value.detach() for name, value in pretrained.named_parameters()})
+    folder = tmp_path / "model"
+    write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
+    model = TaskModel(prepared.model, head=prepared.kind.head, num_outputs=2)
+    assert not [name for name, _ in model.named_parameters() if name.startswith("generator.")]
+    _load_weights(model, prepared.source.weights)
+    name = "bert.embeddings.word_embeddings.weight"
+    assert dict(model.named_parameters())[name].equal(state[name])
+    assert read_saved_model(folder).model.generator_size is None
 
 
 def test_one_label_alone_is_refused_where_the_task_has_two(model_config, tokenizer_dir, data, tmp_path):

@@ -54,8 +54,8 @@ def test_generator_is_a_share_as_wide_and_as_deep():
     assert (generator.hidden_size, generator.num_attention_heads, generator.intermediate_size) == (32, 2, 16)
     assert (generator.num_hidden_layers, generator.embedding_size) == (2, 24)
     assert DEBERTA.generator().num_hidden_layers == 1
-    with pytest.raises(ValueError, match="without a generator"):
-        dataclasses.replace(DEBERTA, generator_size=None)
+    with pytest.raises(ValueError, match="embedding_sharing is none, but family=deberta-v3"):
+        dataclasses.replace(DEBERTA, embedding_sharing=None)
     with pytest.raises(ValueError, match="goes with family=electra"):
         dataclasses.replace(CONFIG, family="bert")
     with pytest.raises(ValueError, match="choose 1/2, 1/3 or 1/4"):

@@ -6,6 +6,8 @@ import pytest
 import torch
 from unit.models.test_electra import DEBERTA, model_of
 
+from megabert.errors import CheckpointError
+from megabert.models.build import InitialWeights, load_initial_weights
 from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR_WORDS, WORDS, trained_tables, whole_tables
 
 
@@ -63,6 +65,35 @@ def test_whole_tables_and_back():
     assert trained_tables(whole, {WORDS, GENERATOR_WORDS}) == whole
     del whole[GENERATOR_WORDS]  # a discriminator alone: the new generator begins with its embeddings
     assert not trained_tables(whole, {WORDS, DIFFERENCE})[DIFFERENCE].any()
+
+
+@pytest.mark.parametrize("old", ["disentangled", "shared", "separate"])
+@pytest.mark.parametrize("new", ["disentangled", "shared", "separate"])
+def test_weights_start_a_model_that_shares_in_another_way(old, new, make_batch):
+    source, model = model_of(sharing(old)), model_of(sharing(new))
+    for parameter in source.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    state = whole_tables({name: value.detach() for name, value in source.named_parameters()})
+    if new == "shared" != old:
+        with pytest.raises(CheckpointError, match=r"^run: generator and discriminator have a table.*separate\.$"):
+            load_initial_weights(model, weights(state))
+        return
+    assert load_initial_weights(model, weights(state)) == []
+    batch = make_batch([30, 25], vocab_size=70)
+    for model_, source_ in ((model, source), (model.generator, source.generator)):
+        torch.testing.assert_close(
+            model_.bert.embeddings.word_embeddings(batch.input_ids_T),
+            source_.bert.embeddings.word_embeddings(batch.input_ids_T),
+        )
+
+
+def weights(state):
+    return InitialWeights(source="run", tokenizer_sha256="", read=lambda: state)
+
+
+def test_tables_of_both_serve_a_task_whose_model_has_no_generator():
+    whole = {WORDS: torch.ones(6, 4), GENERATOR_WORDS: torch.zeros(6, 4)}
+    assert trained_tables(whole, {WORDS, "classifier.weight"}) == whole
 
 
 def test_shared_layers_norms_and_positions_belong_to_one_model_each():

@@ -96,7 +96,7 @@ def test_orthogonal_of_zeros_is_zeros_and_singular_values_are_near_one():
 
 
 def test_muon_has_to_be_told_and_does_not_clip():
-    with pytest.raises(ValueError, match="pass models.layer_matrices"):
+    with pytest.raises(ValueError, match=r"pass models\.layer_matrices"):
         build_optimizer([], OptimizerConfig(name="muon"))
     assert OptimizerConfig(name="muon").max_grad_norm == 0
     with pytest.raises(ValueError, match="max_grad_norm=1 with name=muon, whose updates"):

@@ -17,6 +17,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
+from megabert.errors import KernelError
 from megabert.ops.attention.dense.cpu import product
 from megabert.ops.attention.dense.triton import LOG2_E, launch_options, seeds_and_constants, write_delta
 from megabert.ops.attention.disentangled.backward_kernels import (
@@ -36,6 +37,8 @@ from megabert.ops.triton_support.tile_sizes import (
     disentangled_tiles,
 )
 
+LONGEST = 46_340
+"""Tokens of a sequence whose pairs have 32-bit numbers."""
 SCRATCH = 1 << 28
 """Elements of one scratch tensor, 512 MiB in 16 bits: all heads at once up to 43,690 tokens of DeBERTa-base at 512."""
 
@@ -104,6 +107,11 @@ def disentangled_attention_triton(
 ) -> Tensor:
     """Run ``api.disentangled_attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
     require_heads(qkv_TC, num_heads)
+    if sequences.max_seqlen > LONGEST:
+        raise KernelError(
+            f"ops.attention=triton: a sequence of {sequences.max_seqlen:,} tokens, and DeBERTa's kernels number the "
+            f"pairs of {LONGEST:,} at most. Set ops.attention to torch, or shorten the sequences."
+        )
     # Positions in the dtype of the contents, and rows of zeros up to a multiple of 16, for aligned matrix products.
     key_PD, query_PD = (
         None if one is None else functional.pad(one.to(qkv_TC.dtype), (0, 0, 0, -len(one) % 16))
