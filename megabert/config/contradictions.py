@@ -25,8 +25,8 @@ def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[s
     if config.init_vocabulary == "transfer" and not has_source:
         remedy = "set init_from to a model, or leave it out"
         yield f"init_vocabulary=transfer: there is nothing to transfer; {remedy}."
-    if config.ops.lamb == "apex" and config.optimizer.name != "lamb":
-        yield f"ops.lamb=apex goes with optimizer.name=lamb, not {config.optimizer.name}: set ops.lamb to auto."
+    if config.ops.lamb == "apex" and config.optimizer.name == "stable_adamw":
+        yield "ops.lamb=apex goes with optimizer.name=lamb, not stable_adamw: set ops.lamb to auto."
     if config.validation.weights == "average" and config.average.decay is None:
         remedy = "set average.decay, such as 0.999, or take validation.weights trained"
         yield f"validation.weights=average, but no average is kept: {remedy}."

@@ -299,7 +299,8 @@ def _merge(base: Any, update: Any, where: str) -> Any:
     if isinstance(base, Mapping) and isinstance(update, Mapping):
         # A layer that names tokens overrides steps that an earlier layer named, and so on.
         gone = {key for key, other in OVERRIDES.items() if other in update and update[other] != base.get(other)}
-        if where == "optimizer." and _clips(update.get("name", base.get("name"))) != _clips(base.get("name")):
+        names = [layer.get("name", base.get("name")) for layer in (base, update)]
+        if where == "optimizer." and _clips(names[0]) != _clips(names[1]) and not update.get("clip_both"):
             gone |= {"max_grad_norm", "clip_both"}  # whether to clip goes with the optimizer
         base = {key: value for key, value in base.items() if key not in gone}
         return {**base, **{key: _merge(base.get(key), value, f"{where}{key}.") for key, value in update.items()}}

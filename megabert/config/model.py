@@ -177,6 +177,9 @@ class ModelConfig:
         if self.generator_size is not None and not self.traits.has_discriminator:
             families = "electra, deberta-v3"
             yield f"generator_size={self.generator_size} goes with family={families}, not {self.family}; leave it out"
+        if self.generator_layers is not None and not self.traits.has_discriminator:
+            fields = f"generator_layers={self.generator_layers} goes with family=electra, deberta-v3"
+            yield f"{fields}, not {self.family}; leave it out"
         if self.generator_size is not None:
             self.generator()
             if self.embedding_sharing is None and "embedding_sharing" in self.traits.own_fields:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from megabert.config.fields import pattern_of
 from megabert.config.names import value_at
-from megabert.config.run import LAMB_PASSES
+from megabert.config.run import LAMB_PASSES, UNCLIPPED
 from megabert.errors import ConfigError
 
 
@@ -24,6 +24,7 @@ Needs = Mapping[str, Need]
 _OF_MUON = ("momentum", "scaling", "adamw_ratio", "heads", "dtype")
 RUN_NEEDS: Needs = {
     "optimizer.lamb_variant": Need("optimizer.name", ("lamb",)),
+    "optimizer.clip_both": Need("optimizer.name", tuple(UNCLIPPED)),
     **{f"optimizer.muon_{name}": Need("optimizer.name", ("muon",)) for name in _OF_MUON},
     "ops.lamb": Need("optimizer.name", LAMB_PASSES),
     "rollback.spike_steps": Need("rollback.spike_ratio"),

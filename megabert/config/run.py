@@ -77,8 +77,6 @@ class OptimizerConfig:
     @model_validator(mode="after")
     def _clips_once(self) -> "OptimizerConfig":
         fields = f"max_grad_norm={self.max_grad_norm:g} with name={self.name}"
-        if self.clip_both and self.name not in UNCLIPPED:
-            raise ValueError(f"clip_both=true and {fields}, which max_grad_norm alone clips; leave clip_both out")
         if self.name in UNCLIPPED and self.max_grad_norm and not self.clip_both:
             raise ValueError(
                 f"{fields}, {UNCLIPPED[self.name]}. Set max_grad_norm to 0, or clip_both to true if it is meant"

@@ -16,7 +16,7 @@ from megabert.config.families import Objective
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError
 from megabert.models.build import build_model
-from megabert.models.embedding_sharing import DIFFERENCE, WORDS, trained_tables
+from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR, WORDS, trained_tables
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS, to_ours, to_theirs
 
 # Our names and theirs of the attention projections, after ``key_maps``.
@@ -34,8 +34,6 @@ POSITIONS = "bert.embeddings.position_embeddings.weight"
 UNREAD_POSITIONS = f"{POSITIONS}.unread"
 """Those rows, for a model that is written again. They are no parameter, and pre-training drops them."""
 
-GENERATOR = "generator."
-"""Prefix of the names of a generator's parameters."""
 _SHARED = {None: "bert.embeddings.", "shared": WORDS}
 """Beginning of the names that generator and discriminator share, by ``embedding_sharing``; ELECTRA's share all of the
 embeddings."""

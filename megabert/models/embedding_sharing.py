@@ -11,7 +11,6 @@ generator's table: there the discriminator trains it too, under every form.
 
 # T packed tokens, V vocabulary, E embedding width
 
-import re
 from collections.abc import Collection, Mapping
 
 import torch
@@ -24,8 +23,9 @@ WORDS = "bert.embeddings.word_embeddings.weight"
 """Within a model, the table of the discriminator, or the generator's that the difference is added to."""
 DIFFERENCE = "bert.embeddings.word_embeddings.difference"
 """Added to it."""
-_IS_GENERATORS = re.compile(r"generator\.")
-GENERATOR_WORDS = f"generator.{WORDS}"
+GENERATOR = "generator."
+"""Prefix of the generator's parameters within a model."""
+GENERATOR_WORDS = f"{GENERATOR}{WORDS}"
 """The generator's table if the discriminator has one of its own, and so outside of a run."""
 
 
@@ -71,8 +71,7 @@ def trained_tables(state: Mapping[str, Tensor], parameters: Collection[str]) -> 
     generators = state.get(GENERATOR_WORDS, state[WORDS])
     if DIFFERENCE in parameters:
         return {**rest, WORDS: generators, DIFFERENCE: state[WORDS] - generators}
-    had_generator, has_generator = (any(map(_IS_GENERATORS.match, names)) for names in (state, parameters))
-    if not (had_generator and has_generator):
+    if not all(any(name.startswith(GENERATOR) for name in names) for names in (state, parameters)):
         return dict(state)
     if GENERATOR_WORDS in parameters:
         return {**rest, GENERATOR_WORDS: generators}

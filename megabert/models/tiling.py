@@ -21,8 +21,8 @@ from torch import Tensor
 
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError
-from megabert.models.convert import GENERATOR, parameter_shapes
-from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR_WORDS, WORDS
+from megabert.models.convert import parameter_shapes
+from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR, GENERATOR_WORDS, WORDS
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,9 @@ def tile_weights(state: Mapping[str, Tensor], source: ModelConfig, target: Model
     check_sizes(source, target)
     layers = _count_layers(state)
     shapes = parameter_shapes(target)
-    if shapes.pop(DIFFERENCE, None):  # whole tables are tiled
-        shapes[GENERATOR_WORDS] = shapes[WORDS]
+    shapes.pop(DIFFERENCE, None)
+    if any(name.startswith(GENERATOR) for name in shapes) and target.embedding_sharing is not None:
+        shapes[GENERATOR_WORDS] = shapes[WORDS]  # whole tables are tiled
     depths = _count_layers(shapes)
     result = {}
     for name, shape in shapes.items():
@@ -126,6 +127,12 @@ def check_sizes(source: ModelConfig, target: ModelConfig) -> None:
     Raises:
         ConfigError: It is smaller somewhere, or its heads are of another width.
     """
+    generators = [model.generator().num_hidden_layers for model in (source, target) if model.generator_size]
+    if len(generators) == 2 and generators[1] < generators[0]:
+        raise ConfigError(
+            f"init_tiling: model.generator_layers={generators[1]} is below the source's {generators[0]}, and tiling "
+            "fills larger models. Raise it, or take a smaller source."
+        )
     fields = ("hidden_size", "num_hidden_layers", "intermediate_size", "embedding_width", "max_position_embeddings")
     for name in fields:
         old, new = getattr(source, name), getattr(target, name)

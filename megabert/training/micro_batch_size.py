@@ -68,7 +68,6 @@ def _case(inputs: RunInputs, world: World) -> str:
             f"{world.size} ranks",
             f"ZeRO-{inputs.zero_stage}",
             config.precision,
-            config.optimizer.name,
             "activation checkpointing" if config.activation_checkpointing else "all activations",
             *(f"{op} {backend}" for op, backend in config.ops.backends.items()),
             *disproved(),

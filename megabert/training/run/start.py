@@ -173,8 +173,7 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
         checkpoint = find_checkpoint(checkpoints_dir(run_dir), "last")
     else:
         assert config.fork is not None
-        checkpoint = find_fork(config.fork)
-        refuse_missing_moments(read_config(split_fork(config.fork)[0]), config)
+        checkpoint = find_fork(config.fork, config)
         changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
     manifest = read_checkpoint_manifest(checkpoint)
     state = TrainerState.from_dict(manifest.trainer_state, config if is_own else None)
@@ -187,14 +186,24 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     )
 
 
-def find_fork(fork: str) -> Path:
+def find_fork(fork: str, config: RunConfig) -> Path:
     """Return the verified checkpoint that ``RUN@STEP`` names.
+
+    Args:
+        fork: The name.
+        config: Configuration of the new run.
 
     Raises:
         CheckpointError: No such run or step, or it is damaged.
+        ConfigError: The run was under Muon, which keeps no second moments of matrices, and the new one needs them.
     """
     run_dir, step = split_fork(fork)
-    read_config(run_dir)  # says so where the folder is no run folder at all
+    source = read_config(run_dir)  # says so where the folder is no run folder at all
+    if source.optimizer.name == "muon" != config.optimizer.name:
+        raise ConfigError(
+            f"--fork {fork}: that run has optimizer.name=muon, which keeps no second moments of matrices, and "
+            f"optimizer.name={config.optimizer.name} needs them. Keep muon, or take the weights alone: --init-from."
+        )
     return find_checkpoint(checkpoints_dir(run_dir), step)
 
 
@@ -233,15 +242,6 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
         data_sha256=data_sha256,
         left_at=stored.left_at,
     )
-
-
-def refuse_missing_moments(source: RunConfig, config: RunConfig) -> None:
-    """Refuse a fork from Muon to an optimizer that needs the second moments of matrices."""
-    if source.optimizer.name == "muon" and config.optimizer.name != "muon":
-        raise ConfigError(
-            f"--fork {config.fork}: that run has optimizer.name=muon, which keeps no second moments of matrices, and "
-            f"optimizer.name={config.optimizer.name} needs them. Keep muon, or take the weights alone: --init-from."
-        )
 
 
 def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:

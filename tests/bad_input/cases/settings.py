@@ -80,7 +80,7 @@ IDLE_AND_LIMITS = (
         "--optimizer.name stable_adamw --optimizer.max-grad-norm 1",
         "max_grad_norm=1 with name=stable_adamw",
     ),
-    (PRETRAIN, "build", "--optimizer.name adamw --optimizer.clip-both", "leave clip_both out"),
+    (PRETRAIN, "build", "--optimizer.name adamw --optimizer.clip-both", "--optimizer.clip-both"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --ops.lamb apex", "ops.lamb=apex goes with optimizer.name=lamb"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --optimizer.clip-both maybe", "maybe"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --optimizer.clip-both", "nothing is clipped"),

@@ -131,6 +131,8 @@ def test_clipping_goes_with_the_optimizer_that_a_layer_names():
     assert optimizer({"name": "muon", "max_grad_norm": 0.0}, {"name": "adamw"}).max_grad_norm == 1
     clipped = {"name": "stable_adamw", "max_grad_norm": 2.0, "clip_both": True}
     assert not optimizer(clipped, {"name": "lamb"}).clip_both
+    both = {"name": "stable_adamw", "clip_both": True}
+    assert optimizer({"name": "adamw", "max_grad_norm": 0.5}, both).max_grad_norm == 0.5
     assert optimizer(clipped, {"name": "muon"}).max_grad_norm == 2
     assert optimizer({"name": "lamb", "max_grad_norm": 0.5}, {"name": "adamw"}).max_grad_norm == 0.5
     assert optimizer({"max_grad_norm": 0.5}, {"name": "adamw", "max_grad_norm": 3.0}).max_grad_norm == 3

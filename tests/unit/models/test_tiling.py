@@ -7,7 +7,7 @@ import torch
 
 from megabert.config.loading import load_run_config
 from megabert.config.model import ModelConfig
-from megabert.errors import ConfigError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
 from megabert.models.tiling import source_layer, tile, tile_weights
 
@@ -112,6 +112,19 @@ def test_every_family_is_filled(fields):
     new = load_initial_weights(model, InitialWeights(source="run", tokenizer_sha256="", read=lambda: tiled))
     # A ModernBERT's first layer has no LayerNorm before attention; what is copied from it begins with gains of one.
     assert new == ["bert.encoder.layer.1.attention.LayerNorm.weight"] * (small.family == "modernbert")
+
+
+def test_two_tables_are_not_tiled_into_one():
+    sizes = {"vocab_size": 70, "intermediate_size": 48, "max_position_embeddings": 32, "generator_size": 0.5}
+    fields = {"family": "deberta-v3", "num_hidden_layers": 2, "embedding_sharing": "separate"}
+    small = ModelConfig(hidden_size=32, num_attention_heads=4, **sizes, **fields)
+    large = replace(small, hidden_size=64, num_attention_heads=8, embedding_sharing="shared")
+    tiled = tile_weights(weights(small), small, large)
+    with pytest.raises(CheckpointError, match="have a table of words each"):
+        load_initial_weights(build_model(large), InitialWeights(source="run", tokenizer_sha256="", read=lambda: tiled))
+    shallow = replace(large, generator_layers=1)
+    with pytest.raises(ConfigError, match=r"generator_layers=1 is below the source's 2"):
+        tile_weights(weights(small), small, shallow)
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,12 @@ def test_estimate_from_a_file_shows_the_parts_and_refuses_what_it_would_ignore(t
     assert "hidden_size: 128 was measured, 768 is asked for" in capsys.readouterr().err
 
 
+def test_estimate_says_what_of_muon_it_does_not_count(capsys):
+    for name, is_said in (("muon", True), ("lamb", False)):
+        assert main(["estimate", "--recipe", "bert_base", "--gpu", "h200", "--optimizer.name", name]) == 0
+        assert ("Muon's Newton-Schulz" in capsys.readouterr().out) == is_said
+
+
 def test_rates_that_come_to_no_time_are_refused():
     phases = tuple(replace(phase, ends_s=-0.5) for phase in measured_debug().phases)
     measured = measured_debug(phases=phases)

@@ -37,8 +37,8 @@ from megabert.ops.triton_support.tile_sizes import (
     disentangled_tiles,
 )
 
-LONGEST = 46_340
-"""Tokens of a sequence whose pairs have 32-bit numbers."""
+PAIRS = 1 << 31
+"""The kernels number the pairs of a sequence's tokens with keys, and with positions, by 32 bits."""
 SCRATCH = 1 << 28
 """Elements of one scratch tensor, 512 MiB in 16 bits: all heads at once up to 43,690 tokens of DeBERTa-base at 512."""
 
@@ -107,11 +107,6 @@ def disentangled_attention_triton(
 ) -> Tensor:
     """Run ``api.disentangled_attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
     require_heads(qkv_TC, num_heads)
-    if sequences.max_seqlen > LONGEST:
-        raise KernelError(
-            f"ops.attention=triton: a sequence of {sequences.max_seqlen:,} tokens, and DeBERTa's kernels number the "
-            f"pairs of {LONGEST:,} at most. Set ops.attention to torch, or shorten the sequences."
-        )
     # Positions in the dtype of the contents, and rows of zeros up to a multiple of 16, for aligned matrix products.
     key_PD, query_PD = (
         None if one is None else functional.pad(one.to(qkv_TC.dtype), (0, 0, 0, -len(one) % 16))
@@ -130,6 +125,12 @@ def disentangled_attention_triton(
         positions=next((len(one) for one in (key_PD, query_PD) if one is not None), 16),
         tiles=disentangled_tiles(capability_of(qkv_TC.device), head_width=head_width, itemsize=qkv_TC.itemsize),
     )
+    columns = max(launch.longest, launch.positions)
+    if launch.max_seqlen * columns > PAIRS:
+        raise KernelError(
+            f"DeBERTa's kernels cannot number {launch.max_seqlen:,} tokens by {columns:,} keys or positions in 32 "
+            "bits. Shorten the sequences, or set ops.attention to torch."
+        )
     return _DisentangledAttention.apply(qkv_TC, key_PD, query_PD, launch)
 
 

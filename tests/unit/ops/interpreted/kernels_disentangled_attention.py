@@ -111,3 +111,11 @@ def test_too_wide_heads_are_refused():
         launches.disentangled_attention_triton(
             torch.ones(2, 768), RelativePositions(None, None, torch.arange(3)), sequences, num_heads=1
         )
+
+
+def test_a_sequence_whose_pairs_have_no_32_bit_numbers_is_refused():
+    sequences = DisentangledSequences(torch.tensor([0, 2], dtype=torch.int32), 40_000)
+    positions = torch.zeros(80_000, 32)  # each distance has a row of its own
+    relative = RelativePositions(positions, None, torch.arange(3))
+    with pytest.raises(KernelError, match=r"cannot number 40,000 tokens by 80,000 keys or positions"):
+        launches.disentangled_attention_triton(torch.ones(2, 96), relative, sequences, num_heads=1)
