@@ -210,7 +210,8 @@ class BuildConfig:
     pieces: Pieces = "wordpiece"
     """Kind of vocabulary to train: wordpiece (BERT, ELECTRA), byte_bpe (RoBERTa, DeBERTa) or unigram (DeBERTa 3)."""
     vocab_size: int = Field(30_522, ge=6, le=2_000_000)
-    """Pieces of the vocabulary to train, special and spare ones counted, 64 at least. Format ids: number of ids."""
+    """Pieces of the vocabulary to train, special and spare ones counted, 64 at least (byte_bpe: 261). Format ids: number
+    of ids."""
     spare_pieces: int = Field(0, ge=0, le=2_000_000)
     """Pieces of the vocabulary to train that no text is cut into, named [unused0] and on: free for markers in a later
     fine-tuning. Their ids begin at 5."""
@@ -259,11 +260,11 @@ class BuildConfig:
         if self.uncased and self.pieces != "wordpiece":
             raise ValueError(f"uncased: a {self.pieces} vocabulary keeps case and accents; train wordpiece instead")
         left, least = self.vocab_size - self.spare_pieces, LEAST_PIECES[self.pieces]
-        if self.spare_pieces and left < least:
+        if left < least and (self.spare_pieces or not (self.holds_ids or self.tokenizer)):
+            spared = f" beside spare_pieces={self.spare_pieces}" if self.spare_pieces else ""
             raise ValueError(
-                f"spare_pieces={self.spare_pieces}: leaves {max(left, 0)} of vocab_size={self.vocab_size} pieces for "
-                f"the text, and a {self.pieces} vocabulary needs {least} or more; reserve fewer, or raise vocab_size "
-                f"to {self.spare_pieces + least} or more"
+                f"vocab_size={self.vocab_size}: leaves {max(left, 0)} pieces for the text{spared}, and a {self.pieces} "
+                f"vocabulary needs {least} or more; raise vocab_size to {self.spare_pieces + least} or more"
             )
         return self
 

@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from data_prep.config import BuildConfig
 
 TEXT_FORMATS = ("auto", "text", "book", "jsonl", "parquet", "arrow", "wikipedia")
-LEAST_VOCABULARY = 64
-"""Pieces that are trained on text, at least."""
 DEFAULT_RULES = ("mojibake", "control_characters")
 """Rules that run unless others are named; of ids they are left out in silence."""
 RULES_OF_IDS = ("duplicate_documents",)
@@ -47,8 +45,6 @@ def require_usable_ids(config: "BuildConfig") -> None:
 
 
 def _require_text(config: "BuildConfig") -> None:
-    if config.vocab_size < LEAST_VOCABULARY:
-        raise ValueError(f"vocab_size={config.vocab_size}: of text it should be {LEAST_VOCABULARY} or more")
     for name in ("symbols", "special_ids"):
         if getattr(config, name) is not None:
             raise ValueError(f"{name}: describes ids, and the sources are text; say format: ids, or leave it out")

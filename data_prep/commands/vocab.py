@@ -18,6 +18,7 @@ from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from data_prep.steps.step2_vocabulary import vocabulary_options
+from data_prep.text_sample import OF_ALL_DOCUMENTS
 from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import train_vocabulary
 from megabert.command_line.program import Parser
@@ -27,7 +28,7 @@ from megabert.whole_folders import publish_folder
 
 LATER = (
     *("tokenizer", "lengths", "objective", "pairing", "masking", "mask_unit", "dupe_factor", "short_seq_prob"),
-    *("masked_lm_prob", "max_predictions_per_seq", "min_tokens", "buckets", "shard_mib"),
+    *("masked_lm_prob", "max_predictions_per_seq", "min_tokens", "buckets", "shard_mib", "seed", "validation_share"),
 )
 """Fields of a build that change nothing of a vocabulary."""
 
@@ -50,12 +51,17 @@ def run(options: Namespace) -> int:
         )
     if options.output.exists() and any(options.output.iterdir()):
         raise DataError(f"{options.output}: is not empty. Give --output a new folder.")
+    of_all = [rule for rule in config.clean.rules if rule in OF_ALL_DOCUMENTS]
+    if config.tokenizer or of_all:
+        named = f"tokenizer={config.tokenizer}" if config.tokenizer else f"clean.rules={', '.join(of_all)}"
+        why = "says the vocabulary already" if config.tokenizer else "compares all documents, which vocab reads once"
+        raise ConfigError(f"{named}: {why}. Leave it out, or use `megabert-data build`, whose first step it is.")
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     chunks = plan_chunks(files, config.chunk_bytes)
-    tokenizer, report = train_vocabulary(_texts(config, chunks), vocabulary_options(config))
-    require_bars(report)
     with publish_folder(options.output) as temporary:
+        tokenizer, report = train_vocabulary(_texts(config, chunks), vocabulary_options(config))
+        require_bars(report)
         save_huggingface(tokenizer, temporary)
     print("\n".join([*report.lines(), f"tokenizer {options.output}"]))
     return 0

@@ -200,15 +200,13 @@ def measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
     texts = held_out.measured()
     words = _count_words(tokenizer, texts)
     if not words:
-        raise DataError(
-            "vocabulary: the held-out documents have no words. Give more documents, or raise held_out_share."
-        )
+        raise DataError("vocabulary: the held-out documents have no words. Give more documents that hold text.")
     # Each word is encoded once; its pieces count as often as the word occurs.
     names = list(words)
     counts = np.array([words[name] for name in names], dtype=np.int64)
     pieces, unknown = _count_pieces(tokenizer, names)
-    # A word is [UNK] as a whole, and one [UNK] is one piece: so unknown words and unknown pieces are the same number.
-    unknown_words = int((counts * unknown).sum())
+    # WordPiece makes a whole word one [UNK], Unigram each unknown part of it.
+    unknown_words, unknown_pieces = int((counts * (unknown > 0)).sum()), int((counts * unknown).sum())
     total_pieces = int((counts * pieces).sum())
     worst = sorted(np.flatnonzero(unknown).tolist(), key=lambda index: (-counts[index], names[index]))[:10]
     return VocabularyReport(
@@ -219,7 +217,7 @@ def measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
         held_out_words=int(counts.sum()),
         held_out_characters=sum(map(len, texts)),
         unknown_words_pct=100 * unknown_words / int(counts.sum()),
-        unknown_pieces_pct=100 * unknown_words / total_pieces,
+        unknown_pieces_pct=100 * unknown_pieces / total_pieces,
         pieces_per_word=total_pieces / int(counts.sum()),
         coverage_pct=100 * _coverage(tokenizer, _normalize_characters(tokenizer, held_out.all_characters)),
         held_out_coverage_pct=100 * _coverage(tokenizer, words),
@@ -252,7 +250,7 @@ def _count_split_hangul(words: Counter[str]) -> int:
 
 
 def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of pieces of each word, and of [UNK] among them (0 or 1)."""
+    """Return the number of pieces of each word, and of [UNK] among them."""
     pieces, unknown = [], []
     for first in range(0, len(words), _BATCH):
         ids, offsets = tokenizer.encode_flat(words[first : first + _BATCH])

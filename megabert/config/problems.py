@@ -88,6 +88,8 @@ def _describe(problem: Any, cls: type) -> str:
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
         return f"{path}: unknown field{did_you_mean(name, names)}{others}"
     message = problem["msg"].removeprefix("Value error, ")
+    if not path:  # a rule of the whole, which names its fields
+        return message
     if problem["type"] == "tuple_type":
         message = f"is a list; write it in brackets, [{problem['input']}]"
     found = "" if problem["type"] == "missing" else f" (found {problem['input']!r})"

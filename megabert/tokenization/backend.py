@@ -218,7 +218,11 @@ def has_plain_byte_bpe(backend: tokenizers.Tokenizer) -> bool:
 
 
 def build_backend(
-    vocabulary: Mapping[str, int], options: TextOptions, names: SpecialNames = WORDPIECE.names
+    vocabulary: Mapping[str, int],
+    options: TextOptions,
+    names: SpecialNames = WORDPIECE.names,
+    *,
+    longest_word: int = MAX_WORD_CHARACTERS,
 ) -> tokenizers.Tokenizer:
     """Assemble a BERT WordPiece tokenizer from its vocabulary.
 
@@ -226,6 +230,7 @@ def build_backend(
         vocabulary: Ids by piece, with the special pieces among them.
         options: Treatment of text before it is cut into pieces.
         names: Spelling of the special pieces; BERT's by default.
+        longest_word: Characters of the longest word that is cut into pieces; a longer one is unknown.
 
     Returns:
         A tokenizer without truncation or padding, whose file is the one that transformers would save.
@@ -234,7 +239,7 @@ def build_backend(
         dict(vocabulary),
         unk_token=names.unk,
         continuing_subword_prefix=CONTINUATION,
-        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        max_input_chars_per_word=longest_word,
     )
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = build_normalizer(options)

@@ -18,6 +18,7 @@ from megabert.full_disk import library_error
 from megabert.json_files import read_json
 from megabert.tokenization.backend import (
     BYTE_BPE,
+    MAX_WORD_CHARACTERS,
     WORDPIECE,
     Kind,
     TextOptions,
@@ -147,11 +148,15 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     if options is not None:
         # Built again from its parts, so that equal tokenizers give equal files, whatever folder they were read from.
         added = [token for token in backend.get_added_tokens_decoder().values() if token.content not in tokenizer.names]
-        backend = build_backend(json.loads(tokenizer.to_json())["model"]["vocab"], options, tokenizer.names)
+        model = json.loads(tokenizer.to_json())["model"]
+        backend = build_backend(
+            model["vocab"], options, tokenizer.names, longest_word=model["max_input_chars_per_word"]
+        )
         backend.add_tokens(added)
     settings: dict[str, Any] = {f"{role}_token": name for role, name in tokenizer.names._asdict().items()}
+    is_bert_class = options and not options.compose and backend.model.max_input_chars_per_word == MAX_WORD_CHARACTERS
     config = {
-        "tokenizer_class": "BertTokenizer" if options and not options.compose else "PreTrainedTokenizerFast",
+        "tokenizer_class": "BertTokenizer" if is_bert_class else "PreTrainedTokenizerFast",
         "model_max_length": model_max_length,
         "added_tokens_decoder": {str(token.pop("id")): token for token in json.loads(backend.to_str())["added_tokens"]},
         **settings,
@@ -252,11 +257,12 @@ def _read_backend(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer
     except Exception as error:  # tokenizers raises bare Exception
         raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
     kind = kind_of(backend, str(path))
-    # transformers lets the settings of a BertTokenizer prevail over the normaliser in tokenizer.json.
+    # transformers lets a BertTokenizer's settings prevail over tokenizer.json: the normaliser, and the longest word.
     is_bert_class = (settings.tokenizer_class or "").startswith("BertTokenizer")
     options = options_of(backend)
     if is_bert_class and options and not options.compose:
         backend.normalizer = build_normalizer(_text_options(settings))
+        backend.model.max_input_chars_per_word = MAX_WORD_CHARACTERS
     return backend, kind
 
 

@@ -41,8 +41,8 @@ _SETTINGS: dict[str, Any] = {
     "pad_id": -1,
     "minloglevel": 2,
 }
-_RESERVED = "\u2585"
-"""SentencePiece writes it for an unknown character, and skips words that have it."""
+_SKIPPED = "\u2585\0"
+"""SentencePiece skips words that have one of these; the first is what it writes for an unknown character."""
 
 
 def train_unigram(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE) -> Tokenizer:
@@ -98,13 +98,13 @@ def train_unigram_on(
     words = (spans if isinstance(spans, CountedWords) else CountedWords.of(dict(spans))).sorted()
     counts: Counter[str] = Counter()
     for word, occurrences in words:
-        for character in SPACE_MARK + word:
+        for character in word:
             counts[character] += occurrences
-    if not counts.keys() - {SPACE_MARK, _RESERVED}:
+    if not counts.keys() - set(_SKIPPED):
         raise DataError("vocabulary: the text has no words. Give documents that hold text.")
-    kept = choose_characters(counts, capacity, spare_pieces=spare_pieces)
+    kept = [SPACE_MARK, *choose_characters(counts, capacity - 1, spare_pieces=spare_pieces)]
     notify(f"{len(words):,} words are read by the trainer, then pieces are learned")
-    apart = [character for character in kept if character == _RESERVED]
+    apart = [character for character in kept if character in _SKIPPED]
     learned = _train(_known_parts(words, kept), capacity - len(apart), [*special, *spare])
     least_score = min((score for _, score in learned), default=0.0)
     backend = build_unigram([*learned, *((character, least_score) for character in apart)], spare)
@@ -113,8 +113,13 @@ def train_unigram_on(
 
 
 def _known_parts(words: CountedWords, kept: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield the words, each with a mark at its beginning. A character that is not kept cuts a word into two parts."""
-    known = re.compile(f"[{re.escape(''.join(kept))}]+".replace(_RESERVED, ""))
+    """Yield the words, each with a mark at its beginning. A character that is not kept cuts a word into two parts.
+
+    What has no space for thousands of characters, such as a paragraph in Chinese, is cut too: SentencePiece skips a
+    line that is longer than it was told.
+    """
+    letters = "".join(character for character in kept if character not in _SKIPPED)
+    known = re.compile(f"[{re.escape(letters)}]{{1,{MAX_TRAINED_WORD}}}")
     for word, occurrences in words:
         for part in known.findall(SPACE_MARK + word):
             yield part, occurrences
@@ -125,12 +130,17 @@ def _train(words: Iterable[tuple[str, int]], capacity: int, reserved: Iterable[s
     import sentencepiece  # only a training needs it
 
     written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(f"{word}\t{occurrences}" for word, occurrences in words),
-        model_writer=written,
-        vocab_size=capacity + 1,  # its own unknown piece is not taken over
-        **_SETTINGS,
-    )
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(f"{word}\t{occurrences}" for word, occurrences in words),
+            model_writer=written,
+            vocab_size=capacity + 1,  # its own unknown piece is not taken over
+            **_SETTINGS,
+        )
+    except RuntimeError as error:
+        raise DataError(
+            f"vocabulary: SentencePiece cannot train on this text ({error}). Give more text, or another vocab_size."
+        ) from None
     model = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
     pieces = ((model.id_to_piece(index), model.get_score(index)) for index in range(1, model.get_piece_size()))
     taken = set(reserved)

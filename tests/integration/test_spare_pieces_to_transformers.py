@@ -55,8 +55,10 @@ def test_more_spare_pieces_than_fit_are_refused(corpus, tmp_path, capsys):
     words = ["vocab", "--input", str(corpus), "--output", str(tmp_path / "out"), "--vocab-size", "500"]
     assert main([*words, "--spare-pieces", "450"]) == 2
     message = capsys.readouterr().err
-    assert "spare_pieces=450: leaves 50 of vocab_size=500 pieces" in message
+    assert "vocab_size=500: leaves 50 pieces for the text beside spare_pieces=450" in message
     assert "raise vocab_size to 514 or more" in message
     assert main([*words, "--spare-pieces", "250", "--pieces", "byte_bpe"]) == 2
     assert "needs 261 or more" in capsys.readouterr().err
+    assert main([*words, "--pieces", "byte_bpe", "--vocab-size", "100"]) == 2
+    assert "vocab_size=100: leaves 100 pieces for the text, and a byte_bpe vocabulary" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

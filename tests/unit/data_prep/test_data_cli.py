@@ -1,3 +1,4 @@
+import contextlib
 import re
 import shlex
 import subprocess
@@ -141,3 +142,31 @@ def test_plots_are_pictures(built, tmp_path, capsys):
     assert names == {"lengths-64.png", "lengths-128.png", "sources.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
     assert "picture" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--clean", "duplicate_documents"), "clean.rules=duplicate_documents: compares all documents"),
+        (("--seed", "1"), "--seed"),
+    ],
+)
+def test_settings_that_change_nothing_of_a_vocabulary_are_refused(flags, message, tmp_path, capsys):
+    write_jsonl(tmp_path / "in.jsonl", ["Some text."])
+    with contextlib.suppress(SystemExit):
+        assert main(["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), *flags]) == 2
+    assert message in capsys.readouterr().err
+    file = tmp_path / "vocab.yaml"
+    file.write_text("tokenizer: somewhere\n")
+    assert (
+        main(["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--config", str(file)])
+        == 2
+    )
+    assert "tokenizer=somewhere: says the vocabulary already" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_is_refused_before_the_training(tmp_path, capsys, monkeypatch):
+    write_jsonl(tmp_path / "in.jsonl", ["Some text."])
+    monkeypatch.setattr("data_prep.commands.vocab.train_vocabulary", None)
+    assert main(["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "in.jsonl" / "out")]) == 3
+    assert "Not a directory" in capsys.readouterr().err

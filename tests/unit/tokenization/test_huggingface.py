@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import tokenizers
+import transformers
 
 from megabert.errors import DataError
 from megabert.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
@@ -71,6 +72,25 @@ def test_settings_of_a_bert_tokenizer_prevail_as_in_transformers(cased, tmp_path
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"do_lower_case": True}), encoding="utf-8")
     assert load_tokenizer(tmp_path).normalize("\u00c9COLE") == "\u00e9cole"
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_another_longest_word_is_kept_and_a_bert_tokenizer_has_its_own(name, cased, tmp_path):
+    save_huggingface(cased, tmp_path / "given")
+    path = tmp_path / "given" / "tokenizer.json"
+    state = json.loads(path.read_text(encoding="utf-8"))
+    state["model"]["max_input_chars_per_word"] = 200
+    path.write_text(json.dumps(state), encoding="utf-8")
+    path = path.with_name("tokenizer_config.json")
+    path.write_text(
+        json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": name}), encoding="utf-8"
+    )
+    tokenizer = load_tokenizer(tmp_path / "given")
+    save_huggingface(tokenizer, tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").sha256 == tokenizer.sha256
+    for folder in ("given", "saved"):
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / folder)
+        assert theirs("a" * 150, add_special_tokens=False)["input_ids"] == tokenizer.encode("a" * 150).tolist()
 
 
 def test_special_pieces_may_have_other_names(cased, tmp_path):

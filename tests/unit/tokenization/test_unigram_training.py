@@ -118,3 +118,29 @@ def test_what_cannot_be_trained_is_refused():
         train_unigram(["\u2585 \u2585\u2585"], vocab_size=100)
     with pytest.raises(DataError, match="different characters"):
         train_unigram(["".join(map(chr, range(0x4E00, 0x4E00 + 500)))], vocab_size=100)
+
+
+def test_text_without_a_space_for_thousands_of_characters_is_learned_from():
+    chinese = "".join(chr(0x4E00 + (i * i + i // 40) % 120) + "\u3002" * (i % 9 == 8) for i in range(7000))
+    tokenizer = train_unigram(["hello world again " * 5, chinese], vocab_size=600)
+    assert not [character for character in set(chinese) if character not in tokenizer.pieces]
+    assert train_unigram([chinese], vocab_size=300).encode(chinese[:50]).tolist().count(1) == 0
+
+
+def test_characters_that_sentencepiece_skips_are_pieces_and_do_not_take_their_words_away():
+    tokenizer = train_unigram([TEXT, "wh\0ale s\u2585ea " * 50], vocab_size=60)
+    assert {"\0", "\u2585"} <= set(tokenizer.pieces)
+
+
+def test_more_characters_than_pieces_are_refused_before_the_training(monkeypatch):
+    monkeypatch.setattr(unigram_training, "_train", None)
+    frequent = " ".join(chr(0x4E00 + i) for i in range(50)) + " "
+    rare = " ".join(chr(0x5E00 + i) for i in range(100))
+    with pytest.raises(DataError, match="Raise vocab_size to"):
+        train_unigram([frequent * 2000, rare * 2], vocab_size=64)
+
+
+def test_what_sentencepiece_refuses_is_an_error_with_a_remedy(monkeypatch):
+    monkeypatch.setitem(unigram_training._SETTINGS, "max_sentence_length", 3)
+    with pytest.raises(DataError, match=r"SentencePiece cannot train on this text.*Give more text"):
+        train_unigram([TEXT], vocab_size=60)

@@ -11,7 +11,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_vocabulary
 from megabert.errors import ConfigError, DataError
-from megabert.tokenization import Tokenizer, load_tokenizer, train_wordpiece
+from megabert.tokenization import Tokenizer, load_tokenizer, train_unigram, train_wordpiece
 
 CORPORA = Path(__file__).resolve().parents[4] / "examples" / "corpus"
 
@@ -123,6 +123,13 @@ def test_an_existing_tokenizer_is_measured_like_a_trained_one(english):
     options = VocabularyOptions(vocab_size=1000)
     tokenizer, report = train_vocabulary(english, options)
     assert check_vocabulary(tokenizer, english, options) == report
+
+
+def test_a_word_with_several_unknown_parts_is_one_unknown_word():
+    tokenizer = train_unigram(["a b c ab ba"] * 9, vocab_size=64)
+    report = check_vocabulary(tokenizer, [("only", "a\u2603b\u2603c\u2603 ab a")])
+    assert report.unknown_words_pct == pytest.approx(100 / 3)
+    assert report.unknown_pieces_pct == pytest.approx(100 * 3 / (3 * report.pieces_per_word))
 
 
 def test_unknown_words_are_counted_by_word_and_by_piece():
