@@ -210,8 +210,8 @@ class BuildConfig:
     pieces: Pieces = "wordpiece"
     """Kind of vocabulary to train: wordpiece (BERT, ELECTRA), byte_bpe (RoBERTa, DeBERTa) or unigram (DeBERTa 3)."""
     vocab_size: int = Field(30_522, ge=6, le=2_000_000)
-    """Pieces of the vocabulary to train, special and spare ones counted, 64 at least (byte_bpe: 261). Format ids: number
-    of ids."""
+    """Pieces of the vocabulary to train, special and spare ones counted, 64 at least (byte_bpe: 261). Format ids:
+    number of ids."""
     spare_pieces: int = Field(0, ge=0, le=2_000_000)
     """Pieces of the vocabulary to train that no text is cut into, named [unused0] and on: free for markers in a later
     fine-tuning. Their ids begin at 5."""
