@@ -181,7 +181,8 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
     reader = pa.ipc.open_file(content, options=pa.ipc.IpcReadOptions(use_threads=False))
     if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
         return ["its metadata differs from the manifest's"]
-    rules, pairs = Rules.of(task.metadata, tokenizer_of(task.folder / "tokenizer")), _pairs(task)
+    tokenizer = tokenizer_of(task.folder / "tokenizer")
+    rules, pairs = Rules.of(task.metadata, tokenizer, cuts_sentences=task.options.cuts_sentences), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
     sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
     # A few at a time, so that little is held decoded.

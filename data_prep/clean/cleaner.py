@@ -3,7 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import groupby
 
@@ -83,14 +83,17 @@ def _has_controls() -> Callable[[NDArray[np.uint8]], bool]:
     return has_controls
 
 
-def is_boilerplate(paragraph: str, own: re.Pattern[str] | None) -> bool:
+def is_boilerplate(paragraph: str, own: Iterable[re.Pattern[str]]) -> bool:
     """Return whether a paragraph belongs to a web page and not to its text.
 
     Args:
         paragraph: One line.
         own: Further patterns of the user.
     """
-    return bool((len(paragraph) <= 320 and BOILERPLATE.fullmatch(paragraph)) or (own and own.search(paragraph)))
+    return bool(
+        (len(paragraph) <= 320 and BOILERPLATE.fullmatch(paragraph))
+        or any(pattern.search(paragraph) for pattern in own)
+    )
 
 
 def repeated_share(paragraphs: list[str]) -> float:
@@ -189,7 +192,7 @@ class Cleaner:
         self._masks = [(name, *MASKS[name]) for name in MASKS if name in config.rules]
         self._line_rules = [(name, LINE_RULES[name]) for name in LINE_RULES if name in config.rules]
         self._has_quality_rules = not self._rules.isdisjoint(DOCUMENT_RULES)
-        self._own = re.compile("|".join(f"(?:{p})" for p in config.boilerplate)) if config.boilerplate else None
+        self._own = [re.compile(pattern) for pattern in config.boilerplate]
         self._problems, self._kept, self._copies, self._keeps_language = problems, kept, copies, keeps_language
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""

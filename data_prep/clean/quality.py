@@ -21,7 +21,8 @@ CLOSING = "\"')]}\u2019\u201d\u00bb"
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
-SENTENCE = re.compile(r"[.!?\u3002\uff01\uff1f]+[\"')\]\u2019\u201d]*(?=\s|$)")
+SENTENCE = re.compile(r"[.!?]+[\"')\]\u2019\u201d]*(?=\s|$)|[\u3002\uff01\uff1f]+")
+"""A sentence's end: marks before white space, or the marks of scripts that put none between sentences."""
 FIRST_TOP, FIRST_REPEATED = 2, 5
 """Words of the shortest runs of ``gopher_top_ngrams`` and ``gopher_repeated_ngrams``."""
 

@@ -33,8 +33,9 @@ from megabert.config import loading
 
 MAX_UNKNOWN_SHARE = 0.005
 """Share of [UNK] above which a build warns that the tokenizer does not fit the text."""
-MIN_RANDOM_SHARE, FEW_INSTANCES = 0.25, 8
-"""Share of random next sentences below which a build warns (half are wanted), and instances that tell it."""
+MIN_RANDOM_SHARE, MIN_MASKED_SHARE, FEW_INSTANCES = 0.25, 0.5, 8
+"""Share of random next sentences (half are wanted) and of the predictions that are wanted, below which a build warns,
+and instances that tell it."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -73,7 +74,7 @@ def _run(options: Namespace, executor: Executor) -> int:
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     with as_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
-        for warning in (*_warnings(corpus), *_label_warnings(built)):
+        for warning in (*_warnings(corpus), *_label_warnings(built), *_mask_warnings(built)):
             print(f"warning: {warning}", file=sys.stderr)
     return 0
 
@@ -115,6 +116,25 @@ def _warnings(corpus: Counts) -> Iterator[str]:
         yield f"{share_text} of the tokens are [UNK]: the tokenizer does not fit the text"
     if not corpus["validation_documents"]:
         yield "no document is held out, and `megabert pretrain` needs some: raise --validation-share"
+
+
+def _mask_warnings(built: Built) -> Iterator[str]:
+    """Yield which lengths lack held-out instances, and which have few predictions because words are long."""
+    instances = {length: manifest.statistics["instances"] for length, manifest in built.manifests.items()}
+    for length, manifest in built.manifests.items():
+        metadata, counts = manifest.metadata, instances[length]["train"]
+        if "validation" not in instances[length] and any("validation" in splits for splits in instances.values()):
+            yield f"length {length}: no instance is held out, and `megabert pretrain` needs some: lower --min-tokens"
+        if metadata.masking != "static" or metadata.mask_unit == "token" or counts["rows"] < FEW_INSTANCES:
+            continue
+        wanted = min(metadata.masked_lm_prob * counts["tokens"], counts["rows"] * metadata.max_predictions_per_seq)
+        if counts["masked_tokens"] < MIN_MASKED_SHARE * wanted:
+            found = share(counts["masked_tokens"], counts["tokens"])
+            yield (
+                f"length {length}: {found} of the tokens are predicted, of {metadata.masked_lm_prob:.0%} that were "
+                f"asked for. Words are masked whole ({metadata.mask_unit}), and to this tokenizer many are longer than "
+                "an instance's share, as where a script has no spaces. Use --mask-unit token"
+            )
 
 
 def _label_warnings(built: Built) -> Iterator[str]:

@@ -161,15 +161,17 @@ def _recoded(chunk: InputChunk, blocks: Iterator[bytes], problems: Problems) -> 
     decoder = codecs.getincrementaldecoder(file.encoding)()
     read = 0
     for block in chain(blocks, (b"",)):
-        held = len(decoder.getstate()[0])  # the begin of a character that ends in this block
+        state = decoder.getstate()
+        held = len(state[0])  # the begin of a character that ends in this block
         try:
             text = decoder.decode(block, final=not block and not problems.is_cut)
         except UnicodeDecodeError as error:
-            problems.require(
-                "undecodable_documents",
-                f"{file.path}: not {file.encoding} at byte {read - held + error.start} ({error.reason})",
-                ENCODING_REMEDY,
-            )
+            bad = read - held + error.start
+            message = f"{file.path}: not {file.encoding} at byte {bad} ({error.reason})"
+            problems.require("damaged_files", message, ENCODING_REMEDY)  # what follows may be shifted by a byte
+            problems.lost_bytes += max(0, file.bytes - bad)
+            decoder.setstate(state)
+            yield decoder.decode(block[: max(0, error.start - held)]).encode("utf-8", "surrogatepass")
             return
         read += len(block)
         yield text.encode("utf-8", "surrogatepass")

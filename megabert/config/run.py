@@ -274,7 +274,7 @@ class RunConfig:
     2022)."""
     fork: Annotated[str, Field(pattern=r"^.+@[0-9]{1,15}$")] | None = None
     """Another run's checkpoint to continue from, RUN@STEP, with its weights, moments, step and data position. Fields
-    that neither recipe nor flags name are taken from that run."""
+    that neither files nor flags name are taken from that run, unless a recipe is named."""
     engine: str = "auto"
     """DeepSpeed configuration: a name in ``ds_configs/`` or a file; auto means zero1."""
     micro_batch_tokens: PackedTokens | Literal["auto"] = "auto"

@@ -109,8 +109,10 @@ def _tile(name: str, value: Tensor, shape: torch.Size, *, old_heads: int, heads:
 
 
 def _columns(value: Tensor, shape: torch.Size) -> Tensor:
-    """Tile the inputs of a matrix, its last dimension; a vector has none."""
-    return tile(value, value.dim() - 1, shape[-1]) if len(shape) > 1 else value
+    """Tile the inputs of a matrix, its last dimension; a vector has none, and a convolution's are followed by taps."""
+    if len(shape) == 1:
+        return value
+    return tile(value, 1, shape[1]) if len(shape) == 3 else tile(value, value.dim() - 1, shape[-1])
 
 
 def _count_layers(names: Iterable[str]) -> dict[str, int]:

@@ -162,5 +162,13 @@ def _drop_rows_after(path: Path, step: int) -> None:
         return
     # A kill may have cut off the last row; the next one would be glued to its beginning.
     kept = b"".join(line + b"\n" for line, row in _read_rows(path) if row["step"] <= step)  # type: ignore[operator]
-    if kept != read_small(path, most=MAX_BYTES):
+    content = read_small(path, most=MAX_BYTES)
+    if content.startswith(kept):  # as a rule; cutting needs no space on the disk
+        file = open_in_place(path, os.O_WRONLY)
+        try:
+            os.ftruncate(file, len(kept))
+            os.fsync(file)
+        finally:
+            os.close(file)
+    else:
         atomic_write(path, kept)

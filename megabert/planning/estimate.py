@@ -158,7 +158,7 @@ def estimate(
     shown = sorted({*BUDGETS, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
     table = {
         stage: {budget: memory_of(zero_stage=stage, micro_batch_tokens=budget).total_gib for budget in shown}
-        for stage in (1, 2, 3)
+        for stage in sorted({1, 2, 3, stage})
     }
     if measured is not None and config.micro_batch_tokens == "auto":
         config = replace(config, micro_batch_tokens=max(phase.tokens for phase in measured.phases))
@@ -189,6 +189,13 @@ def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Com
         parameters: Number of parameters.
     """
     engine, sent = deepspeed_of(config, config.precision), COMMUNICATION[zero_stage]
+    if config.precision == "fp32":  # weights travel as they are
+        wide = 4 / 2
+        sent = replace(
+            sent,
+            all_gather_bytes=wide * sent.all_gather_bytes,
+            micro_step_gather_bytes=wide * sent.micro_step_gather_bytes,
+        )
     if zero_stage not in (1, 2):
         return sent
     # One bucket holds the vocabulary, which is read first, and known last.

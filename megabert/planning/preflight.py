@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from megabert.checkpoints.format import read_checkpoint_manifest
+from megabert.checkpoints.loading import has_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
@@ -40,8 +42,8 @@ from megabert.shards.checked_shards import verify_shards
 from megabert.shards.shard_set import ShardSet
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import first_budget
-from megabert.training.run.folder import checkpoints_dir
-from megabert.training.run.start import RunInputs, open_inputs
+from megabert.training.run.folder import checkpoints_dir, claim_run_folder
+from megabert.training.run.start import RunInputs, find_fork, open_inputs, state_after_fork
 from megabert.training.state import TrainerState
 
 SAMPLED_STEPS = 2
@@ -115,12 +117,12 @@ def describe_run(
 def _describe_time(dry_run: DryRun) -> list[str]:
     """Say how long the run takes: by datasheets on a GPU of the table, by a measurement on this machine's CPU."""
     inputs, ranks, gpu = dry_run.inputs, dry_run.world_size, dry_run.gpu
-    if gpu:
+    if gpu and inputs.config.precision in gpu.peak_tflops:  # of the others nothing is known
         nodes = -(-ranks // gpu.gpus_per_node)
         cluster = Cluster(gpu=gpu, nodes=nodes, gpus_per_node=-(-ranks // nodes))
         time_s = 3600 * estimate(inputs.config, cluster).hours
         return [f"expected: about {span(time_s)} on {ranks} {gpu.name}; megabert estimate says what that rests on"]
-    if torch.cuda.is_available():  # a GPU whose datasheet is not known
+    if gpu or torch.cuda.is_available():  # a GPU whose datasheet is not known
         return []
     # However many ranks share this CPU, together they have all of it.
     steps = [phase.num_steps for phase in inputs.config.phases]
@@ -155,6 +157,11 @@ def _open(
     if kind is None:
         refuse_fp16_on_cpu(config.precision, device)
     inputs = open_inputs(config, run_dir, device=device, initial=initial)
+    claim_run_folder(run_dir, inputs.config)
+    if inputs.config.fork is not None and not has_checkpoint(checkpoints_dir(run_dir)):
+        manifest = read_checkpoint_manifest(find_fork(inputs.config.fork, inputs.config))
+        stored = TrainerState.from_dict(manifest.trainer_state)
+        state_after_fork(stored, inputs.config, data_sha256=inputs.data_sha256)
     parameters = count_parameters(inputs.config.model, inputs.objective)
     return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)
 

@@ -66,6 +66,8 @@ def describe_cpu_time(config: RunConfig, seconds: Sequence[float], steps_left: S
         f"about {span(total)} for {sum(steps_left):,} steps, up to {span(slowest)} each, on this CPU if it does "
         "nothing else"
     )
+    if slowest > config.watchdog.other_s / 2:
+        says += f"; raise watchdog.other_s ({config.watchdog.other_s:g} s), or its first steps may count as hanging"
     if total <= HOPELESS_S:
         return f"expected: {says}"
     return (

@@ -69,6 +69,8 @@ def _case(inputs: RunInputs, world: World) -> str:
             f"ZeRO-{inputs.zero_stage}",
             config.precision,
             "activation checkpointing" if config.activation_checkpointing else "all activations",
+            *(["average"] if config.average.decay is not None else []),
+            *(["z-loss"] if config.z_loss else []),
             *(f"{op} {backend}" for op, backend in config.ops.backends.items()),
             *disproved(),
             *batches,
@@ -142,7 +144,8 @@ def _try_micro_step(
     shards = world.size if inputs.zero_stage else 1
     # ZeRO shards master weights and optimizer state over the ranks from stage 1 on.
     matrices = layer_matrices(model) if inputs.config.optimizer.name == "muon" else {}  # which have one moment less
-    sharded = parameters * (1 + len(MOMENTS)) - sum(model.get_parameter(name).numel() for name in matrices)
+    copies = 1 + len(MOMENTS) + (inputs.config.average.decay is not None)
+    sharded = parameters * copies - sum(model.get_parameter(name).numel() for name in matrices)
     aside = parameters * 4 + sharded * 4 // shards  # float32: the gradient, and these
     ballast = torch.empty(aside, dtype=torch.uint8, device=world.device)
     trial = inputs.build_model().to(world.device, DTYPES[inputs.config.precision])

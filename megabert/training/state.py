@@ -138,8 +138,8 @@ class TrainerState:
                 bad_data=self.bad_data.after_skip(taken),
             )
         updated = replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
-        if rule.spike_ratio is None:
-            return replace(updated, bad_data=BlamedData())
+        if rule.spike_ratio is None:  # since this start, perhaps
+            return replace(updated, bad_data=BlamedData(), spikes_in_a_row=0, recent_losses=())
         # A spike is far above the median of the losses before it. Half a window of them has to be known first, and a
         # spike never joins them: else a loss that stays high would soon count as normal.
         known = self.recent_losses
@@ -157,23 +157,25 @@ class TrainerState:
         """Whether so many losses in a row were spikes that the rule asks for a rollback."""
         return rule.spike_ratio is not None and self.spikes_in_a_row >= rule.spike_steps
 
-    def after_rollback(self, ranges: Ranges, *, skipped_steps: int) -> "TrainerState":
+    def after_rollback(self, failed: "TrainerState") -> "TrainerState":
         """Return this state, a checkpoint's, as the one to continue from: without the data that is blamed.
 
         Args:
-            ranges: The data that is blamed, in the order of the phase that continues.
-            skipped_steps: Batches skipped so far, those after the checkpoint included.
+            failed: The state that the run is in. It knows the rollbacks until now and what they left out, also if the
+                disk was too full to write the checkpoint again.
         """
         # Returns to another checkpoint mean that the run has advanced in between: counting begins again.
-        again = self.rollbacks_in_a_row if self.rollback_step == self.step else 0
+        again = failed.rollbacks_in_a_row if failed.rollback_step == self.step else 0
+        # Blamed ranges are positions in the order of one phase's data and mean nothing in another's.
+        ranges = (*failed.position.skipped, *failed.bad_data.ranges) if self.phase == failed.phase else ()
         return replace(
             self,
             position=self.position.skipping(ranges),
-            skipped_steps=skipped_steps,
+            skipped_steps=failed.skipped_steps,
             skipped_in_a_row=0,
             spikes_in_a_row=0,
             bad_data=BlamedData(),
-            rollbacks=self.rollbacks + 1,
+            rollbacks=failed.rollbacks + 1,
             rollbacks_in_a_row=again + 1,
             rollback_step=self.step,
         )
@@ -257,12 +259,12 @@ class TrainerState:
         """Whether to save: at its interval, after the best validation so far, and at the end of a phase.
 
         A state whose loss was a spike may be worthless, and a rollback wants a good one to return to. It is saved only
-        if the phase ends with it and no rollback is about to happen.
+        if the held-out loss says that it is the best, or if the phase ends with it and no rollback is about to happen.
         """
         if self.is_phase_done(config):
             return not self.has_spiked(config.rollback)
-        is_best = self.best_step == self.step
-        return (is_best or self.step % config.checkpoint.every_steps == 0) and not self.spikes_in_a_row
+        is_regular = self.step % config.checkpoint.every_steps == 0
+        return self.best_step == self.step or (is_regular and not self.spikes_in_a_row)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, as a checkpoint manifest holds them."""

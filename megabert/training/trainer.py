@@ -326,9 +326,7 @@ class Trainer:
         # A checkpoint at the end of a phase: the trouble was at the beginning of the phase after it.
         if stored.is_phase_done(self.config) and not stored.is_done(self.config):
             stored = self._next_phase(stored)
-        # Blamed ranges are positions in the order of one phase's data and mean nothing in another's.
-        bad = failed.bad_data.ranges if stored.phase == failed.phase else ()
-        self.state = stored.after_rollback(bad, skipped_steps=failed.skipped_steps)
+        self.state = stored.after_rollback(failed)
         limit = self.config.rollback.max_in_a_row
         if self.state.rollbacks_in_a_row > limit:
             tried = f"after {limit} rollbacks to step {step}, each without the data before"
@@ -336,6 +334,7 @@ class Trainer:
             raise_everywhere(self.world, diagnosis)
         if self._writer is not None:
             self._writer.close()
+            self._writer = None
             told = (self.state.rollbacks, reason, failed.step, self.state.step, failed.bad_data)
             logger.warning("rollback %d: %s at step %d; continuing at step %d without instances %s", *told)
         # The checkpoint is written again with the ranges to leave out: a start that is killed now must not read them.

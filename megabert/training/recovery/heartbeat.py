@@ -88,6 +88,15 @@ class Heartbeat:
         self.beat()
 
 
+def forget_ranks(run_dir: Path, size: int) -> None:
+    """Remove the heartbeats of ranks that an earlier, larger start had."""
+    for path in (run_dir / FOLDER).glob("rank_*.json"):
+        number = path.stem.removeprefix("rank_")
+        if number.isdigit() and int(number) >= size:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 def read_beats(run_dir: Path) -> list[Beat]:
     """Return the last sign of life of each rank, in order; unreadable files are left out."""
     beats = []

@@ -19,7 +19,7 @@ from megabert.config.run import WatchdogConfig
 from megabert.errors import EXIT_HUNG, DataError
 from megabert.files import open_to_append
 from megabert.observability.logs import log_path
-from megabert.training.recovery.heartbeat import Heartbeat, read_beats, slowest_ranks
+from megabert.training.recovery.heartbeat import Heartbeat, forget_ranks, read_beats, slowest_ranks
 
 GRACE_S = 5.0
 """Time between the stacks and the end of the process. The other ranks write their stacks meanwhile: as soon as one rank
@@ -68,6 +68,8 @@ class Watchdog:
     def __enter__(self) -> "Watchdog":
         self._expect("starting", self._limits.start_up_s)
         self._thread.start()
+        if self._rank == 0:
+            forget_ranks(self._run_dir, self._size)
         self._heartbeat.__enter__()
         return self
 

@@ -97,7 +97,7 @@ def test_a_model_of_the_same_size_keeps_its_weights():
         {"family": "albert", "embedding_size": 16},
         {"family": "electra", "generator_size": 0.5},
         {"family": "deberta"},
-        {"family": "deberta-v2"},
+        {"family": "deberta-v2", "conv_kernel_size": 3},
         {"family": "deberta-v3", "generator_size": 0.5, "generator_layers": 1},
         {"family": "modernbert", "global_attn_every_n_layers": 1},
     ],

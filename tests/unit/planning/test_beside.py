@@ -28,7 +28,7 @@ def test_first_row_of_a_phase_is_left_out_and_phases_without_rows_too():
     table = render_beside(load_run_config("debug"), measured_debug(), rows, ranks=2).splitlines()
     assert [line.split()[:3] for line in table[1:]] == [
         ["phase1", "computation", "125.0"],
-        ["phase1", "update", "49.1"],
+        ["phase1", "update", "57.0"],
         ["phase1", "waiting", "for"],
         ["phase1", "whole", "step"],
     ]

@@ -16,7 +16,8 @@ from megabert.errors import ConfigError
 from megabert.json_files import to_json
 from megabert.models.build import build_model
 from megabert.observability.gpus import GPUS
-from megabert.planning.estimate import estimate, steps_that_fit
+from megabert.planning.estimate import communication_of, estimate, steps_that_fit
+from megabert.planning.estimate_page import render_estimate
 from megabert.planning.memory import activation_bytes_per_layer, describe_memory, estimate_memory
 from megabert.planning.step_time import Cluster, measured_cluster
 
@@ -196,7 +197,7 @@ def test_measured_rates_give_the_parts_of_a_step():
     assert first.step.optimizer_s == pytest.approx(plan.parameters * 1e-8 / 2)
     assert first.step.passes_s == 0
     buckets = plan.communication.buckets
-    assert first.step.communication_s == pytest.approx(2 * buckets * 0.001 + plan.parameters * (4 + 2) * 1e-9)
+    assert first.step.communication_s == pytest.approx(2 * buckets * 0.001 + plan.parameters * (4 + 4) * 1e-9)
     assert first.step.loader_s == pytest.approx(32 * 128 / 2 / 1e6)
 
 
@@ -212,6 +213,22 @@ def test_estimate_from_a_file_shows_the_parts_and_refuses_what_it_would_ignore(t
     assert main(["estimate", "--recipe", "debug", "--measured", str(path), "--gpu", "h200"]) == 2
     assert main(["estimate", "--recipe", "bert_base", "--measured", str(path)]) == 2
     assert "hidden_size: 128 was measured, 768 is asked for" in capsys.readouterr().err
+
+
+def test_float32_weights_travel_whole_and_stage_0_has_its_own_memory():
+    measured = measured_debug()
+    plans = {
+        engine: estimate(
+            load_run_config("debug", flags={"engine": engine}), measured_cluster(measured), measured=measured
+        )
+        for engine in ("zero0", "zero1")
+    }
+    assert plans["zero0"].memory_gib.keys() == {0, 1, 2, 3}
+    assert plans["zero1"].memory_gib.keys() == {1, 2, 3}
+    assert "ZeRO-0" in render_estimate(plans["zero0"])
+    assert plans["zero1"].communication.all_gather_bytes == 4
+    large = load_run_config("bert_large", flags={"precision": "bf16", "model": {"vocab_size": 30522}})
+    assert communication_of(large, 1, 10).all_gather_bytes == 2
 
 
 def test_estimate_says_what_of_muon_it_does_not_count(capsys):

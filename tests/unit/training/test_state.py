@@ -136,12 +136,16 @@ def test_best_is_the_lowest_finite_loss_of_the_last_phase():
 def test_rollback_leaves_data_out_and_counts_returns_to_one_checkpoint():
     stored = after(TrainerState(), 3)
     bad = (PositionRange(0, 40, 80),)
-    first = stored.after_rollback(bad, skipped_steps=10)
+    failed = replace(stored, skipped_steps=10, bad_data=replace(BlamedData(), ranges=bad))
+    first = stored.after_rollback(failed)
     assert (first.step, first.skipped_steps, first.skipped_in_a_row) == (3, 10, 0)
     assert first.position == stored.position.skipping(bad)
     assert (first.rollbacks, first.rollbacks_in_a_row) == (1, 1)
-    assert first.after_rollback(bad, skipped_steps=20).rollbacks_in_a_row == 2
-    later = after(first, 2).after_rollback(bad, skipped_steps=30)
+    again = stored.after_rollback(replace(first, bad_data=failed.bad_data))  # the checkpoint was not written again
+    assert (again.rollbacks, again.rollbacks_in_a_row) == (2, 2)
+    other = replace(first, bad_data=replace(BlamedData(), ranges=(PositionRange(0, 90, 100),)))
+    assert stored.after_rollback(other).position == stored.position.skipping((*bad, PositionRange(0, 90, 100)))
+    later = after(first, 2).after_rollback(after(first, 4))
     assert (later.rollbacks, later.rollbacks_in_a_row) == (2, 1)
     assert TrainerState.from_dict(json.loads(json.dumps(later.to_dict()))) == later
 
@@ -227,3 +231,15 @@ def test_spike_is_saved_only_where_a_phase_ends_with_it():
     assert not state_at(15, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
     assert state_at(30, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
     assert not state_at(30, spikes_in_a_row=3).is_checkpoint_due(SCHEDULE), "a rollback is about to happen"
+
+
+def test_best_on_held_out_text_is_saved_even_if_its_loss_was_a_spike():
+    spiking = state_at(20, spikes_in_a_row=1)
+    assert not state_at(15, spikes_in_a_row=1).is_checkpoint_due(SCHEDULE)
+    assert not spiking.is_checkpoint_due(SCHEDULE)
+    assert replace(spiking, best_step=20, best_loss=1.0).is_checkpoint_due(SCHEDULE)
+
+
+def test_a_start_without_the_rule_forgets_the_spikes():
+    state = after_loss(state_at(3, spikes_in_a_row=2, recent_losses=(1.0, 1.0)), 9.0, NO_SPIKES)
+    assert (state.spikes_in_a_row, state.recent_losses) == (0, ())

@@ -48,6 +48,7 @@ LIMITS = (
     ("c4_lorem_ipsum", "Lorem is here, ipsum there.", "Here is Lorem ipsum."),
     ("c4_brackets", "a [b] (c)", "a { b"),
     ("c4_sentences", "One. Two! Three? Four. Five.", "One. Two! Three? Four, about 5.5 of it"),
+    ("c4_sentences", "\u4e00\u3002\u4e8c\uff01\u4e09\uff1f\u56db\u3002\u4e94\u3002", "\u4e00\u3002\u4e8c\uff01"),
     ("fineweb_line_ends", lines("It ends.", *"abcdefg"), lines("It ends.", *"abcdefgh")),
     ("fineweb_short_lines", lines("x" * 30, "short"), lines("x" * 29, "short")),
     ("fineweb_repeated_lines", lines("a", "a", "b" * 9), lines("a", "a", "b" * 8)),
