@@ -34,6 +34,7 @@ from megabert.inspection.pseudo_likelihood import CopyOptions, Scores, score_tex
 from megabert.inspection.similar import nearest, parse_queries, word_ids
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
+from megabert.models.embedding_sharing import table_of
 from megabert.tokenization import refuse_single_text
 from megabert.tokenization.written import readable_pieces
 
@@ -209,7 +210,7 @@ class Model:
         return next_sentence(self._with_head("judges_pairs"), self._tokenizer, first, second)
 
     def _word_embeddings(self) -> NDArray[np.float32]:
-        weight = self._network.bert.embeddings.word_embeddings.weight
+        weight = table_of(self._network.bert.embeddings.word_embeddings)
         return weight[: self._tokenizer.vocab_size].detach().float().cpu().numpy()  # type: ignore[no-any-return]
 
     def _with_head(self, need: Literal["fills_masks", "judges_pairs"]) -> PretrainingModel:

@@ -25,9 +25,10 @@ def run(options: Namespace) -> int:
     """Load the embeddings, search, print."""
     source = open_model(options)
     from megabert.inspection.similar import nearest, parse_queries, render_neighbours
+    from megabert.models.embedding_sharing import table_of
 
     queries, tokenizer = parse_queries(options.word), source.load_tokenizer()
-    weight = source.build_model().bert.embeddings.word_embeddings.weight
+    weight = table_of(source.build_model().bert.embeddings.word_embeddings)
     embeddings_VD = weight[: tokenizer.vocab_size].detach().double().numpy()
     neighbours = [(query, nearest(query, embeddings_VD, tokenizer, top_k=options.top)) for query in queries]
     print("\n\n".join(render_neighbours(query, near, tokenizer) for query, near in neighbours))

@@ -14,15 +14,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
+from megabert.export.config_json import read_object
 from megabert.export.huggingface import write_huggingface
 from megabert.export.model_card import FAMILY_TITLES, ModelCard
-from megabert.export.model_folder import folder_and_checkpoint
+from megabert.export.model_folder import find_model, folder_and_checkpoint
 from megabert.export.sources import Source, open_source
+from megabert.models.convert import UNREAD_POSITIONS
 from megabert.path_arguments import takes_paths
 
 IDLE = re.compile("preset|initializer_range|.*dropout.*")
 """Fields of a model that change nothing in the meaning of its weights."""
+_TASK = re.compile("For(SequenceClassification|TokenClassification|QuestionAnswering|MultipleChoice)$")
 MERGE = "merge"
 """The merge's own name among the scores."""
 
@@ -55,12 +59,26 @@ def open_parts(names: Sequence[str], weights: Sequence[float] | None = None) -> 
     weights = weights or [1.0] * len(names)
     if not sum(weights) > 0:
         raise ConfigError("--weights: all are 0. Give one above 0.")
+    for name in names:
+        _refuse_task(folder_and_checkpoint(name)[0])
     sources = [open_source(*folder_and_checkpoint(name)) for name in names]
     for name, source in zip(names[1:], sources[1:], strict=True):
         _check_alike((names[0], sources[0]), (name, source))
     shares = [weight / sum(weights) for weight in weights]
     titles = _distinct(names)
     return [MergePart(title, source, share) for title, source, share in zip(titles, sources, shares, strict=True)]
+
+
+def _refuse_task(name: str) -> None:
+    """Refuse a fine-tuned model, whose head would be lost."""
+    path = find_model(name) / "config.json"
+    architectures = read_object(path).get("architectures") if path.is_file() else None
+    head = next((one for one in architectures or () if isinstance(one, str) and _TASK.search(one)), None)
+    if head is not None:
+        raise ConfigError(
+            f"{name}: is a {head}, and a merge has no head of a task. Merge models as they were pre-trained, and "
+            "fine-tune the merge."
+        )
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -75,7 +93,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 def _check_alike(first: tuple[str, Source], other: tuple[str, Source]) -> None:
     """Refuse models whose weights mean different things."""
     for field in fields(first[1].model):
-        values = [getattr(source.model, field.name) for _, source in (first, other)]
+        values = [_as_read(source.model, field.name) for _, source in (first, other)]
         if not IDLE.fullmatch(field.name) and values[0] != values[1]:
             stated = " and ".join(
                 f"{field.name}={value} in {name}" for value, (name, _) in zip(values, (first, other), strict=True)
@@ -89,6 +107,15 @@ def _check_alike(first: tuple[str, Source], other: tuple[str, Source]) -> None:
         )
 
 
+def _as_read(model: ModelConfig, field: str) -> object:
+    """Return a field of a model, or the number that a run leaves out and its export states."""
+    if field == "embedding_size":
+        return model.embedding_width
+    if field == "num_hidden_groups":
+        return model.num_hidden_groups or model.num_hidden_layers
+    return getattr(model, field)
+
+
 def merge_parts(parts: Sequence[MergePart]) -> Source:
     """Return the weighted mean, summed in float64, as a model that can be scored and written.
 
@@ -100,6 +127,7 @@ def merge_parts(parts: Sequence[MergePart]) -> Source:
     sums: dict[str, Tensor] = {}
     for part in parts:
         state = part.source.weights.read()
+        state.pop(UNREAD_POSITIONS, None)  # a run has none
         if sums and sums.keys() != state.keys():
             name = min(sums.keys() ^ state.keys())
             where = part.name if name in state else parts[0].name

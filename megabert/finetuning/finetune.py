@@ -1,6 +1,7 @@
 """A fine-tuning from settings to scores: one engine, one seed after the other, and their mean (``results``)."""
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -63,6 +64,7 @@ def finetune(
     """
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
+        _engine_settings(config, world)  # refused before the folder is claimed
         prepared = run_on_all_ranks(world, lambda: prepare(task, config))
         with RunLock(output_dir, world):
             run_on_main_rank(world, lambda: claim_folder(output_dir, prepared))
@@ -192,6 +194,8 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
     state = {**whole_masters(trainer.engine, world), **ready.kept}
 
     def write() -> None:
+        if not (folder / "model" / "config.json").is_file():  # remains of an export of this seed
+            shutil.rmtree(folder / "model", ignore_errors=True)
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
         content["replaced_ops"] = list(ready.replaced_ops)
@@ -229,14 +233,22 @@ def _load_weights(model: TaskModel, source: InitialWeights) -> dict[str, Tensor]
     return state
 
 
-def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Engine:
+def _engine_settings(config: FinetuneConfig, world: World) -> dict[str, Any]:
+    """Return the dictionary for DeepSpeed.
+
+    Raises:
+        ConfigError: Precision and device, or precision and engine, do not go together.
+    """
     precision = resolve_precision(config.precision, world.device)
     refuse_fp16_on_cpu(precision, world.device)
     # In fp32 the weights are their own masters: there is little to shard, and flattening them would only cost time.
     chosen = ("zero0" if precision == "fp32" else "zero1") if config.engine == "auto" else config.engine
-    deepspeed = derive_deepspeed(chosen, precision=precision, max_grad_norm=config.max_grad_norm)
+    return derive_deepspeed(chosen, precision=precision, max_grad_norm=config.max_grad_norm)
+
+
+def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Engine:
     optimizer = build_optimizer(
         model.named_parameters(),
         OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay),
     )
-    return build_engine(model, optimizer, deepspeed, world)
+    return build_engine(model, optimizer, _engine_settings(config, world), world)

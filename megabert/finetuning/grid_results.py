@@ -91,7 +91,7 @@ class SetResult:
         if self.summary is None:
             return 0.0
         own = next(iter(self.summary.baseline.values()))
-        return statistics.fmean(own.get(metric, 0.0) for metric in TASKS[self.task].metrics)
+        return statistics.fmean(own[metric] for metric in TASKS[self.task].metrics_in(own))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ def _choice_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
         for own in parts
         for part in own.mean
         for metric in own.mean[part]
-        if metric in TASKS[result.task].metrics
+        if metric in TASKS[result.task].metrics_in(own.mean[part])
     ]
 
 
@@ -231,7 +231,8 @@ def _spread(one: SettingScore) -> str:
 
 def task_score(summary: Summary) -> float:
     """Return a task's score: the mean of its metrics over all sets."""
-    return statistics.fmean(means[metric] for means in summary.mean.values() for metric in TASKS[summary.task].metrics)
+    task = TASKS[summary.task]
+    return statistics.fmean(means[metric] for means in summary.mean.values() for metric in task.metrics_in(means))
 
 
 @takes_paths

@@ -16,7 +16,7 @@ import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from scipy import stats
@@ -187,16 +187,19 @@ def entities_of(tags: Sequence[str], *, is_strict: bool = False) -> list[Entity]
     return entities
 
 
-def score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+def score_tags(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Iterable[str]
+) -> dict[str, float]:
     """Return precision, recall and F1 of entities and the accuracy of tags; the accuracy alone if tags are not BIO.
 
     Args:
         gold: The right tags of each sentence.
         predicted: The predicted tags, as many in each sentence.
+        labels: All tags that there may be, predicted or not.
     """
     pairs = [(a, b) for x, y in zip(gold, predicted, strict=True) for a, b in zip(x, y, strict=True)]
     scores = {"accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs))}
-    if not all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for pair in pairs for tag in pair):
+    if not all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in labels):
         return scores
     # An entity is right if a predicted one has its type, its first and its last token; parts of it count for nothing.
     gold_entities = [set(entities_of(tags)) for tags in gold]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.distributed.process_group import World
-from megabert.errors import DataError
+from megabert.errors import ConfigError, DataError
 from megabert.finetuning.cells import LabelledSet, Setting
 from megabert.finetuning.finetune import build_trainer
 from megabert.finetuning.setup import find_file, find_labelled_files, prepare
@@ -109,7 +109,7 @@ def find_test_file(labelled: LabelledSet, config: FinetuneConfig, kind: TaskKind
         return None
     try:
         kind.encode(kind.read(labelled.task, path), is_training=False)
-    except DataError as error:
+    except (ConfigError, DataError) as error:
         logger.warning("%s: this test set will not be scored: %s", labelled.name, error)
         return None
     return path

@@ -1,5 +1,6 @@
 """The tasks, as a table: kind, files, columns, labels, metrics."""
 
+from collections.abc import Container
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +42,8 @@ class Task:
     unlabelled: tuple[str, ...] = ()
     """Labels of rows that are left out."""
     metrics: tuple[str, ...] = ("accuracy",)
-    """The metrics that are reported; their mean is the score that picks the best weights."""
+    """The metrics that are reported; their mean is the score that picks the best weights. Tags that are not BIO have
+    their accuracy alone (`metrics_in`)."""
     train: str = "train"
     """Stem of the training file in a folder."""
     evaluation: tuple[str, ...] = ("dev", "validation", "valid", "test")
@@ -58,6 +60,10 @@ class Task:
     """The script whose rules compare answers; None takes the rules of ``language``."""
     skips_broken_rows: bool = False
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
+
+    def metrics_in(self, found: Container[str]) -> tuple[str, ...]:
+        """Return the task's metrics that a result has, or its accuracy if it has none of them."""
+        return tuple(name for name in self.metrics if name in found) or ("accuracy",)
 
 
 _GLUE: dict[str, Any] = {"suite": "glue"}

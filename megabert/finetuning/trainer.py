@@ -136,9 +136,7 @@ class TaskTrainer:
     def _is_best(self, summary: TrainingSummary, evaluation: Evaluation) -> bool:
         """Record an evaluation after the current step; return whether it is the best one so far."""
         summary.history.append({"step": summary.steps, **evaluation.metrics})
-        # The mean of the task's metrics; tags that are not BIO have their accuracy alone.
-        scores = [evaluation.metrics[name] for name in self.kind.task.metrics if name in evaluation.metrics]
-        scores = scores or [evaluation.metrics["accuracy"]]
+        scores = [evaluation.metrics[name] for name in self.kind.task.metrics_in(evaluation.metrics)]
         score = sum(scores) / len(scores)
         if summary.best_step and not score > summary.score:
             return False

@@ -151,10 +151,12 @@ def score_masked_lm(
     """
     tokenizer, state = source.load_tokenizer(), source.weights.read()
     limit = source.model.max_position_embeddings
+    # A family that reads no segments takes any; of one that has a table of a single row, pairs ask for a second.
+    segments = source.model.type_vocab_size or 2
     if options.max_seq_length > limit:
         raise ConfigError(f"max_seq_length={options.max_seq_length} is above the {limit} positions of the model.")
     if data.is_dir():
-        batches = _shard_batches(data, tokenizer, options, limit)
+        batches = _shard_batches(data, tokenizer, options, limit, segments)
     else:
         batches = text_batches(data, tokenizer, options)
     # The weights are read once: their names tell which heads the model has.
@@ -206,7 +208,9 @@ def text_batches(path: Path, tokenizer: Tokenizer, options: ScoringOptions) -> I
             yield assemble_batch(columns, np.array(run), np.zeros(len(run), np.int32), batch_format)
 
 
-def _shard_batches(folder: Path, tokenizer: Tokenizer, options: ScoringOptions, limit: int) -> Iterator[MicroBatch]:
+def _shard_batches(
+    folder: Path, tokenizer: Tokenizer, options: ScoringOptions, limit: int, segments: int
+) -> Iterator[MicroBatch]:
     """Return the micro-batches of a folder of shards, with their own masks if they have any."""
     if not (folder / MANIFEST_NAME).is_file():
         inside = sorted(path.parent for path in folder.glob(f"instances/*/{MANIFEST_NAME}"))
@@ -216,6 +220,11 @@ def _shard_batches(folder: Path, tokenizer: Tokenizer, options: ScoringOptions, 
     metadata = shards.metadata
     if metadata.tokenizer_sha256 != tokenizer.sha256:
         raise DataError(f"{folder}: these shards are of another tokenizer than the model's. Score the text itself.")
+    if metadata.objective != "none" and segments < 2:
+        raise DataError(
+            f"{folder}: objective={metadata.objective} has two segments, and the model has one. Score the text itself, "
+            "or shards that were built with --objective none."
+        )
     if metadata.max_seq_length > limit:
         raise ConfigError(f"{folder}: has sequences of {metadata.max_seq_length} tokens, the model {limit} positions.")
     rows = min(options.max_instances or shards.num_rows, shards.num_rows)

@@ -30,7 +30,8 @@ def next_sentence(model: PretrainingModel, tokenizer: Tokenizer, first: str, sec
             "for them. Take a BERT or an ALBERT, compare pseudo-log-likelihoods, or fine-tune on pairs of your own."
         )
     encoded = encode_text(tokenizer, first, second, limit=model.config.max_position_embeddings)
-    batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start])
+    has_segments = model.config.type_vocab_size > 1
+    batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
     with evaluating(model):
         output = model(batch.to(next(model.parameters()).device), with_logits=True)
     # Of the two classes, 0 is a true next sentence and 1 a random one.

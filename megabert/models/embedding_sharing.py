@@ -47,6 +47,11 @@ class DisentangledEmbedding(nn.Embedding):
         return embedding(ids_T, self.weight.detach()) + embedding(ids_T, self.difference)
 
 
+def table_of(words: nn.Embedding) -> Tensor:
+    """Return the table that an embedding looks up in, of shape (V, E)."""
+    return words.weight + words.difference if isinstance(words, DisentangledEmbedding) else words.weight
+
+
 def whole_tables(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a run's parameters with a whole table for each model in place of the difference, if there is one."""
     rest = {name: value for name, value in state.items() if name != DIFFERENCE}

@@ -104,20 +104,28 @@ class Classification(_SequenceKind):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[LabelledText]) -> dict[str, float]:
         """Return the task's metrics."""
-        gold = [self.ids[example.label] for example in examples]
-        predicted = [self.ids[row["prediction"]] for row in predictions]
+        ids = {label: index for index, label in enumerate(self._scored_labels)}
+        gold = [ids[example.label] for example in examples]
+        predicted = [ids[row["prediction"]] for row in predictions]
         names = dict.fromkeys((*self.task.metrics, *(() if self.task.suite else ("accuracy", "macro_f1"))))
         scores = {name: SCORES[name](gold, predicted) for name in names if name != "auprc"}
         if "auprc" in names:
-            scores["auprc"] = mean_auprc(gold, [list(row["probabilities"].values()) for row in predictions])
+            probabilities = [[row["probabilities"][label] for label in ids] for row in predictions]
+            scores["auprc"] = mean_auprc(gold, probabilities)
         return scores
+
+    @property
+    def _scored_labels(self) -> Sequence[str]:
+        """The labels in the task's order, which its metrics go by; a model from elsewhere may have them in another."""
+        named = self.task.labels
+        return named if named is not None and set(named) == set(self.labels) else self.labels
 
     def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:
         """Yield the two most frequent labels, the first of which may not count, and the positive one, whose F1 is best
         if it is rare.
         """
         frequent = [label for label, _ in Counter(example.label for example in examples).most_common(2)]
-        for label in dict.fromkeys((*frequent, self.labels[1])):
+        for label in dict.fromkeys((*frequent, self._scored_labels[1])):
             probabilities = {name: float(name == label) for name in self.labels}
             yield [{"prediction": label, "probabilities": probabilities}] * len(examples)
 

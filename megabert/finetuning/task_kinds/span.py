@@ -8,6 +8,7 @@ the answer, or there is none, both are [CLS].
 # T packed tokens, B sequences (windows), S tokens of a padded sequence
 
 import json
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megabert.errors import ConfigError
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features, TaskBatch
 from megabert.finetuning.klue_metrics import score_klue_answers
@@ -67,7 +69,16 @@ class Span(TaskKind[SpanQuestion]):
         return read_questions(task, path)
 
     def encode(self, examples: Sequence[SpanQuestion], *, is_training: bool) -> WindowFeatures:
-        """Cut contexts into windows."""
+        """Cut contexts into windows.
+
+        Raises:
+            ConfigError: ``max_seq_length`` has no token left for the context.
+        """
+        if self._room(0) < 1:
+            least = self.max_seq_length + 1 - self._room(0)
+            raise ConfigError(
+                f"max_seq_length={self.max_seq_length}: no token is left for a context. Take {least} or more."
+            )
         sequences = self.sequences()
         windows: list[ContextWindow] = []
         spans: list[tuple[int, int]] = []
@@ -75,7 +86,7 @@ class Span(TaskKind[SpanQuestion]):
         contexts = list(dict.fromkeys(example.context for example in examples))
         encoded = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
         for index, (example, question) in enumerate(zip(examples, questions, strict=True)):
-            question = question[: min(self.config.max_query_length, self.max_seq_length // 2)]
+            question = question[: min(self.config.max_query_length, self.max_seq_length // 2, self._room(0) - 1)]
             ids, offsets = encoded[example.context]
             answer = _token_span(offsets, example) if is_training else None
             start = len(question) + 1 + self.tokenizer.separators_in_pair  # of every window, in its sequence
@@ -90,6 +101,10 @@ class Span(TaskKind[SpanQuestion]):
         rows = columns.lengths.astype(np.int64)
         return WindowFeatures(columns, np.array(spans, np.int64), rows=rows, windows=tuple(windows))
 
+    def _room(self, question: int) -> int:
+        """Return how many tokens of the context a window has beside so many of the question."""
+        return self.max_seq_length - question - 2 - self.tokenizer.separators_in_pair
+
     def _windows(self, tokens: int, question: int) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
         """Yield first and past-the-last token of each window, and for which tokens it is the best window.
 
@@ -97,7 +112,7 @@ class Span(TaskKind[SpanQuestion]):
             tokens: Tokens of the context.
             question: Tokens of the question.
         """
-        room = self.max_seq_length - question - 2 - self.tokenizer.separators_in_pair
+        room = self._room(question)
         starts = [0]
         while starts[-1] + room < tokens:
             starts.append(starts[-1] + min(room, self.config.doc_stride))
@@ -244,9 +259,15 @@ def _by_score(answer: tuple[str, _Scores]) -> float:
     return -answer[1][0]
 
 
+_JAMO_INSIDE = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff]")
+"""Vowels and finals of Hangul, which follow the first letter of their syllable."""
+
+
 def _past_marks(context: str, end: int) -> int:
-    """Return where an answer ends, counting the accents after its last letter, which an uncased tokenizer drops."""
-    while end < len(context) and unicodedata.combining(context[end]):
+    """Return where an answer ends, counting the accents after its last letter, which an uncased tokenizer drops, and
+    the vowel and final of its last syllable if that is decomposed.
+    """
+    while end < len(context) and (unicodedata.combining(context[end]) or _JAMO_INSIDE.match(context[end])):
         end += 1
     return end
 

@@ -93,7 +93,8 @@ class Tagging(TaskKind[TaggedSentence]):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[TaggedSentence]) -> dict[str, float]:
         """Return precision, recall and F1 of entities, and the accuracy of tags."""
-        return score_tags([example.tags for example in examples], [row["prediction"] for row in predictions])
+        predicted = [row["prediction"] for row in predictions]
+        return score_tags([example.tags for example in examples], predicted, self.labels)
 
     def constant_answers(self, examples: Sequence[TaggedSentence]) -> Iterator[list[Prediction]]:
         """Yield the most frequent tag for every word, as a rule O."""

@@ -1,5 +1,6 @@
 """Merges: the arithmetic, models that do not fit, and the command with its scores."""
 
+import json
 import re
 
 import pytest
@@ -108,6 +109,14 @@ def test_models_that_mean_other_things_are_refused_with_both_values(tmp_path):
         ConfigError, match=r"one has the tokenizer [0-9a-f]{12}, \S+pieces has [0-9a-f]{12} \(SHA-256\)"
     ):
         open_parts([one, pieces])
+
+
+def test_fine_tuned_models_are_refused_since_their_head_would_be_lost(tmp_path):
+    one = make_model(tmp_path / "one")
+    path = tmp_path / "one" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["BertForSequenceClassification"]}))
+    with pytest.raises(ConfigError, match=r"one: is a BertForSequenceClassification, and a merge has no head"):
+        open_parts([one, one])
 
 
 def test_heads_that_one_model_lacks_are_named(tmp_path):

@@ -43,7 +43,7 @@ def test_scores_equal_the_walk(seed):
     gold = [rng.choices(TAGS, k=rng.randint(1, 12)) for _ in range(100)]
     predicted = [[tag if rng.random() < 0.7 else rng.choice(TAGS) for tag in tags] for tags in gold]
     right, predicted_count, gold_count = (sum(row) for row in zip(*map(walk, gold, predicted), strict=True))
-    scores = score_tags(gold, predicted)
+    scores = score_tags(gold, predicted, TAGS)
     assert scores["precision"] == pytest.approx(right / predicted_count)
     assert scores["recall"] == pytest.approx(right / gold_count)
     assert scores["f1"] == pytest.approx(2 * right / (predicted_count + gold_count))
@@ -56,8 +56,8 @@ def test_both_dialects_give_the_same_entities():
 
 
 def test_tags_without_bio_have_an_accuracy_only():
-    assert score_tags([["NN", "VB"]], [["NN", "NN"]]) == {"accuracy": 0.5}
+    assert score_tags([["NN", "VB"]], [["NN", "NN"]], ["NN", "VB"]) == {"accuracy": 0.5}
 
 
 def test_nothing_found_scores_zero():
-    assert score_tags([["B-A"]], [["O"]])["f1"] == 0
+    assert score_tags([["B-A"]], [["O"]], ["O", "B-A"])["f1"] == 0

@@ -2,14 +2,15 @@
 
 import json
 import random
+import unicodedata
 
 import numpy as np
 import pytest
 from unit.finetuning.conftest import random_logits, sentence
 
 from megabert.config.finetune import FinetuneConfig
-from megabert.errors import DataError
-from megabert.finetuning.task_kinds.span import Span, SpanQuestion
+from megabert.errors import ConfigError, DataError
+from megabert.finetuning.task_kinds.span import Span, SpanQuestion, _past_marks
 from megabert.finetuning.tasks import find_task
 
 
@@ -223,3 +224,17 @@ def test_id_used_twice_is_named(tmp_path):
     (tmp_path / "t.jsonl").write_text(2 * (json.dumps(row) + "\n"))
     with pytest.raises(DataError, match=r"t.jsonl:2: id '1' is used twice"):
         Span.read(find_task("squad"), tmp_path / "t.jsonl")
+
+
+def test_short_sequences_leave_room_for_the_context_or_are_refused(make_kind):
+    one = question("the cat is red and the dog is blue", "red", ask="what is red and what is blue ?")
+    features = make_kind("squad", ("start", "end"), max_seq_length=6).encode([one], is_training=True)
+    assert max(features.rows) <= 6
+    assert len(features.windows) >= 9
+    with pytest.raises(ConfigError, match=r"max_seq_length=3: no token is left for a context. Take 4 or more"):
+        make_kind("squad", ("start", "end"), max_seq_length=3).encode([one], is_training=True)
+
+
+def test_answers_of_decomposed_hangul_end_with_their_syllable():
+    text = unicodedata.normalize("NFD", "\uc11c\uc6b8 \ud55c\uac15")
+    assert _past_marks(text, text.rindex("\u1100") + 1) == len(text)

@@ -208,7 +208,8 @@ BASELINES = {
 @pytest.mark.parametrize("name", BASELINES)
 def test_baseline_is_the_best_constant_answer(name, make_kind):
     examples, expected = BASELINES[name]
-    baseline = make_kind(name, ("0", "1")).baseline(examples)
+    labels = CASES["tagging"][1] if name == "tagging" else ("0", "1")
+    baseline = make_kind(name, labels).baseline(examples)
     names = ("accuracy", "f1") if name in ("mrpc", "tagging") else baseline
     assert [baseline[metric] for metric in names] == pytest.approx(list(expected))
 
@@ -236,3 +237,20 @@ def test_predictions_of_every_kind_carry_their_examples(name, make_kind, tmp_pat
         assert row["line"] == 1
         assert "prediction" in row
         assert ("correct" in row) is (name != "regression")
+
+
+def test_scores_of_named_labels_do_not_depend_on_the_order_in_a_model(make_kind):
+    examples = [LabelledText(line=i, where="t", text="a", pair="b", label=label) for i, label in enumerate("110100")]
+    rows = [{"prediction": label, "probabilities": {"0": 0.5, "1": 0.5}} for label in "101110"]
+    scores = [make_kind("mrpc", labels).score(rows, examples) for labels in (("0", "1"), ("1", "0"))]
+    assert scores[0] == scores[1]
+    assert scores[0]["f1"] == pytest.approx(4 / 7)
+
+
+def test_tags_that_are_not_bio_have_their_accuracy_whatever_was_predicted(make_kind):
+    example = TaggedSentence(line=1, where="t", tokens=("a", "b"), tags=("O", "B-A"))
+    kind = make_kind("tagging", ("O", "B-A", "X"))
+    for predicted in (["O", "B-A"], ["O", "X"]):
+        assert kind.score([{"prediction": predicted}], [example]).keys() == {"accuracy"}
+    assert kind.task.metrics_in({"accuracy": 1.0}) == ("accuracy",)
+    assert kind.task.metrics_in({"accuracy": 1.0, "f1": 0.5}) == ("f1",)

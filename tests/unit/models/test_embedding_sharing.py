@@ -8,7 +8,7 @@ from unit.models.test_electra import DEBERTA, model_of
 
 from megabert.errors import CheckpointError
 from megabert.models.build import InitialWeights, load_initial_weights
-from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR_WORDS, WORDS, trained_tables, whole_tables
+from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR_WORDS, WORDS, table_of, trained_tables, whole_tables
 
 
 def sharing(way):
@@ -52,6 +52,7 @@ def test_difference_begins_at_zero_and_is_added(make_batch):
     assert words(batch.input_ids_T).equal(words.weight[batch.input_ids_T])
     torch.nn.init.normal_(words.difference)
     torch.testing.assert_close(words(batch.input_ids_T), (words.weight + words.difference)[batch.input_ids_T])
+    torch.testing.assert_close(table_of(words)[batch.input_ids_T], words(batch.input_ids_T))
 
 
 def test_whole_tables_and_back():
