@@ -168,7 +168,7 @@ def _recoded(chunk: InputChunk, blocks: Iterator[bytes], problems: Problems) -> 
         except UnicodeDecodeError as error:
             bad = read - held + error.start
             message = f"{file.path}: not {file.encoding} at byte {bad} ({error.reason})"
-            problems.require("damaged_files", message, ENCODING_REMEDY)  # what follows may be shifted by a byte
+            problems.require("damaged_files", message, ENCODING_REMEDY)  # the rest may be shifted by a byte
             problems.lost_bytes += max(0, file.bytes - bad)
             decoder.setstate(state)
             yield decoder.decode(block[: max(0, error.start - held)]).encode("utf-8", "surrogatepass")

@@ -42,7 +42,7 @@ _SETTINGS: dict[str, Any] = {
     "minloglevel": 2,
 }
 _SKIPPED = "\u2585\0"
-"""SentencePiece skips words that have one of these; the first is what it writes for an unknown character."""
+"""SentencePiece skips words that have one of these; the first is its sign of an unknown character."""
 
 
 def train_unigram(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE) -> Tokenizer:
@@ -115,7 +115,7 @@ def train_unigram_on(
 def _known_parts(words: CountedWords, kept: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the words, each with a mark at its beginning. A character that is not kept cuts a word into two parts.
 
-    What has no space for thousands of characters, such as a paragraph in Chinese, is cut too: SentencePiece skips a
+    A run of thousands of characters without a space, such as a paragraph in Chinese, is cut too: SentencePiece skips a
     line that is longer than it was told.
     """
     letters = "".join(character for character in kept if character not in _SKIPPED)
