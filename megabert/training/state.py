@@ -161,8 +161,8 @@ class TrainerState:
         """Return this state, a checkpoint's, as the one to continue from: without the data that is blamed.
 
         Args:
-            failed: The state that the run is in. It knows the rollbacks until now and the data that they left out, also if the
-                disk was too full to write the checkpoint again.
+            failed: The state that the run is in. It knows the rollbacks until now and the data that they left out, also
+                if the disk was too full to write the checkpoint again.
         """
         # Returns to another checkpoint mean that the run has advanced in between: counting begins again.
         again = failed.rollbacks_in_a_row if failed.rollback_step == self.step else 0
