@@ -97,6 +97,8 @@ def run_cell(cell: Cell, data: Path, work: Path) -> Result:
     words = ("--recipe", recipe, "--data.path", data, "--run-dir", run_dir, "--seed", cell.seed)
     call("benchmarks.timed", "pretrain", *words)
     rows = [row for row in read_metrics(run_dir) if "eval/mlm_loss" in row]
+    if not rows or rows[-1]["step"] != cell.steps:
+        raise RuntimeError(f"{run_dir}: ends before step {cell.steps}. Does another call run this cell?")
     shutil.rmtree(run_dir)
     return {
         **asdict(cell),
