@@ -22,6 +22,9 @@ from data_prep.extract.opening import InputChunk, InputFile, content_blocks, ope
 
 NEAR_END_BYTES = 4096
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
+WRAPPED_UNSPACED = re.compile(rf"(?<={_UNSPACED})\n(?={_UNSPACED})")
+"""A line end between characters of Thai, Lao, Burmese, Khmer, Chinese or Japanese."""
 SCAN_BYTES = 1 << 20
 BORDER_BYTES = 64
 """Length of the longest border that is recognized if a block's end cuts it. A blank line with more spaces may be
@@ -55,7 +58,10 @@ def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
 
 
 def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
-    """Yield the whole file as one document: blank lines separate paragraphs, the lines of a paragraph are joined."""
+    """Yield the whole file as one document: blank lines separate paragraphs, the lines of a paragraph are joined.
+
+    A space joins them, but not within a script that is written without spaces.
+    """
     blocks: list[bytes] = []
     size = 0
     for block in content_blocks(chunk.file, problems):
@@ -68,7 +74,8 @@ def book_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
     if problems.is_cut:  # keep whole lines, for the last character may be cut in half
         data = data[: data.rfind(b"\n") + 1]
     for _, text in _decode(chunk, 0, data, problems):
-        yield 0, "\n".join(" ".join(part.split("\n")) for part in BLANK_LINE.split(text))
+        paragraphs = (WRAPPED_UNSPACED.sub("", part).replace("\n", " ") for part in BLANK_LINE.split(text))
+        yield 0, "\n".join(paragraphs)
 
 
 def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:

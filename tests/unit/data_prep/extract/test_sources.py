@@ -122,6 +122,15 @@ def test_book_is_one_document_and_its_wrapped_lines_are_joined(tmp_path):
     assert read_all(tmp_path / "*.txt", format="book") == ["Chapter\nIt was a day of rain.\nIt went on."]
 
 
+def test_wrapped_lines_of_scripts_without_spaces_are_joined_without_one(tmp_path):
+    (tmp_path / "book.txt").write_text(
+        "\u305f\u3079\n\u307e\u3057\u305f\u3002\nThe end\nis near.\n\n\ud55c\uad6d\n\ub9d0", "utf-8"
+    )
+    assert read_all(tmp_path / "book.txt", format="book") == [
+        "\u305f\u3079\u307e\u3057\u305f\u3002 The end is near.\n\ud55c\uad6d \ub9d0"
+    ]
+
+
 def test_urls_are_read_through_fsspec(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(jsonl(TEXTS[:20])))
     (tmp_path / "b.jsonl").write_bytes(jsonl(TEXTS[20:]))
