@@ -8,7 +8,6 @@ import torch
 from megabert.errors import KernelError
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.lamb.reference import apply_update, compute_update
-from megabert.ops.sums_of_squares import sums_of_squares
 
 COEFFICIENTS = Coefficients(
     beta1=0.9,
@@ -87,15 +86,6 @@ def test_segments_are_separate_and_padding_is_left_alone():
     assert torch.allclose(w[3:5], before[3:5] - g[3:5])
     assert torch.allclose(w[6:], before[6:] - 2 * g[6:])
     assert w[5].isnan()
-
-
-def test_squares_are_summed_in_float64():
-    values = torch.randn(2_000_000, generator=torch.Generator().manual_seed(0))
-    exact = values.double().square()
-    sums = sums_of_squares([values, values[:7], values[:0]], torch.device("cpu"))
-    assert sums.tolist() == pytest.approx([float(exact.sum()), float(exact[:7].sum()), 0.0], rel=1e-12)
-    as_on_gpu = torch.stack(torch._foreach_norm([values, values[:7]], 2, dtype=torch.float64)).square()
-    assert as_on_gpu.tolist() == pytest.approx(sums[:2].tolist(), rel=1e-10)
 
 
 def test_backend_that_cannot_run_is_refused():
