@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,9 @@ def read_overview(run_dir: Path) -> RunOverview:
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
 
-    step, index = _step_and_phase(config, rows, last, status, beats)
-    end, steps = sum(phase.num_steps for phase in config.phases), config.phases[index].num_steps
-    phase_step = max(0, min(step - sum(phase.num_steps for phase in config.phases[:index]), steps))
+    step, index, begin = _step_and_phase(config, rows, last, status, beats)
+    end, steps = begin + sum(phase.num_steps for phase in config.phases[index:]), config.phases[index].num_steps
+    phase_step = max(0, min(step - begin, steps))
     # The median of the newest rows of this phase, so that one slow interval does not move the rate.
     recent = [row.get("perf/sequences_per_s") for row in train[-RECENT_ROWS:] if row.get("phase") == last.get("phase")]
     rates = [rate for rate in recent if rate]
@@ -94,18 +93,22 @@ def read_overview(run_dir: Path) -> RunOverview:
 
 def _step_and_phase(
     config: RunConfig, rows: Sequence[Row], last: Row, status: StatusRecord, beats: Sequence[Beat]
-) -> tuple[int, int]:
-    """Return the step that a run is at, and the index of its phase."""
+) -> tuple[int, int, int]:
+    """Return the step that a run is at, the index of its phase, and the step at which that phase began."""
     # Rows are written every few steps, heartbeats every few seconds. A rank of an earlier start has an older heartbeat.
     newest = max((beat.time for beat in beats), default=0.0)
     present = [beat.step for beat in beats if newest - beat.time <= SILENT_S]
     step = max([int(rows[-1]["step"]) if rows else 0, status.step or 0, *present])
     # A run that has logged nothing is in the phase that its status names, or in the first one.
     index = max(1, min(int(last.get("phase", status.phase or 1)), len(config.phases))) - 1
-    ends = list(accumulate(phase.num_steps for phase in config.phases))
-    while index + 1 < len(ends) and step > ends[index]:
+    # A fork may have cut earlier phases short: the last row knows how far its own phase was.
+    begin = sum(phase.num_steps for phase in config.phases[:index])
+    if "phase_step" in last:
+        begin = int(last["step"]) - int(last["phase_step"])  # type: ignore[arg-type]
+    while index + 1 < len(config.phases) and step > begin + config.phases[index].num_steps:
+        begin += config.phases[index].num_steps
         index += 1
-    return step, index
+    return step, index, begin
 
 
 def _numbers(last: Row, held_out: Row, rate: float | None) -> list[str]:

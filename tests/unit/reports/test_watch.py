@@ -48,6 +48,18 @@ def test_second_of_two_equal_phases_is_named(tmp_path):
     assert read_overview(run).phase == "phase2"
 
 
+def test_fork_that_cut_its_first_phase_short_is_in_its_second(tmp_path):
+    row = {**train_row(7, 7.0, phase=2), "phase_step": 1}  # forked at step 6; the first phase has 3 here
+    run = write_run(tmp_path / "run", [row], status=RUNNING)
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    for phase, steps in zip(values["phases"], (3, 4), strict=True):
+        phase["steps"] = steps
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    found = read_overview(run)
+    assert (found.step, found.total_steps, found.phase) == (7, 10, "phase2")
+    assert "phase2 1 of 4" in found.text
+
+
 def test_new_run_without_rows_is_shown(tmp_path):
     page = read_overview(write_run(tmp_path / "run", [])).text
     assert "not started" in page
