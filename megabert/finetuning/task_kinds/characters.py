@@ -18,6 +18,7 @@ from megabert.finetuning.tables import open_text, reading
 from megabert.finetuning.task_kinds.base import Logits, Prediction
 from megabert.finetuning.task_kinds.tagging import TaggedSentence, Tagging
 from megabert.finetuning.tasks import Task, refuse_columns
+from megabert.tokenization.composition import past_marks
 
 COMMENT = "##"
 """Beginning of the lines that name the file's columns and each sentence."""
@@ -66,9 +67,9 @@ class CharacterTagging(Tagging):
         """Yield a tag for each character."""
         assert isinstance(features, CharacterFeatures)
         for example, rows, offsets in zip(examples, logits, features.offsets, strict=True):
-            tags = [OUTSIDE] * len(example.tokens)
+            tags, text = [OUTSIDE] * len(example.tokens), "".join(example.tokens)
             for index, (start, end) in zip(rows.argmax(-1) if len(rows) else (), offsets.tolist(), strict=True):
-                start = _first_visible(example, start, end)
+                start, end = _first_visible(example, start, end), past_marks(text, end)
                 tags[start:end] = tags_of_characters(self.labels[index], end - start)
             yield {"prediction": tags}
 

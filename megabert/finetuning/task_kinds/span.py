@@ -8,8 +8,6 @@ the answer, or there is none, both are [CLS].
 # T packed tokens, B sequences (windows), S tokens of a padded sequence
 
 import json
-import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from megabert.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKi
 from megabert.finetuning.task_kinds.questions import SpanQuestion, read_questions
 from megabert.finetuning.tasks import Task
 from megabert.ops.cross_entropy.api import cross_entropy
+from megabert.tokenization.composition import past_marks
 
 _Scores = tuple[float, float, float]
 """Sum of the two logits of an answer, then the logit of its start and the one of its end."""
@@ -182,7 +181,7 @@ class Span(TaskKind[SpanQuestion]):
             if scores[row, column] == -np.inf:
                 return
             s, e = int(starts[row]), int(ends[column])
-            stop_at = _past_marks(context, int(window.offsets[e, 1]))
+            stop_at = past_marks(context, int(window.offsets[e, 1]))
             text = context[window.offsets[s, 0] : stop_at].strip()  # a SentencePiece token covers the space before it
             yield text, (float(scores[row, column]), float(start_logits[s + first]), float(end_logits[e + first]))
 
@@ -257,19 +256,6 @@ class Span(TaskKind[SpanQuestion]):
 
 def _by_score(answer: tuple[str, _Scores]) -> float:
     return -answer[1][0]
-
-
-_JAMO_INSIDE = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff]")
-"""Vowels and finals of Hangul, which follow the first letter of their syllable."""
-
-
-def _past_marks(context: str, end: int) -> int:
-    """Return where an answer ends, counting the accents after its last letter, which an uncased tokenizer drops, and
-    the vowel and final of its last syllable if that is decomposed.
-    """
-    while end < len(context) and (unicodedata.combining(context[end]) or _JAMO_INSIDE.match(context[end])):
-        end += 1
-    return end
 
 
 def _with_threshold(predictions: Sequence[Prediction], threshold: float) -> dict[str, str]:

@@ -5,6 +5,7 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from unit.finetuning.conftest import sentence
 from unit.finetuning.test_grid import forked
@@ -25,7 +26,9 @@ from megabert.finetuning.klue_metrics import (
 )
 from megabert.finetuning.metrics import METRICS, score_answers
 from megabert.finetuning.task_kinds import TASK_KINDS
+from megabert.finetuning.task_kinds.characters import CharacterFeatures
 from megabert.finetuning.task_kinds.sequence import LabelledText
+from megabert.finetuning.task_kinds.tagging import TaggedSentence
 from megabert.finetuning.tasks import SUITES, find_task
 
 # Metrics by hand.
@@ -300,3 +303,13 @@ def test_a_run_on_every_set_gives_its_official_metrics(data, model_dir, tmp_path
         assert one["test"] is None
     assert sets["klue_mrc"]["summary"]["mean"]["klue-mrc-v1.1_dev"]["null_threshold"] == 0
     assert "auprc" in capsys.readouterr().out
+
+
+def test_marks_after_a_piece_have_its_tag(make_kind):
+    example = TaggedSentence(line=1, where="t", tokens=tuple("cafe\u0301"), tags=("B-LC", *["I-LC"] * 4))
+    kind = make_kind("klue_ner", ("O", "B-LC", "I-LC"))
+    features = CharacterFeatures(
+        None, np.array([1]), rows=np.array([1]), label_positions=np.array([1]), offsets=(np.array([[0, 4]]),)
+    )
+    (row,) = kind.answers([np.array([[0.0, 9.0, 0.0]])], [example], features)
+    assert row["prediction"] == list(example.tags)

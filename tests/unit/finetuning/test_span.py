@@ -2,7 +2,6 @@
 
 import json
 import random
-import unicodedata
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from unit.finetuning.conftest import random_logits, sentence
 
 from megabert.config.finetune import FinetuneConfig
 from megabert.errors import ConfigError, DataError
-from megabert.finetuning.task_kinds.span import Span, SpanQuestion, _past_marks
+from megabert.finetuning.task_kinds.span import Span, SpanQuestion
 from megabert.finetuning.tasks import find_task
 
 
@@ -233,8 +232,3 @@ def test_short_sequences_leave_room_for_the_context_or_are_refused(make_kind):
     assert len(features.windows) >= 9
     with pytest.raises(ConfigError, match=r"max_seq_length=3: no token is left for a context. Take 4 or more"):
         make_kind("squad", ("start", "end"), max_seq_length=3).encode([one], is_training=True)
-
-
-def test_answers_of_decomposed_hangul_end_with_their_syllable():
-    text = unicodedata.normalize("NFD", "\uc11c\uc6b8 \ud55c\uac15")
-    assert _past_marks(text, text.rindex("\u1100") + 1) == len(text)
