@@ -6,9 +6,8 @@
 A DeBERTa 3 of two layers, 128 wide, its generator one layer of that width, AdamW, on a bundled corpus with the demo's
 vocabulary. ``masked-lm`` trains both models as masked LMs for the first 600 of 1,600 steps, ``longer`` for the first
 600 of 3,000, and ``none`` detects replaced tokens from the first of 1,600 steps on. The rate falls over the last 30% of
-the detection.
-Held out are scored the least AUC that the discriminator can have without [CLS] and [SEP], which are never replaced,
-and the generator's loss at [MASK] against the unigram's.
+the detection. Held out are scored the least AUC that the discriminator can have without [CLS] and [SEP], which are
+never replaced, and the generator's loss at [MASK] against the unigram's.
 """
 
 import shutil

@@ -74,7 +74,7 @@ def _run(options: Namespace, executor: Executor) -> int:
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     with as_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
-        for warning in (*_warnings(corpus), *_label_warnings(built), *_mask_warnings(built)):
+        for warning in (*_warnings(corpus), *_label_warnings(built), *_length_warnings(built)):
             print(f"warning: {warning}", file=sys.stderr)
     return 0
 
@@ -118,7 +118,7 @@ def _warnings(corpus: Counts) -> Iterator[str]:
         yield "no document is held out, and `megabert pretrain` needs some: raise --validation-share"
 
 
-def _mask_warnings(built: Built) -> Iterator[str]:
+def _length_warnings(built: Built) -> Iterator[str]:
     """Yield which lengths lack held-out instances, and which have few predictions because words are long."""
     instances = {length: manifest.statistics["instances"] for length, manifest in built.manifests.items()}
     for length, manifest in built.manifests.items():

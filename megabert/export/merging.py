@@ -59,9 +59,10 @@ def open_parts(names: Sequence[str], weights: Sequence[float] | None = None) -> 
     weights = weights or [1.0] * len(names)
     if not sum(weights) > 0:
         raise ConfigError("--weights: all are 0. Give one above 0.")
-    for name in names:
-        _refuse_task(folder_and_checkpoint(name)[0])
-    sources = [open_source(*folder_and_checkpoint(name)) for name in names]
+    places = [folder_and_checkpoint(name) for name in names]
+    for folder, _ in places:
+        _refuse_task(folder)
+    sources = [open_source(*place) for place in places]
     for name, source in zip(names[1:], sources[1:], strict=True):
         _check_alike((names[0], sources[0]), (name, source))
     shares = [weight / sum(weights) for weight in weights]

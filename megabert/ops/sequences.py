@@ -14,5 +14,5 @@ def sequence_numbers(cu_seqlens: Tensor, token_N: Tensor | int) -> Tensor:
         token_N: Indices of tokens, or how many first tokens.
     """
     if isinstance(token_N, int):
-        token_N = torch.arange(token_N, device=cu_seqlens.device)
+        token_N = torch.arange(token_N, dtype=cu_seqlens.dtype, device=cu_seqlens.device)
     return torch.searchsorted(cu_seqlens[1:].contiguous(), token_N.to(cu_seqlens.dtype), right=True)

@@ -189,13 +189,9 @@ def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Com
         parameters: Number of parameters.
     """
     engine, sent = deepspeed_of(config, config.precision), COMMUNICATION[zero_stage]
-    if config.precision == "fp32":  # weights travel as they are
-        wide = 4 / 2
-        sent = replace(
-            sent,
-            all_gather_bytes=wide * sent.all_gather_bytes,
-            micro_step_gather_bytes=wide * sent.micro_step_gather_bytes,
-        )
+    if config.precision == "fp32":  # weights travel in 4 bytes, not in 2
+        gathers = 2 * sent.all_gather_bytes, 2 * sent.micro_step_gather_bytes
+        sent = replace(sent, all_gather_bytes=gathers[0], micro_step_gather_bytes=gathers[1])
     if zero_stage not in (1, 2):
         return sent
     # One bucket holds the vocabulary, which is read first, and known last.

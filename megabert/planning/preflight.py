@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import has_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
@@ -43,7 +42,7 @@ from megabert.shards.shard_set import ShardSet
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import first_budget
 from megabert.training.run.folder import checkpoints_dir, claim_run_folder
-from megabert.training.run.start import RunInputs, find_fork, open_inputs, state_after_fork
+from megabert.training.run.start import RunInputs, begin_fork, open_inputs
 from megabert.training.state import TrainerState
 
 SAMPLED_STEPS = 2
@@ -159,9 +158,7 @@ def _open(
     inputs = open_inputs(config, run_dir, device=device, initial=initial)
     claim_run_folder(run_dir, inputs.config)
     if inputs.config.fork is not None and not has_checkpoint(checkpoints_dir(run_dir)):
-        manifest = read_checkpoint_manifest(find_fork(inputs.config.fork, inputs.config))
-        stored = TrainerState.from_dict(manifest.trainer_state)
-        state_after_fork(stored, inputs.config, data_sha256=inputs.data_sha256)
+        begin_fork(inputs.config.fork, inputs)
     parameters = count_parameters(inputs.config.model, inputs.objective)
     return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)
 

@@ -171,19 +171,28 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     if is_own:
         status.open()  # what goes wrong from here on is this run's own failure
         checkpoint = find_checkpoint(checkpoints_dir(run_dir), "last")
-    else:
-        assert config.fork is not None
-        checkpoint = find_fork(config.fork, config)
-        changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
-    manifest = read_checkpoint_manifest(checkpoint)
-    state = TrainerState.from_dict(manifest.trainer_state, config if is_own else None)
-    if is_own:
+        manifest = read_checkpoint_manifest(checkpoint)
+        state = TrainerState.from_dict(manifest.trainer_state, config)
         _check_same_data(run_dir, inputs, state)
     else:
-        state = state_after_fork(state, config, data_sha256=inputs.data_sha256)
+        assert config.fork is not None
+        checkpoint, manifest, state = begin_fork(config.fork, inputs)
+        changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
     return RunStart(
         state=state, checkpoint=checkpoint, manifest=manifest, has_own_checkpoint=is_own, changes=tuple(changes)
     )
+
+
+def begin_fork(fork: str, inputs: RunInputs) -> tuple[Path, CheckpointManifest, TrainerState]:
+    """Return the checkpoint that ``RUN@STEP`` names, its manifest, and the state with which the new run begins.
+
+    Raises:
+        CheckpointError, ConfigError: As `find_fork` and `state_after_fork`.
+    """
+    checkpoint = find_fork(fork, inputs.config)
+    manifest = read_checkpoint_manifest(checkpoint)
+    stored = TrainerState.from_dict(manifest.trainer_state)
+    return checkpoint, manifest, state_after_fork(stored, inputs.config, data_sha256=inputs.data_sha256)
 
 
 def find_fork(fork: str, config: RunConfig) -> Path:
