@@ -53,7 +53,7 @@ def short_words(unit: str) -> str:
 def times(language: str, text: str, tokenizer: object) -> tuple[float, float, float]:
     """Return CPU seconds of cleaning, sentences and tokens of a text."""
     from data_prep.clean.cleaner import Cleaner
-    from data_prep.config import CleanConfig
+    from data_prep.clean_config import CleanConfig
     from data_prep.execution.problems import Problems
     from data_prep.extract.sentences import split_sentences
 
@@ -108,7 +108,8 @@ def print_memory(megabytes: float) -> None:
 
 def run_step(step: str, folder: Path, language: str) -> None:
     """Run a step on the document of a folder; print the peak of this process."""
-    from data_prep.config import BuildConfig, CleanConfig, SourceConfig
+    from data_prep.clean_config import CleanConfig
+    from data_prep.config import BuildConfig, SourceConfig
     from data_prep.extract.inputs import find_files, plan_chunks
     from data_prep.steps import step1_extract, step3_tokens
     from data_prep.vocabulary.training import VocabularyOptions

@@ -27,7 +27,8 @@ from data_prep.checks.corpus_counts import corpus_counts  # noqa: E402
 from data_prep.checks.stats import LENGTH_BINS  # noqa: E402
 from data_prep.clean.near_duplicates import RangeTask  # noqa: E402
 from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
-from data_prep.config import BuildConfig, CleanConfig, SourceConfig  # noqa: E402
+from data_prep.clean_config import CleanConfig  # noqa: E402
+from data_prep.config import BuildConfig, SourceConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
 from data_prep.execution.build_state import BuildState, installed_versions  # noqa: E402
 from data_prep.execution.executors import Executor  # noqa: E402

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.clean.cleaner import Cleaner
-from data_prep.config import BuildConfig, CleaningRule
+from data_prep.clean_config import CleaningRule
+from data_prep.config import BuildConfig
 from data_prep.documents.document_set import hash_bytes, hash_text, tokenizer_of
 from data_prep.documents.held_out import needed, require_enough
 from data_prep.execution.problems import Problems

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, misfit
-from data_prep.config import CleanConfig
+from data_prep.clean_config import CleanConfig
 from data_prep.execution.problems import Problems
 from megabert.tokenization import compose
 

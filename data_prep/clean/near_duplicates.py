@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.clean.paragraphs import ROWS_AT_ONCE, array_file, joined, rows_of, text_hash
-from data_prep.config import CleanConfig
+from data_prep.clean_config import CleanConfig
 from data_prep.documents.arrow_files import checked_array
 from data_prep.documents.document_set import hash_range, rows_in_range
 from data_prep.execution.records import Counts

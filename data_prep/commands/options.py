@@ -3,7 +3,8 @@
 from argparse import ArgumentTypeError, Namespace
 from typing import Any, get_args
 
-from data_prep.config import BUILD_NEEDS, BuildConfig, CleanConfig, CleaningRule, SourceConfig
+from data_prep.clean_config import CleanConfig, CleaningRule
+from data_prep.config import BUILD_NEEDS, BuildConfig, SourceConfig
 from data_prep.execution.executors import available_cores
 from data_prep.ids_config import TEXT_NEEDS
 from megabert.command_line.program import Parser, positive

@@ -13,8 +13,8 @@ from megabert.data.batch import MicroBatch
 from megabert.errors import ConfigError
 from megabert.finetuning.task_kinds import Head
 from megabert.models.bert import BertModel
+from megabert.models.heads import MaskedLmTransform
 from megabert.models.key_maps import to_ours
-from megabert.models.layers import MaskedLmTransform
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 
 

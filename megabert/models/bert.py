@@ -19,7 +19,8 @@ from megabert.config.model import ModelConfig
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import OpsConfig
 from megabert.models.encoder import BertEncoder
-from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PackedBatch, PretrainingHeads, first_tokens
+from megabert.models.heads import PretrainingHeads
+from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PackedBatch, first_tokens
 from megabert.ops.cross_entropy.api import cross_entropy, row_cross_entropy
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sequences import sequence_numbers

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
-from data_prep.config import CleaningRule
+from data_prep.clean_config import CleaningRule
 from megabert.config.families import FAMILIES
 from megabert.config.loading import shipped_names
 from megabert.config.run import OptimizerConfig

@@ -4,8 +4,9 @@ import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep import estimate as module
+from data_prep.clean_config import CleanConfig
 from data_prep.cli import main
-from data_prep.config import BuildConfig, CleanConfig, SourceConfig
+from data_prep.config import BuildConfig, SourceConfig
 from data_prep.estimate import estimate, require_space, shown
 from data_prep.extract.inputs import find_files, plan_chunks
 from megabert.errors import ConfigError, DataError

@@ -9,8 +9,9 @@ from unit.data_prep.builds import Stopping, hashes
 from unit.data_prep.conftest import run_build
 
 from data_prep.checks.stats import describe_corpus
+from data_prep.clean_config import CleanConfig
 from data_prep.cli import main
-from data_prep.config import BuildConfig, CleanConfig, SourceConfig
+from data_prep.config import BuildConfig, SourceConfig
 from data_prep.documents.arrow_files import checked_table
 from data_prep.documents.document_set import EXTRACTED
 from data_prep.execution.executors import Executor, ProcessExecutor

@@ -3,8 +3,9 @@
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
+from data_prep.clean_config import CleanConfig
 from data_prep.cli import main
-from data_prep.config import BuildConfig, CleanConfig, SourceConfig
+from data_prep.config import BuildConfig, SourceConfig
 from data_prep.estimate import estimate
 from data_prep.extract.inputs import find_files
 from data_prep.text_sample import english, sample_text, try_rules

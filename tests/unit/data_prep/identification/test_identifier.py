@@ -6,7 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 from support.fasttext_models import WORDS, lid_176, model_bytes
 
-from data_prep.config import BuildConfig, CleanConfig, SourceConfig
+from data_prep.clean_config import CleanConfig
+from data_prep.config import BuildConfig, SourceConfig
 from data_prep.identification import identifier
 from data_prep.identification.identifier import (
     LANGUAGE_CHARACTERS,
