@@ -17,7 +17,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.command_line.program import Parser, bounded, number, positive
-from megabert.config.loading import load_run_config, shipped_names
+from megabert.config.loading import load_run_config, shipped_names, to_dict
+from megabert.config.needs import RUN_NEEDS, refuse_idle
 from megabert.config.run import RunConfig
 from megabert.observability.gpus import GPUS, gpu_by_name
 from megabert.observability.measured import read_measured
@@ -56,6 +57,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Estimate and print."""
     config = load_run_config(options.recipe, options.config, options.fields)
+    refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
     gpu = gpu_by_name(options.gpu)
     from megabert.planning.estimate import estimate
     from megabert.planning.estimate_page import estimate_as_dict, render_estimate

@@ -237,6 +237,12 @@ def test_estimate_says_what_of_muon_it_does_not_count(capsys):
         assert ("Muon's Newton-Schulz" in capsys.readouterr().out) == is_said
 
 
+def test_flags_that_change_nothing_are_refused_as_by_pretrain(capsys):
+    words = ["estimate", "--recipe", "bert_base", "--gpu", "h200"]
+    assert main([*words, "--optimizer.name", "adamw", "--optimizer.clip-both"]) == 2
+    assert "--optimizer.clip-both has no effect" in capsys.readouterr().err
+
+
 def test_rates_that_come_to_no_time_are_refused():
     phases = tuple(replace(phase, ends_s=-0.5) for phase in measured_debug().phases)
     measured = measured_debug(phases=phases)
