@@ -87,3 +87,14 @@ def test_damaged_shard_is_found_among_the_sampled_ones(shards, tmp_path, capsys)
 def test_impossible_plans_are_refused(shards, flags, phrase, capsys):
     assert dry_run(shards, *flags) == 2
     assert phrase in capsys.readouterr().err
+
+
+def test_dry_run_refuses_a_fork_as_the_run_does(shards, uninterrupted_run, tmp_path, capsys):
+    for step, message in (("777", "no such checkpoint"), ("13", "that checkpoint is at step 5 of phase 2")):
+        assert dry_run(shards, "--fork", f"{uninterrupted_run.run_dir}@{step}", run_dir=tmp_path / "run") in (2, 4)
+        assert message in capsys.readouterr().err
+
+
+def test_dry_run_refuses_the_folder_of_another_experiment(shards, uninterrupted_run, capsys):
+    assert dry_run(shards, "--seed", "99", run_dir=uninterrupted_run.run_dir) == 4
+    assert "seed" in capsys.readouterr().err

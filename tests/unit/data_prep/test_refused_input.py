@@ -144,6 +144,17 @@ def test_word_of_a_million_letters_is_counted_and_does_not_decide_on_a_vocabular
     assert "5 words of more than 5,000 characters" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("unit", "warns"), [("whole_word", True), ("token", False)])
+def test_words_longer_than_an_instances_share_are_hardly_masked_and_that_is_said(tmp_path, capsys, unit, warns):
+    letters = "".join(chr(0x4E00 + i) for i in range(60))
+    texts = [f"{letters[i % 7 :] * 2}\u3002{letters[i % 11 :] * 2}\u3002" for i in range(40)]
+    write_jsonl(tmp_path / "zh.jsonl", texts)
+    words = ["build", "--input", str(tmp_path / "zh.jsonl"), "--output", str(tmp_path / "out"), "--language", "zh"]
+    words += ["--pieces", "byte_bpe", "--vocab-size", "300", "--objective", "none", "--lengths", "64"]
+    assert main([*words, "--mask-unit", unit, "--validation-share", "0.1", "--workers", "1"]) == 0
+    assert ("Use --mask-unit token" in capsys.readouterr().err) == warns
+
+
 @pytest.mark.parametrize(("texts", "warns"), [([SENTENCES] * 12, True), (None, False)])
 def test_copies_of_one_text_have_no_random_next_and_that_is_said(tmp_path, capsys, texts, warns):
     write_jsonl(tmp_path / "a.jsonl", texts or [f"{SENTENCES} {SENTENCES[: 20 + i]}." for i in range(12)])

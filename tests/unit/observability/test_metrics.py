@@ -120,6 +120,16 @@ def test_full_disk_keeps_rows_until_there_is_space(tmp_path, monkeypatch):
     assert [(row["step"], row["train/loss"]) for row in read_metrics(tmp_path)] == [(n, float(n)) for n in (1, 2, 3, 4)]
 
 
+def test_rows_are_dropped_on_a_full_disk(tmp_path, monkeypatch):
+    writer = MetricWriter(tmp_path, resumed_step=0)
+    for step in (1, 2, 3):
+        writer.write(step, {"train/loss": 1.0})
+    writer.close()
+    monkeypatch.setattr(metrics, "atomic_write", None)  # needs space
+    MetricWriter(tmp_path, resumed_step=2).close()
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+
+
 def test_full_disk_under_tensorboards_thread_is_one_warning(tmp_path, monkeypatch, caplog, capsys):
     writer = MetricWriter(tmp_path, resumed_step=0)
     monkeypatch.setattr("threading.excepthook", tensorboard._without_tensorboard)  # pytest has put its own there

@@ -37,6 +37,12 @@ def make_rules(metadata):
     return Rules.of(metadata, SimpleNamespace(is_subword=is_subword, kind=SimpleNamespace(keeps_spaces=False)))
 
 
+def test_lists_of_ids_may_be_cut_inside_a_word():
+    tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(keeps_spaces=False))
+    for cuts, whole in ((False, True), (True, False)):
+        assert Rules.of(make_metadata(objective="none"), tokenizer, cuts_sentences=cuts).limits.has_whole_sides is whole
+
+
 def make_side(rng, length):
     """Return text that starts with a word and holds pieces that continue one."""
     ids = rng.integers(5, VOCAB_SIZE, length)

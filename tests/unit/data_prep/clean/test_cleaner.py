@@ -84,6 +84,11 @@ def test_boilerplate_lines_are_dropped_and_prose_kept():
     assert clean.counts["boilerplate"]["paragraphs"] == 6
 
 
+def test_patterns_of_the_user_do_not_disturb_each_other():
+    clean = cleaner("boilerplate", boilerplate=("(?i)cookie", "(a)b", r"^(\w)\1$", "(?P<x>foo)", "(?P<x>bar)"))
+    assert clean.clean("COOKIE\nxab\nzz\nfoo\nbar\nA line that stays here.", "") == ["A line that stays here."]
+
+
 def test_repeated_lines_are_dropped_and_so_are_documents_made_of_them():
     clean = cleaner("repeated_lines")
     assert clean.clean("One line.\nOne line.\nOther line, which is much longer than it.\nOne line.", "") == [

@@ -212,3 +212,12 @@ def test_line_numbers_of_bad_lines_are_counted_for_those_that_are_shown(tmp_path
     assert read_all(tmp_path / "a.jsonl", problems) == []
     assert problems.counts == {"bad_lines": 1000}
     assert len(asked) == len(problems.examples["bad_lines"]) == 3
+
+
+def test_text_before_a_wrong_character_is_kept_and_the_rest_is_counted_as_lost(tmp_path):
+    good, rest = "".join(jsonl(TEXTS[:20]).decode()).encode("utf-16-le"), jsonl(TEXTS[20:]).decode().encode("utf-16-le")
+    (tmp_path / "a.jsonl").write_bytes(good + b"\x00\xdc" + rest)
+    problems = Problems(is_strict=False)
+    assert read_all(tmp_path / "a.jsonl", problems, encoding="utf-16-le") == TEXTS[:20]
+    assert problems.counts == {"damaged_files": 1}
+    assert problems.lost_bytes == 2 + len(rest)

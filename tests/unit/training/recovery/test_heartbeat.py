@@ -1,6 +1,6 @@
 import time
 
-from megabert.training.recovery.heartbeat import SILENT_S, Beat, Heartbeat, read_beats, slowest_ranks
+from megabert.training.recovery.heartbeat import SILENT_S, Beat, Heartbeat, forget_ranks, read_beats, slowest_ranks
 
 
 def beat(rank: int, step: int = 7, is_waiting: bool = True, age_s: float = 1.0) -> Beat:
@@ -53,3 +53,11 @@ def test_nobody_is_named_where_all_are_alike():
 def test_long_lists_are_cut():
     beats = [beat(rank, is_waiting=rank > 7) for rank in range(12)]
     assert slowest_ranks(beats, now=1000.0).endswith("; and 3 more")
+
+
+def test_ranks_of_an_earlier_larger_start_are_forgotten(tmp_path):
+    for rank in range(4):
+        with Heartbeat(tmp_path, rank):
+            pass
+    forget_ranks(tmp_path, 2)
+    assert [beat.rank for beat in read_beats(tmp_path)] == [0, 1]
