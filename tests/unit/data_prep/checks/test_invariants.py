@@ -40,7 +40,7 @@ def make_rules(metadata):
 def test_lists_of_ids_may_be_cut_inside_a_word():
     tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(keeps_spaces=False))
     for cuts, whole in ((False, True), (True, False)):
-        assert Rules.of(make_metadata(objective="none"), tokenizer, cuts_sentences=cuts).limits.has_whole_sides is whole
+        assert Rules.of(make_metadata(objective="none"), tokenizer, holds_ids=cuts).limits.has_whole_sides is whole
 
 
 def make_side(rng, length):
