@@ -28,16 +28,15 @@ from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.expected_time import step_flops
 
-DEFAULT_VOCAB_SIZE = 30_522
-"""Vocabulary of bert-base-uncased, which is assumed without shards."""
 MASKED_PER_TOKEN = 20 / 128
 """Share of predicted positions that is assumed without shards: 20 of 128, as in BERT's own recipe."""
 FALLBACK_EFFICIENCY = 0.44
 """Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
 MAX_PASSES = 40
 """Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
-EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
-"""Share of the peak while computing by GPU, fitted on published tables (docs/scaling.md)."""
+EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44, "h100": 0.44}
+"""Share of the peak while computing by GPU: fitted on published tables (docs/scaling.md), and for the H100 what steps of one
+card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
 
 _SCATTERED = Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
 _OVERLAPPED = replace(
@@ -300,7 +299,7 @@ def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunC
         )
     vocab_size = config.model.vocab_size
     if vocab_size == "auto":
-        vocab_size = shards[0].metadata.vocab_size if shards[0] else DEFAULT_VOCAB_SIZE
+        vocab_size = shards[0].metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
     phases = []
     for phase, split in zip(config.phases, shards, strict=True):
         # Without shards every instance is taken to be full.
