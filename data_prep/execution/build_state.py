@@ -311,7 +311,7 @@ def require_possible_change(folder: Path, earlier: BuildState, new: dict[str, An
 
 
 def describe_repeats(old: dict[str, Any], new: dict[str, Any], inputs: str = "") -> str | None:
-    """Return a line on what has changed, `inputs` too, and the parts that are kept and repeated; None if nothing."""
+    """Return a line on the changes, `inputs` among them, and the parts that are kept and repeated; None without any."""
     first, parts = Part.TEXT if inputs else first_changed(old, new), [part.name.lower() for part in Part]
     if first is None:
         return None

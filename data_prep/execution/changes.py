@@ -38,7 +38,7 @@ def make_way(folder: Path, first: Part, old: Config, new: Config, *, keeps_docum
     # Steps 1 to 5 from the first one that changes on; documents that are set aside depend on the vocabulary alone.
     kept = SET_ASIDE if keeps_documents else ()
     steps = {name: step for name, step in STEPS.items() if step.part >= first and step.output not in kept}
-    # Before documents are set aside, that place holds at most those that a build left when it was killed at its end.
+    # Before documents are set aside, only a build that was killed at its end has left some there.
     aside = SET_ASIDE.values() if first <= Part.VOCABULARY or keeps_documents else ()
     for path in (*stale, *(folder / name for name in (*(step.output for step in steps.values()), *aside))):
         remove_path(path)

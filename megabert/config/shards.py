@@ -38,7 +38,7 @@ class ShardsConfig:
 
     @property
     def planned_vocab_size(self) -> int:
-        """Pieces of the vocabulary as long as there are no shards: `vocab_size`, or those of bert-base-uncased."""
+        """Pieces of the vocabulary as long as there are no shards: `vocab_size`, or 30,522 as bert-base-uncased has."""
         return self.vocab_size or 30_522
 
 

@@ -24,7 +24,7 @@ from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
 KEPT_FILES = ("README.md", f"{GENERATOR_FOLDER}/README.md", EVAL_RESULTS)
-"""Files that are copied when a folder is exported again: no weights tell what a card or scores say."""
+"""Files that are copied when a folder is exported again: weights tell neither of them."""
 KEPT_FIELDS = ("id2label", "label2id", "problem_type", "megabert_task")
 """Fields of a fine-tuned model's config.json that tell of its head."""
 

@@ -275,7 +275,7 @@ def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics,
 def _passes_of(config: RunConfig, phase: PhaseConfig, shards: ShardSet | None, instances: int | None) -> float | None:
     if shards is not None:
         return passes_over(shards, phase.num_instances)
-    # These rows hold the corpus ``dupe_factor`` times, as those of shards do.
+    # The rows of shards hold the corpus ``dupe_factor`` times.
     return None if instances is None else phase.num_instances * (config.shards.dupe_factor or 1) / instances
 
 
@@ -321,7 +321,7 @@ def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunC
 def _budget(
     config: RunConfig, statistics: Sequence[InstanceStatistics], totals: dict[int, float], cluster: Cluster
 ) -> int:
-    """Return the token budget that the recipe sets, or the largest of those that its phases find by trying."""
+    """Return the token budget that the recipe sets, or the largest one that a phase finds by trying."""
     if config.micro_batch_tokens != "auto":
         return config.micro_batch_tokens
     budgets = []

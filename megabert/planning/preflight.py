@@ -137,7 +137,7 @@ def describe_run(
 
 
 def _passes_at_the_end(dry_run: DryRun) -> float:
-    """Return the passes over the corpus of the steps that are left, and of those that have read the same shards."""
+    """Return the passes over the corpus of the steps that are left, and of earlier ones over the same shards."""
     inputs, state, passes = dry_run.inputs, dry_run.state, 0.0
     read = {**state.left_at, inputs.data_sha256[state.phase]: state.position}
     for index, (train, _) in enumerate(inputs.shards):

@@ -80,7 +80,7 @@ class PhaseReport:
     """Index of the phase in the configuration."""
     name: str
     begin: int
-    """Step of the run after which the phase began. A fork has no steps before those of its own first phase."""
+    """Step of the run after which the phase began. A fork has none before its own first phase."""
     steps: int
     held_out_mlm_loss: float
     unigram: UnigramBaseline
