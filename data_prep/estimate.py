@@ -24,7 +24,7 @@ from data_prep.steps.step4_chunks import MAX_FILES, plan_levels
 from data_prep.steps.step5_documents import count_buckets
 from data_prep.steps.step6_instances import BYTES_PER_TOKEN, count_buckets_per_shard
 from data_prep.text_sample import TextSample, english
-from megabert.errors import ConfigError, DataError
+from megabert.errors import DataError
 from megabert.full_disk import existing_folder
 from megabert.path_arguments import takes_paths
 
@@ -53,10 +53,6 @@ WORKER_MIB, RANK0_MIB, RANK0_BYTES_PER_UNIT = 425, 400, 820
 """Memory of a worker and of rank 0, and more there at a restart for each finished unit of any step."""
 RANK0_S_PER_UNIT = 150e-6
 """Time in which rank 0 makes, hands out and records a unit."""
-ASKED_BUCKET_TOKENS = 20_000_000
-"""Tokens that ``buckets`` may put into each, about; twice as many are refused."""
-WORK_BYTES_PER_TOKEN = 40
-"""Memory of a worker for each token of the bucket that it works on, about."""
 
 
 class Stage(NamedTuple):
@@ -146,7 +142,6 @@ def estimate(
     validation = round(documents * config.validation_share)
     used_tokens = round(used / sample.bytes_per_token)
     buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens}, used_tokens)
-    _require_small_buckets(config, used_tokens, buckets["train"])
     levels = plan_levels(TokenFiles(Path(), "", texts), Path(), buckets["train"])
     all_buckets, per_shard = sum(buckets.values()), count_buckets_per_shard(config, buckets["train"], used_tokens)
     shards = config.dupe_factor * -(-buckets["train"] // per_shard)
@@ -221,15 +216,6 @@ def _vocabulary_stage(config: BuildConfig, texts: int, text_bytes: int) -> Stage
     # Each unit that counts writes the words and the documents that it held out, which the one that trains reads.
     counting, seconds = counting_units(texts), VOCABULARY_S * min(1.0, text_bytes / VOCABULARY_BYTES)
     return Stage("vocabulary", counting + 1, texts + 2 * counting, 2 * counting + 1, 0, seconds)
-
-
-def _require_small_buckets(config: BuildConfig, tokens: int, buckets: int) -> None:
-    if config.buckets and tokens / buckets > 2 * ASKED_BUCKET_TOKENS:
-        held, enough = tokens // buckets, -(-tokens // ASKED_BUCKET_TOKENS)
-        raise ConfigError(
-            f"buckets={buckets} puts {held:,} tokens into each, which a worker holds in memory (about "
-            f"{held * WORK_BYTES_PER_TOKEN / 2**30:,.0f} GiB). Leave buckets out, or give {enough:,} or more."
-        )
 
 
 @takes_paths

@@ -28,10 +28,11 @@ from data_prep.execution.build_state import (
     BuildState,
     describe_repeats,
     lock_folder,
+    other_inputs,
     read_state,
     refusal_noted,
     remember,
-    require_text_as_before,
+    require_possible_change,
     write_state,
 )
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
@@ -110,6 +111,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
         ConfigError: The folder was begun with another configuration.
         DataError: Input, tokenizer or corpus are unfit; the message says where and what helps.
     """
+    tokenizer_of.cache_clear()  # another build in this process may have trained one in the same folder
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     require_identifier(config)
@@ -123,7 +125,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
     with lock_folder(output), executor:
         earlier = read_state(output)
         if earlier is not None:
-            require_text_as_before(output, earlier.config, to_dict(config))
+            require_possible_change(output, earlier, to_dict(config))
         state = remember(output, config, earlier, hash_inputs(files, config, executor))
         begun = Build(output, config, executor, state)
         if state.before:
@@ -146,8 +148,10 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
 
 @contextmanager
 def _repeats_said(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
-    """Print the parts that another setting repeats, and how long that took."""
-    changes = describe_repeats(earlier.config, state.config) if earlier else None
+    """Print the parts that another setting or input repeats, and how long that took."""
+    changes = None
+    if earlier:
+        changes = describe_repeats(earlier.config, state.config, other_inputs(earlier.inputs, state.inputs))
     if not changes:
         yield
         return
@@ -188,7 +192,7 @@ def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, D
     texts, extracted = extract_documents(build, files)
     require_documents(build.config, extracted)
     # Each document has a draw, from the hash of its text. Those below `split` are held out.
-    split = first_trained(build.config, _documents(extracted), [(path, EXTRACTED) for path in texts], build.executor)
+    split = first_trained(build.config, extracted["written"], [(path, EXTRACTED) for path in texts], build.executor)
     # 2. The tokenizer, trained on the whole corpus or, if that is large, on a sample of its documents.
     report = train_or_copy_vocabulary(build, texts, extracted["characters"])
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
@@ -202,7 +206,7 @@ def _split_ids(build: Build, files: list[InputFile]) -> tuple[TokenFiles, Docume
     documents, extracted = read_ids(build, files)
     require_documents(build.config, extracted)
     schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size)
-    split = first_trained(build.config, _documents(extracted), [(path, schema) for path in documents], build.executor)
+    split = first_trained(build.config, extracted["written"], [(path, schema) for path in documents], build.executor)
     chunks, tokenized = tokenize_documents(build, documents, split)
     return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
 
@@ -223,19 +227,14 @@ def _split_again(build: Build, before: str) -> tuple[TokenFiles, DocumentPlan]:
         for bucket in range(count)
     ]
     schema = bucket_schema(vocab_size)
-    split = first_trained(
-        build.config, _documents(plan.extracted), [(path, schema) for path in sources], build.executor
-    )
+    # As many as step 1 wrote: a new build would rank them, or not, by that number.
+    written = sum(plan.tokenized["documents"]) + plan.tokenized["documents_without_tokens"]
+    split = first_trained(build.config, written, [(path, schema) for path in sources], build.executor)
     chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), split)
     tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
     # Duplicates are gone already, so step 5 finds none: their earlier count stays.
     duplicates = {name: plan.kept[name] for name in ("duplicate_documents",) if name in plan.kept}
     return chunks, replace(plan, tokenized=tokenized, kept=duplicates)
-
-
-def _documents(extracted: Counts) -> int:
-    """Return how many documents with text step 1 has read."""
-    return sum(extracted["documents"].values()) - extracted["empty_documents"]
 
 
 def _finished_documents(build: Build) -> DocumentPlan | None:

@@ -5,7 +5,7 @@ signatures. Everything else in the package may change in any version. The comman
 memory.
 """
 
-# S tokens of a text, D hidden, L layers, N heads
+# S tokens of a text, D hidden, E embedding, L layers, N heads
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,9 +133,10 @@ class Model:
         return embed_texts(self._network, self._tokenizer, texts, pooling="tokens")
 
     def embed_words(self, words: Sequence[str]) -> NDArray[np.float32]:
-        """Return the word embeddings, which the first layer reads, of shape (words, D).
+        """Return the word embeddings, the rows of the embedding matrix, of shape (words, E).
 
-        A word of several pieces is the mean of these.
+        A word of several pieces is the mean of these. E is D, unless the model has embeddings of another width, as an
+        ALBERT has.
 
         Raises:
             ConfigError: The vocabulary cannot write a word.

@@ -74,7 +74,9 @@ run() {
   local program launch pid='' pending='' code=0
   choose_environment megabert
   # Resolved here and not by the ranks, because a container has no scontrol.
-  MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+  # Read whole: a reader that stops early, such as head, ends scontrol by SIGPIPE, and by pipefail the job.
+  MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  MASTER_ADDR=${MASTER_ADDR%%$'\n'*}
   export MASTER_ADDR
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
   export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-/tmp/megabert-triton-$SLURM_JOB_ID} # local to the node: a shared cache is slow
@@ -115,7 +117,7 @@ begin() {
 # Put the job back into the queue. If it was cancelled, or SLURM requeues it by itself, it is not running any more and
 # is left alone.
 requeue() {
-  if scontrol show job "$SLURM_JOB_ID" | grep -q 'JobState=RUNNING'; then
+  if [[ $(scontrol show job "$SLURM_JOB_ID") == *JobState=RUNNING* ]]; then
     say "stopped (exit $code); requeued"
     scontrol requeue "$SLURM_JOB_ID"
   else
@@ -123,17 +125,21 @@ requeue() {
   fi
 }
 
-# forward SIGNAL: send it to the command that `step` runs. If none runs yet, `step` sends it to the next one.
+# forward SIGNAL: send it to the command that `step` runs. If none runs, `step` starts no further one.
 forward() {
-  if [ -n "$pid" ]; then
-    kill -"$1" "$pid" 2>/dev/null || true
-  else
+  if [ -z "$pid" ] || ! kill -"$1" "$pid" 2>/dev/null; then
     pending=$1
   fi
 }
 
 # step COMMAND...: run it to its end, whatever signals arrive, and set `code`. Meanwhile `pid` is the process to signal.
+# After a request to stop it starts nothing, and `code` is 75: a signal that a new process gets before it is the
+# command would be lost.
 step() {
+  if [ -n "$pending" ]; then
+    code=75 pending=''
+    return
+  fi
   "$@" &
   pid=$!
   # A signal may arrive after the command has started and before its number is known here.
@@ -173,10 +179,11 @@ pretrain() {
   else
     [ -d "$DATA/instances" ] ||
       fail "DATA=$DATA holds no shards. Make them: OUTPUT=$DATA INPUT='texts/*.txt' sbatch slurm/prepare_data.sh" \
-        "(or: megabert-data build --input 'texts/*.txt' --output $DATA), or name others: DATA=..."
-    # The job's ranks and GPUs, which a login node has not.
+        "--for $RECIPE (or: megabert-data build --for $RECIPE --input 'texts/*.txt' --output $DATA)," \
+        "or name others: DATA=..."
+    # The job's ranks and GPUs, which a login node has not; or none of the GPUs that it has.
     local plan=(--world-size "$(ranks_of_job)")
-    [ "$DEVICE" = cpu ] || plan+=(--gpu "$GPU")
+    if [ "$DEVICE" = cpu ]; then plan+=(--device cpu); else plan+=(--gpu "$GPU"); fi
     say "planned for ${plan[*]}; SUBMIT_OPTIONS='--nodes=...' and GPU=... name others"
     check megabert "$@"
   fi

@@ -30,7 +30,8 @@ if [ ! -d "$DATA/instances" ]; then
   echo "prepare   $prepared"
   after=(--dependency="afterok:$prepared")
 else
-  SUBMIT_OPTIONS=$PRETRAIN_OPTIONS bash "$script" "$@"
+  # Inside an interactive job (salloc) it would not check, but train.
+  env -u SLURM_JOB_ID -u SLURM_SUBMIT_DIR SUBMIT_OPTIONS="$PRETRAIN_OPTIONS" bash "$script" "$@"
 fi
 # shellcheck disable=SC2086
 pretrained=$(submit --job-name="$(tr _ - <<<"${name%.yaml}")" $PRETRAIN_OPTIONS "${after[@]}" "$script" "$@")

@@ -67,8 +67,8 @@ class Rules(NamedTuple):
     """Number of predictions for each length up to the longest."""
 
     @classmethod
-    def of(cls, metadata: ShardMetadata, tokenizer: Tokenizer, *, cuts_sentences: bool = False) -> "Rules":
-        """Derive the rules from a manifest's metadata; lists of ids are cut at any id (``cuts_sentences``)."""
+    def of(cls, metadata: ShardMetadata, tokenizer: Tokenizer, *, holds_ids: bool = False) -> "Rules":
+        """Derive the rules from a manifest's metadata; lists of ids are cut at any id (``holds_ids``)."""
         from data_prep.checks.invariant_loops import SPECIAL, SUBWORD
 
         token = token_type(metadata.vocab_size).to_pandas_dtype()
@@ -84,7 +84,9 @@ class Rules(NamedTuple):
             has_pairs=has_pairs,
             has_words=metadata.mask_unit != "token",
             # Where pieces keep spaces, a document begins without the space that marks a word.
-            has_whole_sides=metadata.pairing == "balanced" and not (tokenizer.kind.keeps_spaces or cuts_sentences),
+            has_whole_sides=has_pairs
+            and metadata.pairing == "balanced"
+            and not (tokenizer.kind.keeps_spaces or holds_ids),
         )
         return cls(limits, special, kinds, _wanted(metadata, 3 if has_pairs else 2))
 

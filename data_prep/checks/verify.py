@@ -55,6 +55,8 @@ class ShardTask:
     """Options of the shard's pairs, from the manifest, to draw them again."""
     documents: Path | None
     """The build's documents, if the text is to be compared."""
+    holds_ids: bool
+    """Whether the documents were lists of ids."""
 
     @property
     def metadata(self) -> ShardMetadata:
@@ -130,15 +132,10 @@ def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None)
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))
         holds_ids = any(source["format"] == "ids" for source in config.get("sources", ()))
-    how = PairOptions(
-        metadata=metadata,
-        short_seq_prob=short_seq_prob,
-        pass_number=0,
-        min_tokens=min_tokens,
-        cuts_sentences=holds_ids,
-    )
+    how = PairOptions(metadata=metadata, short_seq_prob=short_seq_prob, pass_number=0, min_tokens=min_tokens)
     return [
-        ShardTask(folder, entry, replace(how, pass_number=entry.pass_number), documents) for entry in manifest.shards
+        ShardTask(folder, entry, replace(how, pass_number=entry.pass_number), documents, holds_ids)
+        for entry in manifest.shards
     ]
 
 
@@ -182,7 +179,7 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
     if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
         return ["its metadata differs from the manifest's"]
     tokenizer = tokenizer_of(task.folder / "tokenizer")
-    rules, pairs = Rules.of(task.metadata, tokenizer, cuts_sentences=task.options.cuts_sentences), _pairs(task)
+    rules, pairs = Rules.of(task.metadata, tokenizer, holds_ids=task.holds_ids), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
     sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
     # A few at a time, so that little is held decoded.

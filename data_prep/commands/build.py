@@ -19,7 +19,7 @@ from data_prep.commands.estimate import estimate_lines
 from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
 from data_prep.config import BuildConfig
 from data_prep.estimate import estimate
-from data_prep.execution.build_state import describe_repeats, read_state, require_text_as_before
+from data_prep.execution.build_state import describe_repeats, read_state, require_possible_change
 from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.execution.records import Counts
@@ -90,7 +90,7 @@ def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
     if earlier := read_state(output):
         now = loading.to_dict(config)
-        require_text_as_before(output, earlier.config, now)
+        require_possible_change(output, earlier, now)
         print(describe_repeats(earlier.config, now) or f"{output}: was begun with the same settings, and is continued")
     foresee_enough(config, chunks)
     sample = sample_text(config, files)

@@ -1,4 +1,4 @@
-"""Loops that several steps share: copying ranges of flat arrays, and following links."""
+"""Loops over flat arrays: copying ranges, and following links."""
 
 from typing import Any, NamedTuple
 

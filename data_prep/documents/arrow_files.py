@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megabert.errors import DataError
+from megabert.errors import DataError, HaltedError
 from megabert.files import atomic_path, check_regular
 from megabert.shards import read_batch
 
@@ -61,9 +61,9 @@ def open_mapped(path: Path) -> pa.ipc.RecordBatchFileReader:
         raise unreadable(path, str(error)) from error
 
 
-def unreadable(path: Path, what: str) -> DataError:
+def unreadable(path: Path, what: str) -> HaltedError:
     """Return the error for a file of the build that is missing or damaged."""
-    return DataError(
+    return HaltedError(
         f"{path}: missing or damaged ({(what.splitlines() or ['it is cut'])[0]}). "
         "Run the same `megabert-data build` command again, which writes missing or damaged files again."
     )

@@ -26,7 +26,7 @@ from data_prep.execution.dependence import STEPS, Part, first_changed, settings_
 from data_prep.execution.sealed import seal, unseal
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from megabert.config import loading
-from megabert.errors import ConfigError, DataError, MegabertError
+from megabert.errors import ConfigError, DataError, HaltedError, MegabertError
 from megabert.files import (
     atomic_write,
     is_temporary,
@@ -147,7 +147,7 @@ def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inpu
 
     Args:
         folder: The build.
-        config: Its configuration; `require_text_as_before` allows it.
+        config: Its configuration; `require_possible_change` allows it.
         earlier: The result of `read_state`.
         inputs: All input files.
 
@@ -155,7 +155,6 @@ def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inpu
         The new record.
 
     Raises:
-        ConfigError: The documents are finished, and cannot be split as this configuration asks.
         DataError: The inputs have changed.
     """
     now = loading.to_dict(config)
@@ -179,22 +178,24 @@ def _change(
     versions: dict[str, str],
 ) -> BuildState:
     """Return the state under other settings, or after a refusal with another input; what depends on them is deleted."""
-    is_same_input = _contents(earlier.inputs) == _contents(inputs)
-    first = first_changed(earlier.config, config) if is_same_input else Part.TEXT
+    first = Part.TEXT if other_inputs(earlier.inputs, inputs) else first_changed(earlier.config, config)
     if first is None:
         return earlier
     before = earlier.before if first >= Part.DOCUMENTS else ""
     if before:
         set_aside(folder)
     elif first is Part.DOCUMENTS and _is_planned(folder, earlier):
-        require_plain_documents(folder, earlier.config)
         before = earlier.digests["documents"]
-    make_way(folder, earlier.config, config, keeps_documents=bool(before) and not earlier.before)
-    return BuildState(config, inputs, versions if first is Part.TEXT else earlier.versions, before)
+    make_way(folder, first, earlier.config, config, keeps_documents=bool(before) and not earlier.before)
+    if first is not Part.TEXT:  # another kind of vocabulary may need a package that was not recorded
+        versions = {name: earlier.versions.get(name, now) for name, now in versions.items()}
+    return BuildState(config, inputs, versions, before)
 
 
 def _is_planned(folder: Path, state: BuildState) -> bool:
-    """Whether steps 1 to 5 were done, after which the text is deleted."""
+    """Whether steps 1 to 5 were done, after which the text is deleted, and are not done again."""
+    if state.before or (folder / REFUSED).exists():
+        return False
     with suppress(DataError, OSError):
         unseal(read_small(folder / PLAN_NAME), dict[str, Any], state.context("plan"), where="", remedy="")
         return True
@@ -229,9 +230,9 @@ def refusal_noted(folder: Path) -> Iterator[None]:
     """Note it in the folder if the corpus is refused: the next command may then have other settings or other input."""
     try:
         yield
-    except MegabertError:
+    except MegabertError as error:
         with suppress(OSError):
-            if folder.is_dir():  # or the disk was lost, which is no refusal
+            if folder.is_dir() and not isinstance(error, HaltedError):  # else the machine failed
                 os.close(open_in_place(folder / REFUSED, os.O_WRONLY))
         raise
 
@@ -262,13 +263,13 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
         recorded: Version of each package when the build was begun.
 
     Raises:
-        DataError: A decisive package has another version; the message has the command that installs the recorded ones.
+        HaltedError: A decisive package has another version; the message has the command that installs the recorded.
     """
     others = {name: was for name, was in recorded.items() if name in DECISIVE and was != installed_version(name)}
     if others:
         changes = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())
-        raise DataError(
+        raise HaltedError(
             f"{folder}: was begun with {changes}; its remaining units would not match the finished ones. "
             f"Install the recorded versions to continue (pip install {pins}), or give --output a new folder."
         )
@@ -278,26 +279,30 @@ def require_folder(folder: Path) -> None:
     """Refuse to write if the folder of the build is gone: it would be made anew, on a disk that nobody else reads.
 
     Raises:
-        DataError: There is no ``build.json``.
+        HaltedError: There is no ``build.json``.
     """
     if not (folder / STATE_NAME).is_file():
-        raise DataError(
+        raise HaltedError(
             f"{folder}: the folder of the build is gone or not mounted here ({STATE_NAME} is missing). Once its disk "
             "is there again, the same command continues from there."
         )
 
 
 @takes_paths
-def require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Refuse another configuration that changes the text or the vocabulary, which all else is made from.
+def require_possible_change(folder: Path, earlier: BuildState, new: dict[str, Any]) -> None:
+    """Refuse another configuration that this folder cannot be built on with.
 
     After a refusal of the corpus nothing was made yet, and any change is allowed.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: It changes the text or the vocabulary, which all else is made from, or splits documents again that
+            are stored by weight.
     """
-    if not (folder / REFUSED).exists() and first_changed(old, new) in (Part.TEXT, Part.VOCABULARY):
-        lines = "\n".join(f"  {line}" for line in describe_changes(old, new))
+    first = first_changed(earlier.config, new)
+    if first is Part.DOCUMENTS and _is_planned(folder, earlier):
+        require_plain_documents(folder, earlier.config)
+    if first in (Part.TEXT, Part.VOCABULARY) and not (folder / REFUSED).exists():
+        lines = "\n".join(f"  {line}" for line in describe_changes(earlier.config, new))
         raise ConfigError(
             f"{folder}: was begun with another configuration, and its text is deleted or was read in another way:\n"
             f"{lines}\nGive --output a new folder, or delete this one, or repeat the earlier settings to continue. "
@@ -305,13 +310,14 @@ def require_text_as_before(folder: Path, old: dict[str, Any], new: dict[str, Any
         )
 
 
-def describe_repeats(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Return a line on the changes, and the parts that are kept and repeated; None if nothing has changed."""
-    first, parts = first_changed(old, new), [part.name.lower() for part in Part]
+def describe_repeats(old: dict[str, Any], new: dict[str, Any], inputs: str = "") -> str | None:
+    """Return a line on the changes, `inputs` among them, and the parts that are kept and repeated; None without any."""
+    first, parts = Part.TEXT if inputs else first_changed(old, new), [part.name.lower() for part in Part]
     if first is None:
         return None
-    kept, repeated = parts[: first - 1], parts[first - 1 :]
-    return f"changed: {'; '.join(describe_changes(old, new))}. Kept: {', '.join(kept)}. Repeated: {', '.join(repeated)}"
+    changes = "; ".join([*describe_changes(old, new), *([f"input ({inputs})"] if inputs else [])])
+    kept, repeated = ", ".join(parts[: first - 1]) or "nothing", ", ".join(parts[first - 1 :])
+    return f"changed: {changes}. Kept: {kept}. Repeated: {repeated}"
 
 
 def describe_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -328,10 +334,15 @@ def _contents(records: list[InputRecord]) -> set[tuple[str, str]]:
     return {(record.path, record.sha256) for record in records}
 
 
+def other_inputs(old: list[InputRecord], new: list[InputRecord]) -> str:
+    """Return which files are not as they were, the first few of them; "" if all are."""
+    names = sorted({path for path, _ in _contents(old) ^ _contents(new)})
+    return f"{', '.join(names[:5])} changed, added or gone" if names else ""
+
+
 def _require_input_as_before(folder: Path, old: list[InputRecord], new: list[InputRecord]) -> None:
-    if changed := _contents(old) ^ _contents(new):
-        names = ", ".join(sorted({path for path, _ in changed})[:5])
+    if others := other_inputs(old, new):
         raise DataError(
-            f"{folder}: was begun with other input ({names} changed, added or gone). "
+            f"{folder}: was begun with other input ({others}). "
             "Give --output a new folder, or restore the input to continue."
         )

@@ -8,7 +8,7 @@ The new settings are recorded between the two, so a kill anywhere leaves a folde
 import os
 from pathlib import Path
 
-from data_prep.execution.dependence import STEPS, Config, Part, are_shards_as_before, first_changed
+from data_prep.execution.dependence import STEPS, Config, Part, are_shards_as_before
 from megabert.errors import ConfigError
 from megabert.files import remove_path
 
@@ -21,24 +21,25 @@ SET_ASIDE = {
 """Where documents of earlier settings wait, with their plan and records, until they are split again; in this order."""
 
 
-def make_way(folder: Path, old: Config, new: Config, *, keeps_documents: bool) -> None:
-    """Delete everything that depends on the settings that have changed.
+def make_way(folder: Path, first: Part, old: Config, new: Config, *, keeps_documents: bool) -> None:
+    """Delete everything that depends on the settings, or on the input, that have changed.
 
     Args:
         folder: The build.
+        first: First part that changes: the text if the input is another one, whatever the settings.
         old: Earlier configuration.
         new: The one that replaces it.
         keeps_documents: Whether documents of the earlier one stay, to be set aside.
     """
-    first = first_changed(old, new) or Part.TEXT  # with the same settings, the input is another one
     shards = [path for path in (folder / "instances").glob("*") if path.name.isdecimal()]
-    stale = [path for path in shards if not are_shards_as_before(old, new, int(path.name))]
+    stale = [path for path in shards if first <= Part.DOCUMENTS or not are_shards_as_before(old, new, int(path.name))]
     for path in stale if old["dupe_factor"] == new["dupe_factor"] else shards:
         (path / "manifest.json").unlink(missing_ok=True)
     # Steps 1 to 5 from the first one that changes on; documents that are set aside depend on the vocabulary alone.
     kept = SET_ASIDE if keeps_documents else ()
     steps = {name: step for name, step in STEPS.items() if step.part >= first and step.output not in kept}
-    aside = SET_ASIDE.values() if first <= Part.VOCABULARY else ()
+    # Before documents are set aside, only a build that was killed at its end has left some there.
+    aside = SET_ASIDE.values() if first <= Part.VOCABULARY or keeps_documents else ()
     for path in (*stale, *(folder / name for name in (*(step.output for step in steps.values()), *aside))):
         remove_path(path)
     for name in (*(f"instances-{path.name}" for path in stale), *steps):

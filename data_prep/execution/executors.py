@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from megabert.command_line.signals import SIGNALS, exit_code
-from megabert.errors import EXIT_INTERRUPTED, ConfigError, DataError
+from megabert.errors import EXIT_INTERRUPTED, ConfigError, HaltedError
 
 PR_SET_PDEATHSIG = 1
 WORKING_RANKS = 16
@@ -122,7 +122,7 @@ class ProcessExecutor(Executor):
         try:
             yield from _in_any_order(submit, tasks, 2 * self._workers)
         except BrokenProcessPool as error:
-            raise DataError(
+            raise HaltedError(
                 f"{self._death(tasks)}. Finished units are kept: run the same command again, with fewer --workers if "
                 "memory was short. If a worker dies again at the same file, leave that file out."
             ) from error

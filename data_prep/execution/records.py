@@ -23,7 +23,7 @@ from pydantic import AfterValidator, NonNegativeInt
 
 from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.sealed import START, seal, unseal
-from megabert.errors import DataError
+from megabert.errors import DataError, HaltedError
 from megabert.files import open_in_place, open_to_read, sha256_file
 from megabert.full_disk import NO_SPACE, disk_full
 
@@ -243,7 +243,7 @@ class StepRecords:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise DataError(f"{self._path}: {error.strerror}. Delete it: its units are done again.") from None
+            raise HaltedError(f"{self._path}: {error.strerror}. Delete it: its units are done again.") from None
 
     def append(self, line: bytes) -> None:
         """Add the record of a unit whose files are durable.

@@ -44,7 +44,7 @@ from data_prep.execution.records import (
     outcome_of,
 )
 from megabert.command_line.failures import as_user_error
-from megabert.errors import MegabertError
+from megabert.errors import HaltedError, MegabertError
 
 RECORDS_PER_CHECK = 256
 """Records that a worker checks at a time, at most."""
@@ -271,8 +271,10 @@ def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
         here, known = socket.gethostname(), as_user_error(error)
         if here == unit.host or known is None:
             raise
+        # A disk that fails is no refusal of the corpus, on this node as on the other one.
+        kind = HaltedError if isinstance(error, OSError) else type(known)
         # Any path may be another file on another node, so the message says whose it is.
-        raise type(known)(
+        raise kind(
             f"{known} This was on the node {here}, and {unit.host} hands the units out: check that both see the same "
             "input and the same --output."
         ) from error

@@ -13,7 +13,7 @@ from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import MASKS, ORDER
 from data_prep.instances.google import pair_google
-from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, full_sentences
+from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, walk_segments
 from megabert.masking import mask_instances
 from megabert.randomness.keyed import mix
 from megabert.shards import FlatInstances, ShardMetadata, instance_schema, token_type
@@ -27,7 +27,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
 
     part, metadata = DocumentBucket(documents, bucket), options.metadata
     if metadata.objective == "none":
-        pairs = full_sentences(part, options)
+        pairs = walk_segments(part, options)
     elif metadata.pairing == "google":
         pairs = pair_google(part, options)
     else:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
-from data_prep.instances.draws import CANDIDATE, IS_RANDOM, PARTNER, SPLIT_POINT, START, TRUNCATE
+from data_prep.instances.draws import CANDIDATE, IS_RANDOM, PARTNER, SHORT, SPLIT_POINT, START, TARGET, TRUNCATE
 from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
 from megabert.randomness.keyed import below, mix, uniform
 
@@ -26,7 +26,7 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
 
     starts, sentences, keys = bucket.starts_S, np.arange(len(bucket.document_S)), bucket.keys_S(options)
     # The target is drawn once per document and pass, not per instance.
-    targets = options.draw_targets(mix(options.key, bucket.document_keys), PAIR_SPECIALS)[bucket.document_S]
+    targets = _draw_targets(mix(options.key, bucket.document_keys), options)[bucket.document_S]
     # The sentences from each start that together reach the target, and how many of these are A's: one at least, and
     # one at least left for B if there are two.
     ends = np.minimum(np.maximum(np.searchsorted(starts, starts[:-1] + targets), sentences + 1), bucket.ends_S)
@@ -52,6 +52,13 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     b_start += heads(mix(keys[chosen], TRUNCATE, 1), from_b)
     a_end, b_end = a_start + a_length - from_a, b_start + b_length - from_b
     return Pairs(a_start, a_end, b_start, b_end, is_random[chosen].astype(np.uint8), keys[chosen], targets[chosen])
+
+
+def _draw_targets(keys: NDArray[np.uint64], options: PairOptions) -> Integers:
+    """Draw the wanted number of tokens for each key: the full length or, with ``short_seq_prob``, 2 to that."""
+    longest = options.metadata.max_seq_length - PAIR_SPECIALS
+    is_short = uniform(mix(keys, SHORT)) < options.short_seq_prob
+    return np.where(is_short, 2 + below(mix(keys, TARGET), longest - 1), longest)
 
 
 def other_documents(bucket: DocumentBucket, options: PairOptions) -> tuple[int, int]:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
-from data_prep.instances.draws import SHORT, TARGET
-from megabert.randomness.keyed import below, mix, string_key, uniform
+from megabert.randomness.keyed import mix, string_key
 from megabert.shards import ShardMetadata
 
 Integers = NDArray[np.int64]
@@ -40,24 +39,11 @@ class PairOptions:
     """Number of the pass: the text is paired ``dupe_factor`` times."""
     min_tokens: int = 0
     """Documents with fewer tokens give no instance."""
-    cuts_sentences: bool = False
-    """Whether single segments may begin and end at any token: in ids there are no sentences."""
 
     @property
     def key(self) -> NDArray[np.uint64]:
         """Key of all draws of one pass for one length."""
         return mix(self.metadata.seed, string_key("instances"), self.metadata.max_seq_length, self.pass_number)
-
-    def draw_targets(self, keys: NDArray[np.uint64], specials: int) -> Integers:
-        """Draw the wanted number of tokens for each key: the full length or, with ``short_seq_prob``, 2 to that.
-
-        Args:
-            keys: One for each draw.
-            specials: Tokens of the instance that are not text.
-        """
-        longest = self.metadata.max_seq_length - specials
-        is_short = uniform(mix(keys, SHORT)) < self.short_seq_prob
-        return np.where(is_short, 2 + below(mix(keys, TARGET), longest - 1), longest)
 
 
 @dataclass(frozen=True)
@@ -154,36 +140,15 @@ class Pairs(NamedTuple):
         return Pairs._make(np.array(column[rows]) for column in self)
 
 
-def full_sentences(bucket: DocumentBucket, options: PairOptions) -> Pairs:
+def walk_segments(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     """Make instances of one segment: whole sentences of one document (Liu et al. 2019, DOC-SENTENCES).
 
-    Every sentence is treated as if an instance began at it; a walk over each document then takes the starts that are
-    really reached. `data_prep.instances.google` does it likewise. A sentence longer than the target is cut at its end.
+    One that is longer than an instance goes on in the next, where the paper loses its rest.
     """
-    from data_prep.documents.array_loops import follow
-
-    if options.cuts_sentences:
-        return _cut_documents(bucket, options)
-    starts, keys = bucket.starts_S, bucket.keys_S(options)
-    targets = options.draw_targets(keys, ONE_SEGMENT_SPECIALS)
-    # From each sentence, as many sentences as fit into the target, one at least, and none of the next document.
-    last = np.searchsorted(starts, starts[:-1] + targets, side="right") - 1
-    ends = np.minimum(np.maximum(last, np.arange(1, len(starts))), bucket.ends_S)
-    chosen = follow(ends, bucket.ends_S)
-    if options.min_tokens:
-        is_long = np.diff(starts[bucket.document_starts]) >= options.min_tokens
-        chosen = chosen[is_long[bucket.document_S[chosen]]]
-    stops = np.minimum(starts[ends[chosen]], starts[chosen] + targets[chosen])
-    labels = np.zeros(len(chosen), np.uint8)
-    return Pairs(starts[chosen], stops, stops, stops, labels, keys[chosen], targets[chosen])
-
-
-def _cut_documents(bucket: DocumentBucket, options: PairOptions) -> Pairs:
-    """Make instances of one segment by cutting each document into parts of the wanted lengths, without a rest."""
-    from data_prep.instances.cut_loops import CutOptions, cut_documents
+    from data_prep.instances.segment_loops import SegmentOptions, walk_documents
 
     longest = options.metadata.max_seq_length - ONE_SEGMENT_SPECIALS
-    settings = CutOptions(options.key[()], options.short_seq_prob, longest, options.min_tokens)
-    bounds_D = bucket.starts_S[bucket.document_starts]
-    starts, stops, keys, targets = cut_documents(bounds_D, bucket.document_keys, settings)
+    settings = SegmentOptions(options.key[()], options.short_seq_prob, longest, options.min_tokens)
+    walked = walk_documents(bucket.document_starts, bucket.starts_S, bucket.document_keys, settings)
+    starts, stops, keys, targets = walked
     return Pairs(starts, stops, stops, stops, np.zeros(len(starts), np.uint8), keys, targets)

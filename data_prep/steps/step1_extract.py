@@ -148,11 +148,12 @@ def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
 def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the documents of a chunk as sentences."""
     source = task.chunk.file.source
-    counts: Counts = {"documents": 0, "empty_documents": 0, "sentences": 0, "characters": 0}
+    counts: Counts = {"documents": 0, "empty_documents": 0, "written": 0, "sentences": 0, "characters": 0}
     paths: list[Path] = []
     part = _Part()
 
     def write_part() -> None:
+        counts["written"] += len(part.hashes)
         counts["sentences"] += len(part.lengths)
         counts["characters"] += part.characters
         paths.append(part.write(part_path(task.path, len(paths)), source))

@@ -92,9 +92,10 @@ def write_documents(task: IdTask) -> tuple[list[Path], Counts]:
             part = _Part()
     if part.hashes or not paths:
         write_part()
-    counts: Counts = {"documents": {str(source): documents}, "empty_documents": empty, "sentences": sentences}
+    counts: Counts = {"documents": {str(source): documents}, "empty_documents": empty, "written": documents - empty}
+    counts |= {"sentences": sentences, "characters": 0, "bytes": task.chunk.bytes, "rules": {}}
     lost = {"lost_bytes": problems.lost_bytes} if problems.lost_bytes else {}
-    counts |= {"characters": 0, "bytes": task.chunk.bytes, "problems": dict(problems.counts), "rules": {}, **lost}
+    counts |= {"problems": dict(problems.counts), **lost}
     return paths, {**counts, "examples": numbered_examples(problems, task.number)}
 
 

@@ -49,7 +49,8 @@ def plan_levels(files: TokenFiles, folder: Path, buckets: int) -> list[TokenFile
         # The hashes are divided among units as far as a bucket, which may need any of them, still opens no more than
         # MAX_FILES files. Where another level follows, and where one went before, there are units enough.
         blocks = MAX_FILES if len(levels) > 1 else max(1, MAX_FILES // groups)
-        name = f"{len(levels)}-{{block:05d}}-{{number:05d}}.arrow"
+        # Named after the chunks, so that a record of merged text is not taken for one of documents split again.
+        name = f"{files.name.partition('{')[0]}{len(levels)}-{{block:05d}}-{{number:05d}}.arrow"
         levels.append(TokenFiles(folder, name, groups, min(blocks, grid), grid))
     return levels
 

@@ -28,6 +28,7 @@ from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, Unit
+from megabert.errors import ConfigError
 from megabert.files import atomic_write, read_small
 from megabert.randomness.keyed import mix, string_key, uniform
 
@@ -35,6 +36,10 @@ BUCKET_TOKENS = 5_000_000
 MAX_BUCKET_TOKENS = 10_000_000
 """Tokens that a bucket holds after weights, about, and the copies of one document, which are in one bucket: a worker
 has all of them in memory."""
+ASKED_BUCKET_TOKENS = 20_000_000
+"""Tokens that ``buckets`` may put into each, about; twice as many are refused."""
+WORK_BYTES_PER_TOKEN = 40
+"""Memory of a worker for each token of the bucket that it works on, about."""
 MIN_BUCKETS = 4
 TRAIN_BUCKETS_PER_VALIDATION_BUCKET = 4096
 """At most, so that a validation bucket overlaps few of the merged files."""
@@ -70,6 +75,9 @@ def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None
         config: Configuration of the build.
         counts: Counts of step 3.
         used_tokens: Tokens after weights, if they are not counted by source.
+
+    Raises:
+        ConfigError: So few are asked for that a worker may not have the memory for one.
     """
     train, validation = counts["documents"]
     # One bucket for 5 million tokens and at least four, but none that is likely to stay empty. Weights let a bucket
@@ -80,6 +88,12 @@ def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None
     wanted = max(MIN_BUCKETS, -(-counts["tokens"] // BUCKET_TOKENS), math.ceil(used / MAX_BUCKET_TOKENS))
     # Both splits together, so that another share alone leaves documents in their buckets.
     automatic = max(1, min(wanted, (train + validation) // DOCUMENTS_PER_BUCKET))
+    if config.buckets and used / config.buckets > 2 * ASKED_BUCKET_TOKENS:
+        held, enough = int(used / config.buckets), math.ceil(used / ASKED_BUCKET_TOKENS)
+        raise ConfigError(
+            f"buckets={config.buckets} puts {held:,} tokens into each, which a worker holds in memory (about "
+            f"{held * WORK_BYTES_PER_TOKEN / 2**30:,.0f} GiB). Leave buckets out, or give {enough:,} or more."
+        )
     buckets = {"train": config.buckets or automatic}
     if validation:
         buckets["validation"] = validation_buckets(buckets["train"], config.validation_share)

@@ -148,7 +148,6 @@ def instance_units(build: Build, metadata: ShardMetadata, buckets_per_shard: int
                 short_seq_prob=config.short_seq_prob,
                 pass_number=pass_number,
                 min_tokens=config.least_tokens(length),
-                cuts_sentences=config.holds_ids,
             )
             for bucket in range(0, buckets, buckets_per_shard):
                 name = f"{split}-{bucket:05d}-{pass_number:02d}"

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a command at any moment: with the shell's exit code, no traceback, and nothing left.
+"""Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 end a command at any moment: with the shell's exit code, and nothing left.
 
 What happens depends on the moment.
 
@@ -27,7 +27,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+FORCING = ENDING[:3]
+"""Signals of which a second one ends the process at once. Not SIGUSR1: SLURM sends it well before a first SIGTERM."""
 CHECK_S = 0.1
 """Time between two looks at whether the exception was dropped."""
 ONE_REQUEST_S = {signal.SIGINT: 0.5}
@@ -145,7 +147,7 @@ class CommandSignals:
                 if not is_acknowledged:
                     is_acknowledged = True
                     threading.Thread(target=self._acknowledge, args=(number,), daemon=True).start()
-                if number not in ENDING:
+                if number not in FORCING:
                     continue
                 if time.monotonic() - since > ONE_REQUEST_S.get(signal.Signals(number), ONE_REQUEST_OTHER_S):
                     self._say(f"a second signal, {signal.Signals(number).name}: this ends at once")

@@ -1,7 +1,7 @@
 """Check whether this machine, or this job, is fit to train.
 
 It checks versions, devices, limits, the run folder's disk, fused ops, all-reduces and SLURM. Alone it starts one
-process per GPU (two without) and has them all-reduce. As a task of srun, or under torchrun, it asks the ranks of that
+process per GPU (two without) and has them all-reduce. As tasks of srun, or under torchrun, it asks the ranks of that
 job, and names the node where something fails. Exit code 0: fit; 2: something that training needs fails; 75: a SIGTERM
 or SIGUSR1 came in between.
 
@@ -25,8 +25,8 @@ from megabert.command_line.program import Parser, refuse_flags
 from megabert.command_line.terminal import loading
 from megabert.config.loading import load_run_config, shipped_names
 from megabert.config.run import RunConfig
-from megabert.distributed.environments import own_rank
-from megabert.errors import EXIT_STOPPED
+from megabert.distributed.environments import before_ranks_meet, describe_rank, own_rank
+from megabert.errors import EXIT_STOPPED, MegabertError
 from megabert.files import atomic_write, check_saved_file
 from megabert.training.recovery.stop_signals import StopSignals
 
@@ -64,20 +64,32 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Examine, print, and tell by the exit code."""
-    if not options.prove:
-        flags = [f"--{flag.path.replace('_', '-')}" for flag in options.field_flags]
-        refuse_flags(flags, options.given, "without --prove")
-    config = load_run_config(options.recipe, options.config, options.fields) if options.prove else None
-    if options.save and own_rank() == "0":
-        check_saved_file(options.save, flag="--save")
+    config: RunConfig | None = None
+    refusal: MegabertError | None = None
+    with before_ranks_meet():
+        if options.prove:
+            config = load_run_config(options.recipe, options.config, options.fields)
+        else:
+            flags = [f"--{flag.path.replace('_', '-')}" for flag in options.field_flags]
+            refuse_flags(flags, options.given, "without --prove")
+        if options.save and own_rank() == "0":
+            try:
+                check_saved_file(options.save, flag="--save")
+            except MegabertError as error:
+                if describe_rank()["WORLD_SIZE"] == "1":
+                    raise
+                refusal = error  # raised once the ranks have met: the others would wait for this one
     with StopSignals("the checks") as stop:
         with loading("PyTorch"):
             from megabert.doctor.examination import examine
-            from megabert.doctor.finding import is_fit, render
+            from megabert.doctor.finding import failure, is_fit, render
 
         # A proof begins with what differs between nodes: on ranks that do not meet, nothing else can run.
         is_quick = options.quick or options.prove
-        findings, measured = examine(options.run_dir, device=options.device, is_quick=is_quick), None
+        own = [failure("disk", str(refusal), "Name another file: --save.")] if refusal else []
+        findings, measured = examine(options.run_dir, device=options.device, is_quick=is_quick, own=own), None
+        if refusal:
+            raise refusal
         # Every rank enters it, whether a signal has come to this one or not: the others would wait for it.
         if config is not None and is_fit(findings):
             from megabert.doctor.proof import prove

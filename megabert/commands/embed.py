@@ -13,6 +13,7 @@ from pathlib import Path
 
 from megabert.command_line.program import Parser, positive
 from megabert.commands.model_argument import open_model
+from megabert.errors import ConfigError
 from megabert.files import refuse_input
 
 
@@ -20,7 +21,8 @@ def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     parser.add_argument("file", type=Path, metavar="FILE", help="one text per line")
     parser.add_model()
-    parser.add_argument("--output", type=Path, metavar="X", help="X.parquet or X.npy (default: FILE with .parquet)")
+    text = "X.parquet or X.npy (default: FILE with .parquet, which must be new)"
+    parser.add_argument("--output", type=Path, metavar="X", help=text)
     text = (
         "last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the tokens, "
         "in Parquet (default: mean)"
@@ -39,6 +41,8 @@ def run(options: Namespace) -> int:
     from megabert.inspection.embed import check_output, embed_file
 
     output = options.output or options.file.with_suffix(".parquet")
+    if options.output is None and output.exists():
+        raise ConfigError(f"{output}: exists, and would be replaced. If that is meant, say so: --output {output}")
     check_output(output, has_tokens=options.pooling == "tokens")
     refuse_input(output, options.file, find_model(options.model))
     tokenizer = source.load_tokenizer()

@@ -20,6 +20,7 @@ from megabert.command_line.program import Parser, bounded, number, positive
 from megabert.config.loading import load_run_config, shipped_names, to_dict
 from megabert.config.needs import RUN_NEEDS, refuse_idle
 from megabert.config.run import RunConfig
+from megabert.errors import ConfigError
 from megabert.observability.gpus import GPUS, gpu_by_name
 from megabert.observability.measured import read_measured
 
@@ -58,6 +59,10 @@ def run(options: Namespace) -> int:
     """Estimate and print."""
     config = load_run_config(options.recipe, options.config, options.fields)
     refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
+    # A phase that has shards has their number of rows.
+    if options.instances and (config.data.path or all(phase.data for phase in config.phases)):
+        named = "--data.path" if config.data.path else "phases.N.data"
+        raise ConfigError(f"--instances has no effect with {named}, whose shards say it. Leave one of the two out.")
     gpu = gpu_by_name(options.gpu)
     from megabert.planning.estimate import estimate
     from megabert.planning.estimate_page import estimate_as_dict, render_estimate

@@ -2,7 +2,7 @@
 
 The folder has config.json, model.safetensors, tokenizer files and a model card. AutoModelForMaskedLM,
 BertForPreTraining and AutoTokenizer of transformers load the folder. A Hugging Face folder, such as a fine-tuned
-model's, can be given in place of a run to add further forms to it.
+model's, can be given in place of a run to add further forms to it; the flags of forms that it has are given again.
 
 --push also uploads the folder to the Hugging Face Hub (HF_ENDPOINT names another server). Each checkpoint gets a
 revision of its own, step-N; `last` and `best` also become the revision main. The same command continues an interrupted
@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
     text = "of the card: ISO 639 codes of the text's languages"
     parser.add_argument("--language", nargs="+", default=[], metavar="CODE", help=text)
     parser.add_argument("--license", metavar="ID", help="of the card: such as apache-2.0 (default: none is stated)")
-    text = "of the card: the model that the weights started from (default: init_from)"
+    text = "of the card: name on the Hub of the model that the weights started from (default: init_from, if it is one)"
     parser.add_argument("--base-model", metavar="NAME", help=text)
     text = "of the card: output folders of finetune, and files of --json of pairs, pll, evaluate mlm"
     parser.add_argument("--scores", type=Path, nargs="+", default=[], metavar="PATH", help=text)
@@ -68,9 +68,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Read the checkpoint, write the folder."""
-    from megabert.export.model_folder import kind_of_folder
+    from megabert.export.model_folder import find_model, kind_of_folder
     from megabert.training.run.folder import read_config
 
+    options.run_dir = find_model(str(options.run_dir))
     # Another folder is refused before the seconds that torch takes.
     is_run = not {*FORMS, "--push"} & options.given or kind_of_folder(str(options.run_dir)) == "run"
     if is_run:
@@ -118,7 +119,7 @@ def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     from megabert.export.run_folder import export_run
     from megabert.training.run.folder import read_config
 
-    check_facts(options.language, options.license)
+    check_facts(options.language, options.license, options.base_model)
     config = read_config(options.run_dir)
     usual = config.weights_of(options.checkpoint)
     run = options.run_dir if options.weights in (None, usual) else None

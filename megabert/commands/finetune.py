@@ -91,9 +91,10 @@ def run(options: Namespace) -> int:
     with before_ranks_meet():
         grid = _grid(options)
         config, is_grid = grid.config, _is_grid(options, grid)
-        paths = [flag.path for flag in options.field_flags]
-        refuse_idle(paths, {**to_dict(config), "kind of task": [one.task.kind for one in grid.sets]}, FINETUNE_NEEDS)
-        if all(one.task.answers for one in grid.sets if one.task.kind == "span"):
+        tasks = [one.task for one in grid.sets]
+        of_tasks = {"task": [task.name for task in tasks], "kind of task": [task.kind for task in tasks]}
+        refuse_idle([flag.path for flag in options.field_flags], {**to_dict(config), **of_tasks}, FINETUNE_NEEDS)
+        if all(task.answers for task in tasks if task.kind == "span"):
             refuse_flags(["--language"], options.given, "on a task that has rules of its own for answers")
         if not is_grid:
             refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.command_line.program import Parser, positive
+from megabert.command_line.program import Parser, positive, refuse_flags
 from megabert.command_line.terminal import loading
 from megabert.config.loading import (
     last_said,
@@ -37,7 +37,7 @@ from megabert.config.loading import (
 )
 from megabert.config.needs import RUN_NEEDS, refuse_idle
 from megabert.config.run import RunConfig
-from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher
+from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher, own_rank
 from megabert.errors import EXIT_STOPPED
 from megabert.training.recovery.stop_signals import StopSignals
 
@@ -81,9 +81,13 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Resolve the configuration, train."""
     with before_ranks_meet():
+        if options.device == "cpu":
+            refuse_flags(["--gpu"], options.given, "with --device cpu")
         if options.profile is not None:
             options.fields.setdefault("logging", {})["profile_steps"] = options.profile
         config = _configuration(options)
+        if (options.print_config or options.dry_run) and own_rank() != "0":
+            return 0  # rank 0 prints
         if options.print_config:
             print(to_yaml(config), end="")
             return 0
@@ -124,7 +128,9 @@ def _dry_run(options: Namespace, config: RunConfig) -> None:
 
     run_dir = Path(options.run_dir)
     ranks = options.world_size if options.world_size is not None else int(describe_rank()["WORLD_SIZE"])
-    print(describe_run(config, run_dir, initial=_initial(config, run_dir), world_size=ranks, gpu=options.gpu))
+    device = None if options.device == "auto" else options.device
+    initial = _initial(config, run_dir)
+    print(describe_run(config, run_dir, initial=initial, world_size=ranks, gpu=options.gpu, device=device))
 
 
 def _configuration(options: Namespace) -> RunConfig:

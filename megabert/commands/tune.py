@@ -47,13 +47,12 @@ def run(options: Namespace) -> int:
         from megabert.ops.backend import triton_obstacle
         from megabert.ops.proof.first_run import cases_of
         from megabert.ops.proof.tuning import tune
-        from megabert.planning.estimate import DEFAULT_VOCAB_SIZE
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     obstacle = triton_obstacle(device.type)
     if obstacle:
         raise KernelError(f"megabert tune: {obstacle}. Call it on a machine with a GPU.", see="a-backend-cannot-run")
     dtype = DTYPES[resolve_precision(config.precision, device)]
-    size = DEFAULT_VOCAB_SIZE if config.model.vocab_size == "auto" else config.model.vocab_size
+    size = config.shards.planned_vocab_size if config.model.vocab_size == "auto" else config.model.vocab_size
     model = replace(config.model, vocab_size=size)
     lengths = sorted({phase.max_seq_length for phase in config.phases})
     models = [model] if model.generator_size is None else [model, model.generator()]

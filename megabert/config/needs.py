@@ -37,9 +37,13 @@ RUN_NEEDS: Needs = {
 }
 """Needs of `RunConfig`; others are refused by the configuration itself, in files as well."""
 
-_OF_SPANS = ("language", "doc_stride", "max_query_length", "max_answer_length", "n_best", "null_threshold")
+_OF_SPANS = ("language", "doc_stride", "max_query_length", "max_answer_length", "n_best")
+WITHOUT_ANSWERS = ("klue_mrc", "squad2")
+"""Tasks of fine-tuning whose questions may have no answer."""
 FINETUNE_NEEDS: Needs = {
     **{name: Need("kind of task", ("span",)) for name in _OF_SPANS},
+    "null_threshold": Need("task", WITHOUT_ANSWERS),
+    "pair_column": Need("kind of task", ("sequence", "regression", "choice", "span")),
     "held_out": Need("eval_data", (None,)),
 }
 """Needs of `FinetuneConfig`."""

@@ -133,6 +133,12 @@ class PhaseConfig:
         shares = (self.masked_lm_prob, self.final_masked_lm_prob, *(self.masked_lm_range or ()))
         return max((share for share in shares if share is not None), default=None)
 
+    @property
+    def mean_masked(self) -> float | None:
+        """Share of the tokens that is predicted in this phase, on average; None leaves it to the shards."""
+        first, last = self.masked_lm_range or (self.masked_lm_prob, self.final_masked_lm_prob)
+        return first if first is None or last is None else (first + last) / 2
+
     def masked_share(self, batch: int) -> float | None:
         """Return the share that is predicted in a batch of this phase, on average if each instance draws its own.
 
@@ -140,7 +146,7 @@ class PhaseConfig:
             batch: Number of the batch within the phase, from 0. Batches that were skipped count.
         """
         if self.masked_lm_range is not None:
-            return sum(self.masked_lm_range) / 2
+            return self.mean_masked
         first, last = self.masked_lm_prob, self.final_masked_lm_prob
         if first is None or last is None:
             return first

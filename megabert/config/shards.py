@@ -36,6 +36,11 @@ class ShardsConfig:
     uncased: bool | None = None
     """Whether the vocabulary that the build trains lower-cases and drops accents."""
 
+    @property
+    def planned_vocab_size(self) -> int:
+        """Pieces of the vocabulary as long as there are no shards: `vocab_size`, or 30,522 as bert-base-uncased has."""
+        return self.vocab_size or 30_522
+
 
 PER_LENGTH = ("max_predictions_per_seq", "min_tokens")
 """Fields with one number for each length of the phases, the shortest first."""

@@ -13,7 +13,7 @@ several pieces, would be more probable than a frequent one (Kauf and Ivanova 202
 # S sentences, P pieces of all sentences, C copies of a batch, T packed tokens
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from megabert.tokenization import SpecialIds, Tokenizer
 
 CopyMask = Literal["within-word", "token"]
 """The masks of a copy: on the piece and the pieces of its word to the right of it, or on the piece alone."""
-COPY_MASKS: tuple[CopyMask, ...] = get_args(CopyMask)
 
 
 class Sentences(NamedTuple):

@@ -77,18 +77,20 @@ class FirstFailure:
         self._has_noticed.set()
         if self._size == 1 or isinstance(error, RankFailed) or not isinstance(error, Exception):
             return error
+        own = self._own(error)
         # An error that follows from another rank's gives that rank a little time to say why; a first one is published.
         follows = isinstance(error, Echo) or _has_lost_a_rank(error)
         first = None
         try:
             # Publishing compares and sets: of ranks that fail at the same time, one wins and the others learn which.
             if self.has_store:
-                first = self._wait(_SILENCE_S if follows else 0.0) or self._publish(error)
+                first = self._wait(_SILENCE_S if follows else 0.0) or self._publish(own)
         except Exception as lost:
             self._lose_store(lost)
-        if first is not None and first.rank != self._rank:
-            return first
-        # Otherwise it is this rank's own error, or the sign that another rank died without a word.
+        return own if first is None or first.rank == self._rank else first
+
+    def _own(self, error: BaseException) -> BaseException:
+        """Return the error that this rank reports if no other one does: its own, or that a rank died without a word."""
         if _has_lost_a_rank(error):
             lost_rank = (
                 "lost another rank, which died without a word: killed (for lack of memory?), or its node was lost"
@@ -160,8 +162,7 @@ class FirstFailure:
         return _read(self._store.get(_KEY)) if self._store.check([_KEY]) else None
 
     def _publish(self, error: BaseException) -> RankFailed:
-        cause = cause_of(error)
-        mine = json.dumps([self._rank, exit_code_of(cause), f"{type(cause).__name__}: {cause}"])
+        mine = json.dumps([self._rank, exit_code_of(error), f"{type(error).__name__}: {error}"])
         return _read(self._store.compare_set(_KEY, "", mine))
 
 

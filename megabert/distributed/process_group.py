@@ -38,6 +38,11 @@ PRODUCTS_KEPT = "64"
 """How many matrix products in 16 bits oneDNN and torch's layer over it keep on a CPU, as plans and as code. Another
 number of rows makes another product, and packed tokens bring one at each step: the 1,024 that they would keep take
 gigabytes and are hardly ever used again."""
+ALL_GPUS = (
+    "Under SLURM ask with --gpus-per-node and without --gpus-per-task or --gpu-bind: a rank has to see all GPUs of its "
+    "node."
+)
+"""Remedy for a rank that sees no GPU of its own: SLURM may show each task one alone, as number 0."""
 FAILURE_BARRIER_S = 10.0
 """How long a rank with an error waits for the others, which often fail alike or learn of it soon."""
 
@@ -159,7 +164,7 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
         device: ``auto`` takes a GPU if this machine has any.
 
     Raises:
-        ConfigError: ``cuda`` on a machine without a GPU, or with fewer GPUs than local ranks.
+        ConfigError: ``cuda`` on a machine without a GPU, or this process sees fewer GPUs than local ranks.
     """
     with _environment() as (rank, size, local_rank):
         own_device = _device(device, local_rank)
@@ -215,8 +220,8 @@ def _device(requested: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if local_rank >= gpus:
         raise ConfigError(
-            f"Local rank {local_rank} has no GPU: this machine shows {gpus}. Start at most that many ranks here, "
-            "or use the CPU (--device cpu).",
+            f"Local rank {local_rank} has no GPU: this process sees {gpus}. Start at most that many ranks here, or use "
+            f"the CPU (--device cpu). {ALL_GPUS}",
             see="no-gpu-is-seen",
         )
     torch.cuda.set_device(local_rank)

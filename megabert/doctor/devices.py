@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from megabert.distributed.process_group import ALL_GPUS
 from megabert.doctor.finding import Finding, failure, verdict_on
 from megabert.ops.backend import BACKEND_TABLES, Backend, apex_status, backends_of
 
@@ -23,8 +24,8 @@ def check_devices(device: str, *, local_rank: int | None = None) -> list[Finding
     if device == "cpu":
         return [_cpu()]
     if local_rank is not None and 0 < count <= local_rank:
-        remedy = "Start at most one rank per GPU: --ntasks-per-node, --gpus-per-node."
-        return [failure("devices", f"{count} GPU(s) for more ranks than that", remedy)]
+        text = f"local rank {local_rank} has no GPU: this process sees {count}"
+        return [failure("devices", text, f"Start at most one rank per GPU (--ntasks-per-node). {ALL_GPUS}")]
     if count:
         return [_gpu(index) for index in (range(count) if local_rank is None else [local_rank])]
     if not _NVIDIA.exists() and not shutil.which("nvidia-smi"):

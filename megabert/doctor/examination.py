@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megabert.distributed.environments import describe_rank, find_launcher, own_rank, step_hosts
+from megabert.distributed.environments import describe_rank, own_rank, step_hosts
 from megabert.doctor.finding import Finding, failure, listing, merge_findings
 from megabert.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions
 from megabert.errors import ConfigError
@@ -32,14 +32,17 @@ REMEDIES = {
 
 
 @takes_paths
-def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> list[Finding]:
-    """Examine this machine or, in a job, all of its ranks; then every rank has to call it.
+def examine(
+    run_dir: Path, *, device: str = "auto", is_quick: bool = False, own: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Examine this machine or, in a job of several ranks, all of them; then every rank has to call it.
 
     Args:
         run_dir: Where a run would write; it need not exist.
         device: ``auto``, ``cpu`` or ``cuda``.
         is_quick: Whether to check only what can differ between nodes and from start to start: devices, limits, disk and
             collectives.
+        own: Earlier findings of this rank, for all ranks to learn of.
 
     Returns:
         The findings; in a job the same ones on every rank.
@@ -47,7 +50,6 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     Raises:
         ConfigError: Rank 0's meeting point cannot be reached, or this rank is not rank 0 and lacks torch.
     """
-    launcher = find_launcher()
     broken = check_torch()
     if broken:
         # Without torch the ranks cannot meet. Rank 0 reports all else; another rank names the missing module.
@@ -60,16 +62,16 @@ def examine(run_dir: Path, *, device: str = "auto", is_quick: bool = False) -> l
     from megabert.doctor.probe import probe_locally, probe_world
 
     kind = "cuda" if device != "cpu" and torch.cuda.device_count() else "cpu"
-    # No job: examine this machine, and let some ranks of our own all-reduce on it.
-    if launcher is None:
-        findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=None)
+    rank = describe_rank()
+    # No job, or a single task: examine this machine, and let some ranks of our own all-reduce on it.
+    if rank["WORLD_SIZE"] == "1":
+        findings = [*own, *_examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=None)]
         ranks = max(2, torch.cuda.device_count()) if kind == "cpu" else torch.cuda.device_count()
         return findings + judge(probe_locally(ranks, device=kind), expected_hosts=())
     # A job: every rank examines its own host, then they exchange findings and all-reduce.
-    rank = describe_rank()
-    findings = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=int(rank["LOCAL_RANK"]))
+    here = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=int(rank["LOCAL_RANK"]))
     with _shared_file(run_dir, rank) as is_seen:
-        answers = probe_world([vars(finding) for finding in findings], device=kind, checks={SHARED: is_seen})
+        answers = probe_world([vars(finding) for finding in (*own, *here)], device=kind, checks={SHARED: is_seen})
     by_rank = [(answer.host, [Finding(**values) for values in answer.local]) for answer in answers if answer.has_come]
     return merge_findings(by_rank) + judge(answers, expected_hosts=_expected_hosts())
 

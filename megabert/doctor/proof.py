@@ -40,8 +40,6 @@ from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.path_arguments import takes_paths
 from megabert.shards.shard_set import ShardSet
 
-DEFAULT_VOCAB_SIZE = 30_522
-"""Vocabulary of bert-base-uncased, which is assumed without shards."""
 PRODUCT_TOKENS = {"cuda": 16_384, "cpu": 1_024}
 DISK_BYTES = 64 * 2**20
 EXCLUDE = "Leave the node out (sbatch --exclude=NODE), or find out what else runs there (top, nvidia-smi)."
@@ -104,7 +102,7 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
     if vocab_size == "auto":
         has_data = config.data.path is not None or config.phases[0].data is not None
         folder = phase_data(config, config.phases[0]) if has_data else None
-        vocab_size = ShardSet.open(folder, "train").metadata.vocab_size if folder else DEFAULT_VOCAB_SIZE
+        vocab_size = ShardSet.open(folder, "train").metadata.vocab_size if folder else config.shards.planned_vocab_size
     model = replace(config.model, vocab_size=vocab_size)
     return replace(config, precision=resolve_precision(config.precision, device), model=model)
 

@@ -32,7 +32,7 @@ from megabert.observability.measured import PhaseSpeed
 from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.shards.shard_set import ShardSet
-from megabert.training.micro_batch_size import first_budget
+from megabert.training.first_budget import first_budget
 from megabert.training.step import counts_of, weighted_loss
 
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
@@ -148,7 +148,7 @@ def measure_phase(config: RunConfig, phase: PhaseConfig, world: World, product_r
     length, device = phase.max_seq_length, world.device
     tokens = _affordable_tokens(config, phase, world, many, product_rate)
     ds_config = derive_deepspeed("zero1", precision=config.precision, max_grad_norm=1.0)
-    masked = phase.most_masked
+    masked = phase.mean_masked
     batch = random_batch(config.model, tokens=tokens, length=length, seed=1, masked_share=masked).to(device)
     counts, calls = counts_of(batch), {}
     for layers in (few, many):

@@ -46,6 +46,13 @@ class DataError(MegabertError):
     exit_code = 3
 
 
+class HaltedError(DataError):
+    """The work was cut short by something other than its input: a full disk, a killed worker, a lost file of ours.
+
+    A data build tells it from a refusal of its corpus: the same command continues, and nothing is to be begun anew.
+    """
+
+
 class CheckpointError(MegabertError):
     """A checkpoint or run folder is missing, damaged, locked or from another configuration."""
 

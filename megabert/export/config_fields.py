@@ -85,7 +85,7 @@ TASK_DROPOUT = "dropout of a task's head: fine-tuning has its own"
 COMMON: Mapping[str, Entry] = {
     **_unused(ELSEWHERE, "model_type architectures id2label label2id num_labels _num_labels problem_type"),
     **_unused("megabert's own: version, family, task", "megabert_version megabert_family megabert_task"),
-    **_unused("the weights show it: a decoder of its own is refused", "tie_word_embeddings"),
+    **_unused("the weights show it: a decoder of its own is kept, but fills no masks", "tie_word_embeddings"),
     **_unused(IDS, "bos_token_id eos_token_id cls_token_id sep_token_id unk_token_id mask_token_id tokenizer_class"),
     **_unused("origin", "transformers_version _name_or_path name_or_path _commit_hash finetuning_task language"),
     **_unused(

@@ -75,15 +75,23 @@ SPECIAL_IDS = {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "se
 """Names in config.json of ids of special pieces, and their roles."""
 MODERNBERT_IDS = {"cls_token_id": "cls", "sep_token_id": "sep"}
 """Further names that a ModernBERT has."""
+GENERATOR_FIELDS = (
+    *("num_attention_heads", "intermediate_size", "hidden_act", "layer_norm_eps", "max_position_embeddings"),
+)
+"""Fields of a generator that follow from its discriminator's, whatever its width and depth."""
 
 
-def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialIds) -> dict[str, Any]:
+def config_json(
+    config: ModelConfig, *, architecture: str, special_ids: SpecialIds, is_tied: bool = True
+) -> dict[str, Any]:
     """Return the content of ``config.json``.
 
     Args:
         config: Sizes and family; ``vocab_size`` must be a number.
         architecture: Class of ``transformers`` that has all exported weights.
         special_ids: Special tokens of the tokenizer.
+        is_tied: Whether the decoder of the masked-LM head is the word embeddings. transformers would put these in place
+            of a decoder of its own if the file did not say so.
     """
     table, roles = CONFIG_FIELDS[config.family], SPECIAL_IDS
     if config.family == "modernbert":
@@ -105,7 +113,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
         **{name: entry.value for name, entry in table.items() if isinstance(entry, Fixed) and entry.is_written},
         **{theirs[name][0]: value for name, value in shape.items()},
         **{name: getattr(special_ids, role) for name, role in roles.items()},
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": is_tied,
         "torch_dtype": "float32",
         OURS: megabert.__version__,
     }
@@ -134,10 +142,7 @@ def read_config_json(folder: Path) -> ModelConfig:
         config = _model_config(_taken(content, family), family, content.get("architectures"))
         generator = folder / GENERATOR_FOLDER
         if config.generator_size is not None and (generator / "config.json").is_file():
-            sizes = {"generator_size": (found := read_config_json(generator)).hidden_size / config.hidden_size}
-            if found.num_hidden_layers != config.generator().num_hidden_layers:
-                sizes["generator_layers"] = found.num_hidden_layers
-            config = merge_layers(ModelConfig, vars(config), sizes)
+            config = _with_generator(config, read_config_json(generator))
     except _Misfit as error:
         raise ConfigError(f"{path}: {error}. Give another {family}, or correct the file.") from None
     return config
@@ -145,6 +150,28 @@ def read_config_json(folder: Path) -> ModelConfig:
 
 class _Misfit(Exception):
     """Fields of a config.json that describe no model of ours, in words."""
+
+
+def _with_generator(config: ModelConfig, generator: ModelConfig) -> ModelConfig:
+    """Return a discriminator's configuration whose generator has the sizes of the one in its folder.
+
+    Raises:
+        _Misfit: Fields that follow from the discriminator's are others in the generator's folder.
+    """
+    # A stated share that gives the width is kept: one computed from the rounded width rounds other sizes differently.
+    # Folders that transformers saved state none.
+    sizes: dict[str, Any] = {}
+    if generator.hidden_size != config.generator().hidden_size:
+        sizes["generator_size"] = generator.hidden_size / config.hidden_size
+    if generator.num_hidden_layers != config.generator().num_hidden_layers:
+        sizes["generator_layers"] = generator.num_hidden_layers
+    config = merge_layers(ModelConfig, vars(config), sizes)
+    for name in GENERATOR_FIELDS:
+        wanted, stated = getattr(config.generator(), name), getattr(generator, name)
+        if stated != wanted:
+            own = f"the generator of this model has {wanted} (generator_size={config.generator_size:.4g})"
+            raise _Misfit(f"{GENERATOR_FOLDER}/config.json says {name}={stated}, but {own}")
+    return config
 
 
 def _taken(content: dict[str, Any], family: str) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from megabert.config.model import ModelConfig
+from megabert.errors import ConfigError
 from megabert.export.model_card import ModelCard
+from megabert.export.onnx_graph import ONNX_FILE
 from megabert.export.sentence_modules import USAGES, VectorKind, write_modules
 
 
@@ -23,6 +25,24 @@ class Forms:
 
 
 ONLY_WEIGHTS = Forms()
+
+
+def refuse_lost_forms(source: Path, forms: Forms) -> None:
+    """Refuse to write a folder once more without a form that it has, which a push would delete on the hub as well.
+
+    Raises:
+        ConfigError: Naming the flags of the forms that would be lost.
+    """
+    lost = {}
+    if (source / "modules.json").is_file() and not forms.vectors:
+        lost["--sentence-transformers KIND"] = "modules.json"
+    if (source / ONNX_FILE).is_file() and not forms.has_onnx:
+        lost["--onnx"] = ONNX_FILE
+    if lost:
+        raise ConfigError(
+            f"{source}: has {' and '.join(lost.values())}, which the new export would lack. Give {' and '.join(lost)} "
+            "again, or remove the form's files first."
+        )
 
 
 def add_forms(folder: Path, config: ModelConfig, forms: Forms) -> None:

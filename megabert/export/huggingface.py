@@ -38,7 +38,7 @@ from megabert.models.convert import (
     split_generator,
     to_huggingface,
 )
-from megabert.models.key_maps import to_ours, to_theirs
+from megabert.models.key_maps import DECODER, to_ours, to_theirs
 from megabert.path_arguments import takes_paths
 from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.tokenization.huggingface import copy_tokenizer
@@ -199,8 +199,9 @@ def write_model_files(
             save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:
             raise library_error(error) or error from error
-        content = config_json(config, architecture=head.architecture, special_ids=special_ids) | head.fields
-        atomic_write(folder / "config.json", json.dumps(content, indent=2) + "\n")
+        is_tied = DECODER not in state
+        content = config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
+        atomic_write(folder / "config.json", json.dumps(content | head.fields, indent=2) + "\n")
         # safetensors makes its file private: give it the permissions of config.json.
         shutil.copymode(folder / "config.json", folder / "model.safetensors")
         copy_tokenizer(tokenizer_dir, folder)
@@ -212,8 +213,9 @@ def write_model_files(
     write(folder, own, config, card, task)
     if generator is not None:
         (folder / GENERATOR_FOLDER).mkdir()
-        # Forms such as vectors are the discriminator's, and so are the lines that use them.
-        write(folder / GENERATOR_FOLDER, *generator, replace(card, gives_vectors=False, usage=None))
+        # Forms such as vectors are the discriminator's, and so are its task and the lines that use them.
+        own_card = replace(card, gives_vectors=False, usage=None, pipeline="fill-mask")
+        write(folder / GENERATOR_FOLDER, *generator, own_card)
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

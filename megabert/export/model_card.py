@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,7 +11,9 @@ import yaml
 from megabert.config.families import FamilyName
 from megabert.config.model import ModelConfig
 from megabert.errors import ConfigError, MegabertError
+from megabert.export.model_folder import SHIPPED_NAMES
 from megabert.files import read_small
+from megabert.tokenization.huggingface import is_hub_name
 
 DISCRIMINATORS = {"ElectraForPreTraining": "is_replaced = {}.logits > 0", "DebertaV2Model": "hidden = {}[0]"}
 """The pre-trained architectures that do not fill masks, and a line that shows how to use them."""
@@ -26,7 +28,15 @@ FAMILY_TITLES: dict[FamilyName, str] = {
     "modernbert": "ModernBERT",
 }
 """The families as their papers write them."""
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+PIPELINES = {
+    "MaskedLM": "fill-mask",
+    "PreTraining": "fill-mask",
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
+    "MultipleChoice": "multiple-choice",
+}
+"""The hub's names for the tasks of classes, by the part of the class's name after ``For``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +76,13 @@ class ModelCard:
     license: str | None = None
     """License as an identifier in lower case, such as ``apache-2.0``; None says nothing about it."""
     base_model: str | None = None
-    """Name of the model that the weights started from."""
+    """The model that the weights started from; the header states it only if it is a name on the hub."""
     software: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages it was trained with."""
     pipeline: str = "fill-mask"
     """The hub's name for the model's task."""
     usage: str | None = None
-    """Python lines under the heading "Use"; None shows how to fill a mask."""
+    """Python lines under the heading "Use"; None loads the class, and fills a mask if that is its task."""
     symbols: tuple[str, str] | None = None
     """For a model of symbols instead of text: how they are written, in sentences, and an example."""
     gives_vectors: bool = False
@@ -129,10 +139,8 @@ def _header(card: ModelCard, family: str, task: str) -> str:
     }
     if card.gives_vectors:
         header |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
-    if card.base_model:
-        # Hubs take ``owner/model`` or ``model``: of a longer path the last part.
-        is_name = _HUB_NAME.fullmatch(card.base_model)
-        header["base_model"] = card.base_model if is_name else PurePath(card.base_model).name
+    if card.base_model and card.base_model not in SHIPPED_NAMES and is_hub_name(card.base_model):
+        header["base_model"] = card.base_model
     if card.languages:
         header["language"] = list(card.languages)
     if card.license:
@@ -162,17 +170,24 @@ def _shown(score: Score) -> str:
     return f"{', '.join(f'{value:.4f}' for value in score.metrics.values())} ({score.note})"
 
 
-def check_facts(languages: Sequence[str], license: str | None) -> None:
-    """Refuse what hubs would not take for a language or a license.
+def pipeline_of(architecture: str) -> str:
+    """Return the hub's name for the task of a class of ``transformers``; an encoder without a head gives features."""
+    return PIPELINES.get(architecture.partition("For")[2], "feature-extraction")
+
+
+def check_facts(languages: Sequence[str], license: str | None, base_model: str | None = None) -> None:
+    """Refuse what hubs would not take for a language, a license or a base model.
 
     Raises:
-        ConfigError: A language is no ISO 639 code, or the license no identifier.
+        ConfigError: A language is no ISO 639 code, the license no identifier, or the base model no name on the hub.
     """
     for code in languages:
         if not re.fullmatch(r"[a-z]{2,3}|multilingual|code", code):
             raise ConfigError(f"--language {code}: is no ISO 639 code in lower case, such as en or ko.")
     if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
         raise ConfigError(f"--license {license}: is no identifier in lower case, such as apache-2.0, mit or other.")
+    if base_model is not None and not is_hub_name(base_model):
+        raise ConfigError(f"--base-model {base_model}: is a path here, or no name on the Hub. Write it as OWNER/NAME.")
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
@@ -205,6 +220,8 @@ def _usage(card: ModelCard, architecture: str) -> str:
         lines[0] = lines[0].removesuffix(", pipeline")
         output = 'model(**tokenizer("The ship sailed over the cat.", return_tensors="pt"))'
         lines[-1] = DISCRIMINATORS[architecture].format(output)
+    elif card.pipeline != "fill-mask":
+        lines = [lines[0].removesuffix(", pipeline"), *lines[1:-1]]
     if card.symbols:
         written, example = card.symbols
         # A class for pre-training may have other results than logits, such as a sentence objective's.

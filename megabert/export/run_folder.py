@@ -5,26 +5,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from megabert.checkpoints.format import RunSummary, read_checkpoint_manifest
+from megabert.checkpoints.format import CheckpointManifest, RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.config.loading import phase_name, to_dict
 from megabert.config.run import RunConfig, Weights
 from megabert.errors import ConfigError, MegabertError
 from megabert.export.card_scores import EVAL_RESULTS, render_eval_results
-from megabert.export.config_json import read_object
+from megabert.export.config_json import GENERATOR_FOLDER, read_object
 from megabert.export.export_folder import open_export
-from megabert.export.forms import ONLY_WEIGHTS, Forms, add_forms
+from megabert.export.forms import ONLY_WEIGHTS, Forms, add_forms, refuse_lost_forms
 from megabert.export.huggingface import TaskHead, read_huggingface, write_model_files
-from megabert.export.model_card import FAMILY_TITLES, ModelCard, facts_of
+from megabert.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of
 from megabert.export.model_folder import config_path
 from megabert.files import atomic_write, read_small
-from megabert.observability.environment import describe_environment
 from megabert.path_arguments import takes_paths
 from megabert.shards.shard_set import ShardSet
 from megabert.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
-README = "README.md"
+KEPT_FILES = ("README.md", f"{GENERATOR_FOLDER}/README.md", EVAL_RESULTS)
+"""Files that are copied when a folder is exported again: weights tell neither of them."""
 KEPT_FIELDS = ("id2label", "label2id", "problem_type", "megabert_task")
 """Fields of a fine-tuned model's config.json that tell of its head."""
 
@@ -59,27 +59,28 @@ def export_run(
     """
     config = read_config(run_dir)
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
-    run, average = read_checkpoint_manifest(path).run, (weights or config.weights_of(checkpoint)) == "average"
-    card = replace(_card(run_dir, config, run, checkpoint, average=average), **(facts or {}))
+    manifest, average = read_checkpoint_manifest(path), (weights or config.weights_of(checkpoint)) == "average"
+    model = config.model_in_phase(manifest.run.phase)
+    card = replace(_card(run_dir, config, manifest, checkpoint, average=average), **(facts or {}))
     with open_export(folder) as new:
         write_model_files(
             new,
             state=read_masters(path, average=average),
-            config=config.model_in_phase(run.phase),
+            config=model,
             tokenizer_dir=tokenizer_dir(run_dir),
             card=forms.on_card(card),
         )
-        add_forms(new, config.model_in_phase(run.phase), forms)
+        add_forms(new, model, forms)
         results = render_eval_results(card.scores)
         if results:
             (new / EVAL_RESULTS).parent.mkdir()
             atomic_write(new / EVAL_RESULTS, results)
-    return run.step
+    return manifest.run.step
 
 
 @takes_paths
 def export_again(source: Path, folder: Path, forms: Forms) -> None:
-    """Write a Hugging Face folder once more, with further forms. Task heads and README.md stay as they are.
+    """Write a Hugging Face folder once more, with further forms. Task heads, cards and scores stay as they are.
 
     Args:
         source: The folder, of any family that is known here; a fine-tuned model's is one as well.
@@ -87,29 +88,36 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
         forms: Further forms of the model, such as modules for sentence-transformers.
 
     Raises:
-        CheckpointError, ConfigError, DataError: ``source`` is not such a folder, or ``folder`` holds something else.
+        CheckpointError, ConfigError, DataError: ``source`` is not such a folder, or has a form that ``forms`` lacks, or
+            ``folder`` holds something else.
     """
+    refuse_lost_forms(source, forms)
     content, stated = read_huggingface(source), read_object(config_path(source))
     architecture = next(iter(stated.get("architectures") or ()), None)
     if architecture is None:
         raise ConfigError(f"{source}/config.json: states no architectures. Name the class that the weights are of.")
     fields = {name: stated[name] for name in KEPT_FIELDS if name in stated}
-    name = source.resolve().name
+    card = ModelCard(name=source.resolve().name, pipeline=pipeline_of(architecture), **facts_of(source))
     with open_export(folder) as new:
         write_model_files(
             new,
             state=content.state,
             config=content.config,
             tokenizer_dir=source,
-            card=forms.on_card(ModelCard(name=name, **facts_of(source))),
+            card=forms.on_card(card),
             task=TaskHead(architecture, fields, content.unused),
         )
-        if (source / README).is_file():
-            atomic_write(new / README, read_small(source / README))
+        for name in KEPT_FILES:
+            if (source / name).is_file():
+                (new / name).parent.mkdir(exist_ok=True)
+                atomic_write(new / name, read_small(source / name))
         add_forms(new, content.config, forms)
 
 
-def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *, average: bool) -> ModelCard:
+def _card(
+    run_dir: Path, config: RunConfig, manifest: CheckpointManifest, checkpoint: str, *, average: bool
+) -> ModelCard:
+    run = manifest.run
     phases = {
         phase_name(config, index): f"{phase.num_steps:,} steps of {phase.global_batch_size:,} instances of up to "
         f"{phase.max_seq_length} tokens, learning rate {phase.learning_rate:g}, warm-up {phase.warmup_ratio:.2%}, "
@@ -138,7 +146,7 @@ def _card(run_dir: Path, config: RunConfig, run: RunSummary, checkpoint: str, *,
         base_model=config.init_from,
         # The latest validation may have been at an earlier step, or of the other weights: no metrics of these then.
         metrics=run.metrics if run.metrics_step == run.step and average == is_scored else {},
-        software=describe_environment()["packages"],
+        software=manifest.versions,
         symbols=_example_of_symbols(load_tokenizer(tokenizer_dir(run_dir))),
     )
 

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -87,6 +88,8 @@ class Source:
 def open_source(name: str, checkpoint: str = "last") -> Source:
     """Open a run folder or a Hugging Face folder. Its weights are read when they are needed.
 
+    ``last`` and ``best`` are found once, so that all looks into a run that is still training see one checkpoint.
+
     Args:
         name: Path of the folder, or the name of a shipped model.
         checkpoint: The checkpoint of a run folder: ``last``, ``best`` or a step.
@@ -96,13 +99,17 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
     """
     folder = find_model(name)
     is_run = kind_of_folder(name) == "run"
+
+    @cache
+    def checkpoint_folder() -> Path:
+        return find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
+
     if is_run:
         run, pieces = read_config(folder), tokenizer_dir(folder)
         model, seed = run.model, run.seed
         # The phase of the checkpoint may have a base of rotary positions of its own.
         if any(phase.global_rope_theta is not None for phase in run.phases):
-            path = find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
-            model = run.model_in_phase(read_checkpoint_manifest(path).run.phase)
+            model = run.model_in_phase(read_checkpoint_manifest(checkpoint_folder()).run.phase)
     elif checkpoint == "last":
         model, seed, pieces = read_config_json(folder), 0, folder
     else:
@@ -110,8 +117,7 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
     def read() -> dict[str, Tensor]:
         if is_run:
-            path = find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
-            return read_masters(path, average=run.weights_of(checkpoint) == "average")
+            return read_masters(checkpoint_folder(), average=run.weights_of(checkpoint) == "average")
         content = read_huggingface(folder)
         if content.unused:
             logger.warning("%s: these weights are not used here: %s", folder, ", ".join(content.unused))

@@ -92,8 +92,7 @@ def word_ids(word: str, tokenizer: Tokenizer) -> list[int]:
     Raises:
         ConfigError: The vocabulary cannot write the word.
     """
-    # The word is encoded as inside a sentence: without the space before it, byte-level BPE has other pieces for it.
-    ids = tokenizer.encode(f" {word}" if tokenizer.kind.keeps_spaces else word).tolist()
+    ids = tokenizer.encode_words([word])[0].tolist()
     unknown = tokenizer.special_ids.unk
     if not ids or unknown in ids:
         written = " ".join(readable_pieces(tokenizer, ids)) or "nothing"

@@ -77,6 +77,11 @@ def to_huggingface(state: Mapping[str, Tensor], config: ModelConfig, *, pad_id: 
                 result[to_theirs(f"{prefix}.{part}.{kind}", config.family)] = rows.contiguous()
         else:
             result[to_theirs(name, config.family)] = value.contiguous()
+    bias = DECODER.replace("weight", "bias")
+    if {DECODER, bias} <= state.keys():
+        # Of a decoder of its own, transformers ties neither weight nor bias, and reads both under the decoder's name.
+        theirs = to_theirs(DECODER, config.family).replace("weight", "bias")
+        result.setdefault(theirs, result[to_theirs(bias, config.family)].clone())
     return result
 
 

@@ -1,5 +1,6 @@
 """The table of GPUs, from their datasheets: peaks for MFU, sizes and speeds for ``megabert estimate``."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,5 +79,7 @@ def gpu_by_name(name: str) -> Gpu:
 
 def gpu_of_device(device_name: str) -> Gpu | None:
     """Return the GPU that calls itself so, or None. Of several the one with the longest name: "A100 40GB"."""
-    fitting = [gpu for gpu in GPUS.values() if all(word in device_name for word in gpu.words.split())]
+    # Whole words: an RTX A1000 is no A100, and a GH200 no H200.
+    words = set(re.split("[^A-Za-z0-9]+", device_name))
+    fitting = [gpu for gpu in GPUS.values() if words.issuperset(gpu.words.split())]
     return max(fitting, key=lambda gpu: len(gpu.words), default=None)

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from megabert.path_arguments import takes_paths
 from megabert.planning.estimate import estimate
 from megabert.planning.step_time import StepTime, measured_cluster
 from megabert.text_tables import render_table
-from megabert.training.run.folder import checkpoints_dir, read_config
+from megabert.training.run.folder import checkpoints_dir, read_config, run_data
 
 HEADERS = ("phase", "part of a step", "predicted, ms", "measured, ms", "measured / predicted")
 
@@ -24,7 +25,10 @@ HEADERS = ("phase", "part of a step", "predicted, ms", "measured, ms", "measured
 def describe_beside(run_dir: Path, measured: Path) -> str:
     """Return the table of a run folder's steps beside their prediction from a file of rates."""
     ranks = read_checkpoint_manifest(find_checkpoint(checkpoints_dir(run_dir))).world_size
-    return render_beside(read_config(run_dir), read_measured(measured), read_metrics(run_dir), ranks=ranks)
+    config = read_config(run_dir)
+    phases = tuple(replace(phase, data=str(run_data(run_dir, config, phase))) for phase in config.phases)
+    config = replace(config, phases=phases)
+    return render_beside(config, read_measured(measured), read_metrics(run_dir), ranks=ranks)
 
 
 def render_beside(config: RunConfig, measured: MeasuredRates, rows: Sequence[Mapping[str, Any]], *, ranks: int) -> str:

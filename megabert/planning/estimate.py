@@ -1,6 +1,7 @@
 """The needs of a recipe on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,7 +14,7 @@ from megabert.errors import ConfigError
 from megabert.json_files import to_json
 from megabert.observability.gpus import Gpu
 from megabert.observability.measured import MeasuredRates
-from megabert.planning.memory import BUDGETS, Memory, estimate_memory, fitting_budget
+from megabert.planning.memory import BUDGETS, Memory, estimate_memory, planned_budget
 from megabert.planning.parameters import count_parameters
 from megabert.planning.step_time import (
     Cluster,
@@ -28,16 +29,15 @@ from megabert.shards.shard_set import ShardSet
 from megabert.shards.statistics import InstanceStatistics
 from megabert.training.expected_time import step_flops
 
-DEFAULT_VOCAB_SIZE = 30_522
-"""Vocabulary of bert-base-uncased, which is assumed without shards."""
 MASKED_PER_TOKEN = 20 / 128
 """Share of predicted positions that is assumed without shards: 20 of 128, as in BERT's own recipe."""
 FALLBACK_EFFICIENCY = 0.44
 """Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
 MAX_PASSES = 40
 """Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
-EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44}
-"""Share of the peak while computing by GPU, fitted on published tables (docs/scaling.md)."""
+EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44, "h100": 0.44}
+"""Share of the peak while computing by GPU: fitted on published tables (docs/scaling.md), and for the H100 what steps
+of one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
 
 _SCATTERED = Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
 _OVERLAPPED = replace(
@@ -155,14 +155,16 @@ def estimate(
     parameters = count_parameters(config.model)
     # How it fits: memory by stage and token budget decides the number of micro-steps.
     memory_of = partial(estimate_memory, config, parameters=parameters, world_size=cluster.world_size)
-    shown = sorted({*BUDGETS, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
+    longest = max(phase.max_seq_length for phase in config.phases)
+    shown = sorted({*BUDGETS, longest, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
     table = {
         stage: {budget: memory_of(zero_stage=stage, micro_batch_tokens=budget).total_gib for budget in shown}
         for stage in sorted({1, 2, 3, stage})
     }
     if measured is not None and config.micro_batch_tokens == "auto":
         config = replace(config, micro_batch_tokens=max(phase.tokens for phase in measured.phases))
-    budget = _budget(config, table[stage], cluster)
+    statistics = [_statistics_of(phase, split, instances) for phase, split in zip(config.phases, shards, strict=True)]
+    budget = _budget(config, statistics, table[stage], cluster)
     whole = Estimate(
         config=config,
         cluster=cluster,
@@ -177,7 +179,9 @@ def estimate(
         measured=measured,
     )
     # How long it takes: each phase by itself.
-    return replace(whole, phases=tuple(_estimate_phase(whole, i, s, instances) for i, s in enumerate(shards)))
+    passes = [_passes_of(config, phase, split, instances) for phase, split in zip(config.phases, shards, strict=True)]
+    phases = map(partial(_estimate_phase, whole), range(len(passes)), statistics, passes)
+    return replace(whole, phases=tuple(phases))
 
 
 def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Communication:
@@ -232,14 +236,8 @@ def warn_of(passes: float) -> list[str]:
     return [warning] if passes > MAX_PASSES else []
 
 
-def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instances: int | None) -> PhaseEstimate:
+def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics, passes: float | None) -> PhaseEstimate:
     config, cluster, phase = whole.config, whole.cluster, whole.config.phases[index]
-    # Without shards every sequence is assumed to be full.
-    passes = None if instances is None else phase.num_instances / instances
-    statistics = _full_sequences(phase, instances or phase.num_instances)
-    if shards is not None:
-        statistics, passes = shards.statistics_in(phase), passes_over(shards, phase.num_instances)
-
     # Means of the data stand for every batch; attention's share follows the mean length.
     batch, length = round(phase.num_instances / phase.num_steps), statistics.tokens / statistics.rows
     tokens = batch * length
@@ -274,8 +272,18 @@ def _estimate_phase(whole: Estimate, index: int, shards: ShardSet | None, instan
     )
 
 
-def _full_sequences(phase: PhaseConfig, rows: int) -> InstanceStatistics:
-    length, masked = phase.max_seq_length, phase.most_masked or MASKED_PER_TOKEN
+def _passes_of(config: RunConfig, phase: PhaseConfig, shards: ShardSet | None, instances: int | None) -> float | None:
+    if shards is not None:
+        return passes_over(shards, phase.num_instances)
+    # The rows of shards hold the corpus ``dupe_factor`` times.
+    return None if instances is None else phase.num_instances * (config.shards.dupe_factor or 1) / instances
+
+
+def _statistics_of(phase: PhaseConfig, shards: ShardSet | None, instances: int | None) -> InstanceStatistics:
+    """Return the totals of a phase's shards. Without shards every sequence is assumed to be full."""
+    if shards is not None:
+        return shards.statistics_in(phase)
+    rows, length, masked = instances or phase.num_instances, phase.max_seq_length, phase.most_masked or MASKED_PER_TOKEN
     return InstanceStatistics(
         rows=rows,
         tokens=rows * length,
@@ -300,7 +308,7 @@ def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunC
         )
     vocab_size = config.model.vocab_size
     if vocab_size == "auto":
-        vocab_size = shards[0].metadata.vocab_size if shards[0] else DEFAULT_VOCAB_SIZE
+        vocab_size = shards[0].metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
     phases = []
     for phase, split in zip(config.phases, shards, strict=True):
         # Without shards every instance is taken to be full.
@@ -310,16 +318,22 @@ def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunC
     return replace(config, precision=precision, phases=tuple(phases), model=model)
 
 
-def _budget(config: RunConfig, totals: dict[int, float], cluster: Cluster) -> int:
-    """Return the token budget that the recipe sets, or the largest one that fits."""
+def _budget(
+    config: RunConfig, statistics: Sequence[InstanceStatistics], totals: dict[int, float], cluster: Cluster
+) -> int:
+    """Return the token budget that the recipe sets, or the largest one that a phase finds by trying."""
     if config.micro_batch_tokens != "auto":
         return config.micro_batch_tokens
-    longest = max(phase.max_seq_length for phase in config.phases)
-    fitting = fitting_budget(cluster.gpu, floor=longest, total_gib_of=totals)
-    if fitting is None:
-        raise ConfigError(
-            f"micro_batch_tokens: {min(totals)} tokens take {min(totals.values()):.0f} GiB, the GPU has "
-            f"{cluster.gpu.memory_gib:.0f}. Take --activation_checkpointing true, a higher stage (--engine zero3), "
-            "more GPUs or a smaller model."
-        )
-    return fitting
+    budgets = []
+    for phase, data in zip(config.phases, statistics, strict=True):
+        share = phase.global_batch_size * data.tokens // (data.rows * cluster.world_size)
+        budget = planned_budget(cluster.gpu, share=share, floor=data.max_seq_length, total_gib_of=totals)
+        if budget is None:
+            least = min(tokens for tokens in totals if tokens >= data.max_seq_length)
+            raise ConfigError(
+                f"micro_batch_tokens: {least:,} tokens take {totals[least]:.0f} GiB, the GPU has "
+                f"{cluster.gpu.memory_gib:.0f}. Take --activation_checkpointing true, a higher stage (--engine zero3), "
+                "more GPUs or a smaller model."
+            )
+        budgets.append(budget)
+    return max(budgets)

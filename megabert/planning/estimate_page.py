@@ -18,8 +18,8 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
     cluster, config = estimate.cluster, estimate.config
     is_muon = config.optimizer.name == "muon"
     lines = [
-        f"{config.name}: {estimate.parameters / 1e6:.1f} million parameters on {cluster.nodes} x "
-        f"{cluster.gpus_per_node} {cluster.gpu.name}, {config.precision}, ZeRO-{estimate.zero_stage}",
+        f"{config.name}: {config.model.vocab_size:,} pieces, {estimate.parameters / 1e6:.1f} million parameters on "
+        f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}, {config.precision}, ZeRO-{estimate.zero_stage}",
         "",
         *_memory_lines(estimate),
         "",
@@ -48,6 +48,7 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "gpus": estimate.cluster.world_size,
         "gpu": estimate.cluster.gpu.name,
         "precision": estimate.config.precision,
+        "vocab_size": estimate.config.model.vocab_size,
         "zero_stage": estimate.zero_stage,
         "parameters": estimate.parameters,
         "efficiency": estimate.efficiency,

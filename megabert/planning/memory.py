@@ -12,6 +12,7 @@ from megabert.config.model import ModelConfig
 from megabert.config.run import RunConfig
 from megabert.observability.gpus import Gpu
 from megabert.planning.parameters import optimizer_elements
+from megabert.training.first_budget import first_budget
 
 GIB = 2**30
 MEMORY_SHARE = 0.95
@@ -143,16 +144,17 @@ def fits(total_gib: float, gpu: Gpu) -> bool:
     return total_gib <= MEMORY_SHARE * gpu.memory_gib
 
 
-def fitting_budget(gpu: Gpu, *, floor: int, total_gib_of: dict[int, float]) -> int | None:
-    """Return the largest token budget that fits into the GPU, or None.
+def planned_budget(gpu: Gpu, *, share: int, floor: int, total_gib_of: dict[int, float]) -> int | None:
+    """Return the token budget that a phase finds by trying: its first try, or the largest that fits; None if none does.
 
     Args:
         gpu: The GPU.
+        share: Tokens that a rank has to do in a step: no budget needs to be larger.
         floor: Tokens of the longest instance: a budget below it could not hold one.
         total_gib_of: Memory by token budget.
     """
     fitting = [budget for budget, total in total_gib_of.items() if fits(total, gpu) and budget >= floor]
-    return max(fitting, default=None)
+    return min(max(fitting), first_budget("cuda", share=share, floor=floor)) if fitting else None
 
 
 def checkpoint_gib(config: RunConfig, parameters: int) -> float:

@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from megabert.checkpoints.loading import has_checkpoint
+from megabert.checkpoints.format import read_checkpoint_manifest
+from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
 from megabert.data.loader import PackedLoader
-from megabert.data.order import DataPosition
+from megabert.data.order import BEGINNING, DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.engine.build import refuse_fp16_on_cpu
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, ConfigError
 from megabert.full_disk import existing_folder
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
@@ -32,7 +33,7 @@ from megabert.planning.memory import (
     describe_checkpoints,
     describe_memory,
     estimate_memory,
-    fitting_budget,
+    planned_budget,
 )
 from megabert.planning.parameters import count_parameters
 from megabert.planning.schedule_plot import draw_schedules
@@ -40,7 +41,7 @@ from megabert.planning.step_time import Cluster
 from megabert.shards.checked_shards import verify_shards
 from megabert.shards.shard_set import ShardSet
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
-from megabert.training.micro_batch_size import first_budget
+from megabert.training.first_budget import first_budget
 from megabert.training.run.folder import checkpoints_dir, claim_run_folder
 from megabert.training.run.start import RunInputs, begin_fork, open_inputs
 from megabert.training.state import TrainerState
@@ -56,10 +57,23 @@ class DryRun:
     """A run that is not started."""
 
     inputs: RunInputs
+    state: TrainerState
+    """State before the first step that the run would make."""
     world_size: int
+    device: torch.device
     gpu: Gpu | None
     """GPU of the run if it is known: the one that was asked for, or this machine's."""
     parameters: int
+
+    @property
+    def steps_left(self) -> list[int]:
+        """Steps of each phase that the run would make."""
+        return self.state.steps_left(self.inputs.config)
+
+    def instances_left(self, index: int) -> int:
+        """Return the instances of the steps that a phase has left, if no batch is skipped."""
+        phase = self.inputs.config.phases[index]
+        return phase.num_instances - phase.instances_of(phase.num_steps - self.steps_left[index])
 
     def memory(self, tokens: int) -> Memory:
         """Return the memory of a rank with a token budget."""
@@ -80,37 +94,57 @@ def describe_run(
     initial: InitialWeights | None = None,
     world_size: int = 1,
     gpu: str | None = None,
+    device: str | None = None,
 ) -> str:
     """Return the plan of a run as text, phase by phase, and the disk that its checkpoints take.
+
+    A run that has begun, and a fork, are planned from their checkpoint on.
 
     Args:
         config: The configuration, resolved from recipe, files and flags.
         run_dir: The folder that the run would write.
         initial: Weights to start from.
         world_size: Ranks to plan for. None of them is started.
-        gpu: GPU to plan for, a name of `observability.gpus`; None takes this machine's device.
+        gpu: GPU to plan for, a name of `observability.gpus`; None takes this machine's.
+        device: "cuda" or "cpu"; None takes a GPU if this machine has one.
 
     Raises:
         ConfigError, DataError, CheckpointError: Whatever ``pretrain`` would refuse, except for damaged bytes in shards
             that were not sampled.
     """
-    dry_run = _open(config, run_dir, initial, world_size=world_size, gpu=gpu)
-    inputs, model = dry_run.inputs, dry_run.inputs.config.model
+    dry_run = _open(config, run_dir, initial, world_size=world_size, gpu=gpu, device=device)
+    inputs, state, model = dry_run.inputs, dry_run.state, dry_run.inputs.config.model
     lines = [
         f"recipe {config.name}: {model.family}, {model.num_hidden_layers} layers, {model.hidden_size} wide, "
         f"{model.vocab_size:,} pieces, {dry_run.parameters / 1e6:.1f} million parameters, {config.optimizer.name}, "
         f"{inputs.config.precision}, ZeRO-{inputs.zero_stage}, {world_size} rank(s)"
     ]
-    first_step, passes = 1, 0.0
-    beginnings = data_positions(inputs)
-    for index, phase in enumerate(inputs.config.phases):
+    if state.is_done(inputs.config):
+        return "\n".join([*lines, f"{run_dir} is done: {state.step:,} steps"])
+    if state.step:
+        phase = inputs.config.phases[state.phase]
+        where = f"{phase_name(inputs.config, state.phase)}, step {state.phase_step:,} of {phase.num_steps:,}"
+        lines.append(f"resumes at step {state.step:,} ({where})")
+    first_step, beginnings = state.step + 1, data_positions(dry_run)
+    for index, (phase, steps) in enumerate(zip(inputs.config.phases, dry_run.steps_left, strict=True)):
         lines += _describe_phase(dry_run, index, first_step)
-        if inputs.data_sha256[index] in inputs.data_sha256[:index]:
+        if index > state.phase and inputs.data_sha256[index] in inputs.data_sha256[:index]:
             lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
-        first_step += phase.num_steps
-        passes += passes_over(inputs.shards[index][0], phase.num_instances)
+        first_step += steps
     lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
-    return "\n".join([*lines, *warn_of(passes), *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
+    warnings = warn_of(_passes_at_the_end(dry_run))
+    return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
+
+
+def _passes_at_the_end(dry_run: DryRun) -> float:
+    """Return the passes over the corpus of the steps that are left, and of earlier ones over the same shards."""
+    inputs, state, passes = dry_run.inputs, dry_run.state, 0.0
+    read = {**state.left_at, inputs.data_sha256[state.phase]: state.position}
+    for index, (train, _) in enumerate(inputs.shards):
+        position = read.pop(inputs.data_sha256[index], BEGINNING)
+        read_before = position.epoch * train.num_rows + position.offset
+        passes += passes_over(train, read_before + dry_run.instances_left(index))
+    return passes
 
 
 def _describe_time(dry_run: DryRun) -> list[str]:
@@ -119,23 +153,25 @@ def _describe_time(dry_run: DryRun) -> list[str]:
     if gpu and inputs.config.precision in gpu.peak_tflops:  # of the others nothing is known
         nodes = -(-ranks // gpu.gpus_per_node)
         cluster = Cluster(gpu=gpu, nodes=nodes, gpus_per_node=-(-ranks // nodes))
-        time_s = 3600 * estimate(inputs.config, cluster).hours
-        return [f"expected: about {span(time_s)} on {ranks} {gpu.name}; megabert estimate says what that rests on"]
-    if gpu or torch.cuda.is_available():  # a GPU whose datasheet is not known
+        phases = zip(dry_run.steps_left, estimate(inputs.config, cluster).phases, strict=True)
+        time = span(sum(steps * phase.step.total_s for steps, phase in phases))
+        gpus = f"{nodes} x {cluster.gpus_per_node} {gpu.name}"
+        return [f"expected: about {time} on {gpus}; megabert estimate says what that rests on"]
+    if gpu or dry_run.device.type == "cuda":  # a GPU whose datasheet is not known
         return []
     # However many ranks share this CPU, together they have all of it.
-    steps = [phase.num_steps for phase in inputs.config.phases]
-    return [describe_cpu_time(inputs.config, cpu_seconds(inputs.config, inputs.statistics), steps)]
+    return [describe_cpu_time(inputs.config, cpu_seconds(inputs.config, inputs.statistics), dry_run.steps_left)]
 
 
-def data_positions(inputs: RunInputs) -> list[DataPosition]:
-    """Return where each phase of a new run begins in its shards, if no batch is skipped on the way."""
-    state, beginnings = TrainerState(data_sha256=inputs.data_sha256), []
-    for index, (phase, (train, _)) in enumerate(zip(inputs.config.phases, inputs.shards, strict=True)):
-        if index:
-            state = state.next_phase(data_start=phase.data_start)
-        beginnings.append(state.position)
-        state = replace(state, position=state.position.take(phase.num_instances, train.num_rows)[1])
+def data_positions(dry_run: DryRun) -> dict[int, DataPosition]:
+    """Return where each phase that has steps left continues in its shards, if no batch is skipped on the way."""
+    inputs, state, beginnings = dry_run.inputs, dry_run.state, {}
+    for index in range(state.phase, len(inputs.shards)):
+        if index > state.phase:
+            state = state.next_phase(data_start=inputs.config.phases[index].data_start)
+        beginnings[index] = state.position
+        num_rows = inputs.shards[index][0].num_rows
+        state = replace(state, position=state.position.take(dry_run.instances_left(index), num_rows)[1])
     return beginnings
 
 
@@ -147,20 +183,46 @@ def _describe_beginning(phase: PhaseConfig, position: DataPosition) -> str:
 
 
 def _open(
-    config: RunConfig, run_dir: Path, initial: InitialWeights | None, *, world_size: int, gpu: str | None
+    config: RunConfig,
+    run_dir: Path,
+    initial: InitialWeights | None,
+    *,
+    world_size: int,
+    gpu: str | None,
+    device: str | None,
 ) -> DryRun:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind = gpu_by_name(gpu) if gpu else gpu_of_device(torch.cuda.get_device_name()) if device.type == "cuda" else None
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not (gpu or has_gpu):
+        raise ConfigError(
+            "--device cuda: this process sees no GPU. Name one to plan for (--gpu), or use the CPU (--device cpu).",
+            see="no-gpu-is-seen",
+        )
+    target = torch.device(device or ("cuda" if has_gpu else "cpu"))
+    kind = gpu_by_name(gpu) if gpu else gpu_of_device(torch.cuda.get_device_name()) if target.type == "cuda" else None
     if gpu and kind and config.precision == "auto":
         config = replace(config, precision=kind.best_precision)
     if kind is None:
-        refuse_fp16_on_cpu(config.precision, device)
-    inputs = open_inputs(config, run_dir, device=device, initial=initial)
+        refuse_fp16_on_cpu(config.precision, target)
+    inputs = open_inputs(config, run_dir, device=target, initial=initial)
     claim_run_folder(run_dir, inputs.config)
-    if inputs.config.fork is not None and not has_checkpoint(checkpoints_dir(run_dir)):
-        begin_fork(inputs.config.fork, inputs)
-    parameters = count_parameters(inputs.config.model, inputs.objective)
-    return DryRun(inputs=inputs, world_size=world_size, gpu=kind, parameters=parameters)
+    return DryRun(
+        inputs=inputs,
+        state=_state(inputs, run_dir),
+        world_size=world_size,
+        device=target,
+        gpu=kind,
+        parameters=count_parameters(inputs.config.model, inputs.objective),
+    )
+
+
+def _state(inputs: RunInputs, run_dir: Path) -> TrainerState:
+    """Return the state with which the run would begin, as `find_start` does, and write nothing."""
+    if has_checkpoint(checkpoints_dir(run_dir)):
+        manifest = read_checkpoint_manifest(find_checkpoint(checkpoints_dir(run_dir)))
+        return TrainerState.from_dict(manifest.trainer_state, inputs.config)
+    if inputs.config.fork is not None:
+        return begin_fork(inputs.config.fork, inputs)[2]
+    return TrainerState(data_sha256=inputs.data_sha256)
 
 
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
@@ -181,18 +243,24 @@ def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
 def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     inputs = dry_run.inputs
     phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
-    statistics = train.statistics
-    instances, steps, rows = phase.num_instances, phase.num_steps, statistics.rows
+    statistics, rows = train.statistics, train.num_rows
+    title = f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}"
+    left, instances = dry_run.steps_left[index], dry_run.instances_left(index)
+    if not left:
+        return [f"{title}, {_check_files(train, held_out)}; no step is left"]
     # The learning rate is shown where its curve bends, and also at the last step but one: the last one's is 0.
+    steps = phase.num_steps
     warmup_steps = round(steps * phase.warmup_ratio)
     decay_start = round(steps * (1 - (phase.decay_ratio or 0)))
-    key_steps = sorted({max(1, step) for step in (1, warmup_steps, steps // 2, decay_start, steps - 1, steps)})
+    key_steps = sorted(
+        {max(steps - left + 1, step) for step in (1, warmup_steps, steps // 2, decay_start, steps - 1, steps)}
+    )
     rates = ", ".join(f"{learning_rate(phase, step):.2e} at {step:,}" for step in key_steps)
     return [
-        f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}",
+        title,
         f"  {rows:,} instances of {statistics.tokens / rows:.1f} tokens on average, at most "
         f"{statistics.max_seq_length}; {held_out.num_rows:,} held out; {_check_files(train, held_out)}",
-        f"  {steps:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to {first_step + steps - 1:,}): "
+        f"  {left:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to {first_step + left - 1:,}): "
         f"{instances:,} instances, {instances / rows:.2f} passes over the data",
         f"  learning rate {rates} ({phase.decay})",
         *_describe_masks(phase, train),
@@ -266,8 +334,7 @@ def _budget(dry_run: DryRun, index: int) -> int:
         return config.micro_batch_tokens
     share = config.phases[index].global_batch_size * statistics.tokens // (statistics.rows * dry_run.world_size)
     floor = statistics.max_seq_length
-    first = first_budget("cuda" if dry_run.gpu else "cpu", share=share, floor=floor)
     if dry_run.gpu is None:
-        return first
-    totals = {tokens: dry_run.memory(tokens).total_gib for tokens in BUDGETS}
-    return min(first, fitting_budget(dry_run.gpu, floor=floor, total_gib_of=totals) or floor)
+        return first_budget(dry_run.device.type, share=share, floor=floor)
+    totals = {tokens: dry_run.memory(tokens).total_gib for tokens in (*BUDGETS, floor)}
+    return planned_budget(dry_run.gpu, share=share, floor=floor, total_gib_of=totals) or floor

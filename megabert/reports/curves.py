@@ -69,7 +69,8 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
         run_dir: Run folder.
         reports: One for each phase that was validated; may be empty.
     """
-    rows, plans = read_metrics(run_dir), _planned(read_config(run_dir))
+    rows = read_metrics(run_dir)
+    plans = _planned(read_config(run_dir), rows)
     figure = Figure(figsize=(11, 13), dpi=110)
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
@@ -152,24 +153,30 @@ def _plot_losses(
     if reference is not None:
         _plot_band(axes, reference, "eval/mlm_loss")
     _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1)
-    begin = 0  # first step of the phase on the common axis
     for report in reports:
-        end = begin + report.steps
-        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label="" if begin else "unigram")
+        begin, end = report.begin, report.begin + report.steps
+        label = "unigram" if report is reports[0] else ""
+        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=label)
         if begin:
             axes.axvline(begin, color="black", linewidth=0.5)
         # A name is no formula, whatever dollars and underscores it has.
         place = ((begin + end) / 2, 1.01)
         axes.annotate(printable(report.name), place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
-        begin = end
     axes.set_ylabel("masked-LM loss (nats)")
     if axes.get_legend():
         axes.legend(loc="upper right")
 
 
-def _planned(config: RunConfig) -> dict[str, list[tuple[int, float]]]:
+def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Return the planned points of each schedule by tag; the masked share has points in phases that set it."""
-    steps = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
+    # A fork may have changed the length of an earlier phase: the last row knows where its own phase began.
+    last = next((row for row in reversed(rows) if "phase_step" in row), None)
+    shift = 0
+    if last is not None:
+        begin = sum(phase.num_steps for phase in config.phases[: last["phase"] - 1])
+        shift = last["step"] - last["phase_step"] - begin
+    planned = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
+    steps = [step._replace(step=step.step + shift) for step in planned if step.step + shift > 0]
     return {
         "train/lr": [(step.step, step.rate) for step in steps],
         "train/global_batch_size": [(step.step, step.batch_size) for step in steps],

@@ -39,7 +39,7 @@ class Track:
     config: dict[str, tuple[Any, Any]]
     """Both values, the reference's first, of each field that the result depends on and that differs, by path."""
     has_same_shards: bool | None
-    """Whether the run's shards are the reference's; None if they are no longer there."""
+    """Whether the shards of the phases that are compared are the reference's; None if they are no longer there."""
     step: int
     """Last step that the run logged."""
     series: dict[str, list[TrackPoint]]
@@ -79,11 +79,12 @@ def compare_with_curves(run_dir: Path, curves: Path | None = None) -> Track:
             f"{run_dir / 'metrics.jsonl'}: nothing was logged that the curves have, whose first step is "
             f"{min(s.steps[0] for s in reference.phases[0].series.values())}. Compare again later."
         )
+    own, others = shards[:phases], reference.data_sha256[:phases]
     return Track(
         run_dir=run_dir,
         reference=reference,
         config=differences(reference.config, science_fields(config)),
-        has_same_shards=None if None in shards else shards == reference.data_sha256,
+        has_same_shards=None if None in own else own == others,
         step=max(row["step"] for row in rows),
         series=series,
     )

@@ -79,6 +79,8 @@ class PhaseReport:
     index: int
     """Index of the phase in the configuration."""
     name: str
+    begin: int
+    """Step of the run after which the phase began. A fork has none before its own first phase."""
     steps: int
     held_out_mlm_loss: float
     unigram: UnigramBaseline
@@ -148,7 +150,15 @@ def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[
         ("held-out discriminator AUC", "-" if auc is None else f"{auc:.3f}"),
         ("sequences/s", f"{rate:.0f}"),
     )
-    return PhaseReport(index=index, name=name, steps=steps, held_out_mlm_loss=loss, unigram=unigram, cells=cells)
+    return PhaseReport(
+        index=index,
+        name=name,
+        begin=train[-1]["step"] - train[-1].get("phase_step", 0),
+        steps=steps,
+        held_out_mlm_loss=loss,
+        unigram=unigram,
+        cells=cells,
+    )
 
 
 def _percent(share: float | None) -> str:

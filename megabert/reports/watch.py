@@ -39,7 +39,7 @@ class RunOverview:
     total_steps: int
     phase: str
     left_s: float | None
-    """Seconds until the end at the present rate; None as long as no rate is known."""
+    """Seconds until the end at the present rate; None as long as no rate of this phase is known."""
     checkpoint_step: int | None
     text: str
     """All about the run, for a terminal."""
@@ -61,12 +61,10 @@ def read_overview(run_dir: Path) -> RunOverview:
     step, index, begin = _step_and_phase(config, rows, last, status, beats)
     end, steps = begin + sum(phase.num_steps for phase in config.phases[index:]), config.phases[index].num_steps
     phase_step = max(0, min(step - begin, steps))
-    # The median of the newest rows of this phase, so that one slow interval does not move the rate.
-    recent = [row.get("perf/sequences_per_s") for row in train[-RECENT_ROWS:] if row.get("phase") == last.get("phase")]
-    rates = [rate for rate in recent if rate]
-    rate = statistics.median_high(rates) if rates else None
-    left_s = seconds_left(config, index, phase_step, rate) if rate else None
-    time_left = "" if left_s is None else f"; about {span(left_s)} left" if left_s and verdict != "done" else "; done"
+    rate = _rate(train)
+    # The rate of the previous phase says nothing about this one, which has another length.
+    left_s = seconds_left(config, index, phase_step, rate) if rate and last.get("phase") == index + 1 else None
+    time_left = "; done" if verdict == "done" else f"; about {span(left_s)} left" if left_s else ""
     # The text, from the most urgent to the history: place and time left, errors, numbers, checkpoints.
     lines = [
         f"{run_dir}: {verdict}",
@@ -111,6 +109,14 @@ def _step_and_phase(
     return step, index, begin
 
 
+def _rate(train: Sequence[Row]) -> float | None:
+    """Return the sequences per second of the newest row's phase; None before it is known."""
+    # The median, so that one slow interval does not move it. The first step of a phase also compiles.
+    recent = [row for row in train[-RECENT_ROWS:] if row.get("phase") == train[-1].get("phase")]
+    rates = [row.get("perf/sequences_per_s") for row in recent if row.get("phase_step") != 1]
+    return statistics.median_high(filter(None, rates)) if any(rates) else None
+
+
 def _numbers(last: Row, held_out: Row, rate: float | None) -> list[str]:
     """Return lines with the numbers of the newest training row and the newest validation row."""
     # A tag that a row lacks is shown as nan.
@@ -118,7 +124,8 @@ def _numbers(last: Row, held_out: Row, rate: float | None) -> list[str]:
     lines = [
         f"loss             {row['train/loss']:.4f} (masked-LM {row['train/mlm_loss']:.4f})",
         f"learning rate    {row['train/lr']:.3e}, gradient norm {row['train/grad_norm']:.3f}",
-        f"rate             {rate or math.nan:,.0f} sequences/s, {row['perf/tokens_per_s']:,.0f} tokens/s"
+        f"rate             {rate or row['perf/sequences_per_s']:,.0f} sequences/s, "
+        f"{row['perf/tokens_per_s']:,.0f} tokens/s"
         + (f", MFU {row['perf/mfu_pct']:.1f}%" if "perf/mfu_pct" in row else "")
         + f", waiting for data {row['perf/data_wait_pct']:.1f}%",
     ]

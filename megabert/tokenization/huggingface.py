@@ -74,10 +74,15 @@ _Id = Annotated[int, Field(ge=0, lt=2**31)]
 _HUB_NAME = re.compile(r"(?!runs/|models/|data/)[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
+def is_hub_name(name: str) -> bool:
+    """Tell whether a name can be a model's on the Hugging Face Hub, and no path of this machine."""
+    return bool(_HUB_NAME.fullmatch(name)) and not Path(name.split("/")[0]).exists()
+
+
 def download_remedy(name: str | Path) -> str:
     """Return the line that downloads a model of the Hugging Face Hub, for a name that is no folder here, else ""."""
     name = str(name)
-    if Path(name.split("/")[0]).exists() or not _HUB_NAME.fullmatch(name):
+    if not is_hub_name(name):
         return ""
     command = f"hf download {name} --local-dir models/{name}"
     return f"Names of the Hugging Face Hub are not read. Download it first (pip install huggingface_hub): {command}"

@@ -30,12 +30,15 @@ def step_flops(config: RunConfig, index: int, statistics: InstanceStatistics) ->
         statistics: Rows, tokens and masked tokens of the phase's data.
     """
     phase = config.phases[index]
+    # The data's masked tokens are counted at the greatest share, for which batches are packed.
+    share = phase.mean_masked
+    masked = statistics.masked_tokens if share is None else share * statistics.tokens
     batch, length = round(phase.num_instances / phase.num_steps), statistics.tokens / statistics.rows
     return training_flops(
         config.model,
         tokens=round(batch * length),
         squared_lengths=round(batch * length * length),
-        masked=round(batch * statistics.masked_tokens / statistics.rows),
+        masked=round(batch * masked / statistics.rows),
         local_pairs=batch * local_pairs(config.model, [length]),
     )
 

@@ -21,12 +21,10 @@ from megabert.models.bert import PretrainingModel
 from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import logger
 from megabert.ops.backend import disproved
+from megabert.training.first_budget import first_budget
 from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens
 from megabert.training.step import counts_of, weighted_loss
-
-START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
-"""First try for each device. A CPU reports no lack of memory to search by, and gains nothing above this."""
 
 
 def choose_micro_batch_tokens(
@@ -101,21 +99,6 @@ def find_micro_batch_tokens(attempt: Callable[[int], None], *, share: int, floor
         budget = max(budget // 2, floor)
         logger.info("micro_batch_tokens: out of memory, trying %d", budget)
     return budget
-
-
-def first_budget(device: str, *, share: int, floor: int) -> int:
-    """Return the budget that is tried first: the device's, but no larger than the share needs.
-
-    Args:
-        device: "cuda" or "cpu".
-        share: Tokens that a rank has to do in a step.
-        floor: The longest instance; a smaller budget cannot be.
-    """
-    # Halved for as long as a rank's whole share still fits into one micro-step.
-    budget = START_TOKENS[device]
-    while budget // 2 >= max(share, floor):
-        budget //= 2
-    return max(budget, floor)
 
 
 def _fits(attempt: Callable[[int], None], budget: int, world: World) -> bool:

@@ -179,11 +179,8 @@ def _log_expected_time(inputs: RunInputs, state: TrainerState, world: World) -> 
     """Log the expected time on this CPU before the first step, which may itself take hours."""
     config = inputs.config
     step_s = cpu_seconds(config, inputs.statistics, world.size)
-    made = [phase.num_steps if index < state.phase else 0 for index, phase in enumerate(config.phases)]
-    made[state.phase] = state.phase_step
-    left = [max(0, phase.num_steps - steps) for phase, steps in zip(config.phases, made, strict=True)]
     if world.is_main:
-        logger.info("%s", describe_cpu_time(config, step_s, left))
+        logger.info("%s", describe_cpu_time(config, step_s, state.steps_left(config)))
 
 
 def _check_shards(

@@ -238,6 +238,13 @@ class TrainerState:
             end -= phase.num_steps
         return ends
 
+    def steps_left(self, config: RunConfig) -> list[int]:
+        """Return the updates of each phase that are not made yet."""
+        left = [phase.num_steps for phase in config.phases]
+        left[: self.phase] = [0] * self.phase
+        left[self.phase] = max(0, left[self.phase] - self.phase_step)
+        return left
+
     def is_phase_done(self, config: RunConfig) -> bool:
         """Whether every update of the current phase was made."""
         return self.phase_step >= config.phases[self.phase].num_steps

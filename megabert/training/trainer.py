@@ -144,8 +144,9 @@ class Trainer:
                         self.save()
                 if self._profiler.ends_with(self.state.step):
                     self._watchdog.expect("writing a profile")
-                    self._profiler.close(self.state.step)
-                    self.world.gather(None)  # ranks that record nothing wait here, not in their next step
+                    with self._meter.pause():
+                        self._profiler.close(self.state.step)
+                        self.world.gather(None)  # ranks that record nothing wait here, not in their next step
             # The thread has agreed with the other ranks on one more batch, or still waits for them: let it finish.
             loader.close(timeout_s=None)
         self._watchdog.expect("ending a phase")

@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+import torch
 from support.runs import TINY
 
 from megabert.cli import main
@@ -93,6 +94,43 @@ def test_dry_run_refuses_a_fork_as_the_run_does(shards, uninterrupted_run, tmp_p
     for step, message in (("777", "no such checkpoint"), ("13", "that checkpoint is at step 5 of phase 2")):
         assert dry_run(shards, "--fork", f"{uninterrupted_run.run_dir}@{step}", run_dir=tmp_path / "run") in (2, 4)
         assert message in capsys.readouterr().err
+
+
+def test_dry_run_plans_a_fork_and_a_begun_run_from_their_checkpoint_on(shards, uninterrupted_run, tmp_path, capsys):
+    whole = uninterrupted_run.run_dir
+    assert dry_run(shards, "--fork", f"{whole}@9", run_dir=tmp_path / "fork") == 0
+    forked = capsys.readouterr().out
+    begun = shutil.copytree(whole, tmp_path / "begun")
+    for folder in (begun / "checkpoints").glob("step_*"):
+        if int(folder.name.removeprefix("step_")) > 9:
+            shutil.rmtree(folder)
+    assert dry_run(shards, run_dir=begun) == 0
+    for shown in (forked, capsys.readouterr().out):
+        assert "resumes at step 9 (phase2, step 1 of 5)" in shown
+        assert "phase1: " in shown
+        assert shown.count("no step is left") == 1
+        assert "  4 steps of 7 instances (run steps 10 to 13): 28 instances" in shown
+        assert "for 4 steps, " in shown
+    assert dry_run(shards, run_dir=whole) == 0
+    shown = capsys.readouterr().out
+    assert shown.endswith("is done: 13 steps\n")
+    assert "run steps" not in shown
+
+
+def test_dry_run_plans_for_the_device_that_is_asked_for(shards, tmp_path, monkeypatch, capsys):
+    for has_gpu, device, code in ((False, "cuda", 2), (True, "cpu", 0)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        assert dry_run(shards, "--device", device, run_dir=tmp_path / "run") == code
+    shown = capsys.readouterr()
+    assert "this process sees no GPU" in shown.err
+    assert "fp32, ZeRO-1" in shown.out
+    assert "the GPU has" not in shown.out
+    assert "on this CPU" in shown.out
+
+
+def test_dry_run_tells_the_nodes_that_the_time_is_of(shards, tmp_path, capsys):
+    assert dry_run(shards, "--world-size", "9", "--gpu", "h200", run_dir=tmp_path / "run") == 0
+    assert " on 2 x 5 h200; megabert estimate says" in capsys.readouterr().out
 
 
 def test_dry_run_refuses_the_folder_of_another_experiment(shards, uninterrupted_run, capsys):

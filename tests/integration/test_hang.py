@@ -30,3 +30,5 @@ def test_a_profile_takes_longer_than_a_step_may(shards, tmp_path):
     assert run.finish() == 0, run.output[-4000:]
     names = sorted(path.name for path in (run.run_dir / "profile").glob("*"))
     assert names == ["rank_000_steps_5-6.json.gz", "rank_000_steps_5-6.txt"]
+    seconds = {row["step"]: row["perf/step_s"] for row in run.rows() if "perf/step_s" in row}
+    assert seconds[7] < 5, "writing took 10 s, and counts in no rate"

@@ -12,7 +12,7 @@ CLEARED = {
     *("PYTHONSAFEPATH", "TORCH_GLOO_LAZY_INIT"),
 }
 """Settings of scripts in slurm/, examples/ and requirements/, of launchers and trackers, and the programs' switches."""
-CLEARED_PREFIXES = ("OMPI_", "PMI", "SBATCH_", "SLURM_", "TORCHELASTIC_")
+CLEARED_PREFIXES = ("OMPI_", "PMI", "SBATCH_", "SLURM_", "SLURMD_", "TORCHELASTIC_")
 FROM_OUTSIDE = {"COLUMNS", "HF_TOKEN", "HF_HUB_OFFLINE", "MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS"}
 """Cleared too, though no source of ours names them: make and the terminal set them for what they start, and
 huggingface_hub reads them."""

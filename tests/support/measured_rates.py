@@ -5,7 +5,6 @@ from dataclasses import replace
 from megabert.config.loading import load_run_config
 from megabert.json_files import to_json
 from megabert.observability.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
-from megabert.planning.estimate import DEFAULT_VOCAB_SIZE
 
 
 def speeds(**message_and_byte_s: tuple[float, float]) -> tuple[CollectiveSpeed, ...]:
@@ -40,7 +39,7 @@ def rates(**changes) -> MeasuredRates:
 def measured_debug(**changes) -> MeasuredRates:
     """Rates of two ranks of one node, of the model and the lengths of recipe ``debug``."""
     config = load_run_config("debug")
-    model = to_json(replace(config.model, vocab_size=DEFAULT_VOCAB_SIZE))
+    model = to_json(replace(config.model, vocab_size=config.shards.planned_vocab_size))
     phases = tuple(PhaseSpeed(max_seq_length=length, tokens=4096, layer_s=0.1, ends_s=0.05) for length in (128, 512))
     own = {"model": model, "phases": phases, "nodes": 1, "collectives": speeds(node=(0.001, 1e-9))}
     return rates(**{**own, **changes})

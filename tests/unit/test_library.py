@@ -122,6 +122,12 @@ def test_word_embeddings_are_the_rows_that_nearest_compares(bert):
     assert cosines == pytest.approx([one.score for one in near], abs=1e-5)
 
 
+def test_word_embeddings_are_as_wide_as_the_models_embeddings(tmp_path):
+    albert = load_model(write_english(tmp_path, family="albert"), device="cpu")
+    assert albert.embed(["the ship", "the sea"]).shape == (2, 32)
+    assert albert.embed_words(["ship", "sea"]).shape == (2, 128)
+
+
 def test_masks_are_guessed_after_other_calls(modern):
     before = modern.embed(TEXTS)
     guesses = modern.fill_mask("The [MASK] sailed over the [MASK].", top_k=4)

@@ -49,35 +49,72 @@ def test_shellcheck_finds_nothing(script, shellcheck):
     assert done.returncode == 0, done.stdout
 
 
+def run_with_stubs(tmp_path: Path, *command: str, stubs: dict[str, str] | None = None, **settings: str):
+    """Run a script with stand-ins for megabert, SLURM's commands, and ``stubs``, shell code by the program's name."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    shown = dict.fromkeys(("srun", "scontrol"), f'echo "$0 $*" >>{tmp_path}/called')
+    for name, script in {
+        "megabert": 'echo "$@"',
+        "sbatch": '[ "$1" != --parsable ] || echo 7',
+        **shown,
+        **(stubs or {}),
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "VENV": str(tmp_path), **settings}
+    return subprocess.run(
+        ["bash", *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "planned"),
     [
         ({}, "--world-size 64 --gpu h200"),
         ({"SUBMIT_OPTIONS": "-N2 --partition=long --ntasks-per-node 4", "GPU": "a100"}, "--world-size 8 --gpu a100"),
-        ({"SUBMIT_OPTIONS": "--nodes=2-4 --ntasks=3", "DEVICE": "cpu"}, "--world-size 3"),
+        ({"SUBMIT_OPTIONS": "--nodes=2-4 --ntasks=3", "DEVICE": "cpu"}, "--world-size 3 --device cpu"),
     ],
 )
 def test_login_node_plans_for_the_ranks_and_gpus_of_the_job(tmp_path, settings, planned):
-    programs = tmp_path / "bin"
     (tmp_path / "data" / "instances").mkdir(parents=True)
-    programs.mkdir()
-    for name, script in (("megabert", 'echo "$@"'), ("sbatch", "true")):
-        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-        (programs / name).chmod(0o755)
-    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "VENV": str(tmp_path), **settings}
-    environment |= {"DATA": str(tmp_path / "data"), "CHECK": "yes"}
-    done = subprocess.run(
-        ["bash", "slurm/pretrain_large.sh", "--seed", "7"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    settings = {"DATA": str(tmp_path / "data"), "CHECK": "yes", **settings}
+    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", "--seed", "7", **settings)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"pretrain {planned} --recipe bert_large ")
     assert done.stdout.endswith("--seed 7 --dry-run\n")
+
+
+def test_check_of_the_chain_starts_nothing_inside_an_interactive_job(tmp_path):
+    (tmp_path / "data" / "instances").mkdir(parents=True)
+    job = {"SLURM_JOB_ID": "17", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NODELIST": "node1"}
+    done = run_with_stubs(tmp_path, "slurm/submit_all.sh", DATA=str(tmp_path / "data"), CHECK="", **job)
+    assert done.returncode == 0, done.stderr
+    assert "--dry-run\n" in done.stdout
+    assert done.stdout.endswith("pretrain  7\n")
+    assert not (tmp_path / "called").exists(), "neither srun nor scontrol"
+
+
+def test_check_names_the_build_that_the_recipe_accepts(tmp_path):
+    settings = {"RECIPE": "roberta_base", "DATA": str(tmp_path / "nowhere"), "CHECK": "yes"}
+    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", **settings)
+    assert done.returncode == 2
+    assert "sbatch slurm/prepare_data.sh --for roberta_base (or: megabert-data build --for roberta_base " in done.stderr
+
+
+def test_job_of_many_nodes_meets_at_the_first_and_is_requeued(tmp_path):
+    """Twenty thousand lines are more than a pipe holds: a reader that has enough after one would end the writer."""
+    scontrol = f"""case $2 in
+hostnames) seq -f node%g 20000 ;;
+job) echo JobState=RUNNING; seq 20000 ;;
+*) echo "$*" >{tmp_path}/requeued ;;
+esac"""
+    stubs = {"scontrol": scontrol, "srun": 'echo "$MASTER_ADDR"; exit 75'}
+    job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "20000", "SLURM_JOB_NODELIST": "node[1-20000]"}
+    job |= {"SLURM_SUBMIT_DIR": str(ROOT), "CHECK": "", "DOCTOR": "no"}
+    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", stubs=stubs, **job)
+    assert (done.returncode, done.stdout) == (75, "node1\n"), done.stderr
+    assert (tmp_path / "requeued").read_text() == "requeue 17\n"
 
 
 @pytest.mark.parametrize(("name", "allowed"), [("RECIPE", "demo and demo_modern"), ("CORPUS", "english and korean")])

@@ -19,6 +19,7 @@ from megabert.files import atomic_write, is_temporary, open_to_append
 from megabert.json_files import read_json
 from megabert.observability.environment import command_line, describe_environment
 from megabert.path_arguments import takes_paths
+from megabert.training.run.status import STATUS_NAME
 
 CONFIG_NAME = "config.yaml"
 ENVIRONMENT_NAME = "environment.json"
@@ -126,5 +127,6 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
 
 
 def _has_only_own_beginnings(run_dir: Path) -> bool:
-    """Whether the folder comes from a start that was killed before it wrote its configuration."""
-    return all(path.name in (".lock", "logs", "heartbeats") or is_temporary(path) for path in run_dir.iterdir())
+    """Whether the folder comes from a start that was killed, or hung, before it wrote its configuration."""
+    own = (".lock", "logs", "heartbeats", STATUS_NAME)  # the record of a start-up that hung
+    return all(path.name in own or is_temporary(path) for path in run_dir.iterdir())

@@ -103,7 +103,9 @@ class RunStatus:
     def open(self) -> None:
         """Allow writing: the folder holds this run, or nothing yet."""
         self._is_open = True
-        self._record = replace(self._record, hangs=read_status(self._run_dir).hangs)
+        # The step as well: hangs are counted since one checkpoint, and a start-up may hang before it has read that.
+        earlier = read_status(self._run_dir)
+        self._record = replace(self._record, step=earlier.step, phase=earlier.phase, hangs=earlier.hangs)
 
     @property
     def replaced_ops(self) -> tuple[str, ...]:
@@ -130,8 +132,7 @@ class RunStatus:
         """Record an error, unless this start has recorded one: what other ranks report later follows from the first."""
         if isinstance(error, Echo) and not self._world.is_main:
             return
-        earlier = read_status(self._run_dir)
-        if earlier.status == "failed" and earlier.start == self._record.start:
+        if self._first_failure() is not None:
             return
         from megabert.distributed.failure_propagation import RankFailed  # torch, which a reader of status.json spares
 
@@ -142,11 +143,18 @@ class RunStatus:
         self._write("failed", exit_code=code, error=text, rank=rank)
 
     def hung(self, message: str) -> int:
-        """Record that the watchdog ends this rank; return the exit code.
+        """Record that the watchdog ends this rank, unless this start has recorded a failure; return the exit code.
 
         A hang is worth another try, because networks and file systems recover. After ``RETRIES_AFTER_HANGS`` of them
         from one checkpoint, the exit code is one that job scripts do not try again.
         """
+        if not self._world.is_main:  # rank 0 writes, unless it cannot
+            time.sleep(_WAIT_FOR_MAIN_S)
+        first = self._first_failure()
+        if first is not None:
+            return first.exit_code or EXIT_HUNG
+        if not self._is_open:  # the start-up hangs, and the folder has been found to be this run's
+            self.open()
         # A newer checkpoint means progress, and the count begins again.
         record = self._record
         again = record.hangs.count if record.hangs.step == record.step else 0
@@ -158,12 +166,13 @@ class RunStatus:
                 f", for the {again + 1}th time since the checkpoint of step {record.step}. Look for what all "
                 "the stacks have in common; leave a bad node out (sbatch --exclude)"
             )
-        if not self._world.is_main:  # rank 0 writes, unless it cannot
-            time.sleep(_WAIT_FOR_MAIN_S)
-            if read_status(self._run_dir).status == "failed":
-                return code
         self._write("failed", exit_code=code, error=message, rank=self._world.rank)
         return code
+
+    def _first_failure(self) -> StatusRecord | None:
+        """Return the failure that a rank of this start has recorded, or None."""
+        record = read_status(self._run_dir)
+        return record if record.status == "failed" and record.start == self._record.start else None
 
     def _write(
         self, verdict: Verdict, *, exit_code: int | None = None, error: str | None = None, rank: int | None = None

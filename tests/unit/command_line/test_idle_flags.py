@@ -16,9 +16,10 @@ from megabert.command_line.program import Parser
 from megabert.config.fields import field_table
 from megabert.config.finetune import FinetuneConfig
 from megabert.config.loading import load_run_config, merge_layers, to_dict
-from megabert.config.needs import FINETUNE_NEEDS, RUN_NEEDS, refuse_idle
+from megabert.config.needs import FINETUNE_NEEDS, RUN_NEEDS, WITHOUT_ANSWERS, refuse_idle
 from megabert.config.run import RunConfig
 from megabert.errors import ConfigError
+from megabert.finetuning.tasks import TASKS
 
 COMMANDS = [(program, name) for program in (TRAIN, DATA) for name in program.commands]
 
@@ -83,7 +84,7 @@ TABLES = [
         RUN_NEEDS,
         to_dict(load_run_config("debug", flags={"optimizer": {"name": "adamw"}, "init_from": "base"})),
     ),
-    (FinetuneConfig, FINETUNE_NEEDS, {"kind of task": "sequence", "eval_data": "dev.tsv"}),
+    (FinetuneConfig, FINETUNE_NEEDS, {"task": "tagging", "kind of task": "tagging", "eval_data": "dev.tsv"}),
     (BuildConfig, BUILD_NEEDS, to_dict(merge_layers(BuildConfig, {"sources": [{"input": "a"}], "tokenizer": "b"}))),
 ]
 
@@ -93,9 +94,13 @@ def test_fields_that_need_others_are_refused_without_them(cls, needs, values):
     paths = {row.path for row in field_table(cls)}
     for path, need in needs.items():
         assert path in paths
-        assert need.path in {*paths, "kind of task"}
+        assert need.path in {*paths, "task", "kind of task"}
         with pytest.raises(ConfigError, match=f"--{path.replace('_', '-')} has no effect: it needs {need.path}"):
             refuse_idle([path], values, needs)
+
+
+def test_the_threshold_of_no_answer_belongs_to_tasks_that_may_have_none():
+    assert set(WITHOUT_ANSWERS) == {task.name for task in TASKS.values() if task.may_be_unanswerable}
 
 
 def test_a_flag_of_a_source_changes_the_input_of_its_number(tmp_path, capsys):

@@ -31,7 +31,7 @@ def ended(code: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signal_ends_a_command_with_the_shells_code(number):
     code, said = ended(f"send({int(number)})")
     assert code == 128 + number
@@ -122,6 +122,19 @@ def test_signals_that_come_together_are_one_request(tmp_path):
     """)
     assert code == 75
     assert said.count("SIGTERM received: this ends after the step under way") == 1
+
+
+def test_request_to_stop_leaves_a_later_sigterm_its_time():
+    code, said = ended("""
+        from megabert.training.recovery.stop_signals import StopSignals
+        signals.ONE_REQUEST_OTHER_S = signals.PATIENCE_S = 0.0
+        with StopSignals("the step under way") as stop:
+            for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                time.sleep(0.2)
+        return 75 if stop.received == "SIGUSR1" else 1
+    """)
+    assert code == 75, said
 
 
 def test_child_ends_in_order_before_an_interrupted_command(tmp_path):

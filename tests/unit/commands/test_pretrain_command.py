@@ -1,6 +1,9 @@
 """What ``megabert pretrain`` takes from the source of ``--init-from``, and what a run keeps that has begun."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -101,3 +104,35 @@ def test_fork_takes_the_other_runs_configuration_wherever_it_is_named(place, tmp
     assert main(["pretrain", *words, "--run-dir", str(tmp_path / "run"), "--print-config"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert (config["seed"], config["fork"]) == (7, name)
+
+
+def test_configuration_is_printed_by_rank_zero_alone(tmp_path):
+    command = [sys.executable, "-m", "megabert", "pretrain", "--recipe", "debug", "--print-config"]
+    environments = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)} for rank in (0, 1)]
+    ranks = [subprocess.run(command, env=own, capture_output=True, text=True, timeout=60) for own in environments]
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks
+    assert yaml.safe_load(ranks[0].stdout)["name"] == "debug"
+    assert not ranks[1].stdout
+
+
+def test_plan_is_made_by_rank_zero_alone(monkeypatch, capsys):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("megabert.commands.pretrain._dry_run", lambda *_: pytest.fail("rank 0 does it"))
+    assert main(["pretrain", "--recipe", "debug", "--dry-run"]) == 0
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "device"), [((), None), (("--device", "cpu"), "cpu"), (("--device", "cuda"), "cuda")]
+)
+def test_plan_is_for_the_device_that_is_asked_for(flags, device, monkeypatch, capsys):
+    monkeypatch.setattr("megabert.commands.pretrain._require_shards", lambda *_, **__: None)
+    monkeypatch.setattr("megabert.planning.preflight.describe_run", lambda *_, device, **__: f"for {device}")
+    assert main(["pretrain", "--recipe", "debug", "--dry-run", *flags]) == 0
+    assert capsys.readouterr().out == f"for {device}\n"
+
+
+def test_plan_for_a_cpu_takes_no_gpu(capsys):
+    assert main(["pretrain", "--recipe", "debug", "--dry-run", "--device", "cpu", "--gpu", "h200"]) == 2
+    assert "--gpu has no effect with --device cpu" in capsys.readouterr().err

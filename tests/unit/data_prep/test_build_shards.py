@@ -1,14 +1,16 @@
 """What a build writes: how shards are stored, and what the manifest says of them and of the sources."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from unit.data_prep.builds import read_shard
-from unit.data_prep.conftest import write_jsonl
+from unit.data_prep.conftest import run_build, write_jsonl
 
 from data_prep.checks.verify import verify
+from data_prep.cli import main
 from data_prep.config import SourceConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
@@ -110,3 +112,13 @@ def test_sources_of_one_name_are_counted_together(make_config, texts, tmp_path):
     assert corpus["documents_by_source"] == {"a": len(texts[::3]) + len(texts[1::3]), "b": len(texts[2::3])}
     with pytest.raises(ValueError, match=r"sources\.1: input='.*0\.jsonl' is already the input of sources\.0"):
         make_config(sources=(sources[0], sources[0]))
+
+
+def test_second_build_of_a_process_in_one_place_has_its_own_vocabulary(texts, tmp_path, capsys):
+    source = str(write_jsonl(tmp_path / "a.jsonl", texts[:12]))
+    for size in ("200", "300"):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        code, message = run_build(tmp_path, capsys, "--input", source, "--vocab-size", size)
+        assert code == 0, message
+    assert read_manifest(tmp_path / "out" / "instances" / "32").metadata.vocab_size == 300
+    assert main(["verify", str(tmp_path / "out"), "--workers", "1"]) == 0

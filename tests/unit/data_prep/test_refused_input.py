@@ -58,6 +58,7 @@ def test_input_that_was_refused_can_be_fixed(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_bytes(sound)
     code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
     assert code == 0, message
+    assert "a.jsonl changed, added or gone). Kept: nothing. Repeated: text, vocabulary" in message
     # A build that was not refused is only continued as it was begun.
     code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"), "--vocab-size", "300")
     assert (code, "another configuration" in message) == (2, True)

@@ -62,7 +62,10 @@ def test_rank_that_died_without_a_word_is_reported_once(ranks):
     assert "Connection closed by peer" in str(error)
     assert "more" not in str(error)
     assert not isinstance(error, Echo)
-    assert isinstance(ranks[2].report(LOST), RankFailed)
+    echo = ranks[2].report(LOST)
+    assert isinstance(echo, RankFailed)
+    assert echo.exit_code == 137
+    assert "rank 0 lost another rank" in str(echo)
 
 
 def test_store_that_is_gone_hides_no_error(ranks, monkeypatch):

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from megabert.distributed.process_group import PRODUCT_CACHES, PRODUCTS_KEPT, distributed_world
+from megabert.distributed.process_group import PRODUCT_CACHES, PRODUCTS_KEPT, _device, distributed_world
+from megabert.errors import ConfigError
 
 
 def test_start_tries_no_compiler_for_deepspeeds_ops(monkeypatch):
@@ -27,3 +28,9 @@ def test_few_products_are_kept_on_a_cpu_unless_more_are_asked_for(monkeypatch):
     with distributed_world("cpu"):
         assert os.environ[asked] == "500"
         assert os.environ[other] == PRODUCTS_KEPT
+
+
+def test_rank_that_is_shown_one_gpu_of_its_node_learns_the_options_of_slurm(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=r"this process sees 1\. .*without --gpus-per-task or --gpu-bind"):
+        _device("auto", local_rank=3)

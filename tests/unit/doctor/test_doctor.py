@@ -11,11 +11,12 @@ import pytest
 from support.measured_rates import rates
 
 from megabert.cli import main
+from megabert.distributed.environments import LAUNCHERS
 from megabert.doctor.devices import check_devices, check_ops, explain
-from megabert.doctor.examination import SHARED, judge
+from megabert.doctor.examination import SHARED, examine, judge
 from megabert.doctor.finding import Finding, is_fit, merge_findings, render
 from megabert.doctor.machine import check_disk
-from megabert.doctor.probe import Answer, probe_world
+from megabert.doctor.probe import Answer, probe_locally, probe_world
 from megabert.errors import ConfigError
 from megabert.observability.measured import read_measured
 from megabert.ops.backend import Backend, no_obstacle
@@ -45,7 +46,7 @@ def test_this_machine_is_fit(tmp_path, capsys):
 def start_rank(rank: int, size: int, port: int, run_dir: Path, *flags: str) -> subprocess.Popen:
     environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "megabert", "doctor", "--quick", "--run-dir", str(run_dir), *flags]
+    command = [sys.executable, "-m", "megabert", "doctor", "--run-dir", str(run_dir), *(flags or ["--quick"])]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -82,6 +83,24 @@ def test_rank_that_sees_another_run_folder_is_named(tmp_path, free_port):
     assert "(rank 1)" in shown
     assert [rank.returncode for rank in ranks[1:]] == [0], "one verdict, rank 0's"
     assert not outputs[1][0]
+
+
+def test_wrong_flag_is_reported_by_rank_zero_alone(tmp_path, free_port):
+    ranks = [start_rank(rank, 2, free_port, tmp_path, "--model.hidden-size", "256") for rank in (0, 1)]
+    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert "without --prove" in errors[0]
+    assert not errors[1]
+
+
+def test_file_that_cannot_be_saved_ends_all_ranks_with_one_message(tmp_path, free_port):
+    file = tmp_path / "nowhere" / "proof.json"  # as only rank 0 may see it
+    flags = ["--prove", "--recipe", "debug", "--device", "cpu", "--save", str(file)]
+    ranks = [start_rank(rank, 2, free_port, tmp_path, *flags) for rank in (0, 1)]
+    outputs = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [2, 0], outputs
+    assert "nowhere does not exist. Create it." in outputs[0][1]
+    assert outputs[1] == ("", "")
 
 
 def test_absent_rank_is_named_with_its_host():
@@ -159,7 +178,43 @@ def test_gpu_that_is_asked_for_and_absent_fails(monkeypatch):
 
 def test_more_ranks_than_gpus_fails(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert [finding.level for finding in check_devices("cuda", local_rank=1)] == ["failed"]
+    (finding,) = check_devices("cuda", local_rank=1)
+    assert (finding.level, finding.text) == ("failed", "local rank 1 has no GPU: this process sees 1")
+    assert "without --gpus-per-task or --gpu-bind" in finding.remedy, "SLURM may show each task one GPU alone"
+
+
+def test_single_task_of_a_job_is_a_machine_all_of_whose_gpus_are_tried(tmp_path, monkeypatch):
+    for name, value in {"PROCID": "0", "STEP_ID": "0", "STEP_NUM_TASKS": "1", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("megabert.doctor.devices._gpu", lambda index: ok(f"GPU {index}"))
+    asked = []
+    monkeypatch.setattr(
+        "megabert.doctor.probe.probe_locally", lambda ranks, device: asked.append((ranks, device)) or []
+    )
+    findings = examine(tmp_path, is_quick=True)
+    assert [f"GPU {index}" for index in range(8)] == [one.text for one in findings if one.area == "devices"]
+    assert asked == [(8, "cuda")]
+
+
+def test_ranks_on_this_machine_meet_each_other_and_not_the_launchers_agent(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # as torchrun with one process sets it
+    environments = []
+    monkeypatch.setattr(
+        "megabert.doctor.probe.subprocess.Popen", lambda *_, env, **__: environments.append(env) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        probe_locally(2, device="cpu")
+    assert environments[0]["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+
+
+def test_a_rank_goes_by_slurms_name_of_its_node(monkeypatch):
+    for launcher in LAUNCHERS:
+        for name in launcher.needs:
+            monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")  # whose host name may be node7.cluster.example.org
+    monkeypatch.setattr("megabert.doctor.probe._reduce", lambda *_, **__: 1.0)
+    assert [answer.host for answer in probe_world([], device="cpu")] == ["node7"]
 
 
 def test_unwritable_folder_fails():

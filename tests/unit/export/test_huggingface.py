@@ -16,7 +16,7 @@ from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch, pack_sequences
 from megabert.errors import ConfigError, DataError
 from megabert.export.huggingface import read_huggingface
-from megabert.export.model_card import FAMILY_TITLES, ModelCard, check_facts, facts_of, render_card
+from megabert.export.model_card import FAMILY_TITLES, ModelCard, check_facts, facts_of, pipeline_of, render_card
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import build_model, initialize
 from megabert.models.convert import load_parameters
@@ -101,22 +101,50 @@ def test_card_has_a_header_and_all_that_was_measured(config, tokenizer_dir, tmp_
 
 
 def test_card_names_its_base_and_a_fine_tuned_one_takes_its_facts(config, tokenizer_dir, tmp_path):
-    card = ModelCard(name="Derived", base_model="/home/me/models/base", languages=("en", "ko"), license="mit")
+    card = ModelCard(name="Derived", base_model="owner/base", languages=("en", "ko"), license="mit")
     write(tmp_path / "out", model_of(config), tokenizer_dir, card=card)
     header = yaml.safe_load((tmp_path / "out/README.md").read_text().split("---\n", 2)[1])
-    assert (header["base_model"], header["license"], header["language"]) == ("base", "mit", ["en", "ko"])
+    assert (header["base_model"], header["license"], header["language"]) == ("owner/base", "mit", ["en", "ko"])
     assert facts_of(tmp_path / "out") == {"languages": ("en", "ko"), "license": "mit"}
     (tmp_path / "out/README.md").write_text("---\nlicense: [\n---\n")
     assert facts_of(tmp_path / "out") == facts_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", ["/home/me/base", "../base", "runs/masked_lm", "models/base", "english", "here/base"])
+def test_card_names_no_folder_as_its_base(name, config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    text = render_card(ModelCard(name="Derived", base_model=name), config, architecture="BertModel", parameters=1)
+    assert "base_model" not in text
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pipeline"),
+    [
+        ("BertForPreTraining", "fill-mask"),
+        ("RobertaForMaskedLM", "fill-mask"),
+        ("BertForSequenceClassification", "text-classification"),
+        ("DebertaV2ForTokenClassification", "token-classification"),
+        ("ElectraForQuestionAnswering", "question-answering"),
+        ("BertForMultipleChoice", "multiple-choice"),
+        ("BertModel", "feature-extraction"),
+    ],
+)
+def test_card_has_the_task_of_its_class(architecture, pipeline, config):
+    card = ModelCard(name="Bare", pipeline=pipeline_of(architecture))
+    text = render_card(card, config, architecture=architecture, parameters=1)
+    assert yaml.safe_load(text.split("---\n", 2)[1])["pipeline_tag"] == pipeline
+    assert (", pipeline\n" in text) == ("pipeline(" in text) == (pipeline == "fill-mask")
+    assert "tokenizer = AutoTokenizer.from_pretrained(folder)" in text
 
 
 def test_every_family_has_its_name():
     assert FAMILY_TITLES.keys() == FAMILIES.keys()
 
 
-@pytest.mark.parametrize("facts", [(["English"], None), ([], "Apache 2.0")])
+@pytest.mark.parametrize("facts", [(["English"], None), ([], "Apache 2.0"), ([], None, "runs/base")])
 def test_facts_that_hubs_do_not_take_are_refused(facts):
-    with pytest.raises(ConfigError, match="--l"):
+    with pytest.raises(ConfigError, match=r"--[lb]"):
         check_facts(*facts)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError
 from megabert.export.config_json import read_config_json
 from megabert.export.huggingface import read_huggingface
+from megabert.export.sources import open_source
+from megabert.models.build import build_model, initialize
 
 
 @pytest.fixture
@@ -124,6 +127,47 @@ def test_other_modernberts_are_refused(changes, message, modernbert_folder):
     edit_config(modernbert_folder, **changes)
     with pytest.raises(ConfigError, match=message):
         read_huggingface(modernbert_folder)
+
+
+@pytest.fixture
+def electra(tokenizer_dir, tmp_path) -> tuple[ModelConfig, Path]:
+    """An ELECTRA of the preset small with one layer: a third of it has sizes that are rounded."""
+    sizes = {"hidden_size": 512, "num_hidden_layers": 1, "num_attention_heads": 8, "intermediate_size": 2048}
+    config = ModelConfig(family="electra", vocab_size=69, embedding_size=16, generator_size=1 / 3, **sizes)
+    model = build_model(config)
+    initialize(model, 0)
+    write(tmp_path / "electra", model, tokenizer_dir)
+    return config, tmp_path / "electra"
+
+
+def test_a_generator_of_rounded_sizes_is_read_as_it_was_written(electra):
+    config, folder = electra
+    assert config.generator().intermediate_size != round(2048 * config.generator().hidden_size / 512)
+    assert read_config_json(folder) == config
+    open_source(str(folder)).build_model(fills_masks=True)
+
+
+def test_the_share_of_a_folder_that_states_none_follows_from_the_widths(electra):
+    config, folder = electra
+    edit_config(folder, generator_size=0.25)  # transformers' default
+    edit_config(folder / "generator", hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+    assert read_config_json(folder) == replace(config, generator_size=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "wanted"),
+    [
+        ("num_attention_heads", 1, 3),
+        ("intermediate_size", 684, 683),
+        ("hidden_act", "gelu_new", "gelu"),
+        ("layer_norm_eps", 1e-5, 1e-12),
+        ("max_position_embeddings", 256, 512),
+    ],
+)
+def test_a_generator_that_does_not_follow_from_its_discriminator_is_refused(name, stated, wanted, electra):
+    edit_config(electra[1] / "generator", **{name: stated})
+    with pytest.raises(ConfigError, match=rf"generator/config\.json says {name}={stated}, .* this model has {wanted} "):
+        read_config_json(electra[1])
 
 
 def test_position_scores_are_read_as_the_authors_write_them(deberta_folder):

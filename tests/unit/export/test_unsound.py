@@ -7,11 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.exported_models import CARD, model_of, write
+from transformers import BertForPreTraining
 
 from megabert.config.model import ModelConfig
 from megabert.errors import CheckpointError, ConfigError, DataError
+from megabert.export.forms import Forms
 from megabert.export.huggingface import read_huggingface, write_huggingface
 from megabert.export.model_card import ModelCard
+from megabert.export.run_folder import export_again
 from megabert.export.sources import open_source
 from megabert.whole_folders import UNFINISHED
 
@@ -67,6 +70,23 @@ def test_a_decoder_of_its_own_is_refused_where_masks_are_filled(folder):
     with pytest.raises(CheckpointError, match="tie_word_embeddings: false"):
         source.build_model(fills_masks=True)
     assert source.build_model().bert is not None  # vectors do not need it
+
+
+def test_a_decoder_of_its_own_is_exported_with_its_bias(folder, tmp_path):
+    change(
+        folder,
+        **{
+            "cls.predictions.decoder.weight": lambda old: torch.randn(69, 32, generator=torch.manual_seed(0)),
+            "cls.predictions.bias": lambda old: torch.arange(69.0),
+        },
+    )
+    export_again(folder, tmp_path / "again", Forms())
+    assert json.loads((tmp_path / "again/config.json").read_text())["tie_word_embeddings"] is False
+    given, theirs = load_file(folder / "model.safetensors"), BertForPreTraining.from_pretrained(tmp_path / "again")
+    decoder = theirs.cls.predictions.decoder
+    assert torch.equal(decoder.weight, given["cls.predictions.decoder.weight"])
+    assert torch.equal(decoder.bias, given["cls.predictions.bias"])
+    assert not torch.equal(decoder.weight, theirs.bert.embeddings.word_embeddings.weight)
 
 
 def test_rows_of_positions_that_no_token_reaches_are_kept(tokenizer_dir, tmp_path):

@@ -119,6 +119,19 @@ def test_bad_input_is_named_by_line_and_leaves_nothing(model, tokenizer, tmp_pat
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.txt", "vocab.txt"]
 
 
+def test_a_file_is_not_replaced_unless_it_is_named(model_folder, text, capsys):
+    output = text.with_suffix(".parquet")
+    output.write_text("mine")
+    words = ["embed", str(text), "--model", str(model_folder)]
+    assert main(words) == 2
+    assert f"{output}: exists, and would be replaced. If that is meant, say so: --output {output}" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert output.read_text() == "mine"
+    assert main([*words, "--output", str(output)]) == 0
+    assert len(pq.read_table(output)) == len(LINES)
+
+
 def test_command_gives_the_vectors_of_transformers(minilm_folder, tmp_path, capsys):
     path = tmp_path / "lines.txt"
     texts = ["The ship sails.", "A vessel is at sea!", "word " * 600]

@@ -1,11 +1,16 @@
 """A run's steps beside their prediction: which rows count, and what is a part."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 from support.measured_rates import measured_debug
-from support.run_folders import train_row
+from support.run_folders import train_row, write_run
 
 from megabert.config.loading import load_run_config
 from megabert.errors import CheckpointError, ConfigError
+from megabert.json_files import to_json
+from megabert.planning import beside
 from megabert.planning.beside import measured_parts, parts_of, render_beside
 from megabert.planning.step_time import StepTime
 
@@ -45,3 +50,16 @@ def test_ranks_that_the_nodes_cannot_share_equally_are_refused():
     ranks = 2 * measured.ranks_per_node + 1
     with pytest.raises(ConfigError, match=rf"the run has {ranks} ranks, which 3 nodes of {measured.ranks_per_node}"):
         render_beside(load_run_config("debug"), measured, rows, ranks=ranks)
+
+
+def test_shards_are_found_from_another_folder_than_the_run_was_started_in(tmp_path, shard_folder, monkeypatch):
+    monkeypatch.setattr(beside, "find_checkpoint", lambda folder: folder)
+    monkeypatch.setattr(beside, "read_checkpoint_manifest", lambda folder: SimpleNamespace(world_size=2))
+    rows = [row(1, 50.0, 50.0), row(2, 0.25, 0.125)]
+    phases = {number: {"data": shard_folder.name} for number in ("0", "1")}
+    run = write_run(tmp_path / "run", rows, phases=phases)
+    (run / "environment.json").write_text(json.dumps({"folder": str(shard_folder.parent)}))
+    measured = measured_debug(model={**measured_debug().model, "vocab_size": 1000})
+    (tmp_path / "proof.json").write_text(json.dumps({"measured": to_json(measured)}))
+    monkeypatch.chdir(tmp_path)
+    assert "whole step" in beside.describe_beside(run, tmp_path / "proof.json")

@@ -102,11 +102,12 @@ def test_recomputation_needs_less():
     assert lean < 0.3 * bert_large(nodes=1).memory_gib[1][131_072]
 
 
-def test_budget_is_the_largest_that_fits():
-    plan = bert_large()
+def test_budget_is_the_one_that_the_run_takes():
+    # The largest that fits, and no larger than a rank's share: 32,768 tokens of phase 1, 65,536 of phase 2.
+    assert bert_large(nodes=32).micro_batch_tokens == 65_536
+    plan = estimate(load_run_config("bert_large"), Cluster(gpu=GPUS["v100"], nodes=1, gpus_per_node=1))
     totals = plan.memory_gib[plan.zero_stage]
-    fitting = [budget for budget, total in totals.items() if total < GPUS["h200"].memory_gib * 0.95]
-    assert plan.micro_batch_tokens == max(fitting)
+    assert plan.micro_batch_tokens == max(budget for budget, total in totals.items() if total < 31.7 * 0.95)
 
 
 def test_steps_that_fit_take_the_hours():
@@ -123,7 +124,7 @@ def test_steps_that_fit_take_the_hours():
 def test_many_passes_are_warned_of(instances, warns, capsys):
     assert main(["estimate", "--instances", str(instances)]) == 0
     shown = capsys.readouterr().out
-    passes = (7038 * 65_536 + 1563 * 32_768) / instances
+    passes = (7038 * 65_536 + 1563 * 32_768) * 5 / instances  # these rows hold the corpus dupe_factor times
     assert f"passes over the corpus: {passes:.1f}" in shown
     assert ("WARNING" in shown) == warns
 
@@ -165,7 +166,8 @@ def test_engine_chooses_the_stage(capsys):
         (["--gpu", "v100", "--precision", "bf16"], ["figures of v100 are for fp16"]),
         (["--nodes", "0"], ["--nodes: 0 is not at least 1"]),
         (["--efficiency", "45"], ["45 is not above 0 and at most 1"]),
-        (["--model.hidden_size", "65536", "--model.num_attention_heads", "1024"], ["micro_batch_tokens", "zero3"]),
+        (["--model.hidden_size", "65536", "--model.num_attention_heads", "1024"], ["512 tokens take", "zero3"]),
+        (["--instances", "1000", "--data.path", "data"], ["--instances has no effect with --data.path"]),
     ],
 )
 def test_impossible_wishes_are_refused(flags, phrases, capsys):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.observability.gpus import GPUS, gpu_by_name, gpu_of_device
+from megabert.observability.gpus import GPUS
 from megabert.planning.step_time import (
     LOADER_TOKENS_PER_S,
     PLAN_S_PER_INSTANCE,
@@ -83,18 +83,3 @@ def test_slow_loader_sets_the_pace():
     assert step.loader_s == pytest.approx(65_536 * PLAN_S_PER_INSTANCE + 125_000 / LOADER_TOKENS_PER_S)
     assert step.total_s == step.loader_s > step.compute_s
     assert seconds(replace(work, flops=1e16), Communication()).total_s > step.loader_s  # behind enough compute it hides
-
-
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H100 PCIe", "h100-pcie"),
-        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("Tesla V100-SXM2-16GB", "v100"),
-    ],
-)
-def test_devices_are_known_by_their_own_names(device, name):
-    assert gpu_of_device(device) is gpu_by_name(name)

@@ -40,6 +40,26 @@ def test_time_left_counts_the_later_phases(tmp_path):
     assert "about 9.3 min left" in read_overview(run).text
 
 
+def test_time_left_is_told_until_the_run_is_done(tmp_path):
+    last = [*rows(4), {**train_row(1360, 7.0, phase=2), "phase_step": 60}]
+    for status, says in ((RUNNING, "phase2 60 of 60\n"), ({"status": "done"}, "phase2 60 of 60; done\n")):
+        run = write_run(tmp_path / status["status"], last, status=status)
+        assert says in read_overview(run).text
+
+
+def test_time_left_is_unknown_until_the_phase_has_a_row_after_its_first_step(tmp_path):
+    compiling = train_row(1, 8.0) | {"perf/sequences_per_s": 1.0}
+    found = read_overview(write_run(tmp_path / "first", [compiling], status=RUNNING))
+    assert (found.left_s, "rate             1 sequences/s" in found.text) == (None, True)
+    assert read_overview(write_run(tmp_path / "second", [compiling, *rows(2)[1:]])).left_s == pytest.approx(
+        1298 * 32 / 64 + 60 * 16 / 16
+    )
+    # The heartbeats of a status are in the second phase already.
+    run = write_run(tmp_path / "next", rows(1300), status={**RUNNING, "step": 1310, "phase": 2})
+    found = read_overview(run)
+    assert (found.phase, found.left_s) == ("phase2", None)
+
+
 def test_second_of_two_equal_phases_is_named(tmp_path):
     run = write_run(tmp_path / "run", [*rows(4), train_row(5, 7.0, phase=2)], status=RUNNING)
     values = yaml.safe_load((run / "config.yaml").read_text())

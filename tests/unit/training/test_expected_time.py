@@ -25,6 +25,16 @@ def test_seconds_are_flops_over_the_measured_rate(monkeypatch):
     assert cpu_seconds(config, data, ranks=2) == [seconds / 2 for seconds in expected]
 
 
+def test_flops_are_those_of_the_mean_masked_share():
+    def flops(**masks):
+        config = load_run_config("debug", [], {"model": {"vocab_size": 30_522}, "phases": {"0": masks}})
+        return step_flops(config, 0, FULL[128])
+
+    half = flops(masked_lm_prob=0.5)
+    assert flops(masked_lm_range=[0.1, 0.9]) == flops(masked_lm_prob=0.4, final_masked_lm_prob=0.6) == half
+    assert flops() < half, "the shards mask 15%"
+
+
 def test_measured_rate_is_that_of_some_cpu():
     assert 1e8 < expected_time._products_per_s(config_of("debug").model) < 1e14
 

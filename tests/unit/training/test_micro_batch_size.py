@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from megabert.errors import ConfigError
-from megabert.training.micro_batch_size import START_TOKENS, find_micro_batch_tokens
+from megabert.training.first_budget import START_TOKENS
+from megabert.training.micro_batch_size import find_micro_batch_tokens
 
 WORLD = SimpleNamespace(device=torch.device("cpu"), gather=lambda value: [value])
 
@@ -23,11 +24,6 @@ def test_budget_is_halved_until_it_fits():
     budget = find_micro_batch_tokens(limited_to(3000, tried), share=10**9, floor=128, world=WORLD)
     assert budget == START_TOKENS["cpu"] // 4
     assert tried == [START_TOKENS["cpu"] // n for n in (1, 2, 4)]
-
-
-def test_budget_is_no_larger_than_a_ranks_share_and_no_smaller_than_an_instance():
-    assert find_micro_batch_tokens(limited_to(10**9, []), share=1000, floor=128, world=WORLD) == 1024
-    assert find_micro_batch_tokens(limited_to(10**9, []), share=10, floor=300, world=WORLD) == 512
 
 
 def test_one_instance_that_does_not_fit_names_the_remedies():

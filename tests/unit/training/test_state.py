@@ -113,6 +113,12 @@ def test_phase_that_asks_for_it_begins_again():
     assert skipping.next_phase(data_start="beginning").position == DataPosition(0, 0, TAKEN)
 
 
+def test_steps_left_are_those_of_the_present_phase_and_the_later_ones():
+    state = after(TrainerState(data_sha256=("a", "b")), 1)
+    assert state.steps_left(CONFIG) == [1, 1]
+    assert after(after(state, 1).next_phase(), 1).steps_left(CONFIG) == [0, 0]
+
+
 def test_ends_of_the_phases_before_are_known():
     flags = {"phases": [{"steps": steps, "global_batch_size": 1, "learning_rate": 1.0} for steps in (2, 3, 4)]}
     config, state = load_run_config("debug", flags=flags), after(TrainerState(data_sha256=("a", "b", "c")), 2)

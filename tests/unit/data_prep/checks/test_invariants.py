@@ -37,10 +37,13 @@ def make_rules(metadata):
     return Rules.of(metadata, SimpleNamespace(is_subword=is_subword, kind=SimpleNamespace(keeps_spaces=False)))
 
 
-def test_lists_of_ids_may_be_cut_inside_a_word():
+@pytest.mark.parametrize(
+    ("objective", "holds_ids", "whole"), [("nsp", False, True), ("nsp", True, False), ("none", False, False)]
+)
+def test_lists_of_ids_and_long_sentences_may_be_cut_inside_a_word(objective, holds_ids, whole):
     tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(keeps_spaces=False))
-    for cuts, whole in ((False, True), (True, False)):
-        assert Rules.of(make_metadata(objective="none"), tokenizer, cuts_sentences=cuts).limits.has_whole_sides is whole
+    rules = Rules.of(make_metadata(objective=objective), tokenizer, holds_ids=holds_ids)
+    assert rules.limits.has_whole_sides is whole
 
 
 def make_side(rng, length):

@@ -1,11 +1,13 @@
 """Which documents are held out: by rank of a hash of their text, and never too few for the objective."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from unit.data_prep.conftest import SENTENCES, run_build, write_jsonl
 
+from data_prep.clean_config import CleanConfig
 from data_prep.config import BuildConfig, SourceConfig
 from data_prep.documents import held_out
 from data_prep.documents.held_out import draws_of, first_trained, needed, split_of
@@ -105,3 +107,18 @@ def test_few_long_documents_give_both_splits(documents, objective, texts, tokeni
     assert counts["validation"]["rows"] > 5
     if objective == "nsp":
         assert all(abs(part["random_next"] / part["rows"] - 0.5) < 0.05 for part in counts.values())
+
+
+def test_documents_that_a_rule_drops_do_not_count_for_the_ranking(tmp_path, monkeypatch):
+    monkeypatch.setattr(held_out, "MOST_RANKED", 50)
+    texts = [f"{SENTENCES} This is text number {number}." for number in range(20)]
+    path = write_jsonl(tmp_path / "a.jsonl", [*texts, *(f"Short text {number}." for number in range(80))])
+    config = BuildConfig(
+        sources=(SourceConfig(input=str(path)),), clean=CleanConfig(rules=("length",), min_characters=60),
+        vocab_size=200, lengths=(32,), dupe_factor=1,
+    )  # fmt: skip
+    # The second and third time, documents that are finished are split again.
+    for share, number in ((0.25, 5), (0.35, 7), (0.5, 10)):
+        built = build(replace(config, validation_share=share), tmp_path / "out", Executor())
+        corpus = built.manifests[32].statistics["corpus"]
+        assert (corpus["documents"], corpus["validation_documents"]) == (20, number)

@@ -1,5 +1,6 @@
 """Another setting in the folder of a build: what depends on it is made again, as in a new build, and nothing else."""
 
+import json
 from dataclasses import fields, replace
 
 import pytest
@@ -9,12 +10,13 @@ from unit.data_prep.conftest import files_of
 from data_prep import pipeline
 from data_prep.cli import main
 from data_prep.config import BuildConfig, SourceConfig
-from data_prep.execution.build_state import read_state
+from data_prep.execution.build_state import REFUSED, read_state, write_state
 from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.dependence import FIRST_PART, Part
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from megabert.config.loading import to_dict
+from data_prep.steps import step5_documents
+from megabert.config.loading import merge_layers, to_dict
 from megabert.errors import ConfigError, DataError
 from megabert.shards import read_manifest
 
@@ -94,12 +96,17 @@ def test_change_of_text_or_vocabulary_is_refused_with_the_difference(own_copy, m
     assert build(make_config(), own_copy, Executor()).manifests == built.manifests
 
 
-def test_documents_stored_by_weight_are_not_split_again(make_config, tokenizer_folder, tmp_path):
-    (source,) = make_config().sources
-    config = make_config(sources=(replace(source, weight=0.5),), tokenizer=str(tokenizer_folder), lengths=(64,))
+def test_documents_stored_by_weight_are_not_split_again(corpus, tokenizer_folder, tmp_path, capsys):
+    settings = {"sources": [{"input": str(corpus), "weight": 0.5}], "tokenizer": str(tokenizer_folder)}
+    settings |= {"lengths": [64], "dupe_factor": 1, "validation_share": 0.1}
+    config = merge_layers(BuildConfig, settings)
     folder = build(config, tmp_path / "out", Executor()).folder
     with pytest.raises(ConfigError, match=r"weights of their sources \(0.5\) and cannot be split again"):
-        build(replace(config, validation_share=0.3), folder, Executor())
+        build(replace(config, validation_share=0.3), folder, Stopping(0))  # no input is hashed before
+    (tmp_path / "build.yaml").write_text(json.dumps(settings))
+    flags = ["--config", str(tmp_path / "build.yaml"), "--output", str(folder), "--validation-share", "0.3"]
+    assert main(["build", *flags, "--dry-run"]) == 2
+    assert "cannot be split again" in capsys.readouterr().err
     assert build(replace(config, seed=3), folder, Executor()).manifests
 
 
@@ -150,3 +157,29 @@ def test_documents_that_were_split_again_are_not_taken_for_the_text(own_copy, ma
             build(config, own_copy, Executor())
     (own_copy / PLAN_NAME).unlink()
     assert build(config, own_copy, Executor()).manifests == build(config, tmp_path / "new", Executor()).manifests
+
+
+def test_documents_left_by_a_killed_clean_up_are_not_taken_for_the_present_ones(
+    own_copy, make_config, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "_remove_work", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build(make_config(validation_share=0.3), own_copy, Executor())
+    config = make_config(validation_share=0.5)
+    assert build(config, own_copy, Executor()).manifests == build(config, tmp_path / "new", Executor()).manifests
+
+
+def test_other_input_after_a_refusal_leaves_no_manifest_of_the_earlier_one(own_copy, make_config):
+    state = read_state(own_copy)
+    write_state(own_copy, replace(state, inputs=[replace(record, sha256="another") for record in state.inputs]))
+    (own_copy / REFUSED).touch()
+    with pytest.raises(KeyboardInterrupt):
+        build(make_config(), own_copy, Stopping(1))  # the input is hashed, and nothing is read
+    assert not list(own_copy.rglob("manifest.json"))
+
+
+def test_few_buckets_are_refused_in_the_folder_of_a_build(own_copy, make_config, monkeypatch):
+    monkeypatch.setattr(step5_documents, "ASKED_BUCKET_TOKENS", 1000)
+    with pytest.raises(ConfigError, match=r"buckets=2 puts .* Leave buckets out, or give 192 or more"):
+        build(make_config(buckets=2), own_copy, Executor())

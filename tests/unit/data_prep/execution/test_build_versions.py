@@ -1,7 +1,12 @@
 """Which versions of packages a build asks for."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from unit.data_prep.builds import Stopping
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.config import SourceConfig
 from data_prep.execution import build_state
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
@@ -31,3 +36,13 @@ def test_sentencepiece_counts_where_it_trains_the_vocabulary(make_config):
     given = make_config(pieces="unigram"), make_config(pieces="unigram", tokenizer="tokenizer"), make_config()
     assert ["sentencepiece" in build_state.installed_versions(config) for config in given] == [True, False, False]
     assert "sentencepiece" in build_state.DECISIVE
+
+
+def test_vocabulary_of_another_kind_after_a_refusal_records_its_package(make_config, tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [f"Only sentence number {number}." for number in range(20)])
+    config = make_config(sources=(SourceConfig(input=str(path)),))
+    with pytest.raises(DataError, match="20 of 20 documents have one sentence"):
+        build(config, tmp_path / "out", Executor())
+    with pytest.raises(KeyboardInterrupt):
+        build(replace(config, pieces="unigram", objective="none"), tmp_path / "out", Stopping(1))
+    assert "sentencepiece" in build_state.read_state(tmp_path / "out").versions

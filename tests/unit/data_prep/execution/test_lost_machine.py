@@ -17,7 +17,7 @@ from unit.data_prep.conftest import FLAGS, SENTENCES, files_of, run_build, write
 from data_prep.cli import main
 from data_prep.documents.arrow_files import write_batches
 from data_prep.execution.executors import ProcessExecutor
-from megabert.errors import DataError
+from megabert.errors import DataError, HaltedError
 
 
 def die(task):
@@ -34,7 +34,7 @@ def test_dead_worker_is_reported_with_its_task():
     tasks = ["file one", "file two", "file three", "file four"]
     with (
         pytest.raises(
-            DataError, match=r"died at file three \(killed; out of memory\?\)\. .*run the same command again"
+            HaltedError, match=r"died at file three \(killed; out of memory\?\)\. .*run the same command again"
         ),
         ProcessExecutor(2) as executor,
     ):
@@ -115,6 +115,12 @@ def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, ca
     assert code == 3
     assert "no space left" in message
     assert not list(tmp_path.rglob("*.tmp"))
+    # The corpus was not refused, so the text that was read is not deleted for another one.
+    monkeypatch.undo()
+    write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 8)
+    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
+    assert (code, "was begun with other input" in message) == (3, True)
+    assert list((tmp_path / "out" / "work" / "extract").iterdir())
 
 
 def test_write_that_fails_names_the_file(tmp_path):

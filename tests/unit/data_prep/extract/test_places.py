@@ -15,7 +15,7 @@ from data_prep.execution.progress import UnitProgress
 from data_prep.execution.work_units import run_unit
 from data_prep.pipeline import build
 from megabert.command_line.failures import as_user_error
-from megabert.errors import DataError
+from megabert.errors import DataError, HaltedError
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
@@ -60,18 +60,22 @@ def broken(_):
     raise OSError(errno.EIO, os.strerror(errno.EIO), "tokens/a.arrow")
 
 
-@pytest.mark.parametrize(("function", "words"), [(changed, "a.jsonl: changed"), (broken, "tokens/a.arrow: Input")])
-def test_node_that_fails_is_named(make_config, own_copy, monkeypatch, function, words):
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [(changed, DataError, "a.jsonl: changed"), (broken, HaltedError, "tokens/a.arrow: Input")],
+)
+def test_node_that_fails_is_named(make_config, own_copy, monkeypatch, function, kind, words):
     unit = unit_of(begun_build(own_copy, make_config(), host="first"), function)
     monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
-    with pytest.raises(DataError, match=f"{words}.* on the node second, and first hands the units out"):
+    with pytest.raises(DataError, match=f"{words}.* on the node second, and first hands the units out") as raised:
         run_unit(unit)
+    assert raised.type is kind
 
 
 def test_node_that_does_not_see_the_output_writes_nothing(make_config, tmp_path, monkeypatch):
     unit = unit_of(begun_build(tmp_path / "elsewhere", make_config(), host="first"), changed)
     monkeypatch.setattr(work_units.socket, "gethostname", lambda: "second")
-    with pytest.raises(DataError, match=r"not mounted here.* on the node second"):
+    with pytest.raises(HaltedError, match=r"not mounted here.* on the node second"):
         run_unit(unit)
     assert not (tmp_path / "elsewhere").exists()
 

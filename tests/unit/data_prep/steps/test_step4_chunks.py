@@ -10,6 +10,7 @@ from unit.data_prep.conftest import begun_build
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import TokenizedDocuments, document_schema, hash_range
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
+from data_prep.steps.step3_tokens import NAME, SPLIT_AGAIN_NAME
 from data_prep.steps.step4_chunks import MAX_FILES, merge_units, plan_levels
 from data_prep.steps.step5_documents import bucket_units, validation_buckets
 
@@ -53,6 +54,15 @@ def test_ten_terabytes_open_each_file_a_few_times(make_config, tmp_path):
     assert [level.blocks * level.files for level in levels] == [1_190_000, 4649, 4864]
     units = bucket_units(build, levels[-1], {"train": 419_000}, 30_000)
     assert max(len(unit.argument.sources) for unit in some(units)) <= 2 * 19
+
+
+def test_merged_text_and_documents_split_again_have_no_name_in_common():
+    """Both have records in one step, and a record is found by its name."""
+    text, again = (
+        {file.name for file in plan_levels(TokenFiles(Path(), name, 70_000), Path(), 700)}
+        for name in (NAME, SPLIT_AGAIN_NAME)
+    )
+    assert len(text | again) == 6
 
 
 @pytest.mark.parametrize("files", [3, 300, 70_000])

@@ -17,7 +17,8 @@ def test_new_and_empty_folders_are_claimed(tmp_path):
 def test_folder_of_a_start_that_was_killed_at_once_is_claimed(tmp_path):
     for name in ("logs", "heartbeats"):
         (tmp_path / name).mkdir()
-    (tmp_path / ".lock").touch()
+    for name in (".lock", "status.json"):  # the latter records a start-up that hung
+        (tmp_path / name).touch()
     assert claim_run_folder(tmp_path, CONFIG) == []
 
 

@@ -98,6 +98,28 @@ def test_fourth_hang_at_one_checkpoint_is_not_tried_again(tmp_path):
     assert status.hung("rank 0 hangs") == 76
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_fourth_hang_of_a_start_up_is_not_tried_again(tmp_path, rank, monkeypatch):
+    monkeypatch.setattr("megabert.training.run.status._WAIT_FOR_MAIN_S", 0.0)
+    assert [status_on(tmp_path, rank, start=str(start)).hung("hangs") for start in range(5)] == [76, 76, 76, 70, 70]
+
+
+def test_hang_of_a_start_up_counts_since_the_checkpoint_that_the_run_has(tmp_path, main_rank):
+    main_rank.running(step=6, phase=0)
+    main_rank.hung("rank 0 hangs")
+    status_on(tmp_path, 0, start="second").hung("rank 0 hangs")
+    record = read_status(tmp_path)
+    assert (record.step, record.hangs.step, record.hangs.count) == (6, 6, 2)
+
+
+def test_ranks_that_hang_together_count_once_and_agree(tmp_path, monkeypatch):
+    monkeypatch.setattr("megabert.training.run.status._WAIT_FOR_MAIN_S", 0.0)
+    for start in range(3):
+        status_on(tmp_path, 0, start=str(start)).hung("rank 0 hangs")
+    assert [status_on(tmp_path, rank, start="fourth").hung("hangs") for rank in (0, 1, 2)] == [70, 70, 70]
+    assert read_status(tmp_path).rank == 0
+
+
 def test_file_keeps_the_keys_that_other_programs_read(tmp_path, main_rank):
     keys = ["status", "step", "phase", "exit_code", "error", "hangs", "fork", "time", "host", "pid"]
     keys += ["start", "replaced_ops"]

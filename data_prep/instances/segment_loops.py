@@ -1,0 +1,69 @@
+"""The loop that walks over documents and makes instances of one segment.
+
+Each instance begins where the one before it ended, so all text is used once in a pass, and the last one of a document
+takes the rest. It ends at the last sentence that fits. A sentence that is longer than the target is cut there and goes
+on in the next instance: where a text has few marks of a sentence's end, or none, as lists of ids, nothing is lost.
+"""
+
+# D documents, S sentences
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_prep.instances.draws import SHORT, TARGET
+from megabert.compiled import compiled
+from megabert.randomness.keyed_loops import below, mix_2, mix_3, uniform
+
+
+class SegmentOptions(NamedTuple):
+    """Parameters of the walk."""
+
+    pass_key: Any
+    """Key of all draws of one pass for one length."""
+    short_seq_prob: float
+    """Share of the instances whose target is a short one."""
+    longest: int
+    """Tokens of an instance, at most."""
+    min_tokens: int
+    """Documents with fewer tokens are left out."""
+
+
+@compiled
+def walk_documents(document_starts, starts_S, document_keys, options):
+    """Cut the documents of a bucket into instances.
+
+    Args:
+        document_starts: First sentence of each document, and the end of the last: one longer than D.
+        starts_S: First token of each sentence, and the end of the last: one longer than S.
+        document_keys: Random key of each document.
+        options: `SegmentOptions`.
+
+    Returns:
+        Of each instance its first token, the token after it, its key, and its target.
+    """
+    pass_key, short_seq_prob, longest, min_tokens = options
+    # An instance ends at the end of a sentence, or has as many tokens as its target, which is 2 at least.
+    most = (starts_S[-1] - starts_S[0]) // 2 + len(starts_S)
+    starts, stops, targets = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    keys = np.empty(most, np.uint64)
+    count = 0
+    for document in range(len(document_keys)):
+        sentence, last = document_starts[document], document_starts[document + 1]
+        first, end = starts_S[sentence], starts_S[last]
+        position = first if end - first >= min_tokens else end
+        while position < end:
+            key = mix_3(pass_key, document_keys[document], position - first)
+            # Usually the whole length is wanted; sometimes less, so that the model meets short inputs as well.
+            target = longest
+            if uniform(mix_2(key, SHORT)) < short_seq_prob:
+                target = 2 + below(mix_2(key, TARGET), longest - 1)
+            stop = position + target
+            while sentence < last and starts_S[sentence + 1] <= stop:
+                sentence += 1
+            if starts_S[sentence] > position:
+                stop = starts_S[sentence]
+            starts[count], stops[count], keys[count], targets[count] = position, stop, key, target
+            position = stop
+            count += 1
+    return starts[:count], stops[:count], keys[:count], targets[:count]

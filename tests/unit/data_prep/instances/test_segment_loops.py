@@ -1,0 +1,77 @@
+"""Instances of one segment: whole sentences where they fit, and no token lost, used twice or given to two documents."""
+
+import numpy as np
+import pytest
+
+from data_prep.instances.segment_loops import SegmentOptions, walk_documents
+
+LONGEST = 126
+IDS = np.array([100, 1100, 1105, 1106, 9000])
+KEYS = np.array([7, 8, 9, 10], np.uint64)
+
+
+def walk(document_starts, starts_S, short_seq_prob=0.0, min_tokens=0, pass_key=3):
+    options = SegmentOptions(np.uint64(pass_key), short_seq_prob, LONGEST, min_tokens)
+    return walk_documents(np.array(document_starts), np.array(starts_S), KEYS[: len(document_starts) - 1], options)
+
+
+def walk_ids(**options):
+    return walk(range(len(IDS)), IDS, **options)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "parts"),
+    [
+        ([60, 66], [126]),
+        ([60, 67], [60, 67]),
+        ([300], [126, 126, 48]),
+        # What is left of a long sentence is joined by the next whole ones, as a sentence of its own would be.
+        ([10, 200, 40, 40], [10, 126, 114, 40]),
+        ([126, 127, 125], [126, 126, 126]),
+        ([1, 127, 1, 127, 1], [1, 126, 2, 126, 2]),
+    ],
+    ids=str,
+)
+def test_instances_end_where_sentences_end_if_one_fits(lengths, parts):
+    starts, stops, _, _ = walk([0, len(lengths)], np.cumsum([5, *lengths]))
+    assert (stops - starts).tolist() == parts
+    assert (starts[0], stops[-1]) == (5, 5 + sum(lengths))
+    assert (stops[:-1] == starts[1:]).all()
+
+
+@pytest.mark.parametrize("short_seq_prob", [0.0, 0.1, 1.0])
+def test_random_documents_are_used_once(short_seq_prob):
+    rng = np.random.default_rng(0)
+    lengths = np.where(rng.random(400) < 0.1, rng.integers(1, 700, 400), rng.integers(1, 40, 400))
+    starts_S = np.cumsum([50, *lengths])
+    documents = np.array([0, 1, 150, 151, 400])
+    starts, stops, keys, targets = walk(documents, starts_S, short_seq_prob)
+    assert (starts[0], stops[-1]) == (50, starts_S[-1])
+    assert (stops[:-1] == starts[1:]).all()
+    assert len(set(keys.tolist())) == len(keys)
+    assert set(starts_S[documents[1:]].tolist()) <= set(stops.tolist())
+    assert ((stops - starts >= 1) & (stops - starts <= targets) & (targets <= LONGEST)).all()
+    is_cut = ~np.isin(stops, starts_S)
+    assert is_cut.any()
+    assert (stops - starts == targets)[is_cut].all()
+
+
+def test_documents_of_ids_are_cut_into_parts_of_the_length():
+    starts, stops, _, _ = walk_ids()
+    assert (starts[0], stops[-1]) == (100, 9000)
+    assert set(IDS[1:]) <= set(stops)
+    assert set((stops - starts)[~np.isin(stops, IDS)]) == {LONGEST}
+
+
+def test_short_ones_move_the_cuts():
+    first, second = walk_ids(short_seq_prob=0.5), walk_ids(short_seq_prob=0.5, pass_key=4)
+    lengths = first[1] - first[0]
+    assert set(lengths.tolist()) <= set(range(1, LONGEST + 1))
+    assert len(set(lengths.tolist())) > 20
+    assert first[0].tolist() != second[0].tolist()
+
+
+def test_short_documents_are_left_out():
+    starts, stops, *_ = walk_ids(min_tokens=1000)
+    assert starts[0] == 100
+    assert (stops - starts).sum() == 1000 + 9000 - 1106
