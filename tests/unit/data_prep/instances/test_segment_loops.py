@@ -1,4 +1,4 @@
-"""Instances of one segment: whole sentences where they fit, and no token lost, used twice or given to two documents."""
+"""Instances of one segment: whole sentences if they fit; every token is in one instance, of its own document."""
 
 import numpy as np
 import pytest
