@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from megabert.checkpoints.format import read_checkpoint_manifest
-from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
+from megabert.checkpoints.loading import has_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.phase import PhaseConfig
 from megabert.config.run import RunConfig
@@ -43,7 +42,7 @@ from megabert.shards.shard_set import ShardSet
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.first_budget import first_budget
 from megabert.training.run.folder import checkpoints_dir, claim_run_folder
-from megabert.training.run.start import RunInputs, begin_fork, open_inputs
+from megabert.training.run.start import RunInputs, begin_fork, open_inputs, resume
 from megabert.training.state import TrainerState
 
 SAMPLED_STEPS = 2
@@ -218,8 +217,7 @@ def _open(
 def _state(inputs: RunInputs, run_dir: Path) -> TrainerState:
     """Return the state with which the run would begin, as `find_start` does, and write nothing."""
     if has_checkpoint(checkpoints_dir(run_dir)):
-        manifest = read_checkpoint_manifest(find_checkpoint(checkpoints_dir(run_dir)))
-        return TrainerState.from_dict(manifest.trainer_state, inputs.config)
+        return resume(run_dir, inputs)[2]
     if inputs.config.fork is not None:
         return begin_fork(inputs.config.fork, inputs)[2]
     return TrainerState(data_sha256=inputs.data_sha256)

@@ -1,12 +1,14 @@
 """``pretrain --dry-run``: the plan of a run on ranks that are not there, and what it refuses."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from support.runs import TINY
 
 from megabert.cli import main
+from megabert.shards.folder import read_manifest, write_manifest
 
 
 def dry_run(data, *flags: str, run_dir="runs/none") -> int:
@@ -136,3 +138,12 @@ def test_dry_run_tells_the_nodes_that_the_time_is_of(shards, tmp_path, capsys):
 def test_dry_run_refuses_the_folder_of_another_experiment(shards, uninterrupted_run, capsys):
     assert dry_run(shards, "--seed", "99", run_dir=uninterrupted_run.run_dir) == 4
     assert "seed" in capsys.readouterr().err
+
+
+def test_dry_run_refuses_shards_that_the_run_did_not_begin_with(shards, uninterrupted_run, tmp_path, capsys):
+    other = shutil.copytree(shards, tmp_path / "other")
+    folder = other / "instances" / "128"
+    first, *others = (manifest := read_manifest(folder)).shards
+    write_manifest(folder, replace(manifest, shards=[replace(first, sha256="0" * 64), *others]))
+    assert dry_run(other, run_dir=uninterrupted_run.run_dir) == 4
+    assert f"phases[1]: the shards in {folder} are not the ones that the run began with" in capsys.readouterr().err

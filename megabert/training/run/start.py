@@ -170,10 +170,7 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     # Otherwise with everything that the run, or the one that it is a fork of, had at a checkpoint.
     if is_own:
         status.open()  # what goes wrong from here on is this run's own failure
-        checkpoint = find_checkpoint(checkpoints_dir(run_dir), "last")
-        manifest = read_checkpoint_manifest(checkpoint)
-        state = TrainerState.from_dict(manifest.trainer_state, config)
-        _check_same_data(run_dir, inputs, state)
+        checkpoint, manifest, state = resume(run_dir, inputs)
     else:
         assert config.fork is not None
         checkpoint, manifest, state = begin_fork(config.fork, inputs)
@@ -181,6 +178,19 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     return RunStart(
         state=state, checkpoint=checkpoint, manifest=manifest, has_own_checkpoint=is_own, changes=tuple(changes)
     )
+
+
+def resume(run_dir: Path, inputs: RunInputs) -> tuple[Path, CheckpointManifest, TrainerState]:
+    """Return the run's newest checkpoint, its manifest, and the state that it holds.
+
+    Raises:
+        CheckpointError: Every checkpoint is damaged, or the shards have changed since the run began.
+    """
+    checkpoint = find_checkpoint(checkpoints_dir(run_dir), "last")
+    manifest = read_checkpoint_manifest(checkpoint)
+    state = TrainerState.from_dict(manifest.trainer_state, inputs.config)
+    _check_same_data(run_dir, inputs, state)
+    return checkpoint, manifest, state
 
 
 def begin_fork(fork: str, inputs: RunInputs) -> tuple[Path, CheckpointManifest, TrainerState]:
