@@ -96,6 +96,8 @@ def run(options: Namespace) -> int:
         refuse_idle([flag.path for flag in options.field_flags], {**to_dict(config), **of_tasks}, FINETUNE_NEEDS)
         if all(task.answers for task in tasks if task.kind == "span"):
             refuse_flags(["--language"], options.given, "on a task that has rules of its own for answers")
+        if all(one.data.is_dir() for one in grid.sets):
+            refuse_flags(["--held-out"], options.given, "on folders, which have files for evaluation")
         if not is_grid:
             refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")
         elif len(grid.sets) > 1:

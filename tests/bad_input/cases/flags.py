@@ -258,6 +258,7 @@ ALONE = (
     ("megabert finetune sst2 baking=x --model m --data d", 2, "baking"),
     ("megabert finetune classification= --model m --data d", 2, "TASK=PATH"),
     ("megabert finetune rte sst2 --model m --data d --eval-data e", 2, "--eval-data has no effect on several sets"),
+    ("megabert finetune rte --model m --data . --held-out 0.2", 2, "--held-out has no effect on folders"),
     ("megabert finetune glue --model m --data nowhere", 3, "no task of GLUE there"),
     ("megabert evaluate", 2, "model"),
     ("megabert export", 2, "RUN"),
