@@ -11,7 +11,6 @@ Examples:
 """
 
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 
 from megabert.command_line.program import Parser, bounded, number, whole
@@ -52,8 +51,7 @@ def run(options: Namespace) -> int:
     if obstacle:
         raise KernelError(f"megabert tune: {obstacle}. Call it on a machine with a GPU.", see="a-backend-cannot-run")
     dtype = DTYPES[resolve_precision(config.precision, device)]
-    size = config.shards.planned_vocab_size if config.model.vocab_size == "auto" else config.model.vocab_size
-    model = replace(config.model, vocab_size=size)
+    model = config.model.with_pieces(config.shards.planned_vocab_size)
     lengths = sorted({phase.max_seq_length for phase in config.phases})
     models = [model] if model.generator_size is None else [model, model.generator()]
     cases = cases_of(models, lengths, dtype)

@@ -273,6 +273,10 @@ class ModelConfig:
         """How often a layer is applied in the forward pass: the enhanced mask decoder applies the last one twice."""
         return self.num_hidden_layers + (self.enhanced_mask_decoder and self.generator_size is None)
 
+    def with_pieces(self, pieces: int) -> "ModelConfig":
+        """Return the shape for a tokenizer of so many pieces: they are the vocabulary unless it is stated."""
+        return replace(self, vocab_size=pieces) if self.vocab_size == "auto" else self
+
     def fits_pieces(self, pieces: int) -> bool:
         """Whether a tokenizer of so many pieces can be the model's."""
         return self.vocab_size == "auto" or 0 <= self.vocab_size - pieces <= self.traits.max_spare_rows

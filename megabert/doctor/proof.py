@@ -98,13 +98,12 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
     Raises:
         DataError: The shards that it names are missing or damaged.
     """
-    vocab_size = config.model.vocab_size
-    if vocab_size == "auto":
-        has_data = config.data.path is not None or config.phases[0].data is not None
-        folder = phase_data(config, config.phases[0]) if has_data else None
-        vocab_size = ShardSet.open(folder, "train").metadata.vocab_size if folder else config.shards.planned_vocab_size
-    model = replace(config.model, vocab_size=vocab_size)
-    return replace(config, precision=resolve_precision(config.precision, device), model=model)
+    pieces = config.shards.planned_vocab_size
+    has_data = config.data.path is not None or config.phases[0].data is not None
+    if has_data and config.model.vocab_size == "auto":
+        pieces = ShardSet.open(phase_data(config, config.phases[0]), "train").metadata.vocab_size
+    precision = resolve_precision(config.precision, device)
+    return replace(config, precision=precision, model=config.model.with_pieces(pieces))
 
 
 class _Prover:

@@ -306,16 +306,13 @@ def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunC
         raise ConfigError(
             f"precision={precision}: the datasheet figures of {gpu.name} are for {known}. Use {gpu.best_precision}."
         )
-    vocab_size = config.model.vocab_size
-    if vocab_size == "auto":
-        vocab_size = shards[0].metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
+    pieces = shards[0].metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
     phases = []
     for phase, split in zip(config.phases, shards, strict=True):
         # Without shards every instance is taken to be full.
         rows, tokens = (split.statistics.rows, split.statistics.tokens) if split else (1, phase.max_seq_length)
         phases.append(phase.with_steps(rows=rows, tokens=tokens))
-    model = replace(config.model, vocab_size=vocab_size)
-    return replace(config, precision=precision, phases=tuple(phases), model=model)
+    return replace(config, precision=precision, phases=tuple(phases), model=config.model.with_pieces(pieces))
 
 
 def _budget(

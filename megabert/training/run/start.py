@@ -113,14 +113,11 @@ def open_inputs(
         initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
     _check_shards(config, shards)
     # From here on nothing that the result depends on is ``auto``, and phases are as long in steps as in tokens.
-    sizes = config.model
-    if sizes.vocab_size == "auto":
-        sizes = replace(sizes, vocab_size=shards[0][0].metadata.vocab_size)
     totals = [train.statistics for train, _ in shards]
     config = replace(
         config,
         precision=resolve_precision(config.precision, device),
-        model=sizes,
+        model=config.model.with_pieces(shards[0][0].metadata.vocab_size),
         phases=tuple(
             phase.with_steps(rows=total.rows, tokens=total.tokens)
             for phase, total in zip(config.phases, totals, strict=True)
