@@ -189,7 +189,7 @@ def write_checkpoint_manifest(folder: Path, manifest: CheckpointManifest) -> Non
     """Write the manifest, and next to its content the content's own SHA-256."""
     content = asdict(manifest)
     document = _Document(_digest(content), content)
-    write_durably(folder / MANIFEST, json.dumps(vars(document), indent=1).encode("utf-8"))
+    write_durably(folder / MANIFEST, json.dumps(vars(document), separators=(",", ":")).encode("utf-8"))
 
 
 def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:

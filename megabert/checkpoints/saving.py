@@ -249,8 +249,8 @@ def prune(
     """Delete old checkpoints, and temporary folders that a killed run left; rank 0 calls it.
 
     The newest ``keep_last`` stay, the best steps that they recorded, those in ``protect``, and the first checkpoint at
-    or after every multiple of ``keep_every`` steps. Before anything is deleted, one of these is read back completely;
-    if all of them are damaged, the newest good one among the old stays as well.
+    or after every multiple of ``keep_every`` steps. The newest one that is good stays in any case: checkpoints are read
+    back completely, from the newest on, until one is. Nothing is deleted if none is.
 
     Returns:
         The steps that were deleted.
@@ -267,10 +267,13 @@ def prune(
     old = [step for step in steps if step not in kept]
     if not old:
         return []
-    if all(find_damage(checkpoints_dir / folder_name(step)) for step in kept):
-        good = next((step for step in old if find_damage(checkpoints_dir / folder_name(step)) is None), None)
+    good = next((step for step in steps if find_damage(checkpoints_dir / folder_name(step)) is None), None)
+    if good is None:
+        logger.warning("%s: every checkpoint is damaged; none is deleted", checkpoints_dir)
+        return []
+    if good in old:
         logger.warning("%s: every newer checkpoint is damaged; keeping step %s", checkpoints_dir, good)
-        old = [step for step in old if step != good]
+        old.remove(good)
     _delete(checkpoints_dir, old)
     return old
 

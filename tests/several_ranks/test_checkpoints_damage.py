@@ -162,6 +162,20 @@ def test_prune_never_deletes_the_last_good_one(three, caplog):
     assert find_checkpoint(three).name == "step_00000010"
 
 
+def test_prune_keeps_the_newest_good_one_beside_an_old_good_one_that_is_protected(three):
+    flip_byte(three / "step_00000020" / "rank_00000.safetensors")
+    assert prune(three, 1, protect={0}) == []
+    assert steps_in(three) == [20, 10, 0]
+
+
+def test_prune_deletes_nothing_while_no_checkpoint_can_be_read(three, caplog):
+    for step in (0, 10, 20):
+        flip_byte(three / f"step_000000{step:02d}" / "rank_00000.safetensors")
+    with caplog.at_level(logging.WARNING):
+        assert prune(three, 1) == []
+    assert "none is deleted" in caplog.text
+
+
 def test_prune_keeps_one_checkpoint_an_interval_for_good(tmp_path):
     for step in (0, 40, 90, 120, 130, 210, 220, 230):
         save_checkpoint(tmp_path, step, StandInEngine(), {}, ALONE)
