@@ -52,12 +52,14 @@ class WeightAverage:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let the model compute with the average inside; the masters are put back bit for bit. Every rank calls it."""
+        """Let the model compute with the average inside; the masters are put back bit for bit. Every rank calls it.
+
+        After an error they are not: putting them back is a collective, in which a rank that fails alone would wait for
+        the others, and its error would be heard by nobody.
+        """
         self._swap()
-        try:
-            yield
-        finally:
-            self._swap()
+        yield
+        self._swap()
 
     @torch.no_grad()
     def _swap(self) -> None:

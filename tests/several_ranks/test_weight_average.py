@@ -54,6 +54,14 @@ def test_a_run_that_begins_to_average_begins_with_its_weights(workers, tmp_path)
         read_masters(find_checkpoint(tmp_path), average=True)
 
 
+def test_an_error_under_the_average_begins_no_collective():
+    refreshed = []
+    average = WeightAverage([], DECAY, lambda: refreshed.append(True))
+    with pytest.raises(OSError, match="torn"), average.in_use():
+        raise OSError("torn")
+    assert refreshed == [True], "once, on entering: the other ranks are elsewhere"
+
+
 def averaging(world, name, decay=DECAY):
     engine = make_engine(world, name)
     engine.average = WeightAverage(engine.fragments, decay, engine.refresh)
