@@ -2,12 +2,14 @@
 
 import logging
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from several_ranks.stand_ins import ALONE, StandInEngine
+from several_ranks.toy_training import make_engine
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters
@@ -39,18 +41,22 @@ def keep_last():
     return 3
 
 
-@pytest.fixture
-def writer(tmp_path, engine, written, keep_last):
+def make_writer(run_dir, engine, world=ALONE, *, keep_last=3, running=lambda step, phase: None):
     flags = {"phases": {"0": {"steps": 20}}, "checkpoint": {"keep_last": keep_last}}
     return CheckpointWriter(
         load_run_config("debug", flags=flags),
         engine=engine,
-        world=ALONE,
-        run_dir=tmp_path,
-        status=SimpleNamespace(running=lambda step, phase: written.append(step)),
+        world=world,
+        run_dir=run_dir,
+        status=SimpleNamespace(running=running),
         watchdog=SimpleNamespace(expect=lambda doing: None),
         state=TrainerState(),
     )
+
+
+@pytest.fixture
+def writer(tmp_path, engine, written, keep_last):
+    return make_writer(tmp_path, engine, keep_last=keep_last, running=lambda step, phase: written.append(step))
 
 
 @pytest.fixture
@@ -186,3 +192,20 @@ def test_end_of_a_phase_is_kept_for_those_who_begin_the_next_one_again(writer, f
         writer.save(replace(TrainerState(), step=step, phase=phase, phase_step=phase_step))
         writer.wait()
     assert steps_in(folder) == [40, 20]
+
+
+def write_while_rank_0_deletes_slowly(world, run_dir):
+    def prune(*_, **__):
+        time.sleep(0.3)
+        world.store.set("deleted", "yes")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint_writer, "prune", prune)
+        writer = make_writer(run_dir, make_engine(world, "zero1"), world)
+        writer.save(TrainerState(step=5))
+        assert writer.wait() is None
+    return world.store.check(["deleted"])
+
+
+def test_a_checkpoint_is_done_on_every_rank_when_rank_0_has_deleted_the_old_ones(workers, tmp_path):
+    assert workers(2).run(write_while_rank_0_deletes_slowly, tmp_path) == [True, True]

@@ -168,6 +168,7 @@ class CheckpointWriter:
             self._status.running(step=state.step, phase=state.phase)
             if self._world.is_main:
                 self._prune(state)
+            self._writing_world.gather(None)  # or the other ranks' next step would wait for rank 0, which still deletes
             logger.debug("checkpoint of step %d: written in %.3f s", state.step, time.monotonic() - started)
         except Exception as error:  # the main thread gets it from ``wait``
             self._failure = error
