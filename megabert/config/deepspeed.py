@@ -29,9 +29,8 @@ Number = Annotated[float, Field(ge=0, le=2**64)]
 
 _KEYS_BY_TYPE: dict[str, dict[Any, str]] = {
     "": {
-        dict: "zero_optimization bf16 fp16 data_types comms_logger flops_profiler",
-        bool: "managed_gradient_accumulation zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
-        "wall_clock_breakdown memory_breakdown dump_state",
+        dict: "zero_optimization bf16 fp16 data_types",
+        bool: "managed_gradient_accumulation zero_allow_untested_optimizer zero_force_ds_cpu_optimizer dump_state",
         Bucket: "train_micro_batch_size_per_gpu gradient_accumulation_steps steps_per_print",
         Number: "gradient_clipping",
         str: "communication_data_type",
@@ -53,20 +52,15 @@ _KEYS_BY_TYPE: dict[str, dict[Any, str]] = {
         Annotated[int, Field(ge=1, le=10**6)]: "loss_scale_window hysteresis",
     },
     "data_types": {str: "grad_accum_dtype"},
-    "comms_logger": {bool: "enabled verbose prof_all debug", list[str]: "prof_ops"},
-    "flops_profiler": {
-        bool: "enabled detailed",
-        Annotated[int, Field(ge=0, le=10**6)]: "profile_step top_modules",
-        Annotated[int, Field(ge=-1, le=1000)]: "module_depth",
-        Number: "recompute_fwd_factor",
-        str: "output_file",
-    },
 }
 ENGINE_KEYS: dict[str, dict[str, Any]] = {
     section: {key: kind for kind, keys in types.items() for key in keys.split()}
     for section, types in _KEYS_BY_TYPE.items()
 }
 """Every key of an engine file, by its section, with the type of its values."""
+
+_MEASUREMENTS = ("comms_logger", "flops_profiler", "memory_breakdown", "wall_clock_breakdown")
+"""Keys of what DeepSpeed measures in its own steps and collectives; megabert makes these itself."""
 
 REQUIRED: dict[str, Any] = {
     # megabert counts micro-steps itself: they are packed and uneven, and a step may have any number of them. So
@@ -196,7 +190,9 @@ def _misfits(engine: Mapping[str, Any]) -> Iterator[str]:
         values = value_at(engine, section) if section else engine
         for key, value in values.items() if isinstance(values, Mapping) else ():
             path = f"{section}.{key}" if section else key
-            if key not in types:
+            if path in _MEASUREMENTS:
+                yield f"{path}: measures steps that DeepSpeed makes, not megabert's; remove it, and use --profile"
+            elif key not in types:
                 yield f"{path}: unknown key{did_you_mean(key, sorted(types))}"
             elif value != "auto":  # which is filled in, or refused by its name
                 try:

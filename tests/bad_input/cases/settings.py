@@ -52,8 +52,9 @@ ENGINES = (
     ({"zero_optimization": []}, "zero_optimization"),
     ({"zero_optimization": None}, "zero_optimization"),
     ({"fp16": {"loss_scale": "big"}}, "loss_scale"),
-    ({"comms_logger": {"enabled": "yes"}}, "enabled"),
-    ({"flops_profiler": {"profile_step": [3]}}, "profile_step"),
+    ({"comms_logger": {"enabled": True}}, "--profile"),
+    ({"flops_profiler": {"enabled": True}}, "--profile"),
+    ({"wall_clock_breakdown": True}, "--profile"),
     ({"steps_per_print": 2.5}, "steps_per_print"),
 )
 
