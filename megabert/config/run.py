@@ -189,7 +189,8 @@ class WatchdogConfig:
     other_s: Seconds = 1800.0
     """Seconds after which a validation, a checkpoint, or one of the first steps of a phase counts as hanging."""
     start_up_s: Seconds = 3600.0
-    """Seconds after which building the model, loading a checkpoint or finding micro_batch_tokens counts as hanging."""
+    """Seconds after which the start (reading, building the model, loading a checkpoint, finding micro_batch_tokens), or
+    the check of one shard, counts as hanging."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

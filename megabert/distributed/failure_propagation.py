@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import torch.distributed as dist
 
 from megabert.command_line.failures import exit_code_of
-from megabert.errors import EXIT_KILLED, Echo, MegabertError, cause_of
+from megabert.errors import EXIT_HUNG, EXIT_KILLED, Echo, MegabertError, cause_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,12 @@ class LostRankError(MegabertError):
     """Another rank died without a word: it was killed, or its node was lost. The same command resumes."""
 
     exit_code = EXIT_KILLED
+
+
+class HungError(MegabertError):
+    """A collective was given up: another rank never came to it."""
+
+    exit_code = EXIT_HUNG
 
 
 class FirstFailure:
@@ -90,7 +96,12 @@ class FirstFailure:
         return own if first is None or first.rank == self._rank else first
 
     def _own(self, error: BaseException) -> BaseException:
-        """Return the error that this rank reports if no other one does: its own, or that a rank died without a word."""
+        """Return the error that this rank reports if no other one does: its own, or what a broken collective means."""
+        if _has_lost_a_rank(error) and "Timed out" in str(error):
+            return HungError(
+                f"rank {self._rank} waited in vain for another rank, which lives and does not come: look at its "
+                f"machine and its files. What broke here: {_line_of(error)}"
+            )
         if _has_lost_a_rank(error):
             lost_rank = (
                 "lost another rank, which died without a word: killed (for lack of memory?), or its node was lost"

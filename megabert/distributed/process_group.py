@@ -28,7 +28,9 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
-"""After this time gloo and NCCL give up a collective; hangs are noticed much earlier, by the watchdog."""
+"""After this time gloo and NCCL give up a collective, and ranks the meeting at the start."""
+WATCHED_TIMEOUT = datetime.timedelta(days=30)
+"""The same where a watchdog ends hangs, by limits that the user sets."""
 EXIT_BARRIER_S = 120.0
 """How long a rank that is done waits for the other ranks."""
 MESH_RANKS = 64
@@ -152,7 +154,9 @@ def raise_everywhere(world: World, error: MegabertError) -> NoReturn:
 
 
 @contextlib.contextmanager
-def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterator[World]:
+def distributed_world(
+    device: Literal["auto", "cpu", "cuda"] = "auto", *, has_watchdog: bool = False
+) -> Iterator[World]:
     """Join the process group that a launcher described in the environment, or be alone without one.
 
     ``environments.LAUNCHERS`` lists the launchers that are understood: torchrun, ``deepspeed``, srun. Ranks die with
@@ -162,14 +166,16 @@ def distributed_world(device: Literal["auto", "cpu", "cuda"] = "auto") -> Iterat
 
     Args:
         device: ``auto`` takes a GPU if this machine has any.
+        has_watchdog: Whether the caller's watchdog ends hangs, so that no collective is given up before.
 
     Raises:
         ConfigError: ``cuda`` on a machine without a GPU, or this process sees fewer GPUs than local ranks.
     """
     with _environment() as (rank, size, local_rank):
         own_device = _device(device, local_rank)
-        store = _start(rank, size, own_device)
-        loader, control, background = (dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT) for _ in range(3))
+        timeout = WATCHED_TIMEOUT if has_watchdog else COLLECTIVE_TIMEOUT
+        store = _start(rank, size, own_device, timeout)
+        loader, control, background = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(3))
         world = World(
             rank=rank,
             size=size,
@@ -238,7 +244,7 @@ def prepare_gloo(size: int) -> None:
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
 
 
-def _start(rank: int, size: int, device: torch.device) -> dist.Store:
+def _start(rank: int, size: int, device: torch.device, timeout: datetime.timedelta) -> dist.Store:
     """Start torch.distributed and deepspeed; return the store for the way out."""
     # One store for meeting and for the way out; torch's own groups get a part of it, under a prefix.
     if size == 1:
@@ -248,9 +254,7 @@ def _start(rank: int, size: int, device: torch.device) -> dist.Store:
     prepare_gloo(size)
     backend = "gloo" if device.type == "cpu" else "nccl"
     groups, gpu = dist.PrefixStore("groups", store), None if device.type == "cpu" else device
-    dist.init_process_group(
-        backend, store=groups, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT, device_id=gpu
-    )
+    dist.init_process_group(backend, store=groups, rank=rank, world_size=size, timeout=timeout, device_id=gpu)
     with without_compiler():
         import deepspeed  # seconds: only where training starts
 

@@ -6,6 +6,7 @@ stderr, too.
 """
 
 import contextlib
+import faulthandler
 import logging
 import sys
 from collections.abc import Iterator
@@ -42,15 +43,22 @@ def log_path(run_dir: Path, rank: int) -> Path:
 
 @contextmanager
 def logging_to_file(run_dir: Path, rank: int) -> Iterator[None]:
-    """Also append this rank's messages, with times, and the libraries' to its file in the run folder."""
-    path = log_path(run_dir, rank)
-    handler = _LogFile(open_to_append(path))
+    """Also append this rank's messages, with times, and the libraries' to its file in the run folder.
+
+    So are the stacks if the process crashes (a fault of memory, a mapped file that cannot be read).
+    """
+    handler = _LogFile(open_to_append(log_path(run_dir, rank)))
+    shows_stacks = not faulthandler.is_enabled()  # else somebody wants them elsewhere
+    if shows_stacks:
+        faulthandler.enable(handler.stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     try:
         with _libraries_to(handler):
             yield
     finally:
+        if shows_stacks:
+            faulthandler.disable()
         logger.removeHandler(handler)
         with contextlib.suppress(OSError):
             handler.close()

@@ -1,6 +1,6 @@
 """Checks of shards against their manifest before a run, and the record of sound files, which a resumed run trusts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,13 @@ modification and of change in nanoseconds, and inode of the file that was found 
 
 
 def check_shards(
-    splits: Iterable[ShardSet], known: Mapping[str, list[int | str]], *, rank: int, world_size: int, with_content: bool
+    splits: Iterable[ShardSet],
+    known: Mapping[str, list[int | str]],
+    *,
+    rank: int,
+    world_size: int,
+    with_content: bool,
+    advance: Callable[[], object] = lambda: None,
 ) -> Checked:
     """Check a rank's share of all shards against the manifest; together the ranks read each shard once, or not at all.
 
@@ -29,6 +35,7 @@ def check_shards(
         rank: Number of the rank.
         world_size: Number of ranks.
         with_content: Whether shards that are read are decoded as well (`verify_shards`).
+        advance: Called before each shard.
 
     Returns:
         The files that were checked now, with their states.
@@ -39,6 +46,7 @@ def check_shards(
     checked: Checked = {}
     for split in splits:
         for index in range(rank, len(split.shards), world_size):
+            advance()
             path, sha256 = (split.folder / split.shards[index].file).absolute(), split.shards[index].sha256
             before = _state(path, sha256)
             if known.get(str(path)) != before:

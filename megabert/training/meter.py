@@ -30,6 +30,8 @@ class Meter:
         self._waited = self._flops = self._busy = 0.0
         self._instances = self._tokens = self._steps = 0
         self._compiled = len(compiled_kernels())
+        if self._world.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
 
     @contextmanager
     def waiting_for_data(self) -> Iterator[None]:
@@ -68,7 +70,7 @@ class Meter:
             )
 
     def read(self) -> dict[str, float]:
-        """Return ``perf/*`` over all ranks, MFU and ``memory/*`` of this one, and restart; every rank calls it."""
+        """Return ``perf/*`` over all ranks, MFU and peak memory of this one, and restart; every rank calls it."""
         # Each rank's own computing time: where one is slower than the others, they all wait for it in every step.
         seconds = time.perf_counter() - self._started
         busy = self._world.gather(self._busy)

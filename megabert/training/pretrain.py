@@ -9,13 +9,19 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.config.loading import phase_name
 from megabert.config.run import RunConfig
 from megabert.distributed.cpu_host import share_host
-from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
+from megabert.distributed.process_group import (
+    World,
+    distributed_world,
+    raise_everywhere,
+    run_on_all_ranks,
+    run_on_main_rank,
+)
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu
 from megabert.engine.engine import Engine
@@ -67,13 +73,14 @@ def pretrain(
     Raises:
         ConfigError, DataError, CheckpointError: Something cannot be used; where the run is new, nothing was written.
     """
-    with distributed_world(device) as world:
+    with distributed_world(device, has_watchdog=True) as world:
         log_to_stderr(world.rank)
         with RunLock(run_dir, world):
             status = RunStatus(run_dir, world, fork=config.fork)
             try:
-                with world.failures.reporting():
-                    return _run(config, run_dir, initial, world, status, stop or StopSignals())
+                watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
+                with watchdog, world.failures.reporting():
+                    return _run(config, run_dir, initial, world, status, watchdog, stop or StopSignals())
             except BaseException as error:
                 # Of several ranks that fail, the first one's error is recorded, by the rank itself if it still can.
                 status.failed(error)
@@ -86,6 +93,7 @@ def _run(
     initial: InitialWeights | None,
     world: World,
     status: RunStatus,
+    watchdog: Watchdog,
     stop: StopSignals,
 ) -> bool:
     """Check everything, make the steps that the run has left, if any, and record how it ended."""
@@ -93,14 +101,15 @@ def _run(
     refuse_fp16_on_cpu(config.precision, world.device)
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, run_dir, device=world.device, initial=initial))
     config = inputs.config
+    _require_same_shards(inputs, world)
     start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
+    watchdog.owns_folder = True
     state = start.state
     if not state.is_done(config):
         # A run that has a checkpoint began with these very shards, and decoded them all then.
         is_new = not start.has_own_checkpoint
-        checked = _check_shards(inputs.shards, run_dir, world, with_content=is_new)
-    watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
-    with logging_to_file(run_dir, world.rank), watchdog:
+        checked = _check_shards(inputs.shards, run_dir, world, watchdog, with_content=is_new)
+    with logging_to_file(run_dir, world.rank), watchdog.beating():
         if state.is_done(config):
             logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
         else:
@@ -132,6 +141,19 @@ def _run(
         is_done = state.is_done(config)
         status.ended(0 if is_done else EXIT_STOPPED, step=state.step, phase=state.phase)
     return is_done
+
+
+def _require_same_shards(inputs: RunInputs, world: World) -> None:
+    """Refuse ranks that see different shards: a node may have a copy of its own."""
+    seen = world.gather(inputs.data_sha256)
+    rank = next((rank for rank, own in enumerate(seen) if own != seen[0]), None)
+    if rank is not None:
+        index = next(i for i, (own, first) in enumerate(zip(seen[rank], seen[0], strict=True)) if own != first)
+        error = DataError(
+            f"{inputs.shards[index][0].folder}: rank {rank} sees other shards there than rank 0 (SHA-256 "
+            f"{seen[rank][index][:12]} and {seen[0][index][:12]}). Give every node the same copy."
+        )
+        raise_everywhere(world, error)
 
 
 def _prove_ops(inputs: RunInputs, world: World) -> tuple[str, ...]:
@@ -184,7 +206,12 @@ def _log_expected_time(inputs: RunInputs, state: TrainerState, world: World) -> 
 
 
 def _check_shards(
-    shards: tuple[tuple[ShardSet, ShardSet], ...], run_dir: Path, world: World, *, with_content: bool
+    shards: tuple[tuple[ShardSet, ShardSet], ...],
+    run_dir: Path,
+    world: World,
+    watchdog: Watchdog,
+    *,
+    with_content: bool,
 ) -> Checked:
     """Check all shards against the manifest, each rank its share, except the ones that this run has checked before.
 
@@ -193,8 +220,8 @@ def _check_shards(
     """
     known = run_on_main_rank(world, lambda: _read_checked(run_dir / CHECKED_NAME))
     splits = [split for pair in shards for split in pair]
-    sizes = {"rank": world.rank, "world_size": world.size}
-    mine = run_on_all_ranks(world, lambda: check_shards(splits, known, with_content=with_content, **sizes))
+    share: dict[str, Any] = {"rank": world.rank, "world_size": world.size, "advance": watchdog.expect_start}
+    mine = run_on_all_ranks(world, lambda: check_shards(splits, known, with_content=with_content, **share))
     for checked in world.gather(mine):
         known |= checked
     return known

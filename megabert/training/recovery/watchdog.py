@@ -2,28 +2,30 @@
 
 A hang (a broken network link, a file system that does not answer, a deadlock) shows no error, and a job would hold its
 nodes until its time limit. The main thread names each activity that it begins, which sets a deadline: a step has ten
-times the time that 99 of 100 steps of its phase took, and everything else a fixed limit. If a deadline passes, a thread
-writes the stacks of all threads to the rank's log, records the verdict, and ends the process.
+times the time that 99 of 100 steps of its phase took, and everything else a fixed limit. If a deadline passes, the
+stacks of all threads are written to the rank's log, the verdict is recorded, and the process ends, even if the disk
+does not answer.
 """
 
+import contextlib
 import faulthandler
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from megabert.config.run import WatchdogConfig
-from megabert.errors import EXIT_HUNG, DataError
+from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, DataError
 from megabert.files import open_to_append
 from megabert.observability.logs import log_path
 from megabert.training.recovery.heartbeat import Heartbeat, forget_ranks, read_beats, slowest_ranks
 
 GRACE_S = 5.0
 """Time between the stacks and the end of the process. The other ranks write their stacks meanwhile: as soon as one rank
-ends, a launcher kills the others."""
+ends, a launcher kills the others. The files have as long again."""
 _KNOWN_STEPS = 3
 """So many steps of a phase have the limit of everything else: the first ones compile and allocate."""
 _REMEMBERED_STEPS = 1000
@@ -60,26 +62,33 @@ class Watchdog:
         self._limits, self._log, self._rank, self._size = limits, log_path(run_dir, rank), rank, size
         self._run_dir, self._heartbeat, self._step = run_dir, Heartbeat(run_dir, rank), 0
         self._record, self._end = record, end
+        self.owns_folder = False
+        """Whether the run folder is known to be this run's: until then a hang leaves nothing there."""
         self._steps: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._watch, name="megabert-watchdog", daemon=True)
 
     def __enter__(self) -> "Watchdog":
-        self._expect("starting", self._limits.start_up_s)
+        self.expect_start()
         self._thread.start()
-        if self._rank == 0:
-            forget_ranks(self._run_dir, self._size)
-        self._heartbeat.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        self._heartbeat.__exit__()
         if self._thread is not threading.current_thread():
             self._thread.join()
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Write this rank's heartbeats to the run folder inside."""
+        self.expect_start()
+        if self._rank == 0:
+            forget_ranks(self._run_dir, self._size)
+        with self._heartbeat:
+            yield
 
     def describe(self) -> str:
         """Return this rank's activity, since when it has lasted, and how long a step takes."""
@@ -108,6 +117,10 @@ class Watchdog:
         # The percentile, not the mean: steps that also wait for data or a slow disk are part of the pace.
         p99 = sorted(self._steps)[(len(self._steps) * 99 - 1) // 100]
         self._expect("making a step", max(self._limits.min_step_s, _HANGS_AFTER_P99 * p99))
+
+    def expect_start(self) -> None:
+        """Give a part of the start, such as the check of one shard, the limit of the whole."""
+        self._expect("starting", self._limits.start_up_s)
 
     def expect(self, doing: str) -> None:
         """Give something that is no step, such as a validation, the fixed limit."""
@@ -140,23 +153,32 @@ class Watchdog:
         """Write the stacks, record the verdict, end the process.
 
         Nothing here may take a lock that the hung thread could hold. So there is no logging, whose handlers have locks,
-        and the stacks come from ``faulthandler``, which takes none.
+        and the stacks come from ``faulthandler``, which takes none. Nor may anything here wait for a file system, which
+        may be what hangs: files are written by other threads.
         """
-        message = f"rank {self._rank} hangs: {doing}"
-        try:
-            with open_to_append(self._log) as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}; the stacks of all threads:\n")
-                file.flush()
-                faulthandler.dump_traceback(file, all_threads=True)
-        except (OSError, DataError):
-            faulthandler.dump_traceback(all_threads=True)
-        os.write(2, f"megabert: {message}; its stacks are in {self._log}\n".encode())
-        # The record is written by another thread, since the file system may be what hangs.
-        codes = [EXIT_HUNG]
-        recording = threading.Thread(target=lambda: codes.append(self._diagnose(message)), daemon=True)
-        recording.start()
+        message, stacks = f"rank {self._rank} hangs: {doing}", _stacks()
+        codes, is_logged = [EXIT_HUNG if self.owns_folder else EXIT_HOPELESS], threading.Event()
+
+        def write_files() -> None:
+            with contextlib.suppress(OSError, DataError):
+                with open_to_append(self._log) as log:
+                    log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}; the stacks of all threads:\n{stacks}")
+                is_logged.set()
+            codes.append(self._diagnose(message))
+
+        def tell() -> None:
+            has_log = self.owns_folder and is_logged.wait(0.4 * GRACE_S)
+            place = f"its stacks are in {self._log}" if has_log else f"the stacks of all threads:\n{stacks}"
+            os.write(2, f"megabert: {message}; {place}\n".encode())
+
+        works = (tell, write_files) if self.owns_folder else (tell,)
+        writers = [threading.Thread(target=work, daemon=True) for work in works]
+        for writer in writers:
+            writer.start()
+        deadline = time.monotonic() + 2 * GRACE_S
         time.sleep(GRACE_S)
-        recording.join(GRACE_S)
+        for writer in writers:
+            writer.join(max(0.0, deadline - time.monotonic()))
         self._end(codes[-1])
 
     def _diagnose(self, message: str) -> int:
@@ -166,3 +188,11 @@ class Watchdog:
         beats = [beat for beat in read_beats(self._run_dir) if beat.rank < self._size]  # older starts had more ranks
         slowest = slowest_ranks(beats, now=time.time())
         return self._record(f"{message}; {slowest}" if slowest else message)
+
+
+def _stacks() -> str:
+    """Return the stacks of all threads, from a file in memory: while ``faulthandler`` writes, every thread stands."""
+    with os.fdopen(os.memfd_create("stacks"), "w+", errors="replace") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read()

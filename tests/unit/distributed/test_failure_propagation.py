@@ -68,6 +68,14 @@ def test_rank_that_died_without_a_word_is_reported_once(ranks):
     assert "rank 0 lost another rank" in str(echo)
 
 
+def test_rank_that_waits_in_vain_does_not_take_the_other_one_for_dead(ranks):
+    given_up = "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
+    error = ranks[0].report(RuntimeError(given_up))
+    assert error.exit_code == 76
+    assert "rank 0 waited in vain for another rank" in str(error)
+    assert "Timed out waiting 1800000ms" in str(error)
+
+
 def test_store_that_is_gone_hides_no_error(ranks, monkeypatch):
     torn = DataError("torn shard")
     monkeypatch.setattr(ranks[1], "_store", None)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from megabert.config.run import WatchdogConfig
-from megabert.errors import EXIT_HUNG
+from megabert.errors import EXIT_HOPELESS, EXIT_HUNG
 from megabert.training.recovery import watchdog as module
 from megabert.training.recovery.watchdog import Watchdog
 
@@ -26,6 +26,7 @@ class Guarded:
         self.log = run_dir / "logs" / "rank_002.log"
         config = WatchdogConfig(**{"min_step_s": 0.1, "other_s": 30, "start_up_s": 30, **limits})
         self.watchdog = Watchdog(config, run_dir, 2, record=record, end=self.end)
+        self.watchdog.owns_folder = True
 
     def end(self, code: int) -> None:
         self.codes.append(code)
@@ -50,6 +51,27 @@ def test_record_that_hangs_does_not_save_the_process(tmp_path):
     with guarded.watchdog:
         assert guarded.has_ended.wait(10)
     assert guarded.codes == [EXIT_HUNG]
+
+
+def test_log_that_hangs_does_not_save_the_process(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(module, "open_to_append", lambda path: time.sleep(60))
+    guarded = Guarded(tmp_path, start_up_s=0.1)
+    with guarded.watchdog:
+        assert guarded.has_ended.wait(10)
+    assert guarded.codes == [EXIT_HUNG]
+    shown = capfd.readouterr().err
+    assert "megabert: rank 2 hangs: starting takes more than 0 s; the stacks of all threads" in shown
+    assert "test_log_that_hangs" in shown
+
+
+def test_hang_before_the_folder_is_known_leaves_nothing_there(tmp_path, capfd):
+    guarded = Guarded(tmp_path, lambda message: pytest.fail("recorded"), start_up_s=0.1)
+    guarded.watchdog.owns_folder = False
+    with guarded.watchdog:
+        assert guarded.has_ended.wait(10)
+    assert guarded.codes == [EXIT_HOPELESS]
+    assert not guarded.log.exists()
+    assert "test_hang_before_the_folder_is_known" in capfd.readouterr().err
 
 
 def test_limit_of_a_step_follows_the_phase(tmp_path):
