@@ -23,7 +23,8 @@ def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path):
 
 
 def test_a_profile_takes_longer_than_a_step_may(shards, tmp_path):
-    flags = {"watchdog.min_step_s": 5, "logging.profile_steps": "5-6"}
+    # A busy machine may need seconds for a step: torch's profiler is loaded in one.
+    flags = {"watchdog.min_step_s": 15, "logging.profile_steps": "5-6"}
     run = Run(
         tmp_path / "run", shards, ranks=2, launcher="torchrun", flags=flags, module="integration.programs.slow_profile"
     )
@@ -31,4 +32,4 @@ def test_a_profile_takes_longer_than_a_step_may(shards, tmp_path):
     names = sorted(path.name for path in (run.run_dir / "profile").glob("*"))
     assert names == ["rank_000_steps_5-6.json.gz", "rank_000_steps_5-6.txt"]
     seconds = {row["step"]: row["perf/step_s"] for row in run.rows() if "perf/step_s" in row}
-    assert seconds[7] < 5, "writing took 10 s, and counts in no rate"
+    assert seconds[7] < 15, "writing took 18 s, and counts in no rate"
