@@ -24,7 +24,7 @@ from megabert.finetuning.classifier import Classifier, Judgement
 from megabert.finetuning.finetune import finetune
 from megabert.finetuning.results import Summary
 from megabert.finetuning.saved_model import read_saved_model
-from megabert.finetuning.tasks import find_task
+from megabert.finetuning.tasks import find_task, refuse_idle_settings
 from megabert.inspection.attention import AttentionRecord, record_attention
 from megabert.inspection.embed import embed_texts
 from megabert.inspection.encode_text import RankedPiece, encode_text
@@ -247,7 +247,9 @@ def fine_tune(
         CheckpointError: The weights are wrong, or the folder holds another fine-tuning.
     """
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
-    return finetune(find_task(task, config), config, Path(output_dir), device=device)
+    known = find_task(task, config)
+    refuse_idle_settings(list(settings), [(known, Path(data))], config)
+    return finetune(known, config, Path(output_dir), device=device)
 
 
 def load_classifier(folder: str | Path, *, device: Device = "auto") -> Classifier:

@@ -191,7 +191,7 @@ pretrain() {
 
 # finetune FLAGS...: the job's work in a job, checks elsewhere. FLAGS go to `megabert finetune`.
 finetune() {
-  local plan=() arguments=(finetune "$TASK" --model "$MODEL" --data "$FINETUNE_DATA" --output-dir "$RUN_DIR" "$@")
+  local arguments=(finetune "$TASK" --model "$MODEL" --data "$FINETUNE_DATA" --output-dir "$RUN_DIR" "$@")
   if is_job; then
     run
   else
@@ -199,6 +199,8 @@ finetune() {
       fail "FINETUNE_DATA=$FINETUNE_DATA is not there. Name a file or folder of labelled examples (docs/finetuning.md)."
     [ -d "$MODEL" ] ||
       fail "MODEL=$MODEL is not there. Pre-train it (sbatch slurm/pretrain_large.sh), or name a run or model folder: MODEL=..."
+    # The job's device: a login node without a GPU makes no steps to measure the time of a grid that has GPUs.
+    local plan=(--device "$DEVICE")
     check megabert "$@"
   fi
 }

@@ -18,7 +18,7 @@ import glob
 import json
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megabert.command_line.program import Parser, positive, refuse_flags
 from megabert.command_line.terminal import loading
@@ -102,10 +102,21 @@ def _score_text(options: Namespace) -> int:
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
     if options.json:
         what = {"model": options.model, "checkpoint": options.checkpoint or "last", "data": str(options.data)}
-        content = {**what, **vars(scoring), **score.to_dict()}
+        content = {**what, **_settings(scoring, options.data), **score.to_dict()}
         atomic_write(options.json, json.dumps(content, indent=2) + "\n")
         print(f"scores: {options.json}")
     return 0
+
+
+def _settings(scoring: "ScoringOptions", data: Path) -> dict[str, Any]:
+    """Return the settings of a score as far as they were used; shards have their own length and share of masks."""
+    if not data.is_dir():
+        return {name: value for name, value in vars(scoring).items() if name != "split"}
+    from megabert.shards.shard_set import ShardSet
+
+    used = {name: vars(scoring)[name] for name in ("split", "batch_tokens", "max_instances")}
+    metadata = ShardSet.open(data, scoring.split).metadata
+    return {"max_seq_length": metadata.max_seq_length, "masked_lm_prob": metadata.masked_lm_prob, **used}
 
 
 def _scoring_options(options: Namespace, positions: int) -> "ScoringOptions":

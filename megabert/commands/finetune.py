@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING
 from megabert.command_line.program import Parser, bounded, number, refuse_flags, whole
 from megabert.command_line.terminal import loading
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import merge_layers, to_dict, to_yaml
-from megabert.config.needs import FINETUNE_NEEDS, refuse_idle
+from megabert.config.loading import merge_layers, to_yaml
 from megabert.distributed.environments import before_ranks_meet, own_rank
 from megabert.errors import ConfigError
-from megabert.finetuning.tasks import INTERMEDIATE, SUITES, TASKS
+from megabert.finetuning.tasks import INTERMEDIATE, SUITES, TASKS, refuse_idle_settings
 
 if TYPE_CHECKING:
     from megabert.finetuning.cells import Grid
@@ -91,13 +90,8 @@ def run(options: Namespace) -> int:
     with before_ranks_meet():
         grid = _grid(options)
         config, is_grid = grid.config, _is_grid(options, grid)
-        tasks = [one.task for one in grid.sets]
-        of_tasks = {"task": [task.name for task in tasks], "kind of task": [task.kind for task in tasks]}
-        refuse_idle([flag.path for flag in options.field_flags], {**to_dict(config), **of_tasks}, FINETUNE_NEEDS)
-        if all(task.answers for task in tasks if task.kind == "span"):
-            refuse_flags(["--language"], options.given, "on a task that has rules of its own for answers")
-        if all(one.data.is_dir() for one in grid.sets):
-            refuse_flags(["--held-out"], options.given, "on folders, which have files for evaluation")
+        sets = [(one.task, one.data) for one in grid.sets]
+        refuse_idle_settings([flag.path for flag in options.field_flags], sets, config)
         if not is_grid:
             refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")
         elif len(grid.sets) > 1:
@@ -118,7 +112,9 @@ def _grid(options: Namespace) -> "Grid":
     from megabert.finetuning.cells import Grid, Setting, check_tasks, find_sets
 
     check_tasks(options.task)  # before the settings: without a task their errors say little
-    one = {"epochs": options.epochs[0]} if options.epochs else {}
+    # A single value is the setting itself; of several, the first stands for them until a cell has its own.
+    given = {"learning_rate": options.learning_rates, "epochs": options.epochs}
+    one = {name: values[0] for name, values in given.items() if values}
     config = merge_layers(FinetuneConfig, *options.config, {**options.fields, **one})
     rates, epochs = options.learning_rates or [config.learning_rate], options.epochs or [config.epochs]
     for flag, values in (("--learning-rates", rates), ("--epochs", epochs)):
@@ -145,11 +141,13 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     task, config = grid.sets[0].task, grid.config
     if options.dry_run:
         with loading("PyTorch"):
-            from megabert.finetuning.setup import prepare
+            from megabert.finetuning.finetune import check_finetuning, lacks_gpu
 
-        prepared = prepare(task, config)
+        prepared = check_finetuning(task, config, output_dir, device=options.device)
         sizes = ", ".join(f"{len(found)} of {name}" for name, found, _ in prepared.evaluation)
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
+        if lacks_gpu(options.device):
+            print("this machine has no GPU: that a step fits into the job's was not checked")
         return 0
     with loading("PyTorch"):
         from megabert.finetuning.finetune import finetune
@@ -165,11 +163,12 @@ def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     began = time.perf_counter() - time.process_time()  # with the start of the interpreter
     with loading("PyTorch"):
         from megabert.finetuning.grid import plan_grid, run_grid
-    run = {"device": options.device, "processes": options.processes, "import_s": time.perf_counter() - began}
+    run = {"device": options.device, "processes": options.processes, "launcher": options.launcher or ""}
+    run["import_s"] = time.perf_counter() - began
     if options.dry_run:
         print(f"{plan_grid(grid, output_dir, **run)}\nevery task can start; nothing was written")
         return 0
-    outcome = run_grid(grid, output_dir, launcher=options.launcher or "", **run)
+    outcome = run_grid(grid, output_dir, **run)
     print(outcome.tables)
     if outcome.error is not None:
         raise outcome.error

@@ -17,6 +17,10 @@ from megabert.finetuning.task_kinds import Example, Prediction, TaskKind
 from megabert.observability.progress import Progress
 
 
+class NonFiniteOutputs(CheckpointError):
+    """The outputs of a model are NaN or infinite. Every rank of a world has all of them, and raises it alike."""
+
+
 class EvaluationSet(NamedTuple):
     """A set to score."""
 
@@ -68,7 +72,7 @@ def compute_logits(
         world: The ranks that share the items; None for one process.
 
     Raises:
-        CheckpointError: The logits are not finite.
+        NonFiniteOutputs: The logits are not finite.
     """
     rank, ranks = (world.rank, world.size) if world else (0, 1)
     # Each rank computes the logits of its share of the items.
@@ -90,7 +94,7 @@ def compute_logits(
                 for item, rows in zip(items, np.split(logits, ends), strict=True):
                     logits_of_items[item] = rows
     if not all(np.isfinite(rows).all() for rows in logits_of_items):
-        raise CheckpointError(
+        raise NonFiniteOutputs(
             f"{title}: the model's outputs are NaN or infinite: its weights are damaged, or have diverged. Take "
             "another model, or a lower learning_rate."
         )

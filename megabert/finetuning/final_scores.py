@@ -4,13 +4,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from megabert.errors import CheckpointError
 from megabert.files import sha256_file
 from megabert.finetuning.cells import Cell, Grid, Setting
 from megabert.finetuning.grid_results import GridResult, SetResult, TestScore, cell_folder, read_grid
-from megabert.finetuning.results import SUMMARY_NAME, deviation, over_seeds, seed_folder
+from megabert.finetuning.results import RESULT_NAME, SUMMARY_NAME, deviation, over_seeds, seed_folder
 from megabert.finetuning.saved_model import rescore
 from megabert.observability.logs import logger
 
@@ -44,8 +44,9 @@ def with_earlier_results(
             continue
         setting = Setting(own.chosen.learning_rate, own.chosen.epochs)
         cells = [Cell(labelled, setting, seed) for seed in own.chosen.seeds]
+        source = _source(cells, path, output_dir)
         kept = before[labelled.name].test if labelled.name in before else None
-        if kept is None or (kept.sha256, kept.cells) != (sha256_file(path), [cell.name for cell in cells]):
+        if kept is None or {name: vars(kept)[name] for name in source} != source:
             kept = _score(cells, path, output_dir, device)
         scored[labelled.name] = replace(own, test=kept)
     return GridResult(sets=scored)
@@ -62,15 +63,29 @@ def _results_before(output_dir: Path) -> dict[str, SetResult]:
         return {}
 
 
+def _source(cells: Sequence[Cell], path: Path, output_dir: Path) -> dict[str, Any]:
+    """Return the fields of a test score that name its file and its models.
+
+    A model is named by its cell's result: one that is trained again has another, with other times.
+    """
+    return {
+        "sha256": sha256_file(path),
+        "cells": [cell.name for cell in cells],
+        "results": [sha256_file(_folder(cell, output_dir) / RESULT_NAME) for cell in cells],
+    }
+
+
 def _score(cells: Sequence[Cell], path: Path, output_dir: Path, device: Literal["auto", "cpu", "cuda"]) -> TestScore:
     logger.info("%s: the test set is scored with the choice", path)
-    models = [seed_folder(cell_folder(output_dir, cell), cell.seed) / "model" for cell in cells]
-    scores = [rescore(model, path, device=device) for model in models]
+    scores = [rescore(_folder(cell, output_dir) / "model", path, device=device) for cell in cells]
     metrics = [{path.stem: one.metrics} for one in scores]
     return TestScore(
-        sha256=sha256_file(path),
-        cells=[cell.name for cell in cells],
+        **_source(cells, path, output_dir),
         mean=over_seeds(metrics, statistics.fmean),
         deviation=over_seeds(metrics, deviation),
         baseline={path.stem: scores[0].baseline},
     )
+
+
+def _folder(cell: Cell, output_dir: Path) -> Path:
+    return seed_folder(cell_folder(output_dir, cell), cell.seed)

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from megabert.config.deepspeed import derive_deepspeed
@@ -13,14 +14,22 @@ from megabert.config.finetune import FREE_FIELDS, FinetuneConfig
 from megabert.config.loading import differences, to_dict
 from megabert.config.run import OptimizerConfig
 from megabert.distributed.cpu_host import share_host
-from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks, run_on_main_rank
+from megabert.distributed.process_group import (
+    World,
+    distributed_world,
+    raise_everywhere,
+    run_on_all_ranks,
+    run_on_main_rank,
+)
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.engine.proven_ops import prove_ops
-from megabert.errors import CheckpointError
+from megabert.errors import CheckpointError, MegabertError
+from megabert.export.sources import find_device
 from megabert.files import atomic_write
+from megabert.finetuning.evaluate import NonFiniteOutputs
 from megabert.finetuning.model import TaskModel
 from megabert.finetuning.results import (
     RESULT_NAME,
@@ -35,7 +44,7 @@ from megabert.finetuning.results import (
 from megabert.finetuning.saved_model import write_model
 from megabert.finetuning.setup import Prepared, prepare
 from megabert.finetuning.tasks import Task
-from megabert.finetuning.trainer import TaskTrainer
+from megabert.finetuning.trainer import NonFiniteSteps, TaskTrainer
 from megabert.json_files import to_json
 from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
@@ -51,7 +60,8 @@ def finetune(
 ) -> Summary:
     """Fine-tune with every seed, and return the summary that ``results.json`` holds.
 
-    A seed that has finished in ``output_dir`` is not trained again; one that was killed starts from the beginning.
+    A seed that has finished in ``output_dir`` is not trained again; one that was killed starts from the beginning. One
+    that diverges is told at the end, after the others.
 
     Args:
         task: The task, with the columns in use.
@@ -64,7 +74,7 @@ def finetune(
     """
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
-        _engine_settings(config, world)  # refused before the folder is claimed
+        engine_settings(config, world.device)  # refused before the folder is claimed
         prepared = run_on_all_ranks(world, lambda: prepare(task, config))
         with RunLock(output_dir, world):
             run_on_main_rank(world, lambda: claim_folder(output_dir, prepared))
@@ -76,8 +86,42 @@ def finetune(
             return run_on_main_rank(world, lambda: summarize(output_dir, task.name, seeds))
 
 
+@takes_paths
+def check_finetuning(
+    task: Task, config: FinetuneConfig, output_dir: Path, *, device: Literal["auto", "cpu", "cuda"] = "auto"
+) -> Prepared:
+    """Make the checks of `finetune` before its first step, and return the prepared training; nothing is written.
+
+    With ``cuda`` on a machine without a GPU everything but the GPU is checked: a login node may have none.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: The message names place, value and remedy.
+    """
+    engine_settings(config, torch.device("cuda") if device == "cuda" else find_device(device))
+    prepared = prepare(task, config)
+    check_folder(output_dir, prepared)
+    build_task_model(prepared)
+    return prepared
+
+
+def lacks_gpu(device: Literal["auto", "cpu", "cuda"]) -> bool:
+    """Tell whether a GPU is asked for that this machine does not have."""
+    return device == "cuda" and not torch.cuda.is_available()
+
+
 def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     """Record which fine-tuning the folder belongs to; continue one that is the same.
+
+    Raises:
+        CheckpointError: The folder holds another fine-tuning, or something else.
+    """
+    mine, path = check_folder(output_dir, prepared), output_dir / SETTINGS_NAME
+    if not path.is_file():
+        atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
+
+
+def check_folder(output_dir: Path, prepared: Prepared) -> FinetuneSettings:
+    """Return which fine-tuning a folder belongs to, if it is this one's or may become it.
 
     Raises:
         CheckpointError: The folder holds another fine-tuning, or something else.
@@ -86,8 +130,7 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
     places = {"model": config.model, "data": config.data}
     mine = FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
     # The same command continues the folder, another one is refused: results of two settings would be averaged.
-    path = output_dir / SETTINGS_NAME
-    if path.is_file():
+    if (output_dir / SETTINGS_NAME).is_file():
         recorded = read_settings(output_dir)
         old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))
         changes = differences(old, new)
@@ -97,11 +140,11 @@ def claim_folder(output_dir: Path, prepared: Prepared) -> None:
                 f"{output_dir} holds another fine-tuning, says its {SETTINGS_NAME}:\n{lines}\n"
                 "Name a new --output-dir, or return to its settings."
             )
-        return
+        return recorded
     foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
     if foreign:
         raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
-    atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
+    return mine
 
 
 def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:
@@ -142,7 +185,7 @@ def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
     precision = resolve_precision(config.precision, world.device)
     lengths = [kind.max_seq_length]
     replaced = prove_ops(prepared.model, config.ops, world, lengths=lengths, precision=precision, has_lamb=False)
-    model, given, kept = _build_model(prepared, world)
+    model, given, kept = run_on_all_ranks(world, lambda: build_task_model(prepared))
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     engine = _build_engine(model, config, world)
     batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
@@ -157,6 +200,7 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     engine = ready.trainer.engine
     # Each seed starts from the first weights, and from the optimizer and loss scale of a new engine.
     first_state = engine.state()
+    diverged: list[MegabertError] = []
     # The log names the sizes and the ops in use.
     sizes = f"{len(prepared.train)} training items, {len(kind.labels)} labels, {world.size} rank(s)"
     logger.info("%s: %s on %s, ZeRO-%d", kind.task.name, sizes, world.device.type, engine.zero_stage)
@@ -171,9 +215,16 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
         }
         start_over(engine, ready.start | drawn)
         engine.load_state(first_state)
-        _train_seed(ready, prepared, seed, seed_folder(output_dir, seed))
+        try:
+            _train_seed(ready, prepared, seed, seed_folder(output_dir, seed))
+        except (NonFiniteSteps, NonFiniteOutputs) as error:  # on every rank alike, and the next seed starts over
+            diverged.append(type(error)(f"seed {seed}: {error}"))
+            if world.is_main and len(seeds) > 1:
+                logger.error("%s The other seeds continue.", diverged[-1])
     for sentence in ready.replaced_ops:  # once more, where the end of the log is read
         logger.warning("%s", sentence)
+    if diverged:
+        raise_everywhere(world, diverged[0])
 
 
 def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path) -> None:
@@ -204,9 +255,12 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
     run_on_main_rank(world, write)
 
 
-def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str], dict[str, Tensor]]:
+def build_task_model(prepared: Prepared) -> tuple[TaskModel, set[str], dict[str, Tensor]]:
     """Return the model, the names of the weights that it was given, which do not depend on the seed, and the weights
     that no text reaches, which are written as they were.
+
+    Raises:
+        CheckpointError: The weights lack a part of the encoder.
     """
     kind, config = prepared.kind, prepared.kind.config
     checkpointing = config.activation_checkpointing
@@ -217,7 +271,7 @@ def _build_model(prepared: Prepared, world: World) -> tuple[TaskModel, set[str],
     if config.random_weights:
         logger.info("random weights: %s gives shape and tokenizer alone", config.model)
         return model, set(), {}
-    state = run_on_all_ranks(world, lambda: _load_weights(model, prepared.source.weights))
+    state = _load_weights(model, prepared.source.weights)
     return model, set(state), {name: value for name, value in state.items() if name == UNREAD_POSITIONS}
 
 
@@ -233,14 +287,14 @@ def _load_weights(model: TaskModel, source: InitialWeights) -> dict[str, Tensor]
     return state
 
 
-def _engine_settings(config: FinetuneConfig, world: World) -> dict[str, Any]:
+def engine_settings(config: FinetuneConfig, device: torch.device) -> dict[str, Any]:
     """Return the dictionary for DeepSpeed.
 
     Raises:
         ConfigError: Precision and device, or precision and engine, do not go together.
     """
-    precision = resolve_precision(config.precision, world.device)
-    refuse_fp16_on_cpu(precision, world.device)
+    precision = resolve_precision(config.precision, device)
+    refuse_fp16_on_cpu(precision, device)
     # In fp32 the weights are their own masters: there is little to shard, and flattening them would only cost time.
     chosen = ("zero0" if precision == "fp32" else "zero1") if config.engine == "auto" else config.engine
     return derive_deepspeed(chosen, precision=precision, max_grad_norm=config.max_grad_norm)
@@ -251,4 +305,4 @@ def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Eng
         model.named_parameters(),
         OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay),
     )
-    return build_engine(model, optimizer, _engine_settings(config, world), world)
+    return build_engine(model, optimizer, engine_settings(config, world.device), world)

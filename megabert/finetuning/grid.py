@@ -15,31 +15,39 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from megabert.command_line.signals import run_children
 from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import differences, to_yaml
+from megabert.config.loading import to_yaml
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
-from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
+from megabert.errors import ConfigError, MegabertError
 from megabert.files import atomic_write, open_to_read, remove_killed_writes
 from megabert.finetuning.cells import Cell, Grid, LabelledSet
 from megabert.finetuning.final_scores import with_earlier_results
-from megabert.finetuning.finetune import fixed_settings, has_finished
-from megabert.finetuning.grid_results import GridResult, SetResult, cell_folder, choose_setting, save_grid
+from megabert.finetuning.finetune import fixed_settings, has_finished, lacks_gpu
+from megabert.finetuning.grid_results import (
+    GridResult,
+    GridSettings,
+    SetResult,
+    cell_folder,
+    choose_setting,
+    grown_settings,
+    save_grid,
+)
 from megabert.finetuning.results import (
     GRID_NAME,
     SETTINGS_NAME,
     read_settings,
 )
 from megabert.finetuning.survey import Survey, survey
-from megabert.json_files import read_json
 from megabert.observability.logs import log_to_stderr, logger
 from megabert.path_arguments import takes_paths
 
@@ -52,16 +60,6 @@ _SHOWN = 400
 """Characters of a failed cell's message that the log repeats."""
 
 Device = Literal["auto", "cpu", "cuda"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GridSettings:
-    """The content of ``grid.json``: the grid that an output folder belongs to."""
-
-    settings: dict[str, Any]
-    """All fields that the cells share."""
-    sha256: dict[str, dict[str, str]] = field(default_factory=dict)
-    """SHA-256 of the tokenizer and of every data file, by set."""
 
 
 class GridOutcome(NamedTuple):
@@ -106,12 +104,22 @@ def run_grid(
 
 @takes_paths
 def plan_grid(
-    grid: Grid, output_dir: Path, *, device: Device = "auto", processes: int | None = None, import_s: float = 0.0
+    grid: Grid,
+    output_dir: Path,
+    *,
+    device: Device = "auto",
+    processes: int | None = None,
+    launcher: str = "",
+    import_s: float = 0.0,
 ) -> str:
-    """Check every set, and return the time that a grid will take; nothing is written."""
-    run = _Run(grid, output_dir, device, processes, "", import_s)
-    with distributed_world(device) as world:
+    """Check every set and the folder, and return the time that a grid will take; nothing is written.
+
+    With ``cuda`` on a machine without a GPU no time is measured: a login node may have none.
+    """
+    run = _Run(grid, output_dir, device, processes, launcher, import_s)
+    with nullcontext() if lacks_gpu(device) else distributed_world(device) as world:
         run.survey(world)
+    run.check_folder()
     run.recall_models()
     return run.estimate()
 
@@ -133,6 +141,7 @@ class _Run:
         self.slots = _slots(processes or (1 if launcher else max(1, gpus)), gpus, has_launcher=bool(launcher))
         self.surveys: dict[str, Survey] = {}
         self.models: dict[str, str] = {}
+        self.left_out: set[str] = set()
         self.error: MegabertError | None = None
         self._total_s, self._done_s, self._began = 0.0, 0.0, 0.0
 
@@ -147,7 +156,7 @@ class _Run:
             self._total_s, self._began = sum(map(self._seconds, self._pending(self.grid.sets))), time.perf_counter()
             result = GridResult(sets={})
             for wave in self.grid.waves():
-                finished = self._run_cells(self._pending(wave))
+                finished = self._run_cells(self._pending([one for one in wave if one.name not in self.left_out]))
                 for labelled in wave:
                     result.sets[labelled.name] = self._choose(labelled, finished)
                     self._pass_on(labelled, result.sets[labelled.name])
@@ -156,12 +165,16 @@ class _Run:
             result = with_earlier_results(self.grid, result, self.output_dir, tests, self.device)
             return GridOutcome(result, save_grid(self.output_dir, result), self.error)
 
-    def survey(self, world: World) -> None:
-        """Check all sets before anything is written, so that a bad seventh one is not found after a day."""
+    def survey(self, world: World | None) -> None:
+        """Check all sets before anything is written, so that a bad seventh one is not found after a day.
+
+        Args:
+            world: A world of one rank, to measure steps in; None measures none.
+        """
         for labelled in self.grid.sets:
             config = self._config(self.grid.cells_of(labelled)[0])
             self.surveys[labelled.name] = survey(labelled, config, world, import_s=self.import_s)
-            if world.device.type == "cuda":  # the cells need the memory
+            if world is not None and world.device.type == "cuda":  # the cells need the memory
                 gc.collect()
                 torch.cuda.empty_cache()
         # The first set paid for imports that every cell will pay for.
@@ -181,46 +194,36 @@ class _Run:
         return choose_setting(self.output_dir, labelled, cells, own)
 
     def _claim(self) -> None:
-        """Record which grid the folder belongs to; continue one that is the same, or that grows.
+        """Record which grid the folder belongs to; continue one that is the same, or that grows."""
+        content = json.dumps(asdict(self.check_folder()), indent=2, ensure_ascii=False) + "\n"
+        atomic_write(self.output_dir / GRID_NAME, content)
+
+    def check_folder(self) -> GridSettings:
+        """Return which grid the folder is to record; nothing is written.
 
         Raises:
             CheckpointError: The folder holds another grid, or something else.
         """
-        path, remedy = self.output_dir / GRID_NAME, "Name a new --output-dir."
         shared = {name: value for name, value in fixed_settings(self.grid.config).items() if name not in AXES}
         mine = GridSettings(
             settings={**shared, "start_from": self.grid.start_from},
+            tasks={one.name: one.task.name for one in self.grid.sets},
             sha256={name: one.identity for name, one in self.surveys.items()},
         )
-        if path.is_file():
-            recorded = read_json(path, GridSettings, remedy=remedy, error=CheckpointError)
-            common = {name: own for name, own in recorded.sha256.items() if name in mine.sha256}
-            changes = differences(recorded.settings, mine.settings)
-            changes |= differences({"sha256": common}, {"sha256": {name: mine.sha256[name] for name in common}})
-            if changes:
-                lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
-                raise CheckpointError(
-                    f"{self.output_dir} holds another grid, says its {GRID_NAME}:\n{lines}\n"
-                    "Name a new --output-dir, or return to its settings and data."
-                )
-            mine = GridSettings(settings=mine.settings, sha256={**recorded.sha256, **mine.sha256})
-        else:
-            foreign = [p.name for p in self.output_dir.iterdir() if not p.name.startswith(".")]
-            if foreign:
-                raise CheckpointError(f"{self.output_dir}: holds {foreign[0]}, so it is left alone. {remedy}")
-        atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
+        return grown_settings(self.output_dir, mine)
 
     def _config(self, cell: Cell) -> FinetuneConfig:
         """Return the settings of a cell's run, with the weights that it starts from."""
         return self.grid.config_of(cell, self.models.get(cell.labelled.name, self.grid.config.model))
 
     def _has_finished(self, cell: Cell) -> bool:
-        """Tell whether a cell has its result and its model, and was run with these settings."""
+        """Tell whether a cell has its result and its model, and was run on this task with these settings."""
         folder = cell_folder(self.output_dir, cell)
         if not (folder / SETTINGS_NAME).is_file() or not has_finished(folder, cell.seed):
             return False
         # One of other settings, such as another model of MNLI to start from, is run: it is refused there, with a diff.
-        return read_settings(folder).settings == fixed_settings(self._config(cell))
+        recorded = read_settings(folder)
+        return (recorded.task, recorded.settings) == (cell.labelled.task.name, fixed_settings(self._config(cell)))
 
     def _pending(self, sets: Sequence[LabelledSet]) -> list[Cell]:
         return [cell for one in sets for cell in self.grid.cells_of(one) if not self._has_finished(cell)]
@@ -232,8 +235,13 @@ class _Run:
         """Return the number of cells, and the time and the space that they will take."""
         pending = self._pending(self.grid.sets)
         cells = sum(len(self.grid.cells_of(one)) for one in self.grid.sets)
+        counts = f"{cells} cells ({_counts(self.grid)}), {cells - len(pending)} of them finished"
+        size = sum(self.surveys[cell.labelled.name].model_bytes for cell in pending)
+        space = f"{size / _GIB:.1f} GiB for their models"
+        if lacks_gpu(self.device):
+            unknown = "this machine has no GPU: no step was measured, so the time of the cells is not known"
+            return f"{counts}\nthe other {len(pending)} need {space}\n{unknown}"
         total_s = sum(map(self._seconds, pending))
-        space = sum(self.surveys[cell.labelled.name].model_bytes for cell in pending) / _GIB
         rates = [
             f"  {name}: {self.grid.config.global_batch_size / one.step_s:,.0f} examples/s, {one.train_items:,} to train"
             f" on, {one.start_s:.0f} s to start"
@@ -242,10 +250,10 @@ class _Run:
         side_by_side = f"{len(self.slots)} at a time" if len(self.slots) > 1 else "one after the other"
         return "\n".join(
             [
-                f"{cells} cells ({_counts(self.grid)}), {cells - len(pending)} of them finished",
+                counts,
                 *rates,
                 f"the other {len(pending)} will take about {_duration(total_s / len(self.slots))}, {side_by_side}, and "
-                f"{space:.1f} GiB for their models",
+                f"{space}",
                 "measured just now, on a machine as busy as it is; each cell that ends corrects it",
             ]
         )
@@ -288,15 +296,16 @@ class _Run:
             self.error.exit_code = code if code > 0 else 1
 
     def _pass_on(self, labelled: LabelledSet, result: SetResult) -> None:
-        """Let other sets start from the best model of this one, if they are to."""
+        """Let other sets start from the best model of this one, if they are to; without one they are left out."""
         if labelled.name != self.grid.start_from:
             return
-        if result.summary is None:
-            name = labelled.name
-            raise DataError(f"{name}: every cell failed, so there is no model to start from (--start-from {name}).")
-        for one in self.grid.sets:
-            if one.task.intermediate == labelled.name:
-                self.models[one.name] = result.summary.best_model
+        later = [one.name for one in self.grid.sets if one.task.intermediate == labelled.name]
+        if result.summary is not None:
+            self.models |= dict.fromkeys(later, result.summary.best_model)
+        elif later:
+            self.left_out.update(later)
+            names = ", ".join(later)
+            logger.error("%s: every cell failed, so %s cannot start from its model", labelled.name, names)
 
 
 def _slots(processes: int, gpus: int, *, has_launcher: bool) -> list[Mapping[str, str]]:

@@ -7,9 +7,11 @@ with one folder per cell. A cell is the output folder of a single run with one s
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from megabert.config.loading import differences
 from megabert.errors import CheckpointError
 from megabert.files import atomic_write
 from megabert.finetuning.cells import Cell, LabelledSet
@@ -39,6 +41,18 @@ _AGAIN = "Run the same grid again: cells that have finished are kept."
 
 
 @dataclass(frozen=True, kw_only=True)
+class GridSettings:
+    """The content of ``grid.json``: the grid that an output folder belongs to."""
+
+    settings: dict[str, Any]
+    """All fields that the cells share."""
+    tasks: dict[str, str]
+    """The task of each set."""
+    sha256: dict[str, dict[str, str]] = field(default_factory=dict)
+    """SHA-256 of the tokenizer and of every data file, by set."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SettingScore:
     """The scores of one setting on a set."""
 
@@ -61,6 +75,8 @@ class TestScore:
     """SHA-256 of the test file."""
     cells: list[str]
     """The cells whose models were scored."""
+    results: list[str] = field(default_factory=list)
+    """SHA-256 of each cell's result, which is another one if the cell is run again."""
     mean: Metrics
     deviation: Metrics
     baseline: Metrics
@@ -109,6 +125,32 @@ class GridResult:
             for one in result.settings
             for seed in one.failed
         ]
+
+
+def grown_settings(output_dir: Path, mine: GridSettings) -> GridSettings:
+    """Return a grid's settings together with the sets that its folder records of earlier calls.
+
+    Raises:
+        CheckpointError: The folder holds another grid, or something else.
+    """
+    path, remedy = output_dir / GRID_NAME, "Name a new --output-dir."
+    if not path.is_file():
+        foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
+        if foreign:
+            raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. {remedy}")
+        return mine
+    recorded = read_json(path, GridSettings, remedy=remedy, error=CheckpointError)
+    changes = differences(recorded.settings, mine.settings)
+    for key in ("tasks", "sha256"):  # of the sets that both have
+        old, new = getattr(recorded, key), getattr(mine, key)
+        changes |= differences({key: {name: old.get(name, own) for name, own in new.items()}}, {key: new})
+    if changes:
+        lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
+        raise CheckpointError(
+            f"{output_dir} holds another grid, says its {GRID_NAME}:\n{lines}\n"
+            "Name a new --output-dir, or return to its settings and data."
+        )
+    return replace(mine, tasks=recorded.tasks | mine.tasks, sha256=recorded.sha256 | mine.sha256)
 
 
 def cell_folder(output_dir: Path, cell: Cell) -> Path:

@@ -187,6 +187,11 @@ def entities_of(tags: Sequence[str], *, is_strict: bool = False) -> list[Entity]
     return entities
 
 
+def not_bio(tags: Iterable[str]) -> list[str]:
+    """Return the tags that are neither O nor begin with B- or I-."""
+    return [tag for tag in tags if tag != OUTSIDE and tag[:2] not in ("B-", "I-")]
+
+
 def score_tags(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Iterable[str]
 ) -> dict[str, float]:
@@ -199,7 +204,7 @@ def score_tags(
     """
     pairs = [(a, b) for x, y in zip(gold, predicted, strict=True) for a, b in zip(x, y, strict=True)]
     scores = {"accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs))}
-    if not all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in labels):
+    if not_bio(labels):
         return scores
     # An entity is right if a predicted one has its type, its first and its last token; parts of it count for nothing.
     gold_entities = [set(entities_of(tags)) for tags in gold]

@@ -17,7 +17,8 @@ MOST_LABELS = 20
 """A table of confusions with more labels is not shown."""
 _SHOWN = 160
 """Characters of a text that are shown."""
-_LABELS = ("label", "tags", "answers")
+LABELS = ("label", "tags", "answers")
+"""Fields that hold the right answer, depending on the kind of task."""
 
 Rows = dict[int, dict[str, Any]]
 """The rows of a file of predictions by the line of their example."""
@@ -69,8 +70,8 @@ def describe_example(row: Mapping[str, Any]) -> str:
     """Return an example in two lines: its place and its texts, then its label."""
     own = {"line", "id", "prediction", "correct", "error", "probabilities"}
     own |= {"f1", "rouge_w", "answer", "null_odds", "n_best"}
-    texts = [_shown(value) for name, value in row.items() if name not in own and name not in _LABELS]
-    label = next((_shown(row[name]) for name in _LABELS if name in row), "")
+    texts = [_shown(value) for name, value in row.items() if name not in own and name not in LABELS]
+    label = next((_shown(row[name]) for name in LABELS if name in row), "")
     identity = f" ({row['id']})" if "id" in row else ""
     return f"line {row['line']}{identity}: {' | '.join(texts)}\n    label {label}"
 

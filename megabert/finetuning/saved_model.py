@@ -25,7 +25,7 @@ from megabert.finetuning.model import TaskModel, architecture_of, head_by_our_na
 from megabert.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
 from megabert.finetuning.setup import Prepared, bind_kind, find_file, subset
 from megabert.finetuning.task_kinds import TASK_KINDS
-from megabert.finetuning.tasks import COLUMNS, Task, find_task
+from megabert.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
 from megabert.finetuning.trainer import TrainingSummary
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
@@ -189,15 +189,17 @@ def read_saved_model(folder: Path) -> SavedModel:
     settings = {name: value for name, value in recorded.items() if name in SCORING_SETTINGS}
     if not isinstance(recorded.get("task", ""), str):
         raise ConfigError(f"{folder}/config.json: {KEY}.task is no name of a task. Fetch the folder again.")
-    # Names that transformers made up say nothing: the labels of the task or of the file are taken instead.
+    # Names that transformers made up say nothing: the labels of the task or of the file are taken instead. In a folder
+    # of ours they are the labels of the training file, whatever they look like.
     names = fields.get("id2label")
     labels = tuple(str(names[key]) for key in sorted(names, key=int)) if names else ()
+    is_named = bool(labels) if recorded else not all(PLACEHOLDER.fullmatch(label) for label in labels)
     return SavedModel(
         folder=folder,
         model=replace(content.config, generator_size=None),
         task_name=recorded.get("task"),
         settings=settings,
-        labels=None if all(PLACEHOLDER.fullmatch(label) for label in labels) else labels,
+        labels=labels if is_named else None,
         encoder=content.state,
         head=content.unused,
     )
@@ -251,6 +253,7 @@ def rescore(
     # The task with its settings, its examples and its labels: the model's own, if they have names.
     config = recorded_settings(saved, changes or {})
     task = find_task(name, config)
+    refuse_idle_settings(list(changes or ()), [(task, data)], config)
     path = data if data.is_file() else find_file(data, task.evaluation)
     reader = TASK_KINDS[task.kind]
     examples = subset(reader.read(task, path), config.max_eval_examples)

@@ -127,7 +127,7 @@ def find_labelled_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple
     given = (Path(config.eval_data),) if config.eval_data else ()
     if data.is_file():
         return data, given
-    train = find_file(data, (task.train,))
+    train = find_file(data, task.train)
     return train, given or (find_file(data, task.evaluation), *(find_file(data, (stem,)) for stem in task.also))
 
 

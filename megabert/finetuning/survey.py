@@ -5,11 +5,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from megabert.config.finetune import FinetuneConfig
 from megabert.distributed.process_group import World
 from megabert.errors import ConfigError, DataError
 from megabert.finetuning.cells import LabelledSet, Setting
-from megabert.finetuning.finetune import build_trainer
+from megabert.finetuning.finetune import build_task_model, build_trainer, engine_settings
 from megabert.finetuning.setup import find_file, find_labelled_files, prepare
 from megabert.finetuning.task_kinds import TaskKind
 from megabert.observability.logs import logger
@@ -36,7 +38,7 @@ class Survey:
     build_s: float
     """Seconds to build model and engine, with their imports if this is the first set of a process."""
     step_s: float
-    """Seconds per step."""
+    """Seconds per step; NaN if there was no GPU to measure them on."""
     model_bytes: int
     """Size of the model that a cell writes."""
     test: Path | None
@@ -56,13 +58,13 @@ class Survey:
         return self.start_s + self.step_s * (steps + FORWARD_SHARE * scored / config.global_batch_size)
 
 
-def survey(labelled: LabelledSet, config: FinetuneConfig, world: World, *, import_s: float) -> Survey:
+def survey(labelled: LabelledSet, config: FinetuneConfig, world: World | None, *, import_s: float) -> Survey:
     """Read and check a set, and make a few steps on it; nothing is written.
 
     Args:
         labelled: The set.
         config: The settings of one of its cells.
-        world: A world of one rank.
+        world: A world of one rank; None makes no steps, for a GPU that this machine lacks.
         import_s: Seconds that a command's imports take.
 
     Raises:
@@ -71,7 +73,13 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World, *, impor
     began = time.perf_counter()
     prepared = prepare(labelled.task, config)
     read = time.perf_counter()
-    trainer, start, *_ = build_trainer(prepared, world)
+    if world is None:
+        engine_settings(config, torch.device("cuda"))
+        trainer, model = None, build_task_model(prepared)[0]
+        sizes = [weight.numel() for weight in model.parameters()]
+    else:
+        trainer, weights, *_ = build_trainer(prepared, world)
+        sizes = [weight.numel() for weight in weights.values()]
     built = time.perf_counter()
     first, *others = (len(data.features) for data in prepared.evaluation)
     return Survey(
@@ -82,8 +90,8 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World, *, impor
         import_s=import_s,
         read_s=read - began,
         build_s=built - read,
-        step_s=trainer.measure_step(config.seed),
-        model_bytes=4 * sum(weights.numel() for weights in start.values()),
+        step_s=trainer.measure_step(config.seed) if trainer else math.nan,
+        model_bytes=4 * sum(sizes),
         test=find_test_file(labelled, config, prepared.kind),
     )
 
@@ -102,7 +110,7 @@ def find_test_file(labelled: LabelledSet, config: FinetuneConfig, kind: TaskKind
     if labelled.task.suite or not labelled.data.is_dir():
         return None
     try:
-        path = find_file(labelled.data, ("test",))
+        path = find_file(labelled.data, labelled.task.test)
     except DataError:
         return None
     if any(path.samefile(evaluation) for evaluation in find_labelled_files(labelled.task, config)[1]):

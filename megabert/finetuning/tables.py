@@ -50,13 +50,12 @@ class Row(NamedTuple):
         return as_text(self.values[name], f"{self.where}: column {name!r}")
 
     def label(self, name: str) -> str:
-        """Return a value as text that must not be empty.
+        """Return a value as text without spaces around it, which must not be empty.
 
         Raises:
             DataError: There is no value, or it is a list or the like.
         """
-        value = self.text(name)
-        return as_text(value if value.strip() else None, f"{self.where}: column {name!r}")
+        return as_text(self.text(name).strip() or None, f"{self.where}: column {name!r}")
 
 
 def as_text(value: Any, where: str) -> str:

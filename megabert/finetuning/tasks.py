@@ -1,16 +1,21 @@
 """The tasks, as a table: kind, files, columns, labels, metrics."""
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from megabert.command_line.program import refuse_flags
 from megabert.config.finetune import FinetuneConfig
+from megabert.config.loading import to_dict
 from megabert.config.names import did_you_mean
+from megabert.config.needs import FINETUNE_NEEDS, refuse_idle
 from megabert.errors import ConfigError
 
 COLUMNS = ("text", "pair", "label")
 """Fields of a task that name columns; a configuration has ``text_column`` and so on."""
+USUAL_EVALUATION = ("dev", "validation", "valid", "test")
+"""Stems of an evaluation file that has no name of its own; without another one it is the test file."""
 TaskKindName = Literal["sequence", "regression", "choice", "span", "tagging", "characters"]
 
 
@@ -44,10 +49,12 @@ class Task:
     metrics: tuple[str, ...] = ("accuracy",)
     """The metrics that are reported; their mean is the score that picks the best weights. Tags that are not BIO have
     their accuracy alone (`metrics_in`)."""
-    train: str = "train"
-    """Stem of the training file in a folder."""
-    evaluation: tuple[str, ...] = ("dev", "validation", "valid", "test")
-    """Stems of the evaluation file; the first that exists is taken."""
+    train: tuple[str, ...] = ("train",)
+    """Stems of the training file in a folder; the first that exists is taken."""
+    evaluation: tuple[str, ...] = USUAL_EVALUATION
+    """Stems of the evaluation file, likewise."""
+    test: tuple[str, ...] = ("test",)
+    """Stems of the test file, which a grid scores at the end if it has labels."""
     also: tuple[str, ...] = ()
     """Stems of further evaluation files, which are scored at the end."""
     header: tuple[str, ...] | None = None
@@ -87,7 +94,7 @@ _INFERENCE: dict[str, Any] = {
 _NO_HEADER: dict[str, Any] = {"text": "sentence", "header": ("source", "label", "star", "sentence")}
 _GENRES: dict[str, Any] = {"evaluation": ("dev_matched",), "also": ("dev_mismatched",)}
 
-_KORQUAD: dict[str, Any] = {"train": "KorQuAD_v1.0_train", "evaluation": ("KorQuAD_v1.0_dev",), "answers": "korquad"}
+_KORQUAD_FILES: dict[str, Any] = {"train": ("KorQuAD_v1.0_train",), "evaluation": ("KorQuAD_v1.0_dev",)}
 _TAG_TYPES = ("PS", "LC", "OG", "DT", "TI", "QT")  # person, location, organisation, date, time, quantity
 _RELATIONS = (
     "org: dissolved founded place_of_headquarters alternate_names member_of members political/religious_affiliation "
@@ -105,7 +112,12 @@ def _relation_names() -> tuple[str, ...]:
 def _klue(name: str) -> dict[str, Any]:
     """Return the folder and the files of a set of KLUE 1.1."""
     stem = f"{name}-v1.1"
-    return {"suite": "klue", "folder": stem, "train": f"{stem}_train", "evaluation": (f"{stem}_dev",)}
+    return {"suite": "klue", "folder": stem, "train": (f"{stem}_train",), "evaluation": (f"{stem}_dev",)}
+
+
+def _distributed(train: str, evaluation: str, **others: Any) -> dict[str, Any]:
+    """Return the files of a set under its authors' names or the usual ones."""
+    return {"train": (train, "train"), "evaluation": (evaluation, *USUAL_EVALUATION), **others}
 
 
 _SIMILARITY: dict[str, Any] = {
@@ -137,7 +149,11 @@ _ANSWERS_OR_NONE: dict[str, Any] = {
     "may_be_unanswerable": True,
     "answers": "klue",
 }
-_KOREAN_SPANS: dict[str, Any] = {**_SPANS, **_KORQUAD, "metrics": ("exact", "f1")}
+_KOREAN_SPANS: dict[str, Any] = {**_SPANS, **_KORQUAD_FILES, "metrics": ("exact", "f1"), "answers": "korquad"}
+_SQUAD: dict[str, Any] = {**_SPANS, **_distributed("train-v1.1", "dev-v1.1")}
+_SQUAD2: dict[str, Any] = {**_SPANS, **_distributed("train-v2.0", "dev-v2.0"), "may_be_unanswerable": True}
+_SNLI: dict[str, Any] = _distributed("snli_1.0_train", "snli_1.0_dev", test=("snli_1.0_test", "test"))
+_ENDINGS: dict[str, Any] = {"text": "sent1", "pair": "sent2", "evaluation": ("val", *USUAL_EVALUATION)}
 
 _TABLE = [
     # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
@@ -158,11 +174,11 @@ _TABLE = [
     Task("klue_re", "relations of two entities (KLUE)", **_RELATION, **_klue("klue-re")),
     Task("klue_mrc", "answers or none (KLUE)", **_ANSWERS_OR_NONE, **_klue("klue-mrc")),
     # Other published sets, as their authors distribute them.
-    Task("snli", "inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE),
+    Task("snli", "inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE, **_SNLI),
     Task("boolq", "yes/no questions (Clark et al. 2019), its JSON Lines", **_PASSAGE),
-    Task("swag", "four endings (Zellers et al. 2018), its CSV", kind="choice", text="sent1", pair="sent2"),
-    Task("squad", "answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SPANS),
-    Task("squad2", "answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SPANS, may_be_unanswerable=True),
+    Task("swag", "four endings (Zellers et al. 2018), its CSV", kind="choice", **_ENDINGS),
+    Task("squad", "answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SQUAD),
+    Task("squad2", "answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SQUAD2),
     Task("korquad", "answers in a text, KorQuAD 1.0's JSON (Lim et al. 2019)", "KorQuAD", **_KOREAN_SPANS),
     # Anybody's own data.
     Task("classification", "a label for a text or a pair: TSV, CSV, JSON Lines, Parquet"),
@@ -189,6 +205,26 @@ def find_task(name: str, config: FinetuneConfig | None = None) -> Task:
         raise ConfigError(f"{name}: no such task{did_you_mean(name, list(TASKS))}")
     given = {column: getattr(config, f"{column}_column", None) for column in COLUMNS}
     return replace(TASKS[name], **{column: value for column, value in given.items() if value})
+
+
+def refuse_idle_settings(paths: Sequence[str], sets: Sequence[tuple[Task, Path]], config: FinetuneConfig) -> None:
+    """Refuse settings that have no effect on any of some sets.
+
+    Args:
+        paths: The fields of the configuration that were given.
+        sets: The task of each set, and the place of its files.
+        config: The resolved configuration.
+
+    Raises:
+        ConfigError: Naming the setting, and why it has none.
+    """
+    of_tasks = {"task": [task.name for task, _ in sets], "kind of task": [task.kind for task, _ in sets]}
+    refuse_idle(paths, {**to_dict(config), **of_tasks}, FINETUNE_NEEDS)
+    given = [f"--{path.replace('_', '-')}" for path in paths]
+    if all(task.answers for task, _ in sets if task.kind == "span"):
+        refuse_flags(["--language"], given, "on a task that has rules of its own for answers")
+    if all(data.is_dir() for _, data in sets):
+        refuse_flags(["--held-out"], given, "on folders, which have files for evaluation")
 
 
 def refuse_columns(task: Task, path: Path) -> None:

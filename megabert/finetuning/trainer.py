@@ -33,6 +33,10 @@ LOG_LINES = 10
 """Lines of progress in the log of a fine-tuning."""
 
 
+class NonFiniteSteps(DataError):
+    """A training has diverged: too many steps in a row were skipped. Every rank skips the same, and raises it alike."""
+
+
 @dataclass(kw_only=True)
 class TrainingSummary:
     """How the training of one seed went."""
@@ -81,7 +85,11 @@ class TaskTrainer:
 
         Returns:
             How it went, and the evaluation of the first set with the best weights.
+
+        Raises:
+            NonFiniteSteps, NonFiniteOutputs: It diverged.
         """
+        self.skips = 0  # an earlier seed's do not count
         config, world, data = self.kind.config, self.world, self.evaluation[0]
         per_epoch = self.train.steps_per_epoch(config.global_batch_size)
         steps = max(1, math.ceil(config.epochs * per_epoch))
@@ -181,7 +189,7 @@ class TaskTrainer:
         if self.world.is_main:
             logger.warning("step %d skipped: loss %s or its gradients are not finite", step, mean)
         if self.skips >= MOST_SKIPS:
-            raise DataError(
+            raise NonFiniteSteps(
                 f"{MOST_SKIPS} steps in a row up to step {step} had losses or gradients that are not finite. "
                 "Lower learning_rate, or train with precision fp32; the weights in model may be damaged."
             )

@@ -195,9 +195,14 @@ def test_label_that_training_lacks_is_refused(bert_folder, labelled, tmp_path):
 
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
-    [("clasification", {}, "classification"), ("classification", {"learning_rat": 1}, "learning_rate")],
+    [
+        ("clasification", {}, "classification"),
+        ("classification", {"learning_rat": 1}, "learning_rate"),
+        ("classification", {"doc_stride": 64}, "doc-stride has no effect"),
+        ("classification", {"held_out": 0.2}, "held-out has no effect on folders"),
+    ],
 )
-def test_unknown_task_or_setting_is_refused_with_the_nearest_one(
+def test_task_or_setting_that_is_unknown_or_without_effect_is_refused(
     task, settings, message, bert_folder, labelled, tmp_path
 ):
     with pytest.raises(ConfigError, match=message):

@@ -85,6 +85,17 @@ def test_login_node_plans_for_the_ranks_and_gpus_of_the_job(tmp_path, settings, 
     assert done.stdout.endswith("--seed 7 --dry-run\n")
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_login_node_plans_a_fine_tuning_for_the_device_of_the_job(tmp_path, device):
+    for name in ("glue", "model"):
+        (tmp_path / name).mkdir()
+    settings = {"FINETUNE_DATA": str(tmp_path / "glue"), "MODEL": str(tmp_path / "model"), "CHECK": "yes"}
+    done = run_with_stubs(tmp_path, "slurm/finetune.sh", "--seeds", "2", DEVICE=device, **settings)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"finetune --device {device} glue --model ")
+    assert done.stdout.endswith("--seeds 2 --dry-run\n")
+
+
 def test_check_of_the_chain_starts_nothing_inside_an_interactive_job(tmp_path):
     (tmp_path / "data" / "instances").mkdir(parents=True)
     job = {"SLURM_JOB_ID": "17", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NODELIST": "node1"}

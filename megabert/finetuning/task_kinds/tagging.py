@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from megabert.errors import DataError
 from megabert.files import atomic_write
 from megabert.finetuning.batches import Features
-from megabert.finetuning.metrics import OUTSIDE, score_tags
+from megabert.finetuning.metrics import OUTSIDE, not_bio, score_tags
 from megabert.finetuning.tables import as_text, open_text, read_table, reading
 from megabert.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.finetuning.tasks import Task, refuse_columns
@@ -60,6 +60,14 @@ class Tagging(TaskKind[TaggedSentence]):
             raise DataError(
                 f"{examples[0].where.rpartition(':')[0]}: every token has the tag {tags.pop()!r}. Training needs two "
                 "tags or more; are the tags in the last column?"
+            )
+        others = sorted(not_bio(tags))
+        if others:
+            logger.warning(
+                "%s: tags that are not BIO: %.200s. So there is no F1 of entities, and the accuracy of all tags picks "
+                "the best weights. If they are entities, write them as B-TYPE and I-TYPE.",
+                examples[0].where.rpartition(":")[0],
+                ", ".join(others),
             )
         return tuple(sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
 

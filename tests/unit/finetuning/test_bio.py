@@ -5,6 +5,8 @@ import random
 import pytest
 
 from megabert.finetuning.metrics import Entity, entities_of, score_tags
+from megabert.finetuning.task_kinds.tagging import TaggedSentence, Tagging
+from megabert.observability.logs import logger
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -57,6 +59,16 @@ def test_both_dialects_give_the_same_entities():
 
 def test_tags_without_bio_have_an_accuracy_only():
     assert score_tags([["NN", "VB"]], [["NN", "NN"]], ["NN", "VB"]) == {"accuracy": 0.5}
+
+
+def test_tag_that_takes_the_f1_away_is_named(caplog, monkeypatch):
+    monkeypatch.setattr(logger, "propagate", True)
+    gold = [("B-PER", "O"), ("PER", "O")]
+    examples = [TaggedSentence(where="t.conll:1", line=1, tokens=("a", "b"), tags=tags) for tags in gold]
+    Tagging.labels_of(examples[:1])
+    assert not caplog.text
+    Tagging.labels_of(examples)
+    assert "t.conll: tags that are not BIO: PER. So there is no F1 of entities" in caplog.text
 
 
 def test_nothing_found_scores_zero():

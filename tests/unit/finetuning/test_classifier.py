@@ -46,6 +46,11 @@ def test_probabilities_are_those_of_transformers(folder, tokenizer_dir, seconds)
         assert judgement.label == max(judgement.probabilities, key=judgement.probabilities.get)
 
 
+def test_labels_of_ours_may_look_like_names_that_transformers_makes_up(folder):
+    change(folder, id2label={"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}, **{KEY: {"task": "classification"}})
+    assert Classifier(read_saved_model(folder)).labels == ("LABEL_1", "LABEL_0", "LABEL_2")
+
+
 def test_no_texts_have_no_judgements(folder):
     assert Classifier(read_saved_model(folder)).predict([]) == []
 

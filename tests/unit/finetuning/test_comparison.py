@@ -1,6 +1,7 @@
 """Fine-tunings side by side and their reports, from result folders written by hand."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from megabert.cli import main
 from megabert.errors import CheckpointError, ConfigError
-from megabert.finetuning.comparison import compare_finetunings
+from megabert.finetuning.comparison import SetComparison, compare_finetunings
 from megabert.finetuning.grid_results import read_summaries
 from megabert.finetuning.results import FinetuneSettings, summarize
 
@@ -73,6 +74,13 @@ def test_sign_test_is_small_for_one_sided_changes(tmp_path):
     assert one.p_value == 2 / 2**6
 
 
+def test_sign_test_of_many_changes_is_the_normal_curve():
+    one = SetComparison("rte", "dev", {}, {}, fixed=[*range(49_900)], broken=[*range(50_700)])
+    z = (abs(49_900 - 50_700) - 1) / 100_600**0.5
+    assert one.p_value == pytest.approx(math.erfc(z / 2**0.5), rel=1e-3)
+    assert SetComparison("rte", "dev", {}, {}, fixed=[], broken=[]).p_value == 1
+
+
 def write_grid(folder: Path, said: list[str]) -> Path:
     """Write the folder of a finished grid of two sets with one cell each."""
     sets = {}
@@ -121,6 +129,16 @@ def test_other_tasks_and_other_examples_are_refused(two, tmp_path):
         compare_finetunings(two[0], write_finetuning(tmp_path / "c", RIGHT, task="cola"))
     with pytest.raises(ConfigError, match="the examples of dev differ"):
         compare_finetunings(two[0], write_finetuning(tmp_path / "d", RIGHT, words="other"))
+
+
+@pytest.mark.parametrize("field", ["tags", "answers", "start", "endings"])
+def test_corrected_gold_answers_make_other_examples(field, two):
+    for folder, value in zip(two, (["B-PER"], ["O"]), strict=True):
+        path = folder / "seed_1" / "predictions_dev.jsonl"
+        rows = [{**json.loads(line), field: value} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match="the examples of dev differ"):
+        compare_finetunings(*two)
 
 
 @pytest.mark.parametrize(

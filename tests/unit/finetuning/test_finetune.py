@@ -1,6 +1,7 @@
 """Whole fine-tunings, as a shell starts them: scores, seeds, ranks, a kill, re-scoring, and what is refused."""
 
 import json
+import math
 import random
 import shutil
 from pathlib import Path
@@ -8,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+import yaml
 from forked.client import run_command
 from unit.finetuning.conftest import sentence
 
 from megabert.cli import main
 from megabert.finetuning.finetune import has_finished
+from megabert.finetuning.saved_model import KEY
+from megabert.finetuning.trainer import TaskTrainer
 
 FLAGS = "--epochs 3 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905
 
@@ -121,8 +125,9 @@ def test_evaluate_gives_the_same_score(finished, glue, tmp_path, capsys):
 def test_outputs_without_names_take_the_tasks_labels(finished, glue, tmp_path, capsys):
     model = shutil.copytree(finished[0] / "seed_6" / "model", tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
+    del config[KEY]  # as another program writes it
     (model / "config.json").write_text(json.dumps({**config, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}))
-    words = ["--data", str(glue / "RTE"), "--device", "cpu"]
+    words = ["--data", str(glue / "RTE"), "--device", "cpu", "--task", "rte", "--max-seq-length", "32"]
     for folder in (model, finished[0] / "seed_6" / "model"):
         assert main(["evaluate", "--model", str(folder), *words]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -150,6 +155,37 @@ def test_seed_whose_model_is_gone_is_trained_again(finished, tmp_path, monkeypat
     shutil.rmtree(out / "seed_5" / "model")
     assert not has_finished(out, 5)
     assert said == [f"{out}/seed_5/model/config.json is gone: seed 5 is trained again"]
+
+
+def test_seed_that_diverges_does_not_end_the_others(glue, model_dir, tmp_path, monkeypatch, capsys):
+    step = TaskTrainer._step
+
+    def spoilt(trainer, number, seed, rate):
+        if (number, seed) == (2, 5):
+            for fragment in trainer.engine.fragments:
+                fragment.view().fill_(math.nan)
+            trainer.engine.refresh()
+        return step(trainer, number, seed, rate)
+
+    monkeypatch.setattr(TaskTrainer, "_step", spoilt)
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir", str(tmp_path)]
+    code = main([*words, *FLAGS, "--epochs", "0.5", "--seeds", "2"])
+    refused(capsys, code, 3, "The other seeds continue", "NonFiniteSteps: seed 5: 10 steps in a row up to step 11")
+    assert not (tmp_path / "seed_5" / "result.json").exists()
+    assert len(losses(tmp_path / "seed_6")) == 15
+    assert all(map(math.isfinite, losses(tmp_path / "seed_6")))
+    assert has_finished(tmp_path, 6)
+
+
+def test_ranks_go_on_together_after_a_seed_that_diverges(glue, model_dir, tmp_path):
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir"]
+    wild = ["--learning-rate", "1000", "--weight-decay", "1000", "--seeds", "2", "--engine", "zero1"]
+    log = tmp_path / "log"
+    code = run_command("megabert", [*words, str(tmp_path / "out"), *FLAGS, *wild], tmp_path / "p", stderr=log, ranks=2)
+    assert code == 3
+    said = log.read_text()
+    assert said.count("The other seeds continue") == 2
+    assert said.splitlines()[-1].startswith("megabert: NonFiniteSteps: seed 5: 10 steps in a row up to step 12 ")
 
 
 def test_two_ranks_under_zero_train_like_one(finished, glue, model_dir, tmp_path):
@@ -201,9 +237,39 @@ def test_other_settings_in_the_same_folder_are_refused(finished, glue, model_dir
     refused(capsys, code, 4, "settings.weight_decay: 0.01 -> 0.5", "--output-dir")
 
 
-def test_dry_run_counts(glue, model_dir, capsys):
-    assert dry_run(model_dir, glue / "RTE") == 0
+def test_dry_run_counts(glue, model_dir, tmp_path, capsys):
+    assert dry_run(model_dir, glue / "RTE", "--output-dir", str(tmp_path / "new")) == 0
     assert "240 items to train on, 41 of dev" in capsys.readouterr().out
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "phrase"),
+    [
+        (["--engine", "zero9"], 2, "zero9"),
+        (["--engine", "zero0", "--precision", "bf16"], 2, "zero_optimization.stage=0 cannot train in bf16"),
+        (["--precision", "fp16", "--device", "cpu"], 2, "precision=fp16 needs a GPU"),
+        (["--output-dir", "FOLDER"], 4, "holds train.tsv, so it is left alone"),
+    ],
+)
+def test_dry_run_refuses_what_the_run_refuses(flags, code, phrase, glue, model_dir, tmp_path, capsys):
+    (tmp_path / "train.tsv").touch()
+    flags = [str(tmp_path) if flag == "FOLDER" else flag for flag in flags]
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), *flags]
+    for stop in ([], ["--dry-run"]):
+        refused(capsys, main([*words, *stop]), code, phrase)
+
+
+def test_dry_run_for_a_gpu_that_is_elsewhere_says_so(glue, model_dir, capsys):
+    assert dry_run(model_dir, glue / "RTE", "--device", "cuda") == 0
+    assert "this machine has no GPU" in capsys.readouterr().out
+    refused(capsys, dry_run(model_dir, glue / "RTE", "--device", "cuda", "--engine", "zero9"), 2, "zero9")
+
+
+def test_one_learning_rate_is_the_rate(glue, model_dir, capsys):
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--print-config"]
+    assert main([*words, "--learning-rates", "0.002"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["learning_rate"] == 0.002
 
 
 def test_unseen_label_is_named(glue, model_dir, tmp_path, capsys):
@@ -278,6 +344,11 @@ def test_settings_of_training_are_none_of_an_evaluation(glue, model_dir, capsys)
         "1",
     ]
     refused(capsys, main(words), 2, "learning_rate: no setting of an evaluation", "max_seq_length")
+
+
+def test_settings_without_effect_on_an_evaluation_are_refused(finished, glue, capsys):
+    words = ["evaluate", "--model", str(finished[0] / "seed_5" / "model"), "--data", str(glue / "RTE")]
+    refused(capsys, main([*words, "--n-best", "5"]), 2, "--n-best has no effect", "span")
 
 
 def test_evaluation_for_another_task_is_refused(finished, glue, capsys):

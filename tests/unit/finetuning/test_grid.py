@@ -21,7 +21,9 @@ from megabert.finetuning import final_scores
 from megabert.finetuning import grid as grid_module
 from megabert.finetuning.cells import Grid, Setting, find_sets
 from megabert.finetuning.grid import run_grid
+from megabert.finetuning.saved_model import rescore
 from megabert.finetuning.survey import find_test_file, survey
+from megabert.finetuning.trainer import TaskTrainer
 
 FLAGS = "--max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu --epochs 2".split()  # noqa: SIM905
 
@@ -149,6 +151,31 @@ def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, data,
     assert not any(path.exists() for path in left)
 
 
+def test_models_that_were_trained_again_score_the_test_set_again(copied, data, model_dir, monkeypatch, capsys):
+    (copied / "own" / "rate_0.003-epochs_2-seed_6" / "seed_6" / "result.json").unlink()
+    scored = []
+    monkeypatch.setattr(final_scores, "rescore", lambda *of, **others: scored.append(of) or rescore(*of, **others))
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = words_of(data, model_dir, copied)
+    for seeds in (2, 0):  # both models of the choice, and none once that is known
+        assert main(words) == 0
+        assert len(scored) == seeds
+        scored.clear()
+
+
+def test_folder_records_the_task_of_each_set(copied, data, model_dir, capsys):
+    words = words_of(data, model_dir, copied)
+    cell = copied / "own" / "rate_0.003-epochs_2-seed_5" / "finetune.json"
+    cell.write_text(json.dumps({**json.loads(cell.read_text()), "task": "regression"}))
+    assert main([*words, "--dry-run"]) == 0
+    assert "7 of them finished" in capsys.readouterr().out
+    recorded = json.loads((copied / "grid.json").read_text())
+    assert recorded["tasks"] == {"rte": "rte", "own": "classification"}
+    (copied / "grid.json").write_text(json.dumps({**recorded, "tasks": {"own": "regression", "left": "rte"}}))
+    assert main(words) == 4
+    assert "tasks.own: 'regression' -> 'classification'" in capsys.readouterr().err
+
+
 def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, data, model_dir, monkeypatch, capsys):
     before = sets_of(copied)
     monkeypatch.setattr(grid_module, "run_children", forked)
@@ -174,13 +201,19 @@ def test_damaged_results_are_made_anew(copied, data, model_dir, capsys):
     assert after == before
 
 
-def test_rte_starts_from_the_best_model_of_mnli(data, model_dir, tmp_path, monkeypatch, capsys):
+def with_mnli(data: Path, folder: Path) -> Path:
+    """Write a copy of some sets with MNLI among them."""
     rng, labels = random.Random(3), ("entailment", "neutral", "contradiction")
+    shutil.copytree(data, folder, dirs_exist_ok=True)
+    (folder / "MNLI").mkdir()
     for stem, count in (("train", 60), ("dev_matched", 12), ("dev_mismatched", 12)):
         rows = [f"{sentence(rng)}\t{sentence(rng, 'good')}\t{labels[i % 3]}\n" for i in range(count)]
-        (tmp_path / "MNLI").mkdir(exist_ok=True)
-        (tmp_path / "MNLI" / f"{stem}.tsv").write_text("sentence1\tsentence2\tgold_label\n" + "".join(rows))
-    shutil.copytree(data / "RTE", tmp_path / "RTE")
+        (folder / "MNLI" / f"{stem}.tsv").write_text("sentence1\tsentence2\tgold_label\n" + "".join(rows))
+    return folder
+
+
+def test_rte_starts_from_the_best_model_of_mnli(data, model_dir, tmp_path, monkeypatch, capsys):
+    with_mnli(data, tmp_path)
     monkeypatch.setattr(grid_module, "run_children", forked)
     words = [
         "finetune",
@@ -237,6 +270,27 @@ def test_set_whose_cells_all_fail_has_no_choice(data, model_dir, tmp_path, monke
     assert "every cell of this grid failed" in capsys.readouterr().err
 
 
+def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
+    data, model_dir, tmp_path, monkeypatch, capsys
+):
+    def run(commands, *, logs, slots):
+        for number, (command, log) in enumerate(zip(commands, logs, strict=True)):
+            fails = command[4] == "mnli"
+            outcomes = (failing if fails else forked)([command], logs=[log], slots=slots)
+            yield from ((number, 4 if fails else code) for _, code in outcomes)
+
+    monkeypatch.setattr(grid_module, "run_children", run)
+    words = ["finetune", "rte", "mnli", "classification=own", "--model", str(model_dir), "--start-from", "mnli"]
+    sets = ["--data", str(with_mnli(data, tmp_path / "sets")), "--output-dir", str(tmp_path / "out")]
+    assert main([*words, *sets, *FLAGS, "--epochs", "0.2"]) == 4
+    said = capsys.readouterr().err
+    assert "mnli: every cell failed, so rte cannot start from its model" in said
+    assert "mnli, rate 3e-05, epochs 0.2, seed 5: exit 4: megabert: DataError: 10 steps in a row" in said
+    results = sets_of(tmp_path / "out")
+    assert {name: one["settings"][0]["failed"] for name, one in results.items()} == {"rte": [5], "mnli": [5], "own": []}
+    assert results["own"]["test"] is not None
+
+
 def test_grid_grows_and_other_settings_or_data_are_refused(copied, data, model_dir, tmp_path, monkeypatch, capsys):
     ran = []
     monkeypatch.setattr(grid_module, "run_children", lambda commands, **_: iter(ran.extend(commands) or ()))
@@ -264,6 +318,36 @@ def test_dry_run_tells_cells_rates_and_time_and_writes_nothing(data, model_dir, 
     assert re.search(r"rte: [\d,]+ examples/s, 120 to train on, \d+ s to start", printed)
     assert re.search(r"the other 8 will take about \d+ (s|min), one after the other, and \d.\d GiB", printed)
     assert not (tmp_path / "new").exists()
+
+
+def test_dry_run_refuses_the_folder_that_the_grid_refuses(copied, data, model_dir, tmp_path, capsys):
+    assert main([*words_of(data, model_dir, copied), "--weight-decay", "0.5", "--dry-run"]) == 4
+    assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
+    (tmp_path / "thesis.tex").write_text("x")
+    assert main([*words_of(data, model_dir, tmp_path), "--dry-run"]) == 4
+    assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
+
+
+def test_dry_run_for_gpus_that_are_elsewhere_checks_and_measures_nothing(
+    data, model_dir, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(TaskTrainer, "measure_step", None)
+    words = [*words_of(data, model_dir, tmp_path / "new"), "--device", "cuda", "--dry-run"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"8 cells .*\nthe other 8 need \d.\d GiB for their models\nthis machine has no GPU: ", printed)
+    assert not (tmp_path / "new").exists()
+    assert main([*words, "--engine", "zero9"]) == 2
+    assert "zero9" in capsys.readouterr().err
+
+
+def test_dry_run_counts_one_cell_at_a_time_with_a_launcher(data, model_dir, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(grid_module, "_slots", lambda *given, **others: asked.append((given, others)))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    words = [*words_of(data, model_dir, tmp_path / "new"), "--device", "cuda", "--dry-run"]
+    assert main([*words, "--launcher", "torchrun --nproc_per_node 8 -m"]) == 0
+    assert asked == [((1, 8), {"has_launcher": True})]
 
 
 def test_test_set_that_cannot_be_scored_is_told_before_the_first_cell(data, model_dir, tmp_path, caplog):

@@ -39,6 +39,11 @@ def test_file_without_header_takes_the_given_one(tmp_path):
     assert (table[0].text("sentence"), table[0].text("label")) == ("The cat sat.", "1")
 
 
+def test_label_is_read_without_the_spaces_around_it(tmp_path):
+    (tmp_path / "t.csv").write_text("text,label\na,yes\nb,yes \nc, yes\n")
+    assert {row.label("label") for row in read_table(tmp_path / "t.csv", ["text", "label"])} == {"yes"}
+
+
 def test_quotes_in_tsv_are_text(tmp_path):
     (tmp_path / "t.tsv").write_text('text\tlabel\n"open\t1\nclosed"\t0\n')
     assert len(read_table(tmp_path / "t.tsv", ["text"])) == 2

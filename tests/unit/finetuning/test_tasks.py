@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from megabert.config.finetune import FinetuneConfig
 from megabert.errors import ConfigError, DataError
-from megabert.finetuning.setup import find_file
+from megabert.finetuning.setup import find_file, find_labelled_files
 from megabert.finetuning.task_kinds import TASK_KINDS
-from megabert.finetuning.tasks import SUITES, find_task
+from megabert.finetuning.tasks import SUITES, find_task, refuse_idle_settings
 
 GLUE = SUITES["glue"]
 
@@ -37,7 +38,7 @@ SINGLE = ("cola", "sst2")
 def test_task_reads_its_file(task, tmp_path):
     header, row = FILES[task.name]
     (tmp_path / "train.tsv").write_text("".join(f"{line}\n" for line in (header, row) if line is not None))
-    (example,) = TASK_KINDS[task.kind].read(task, find_file(tmp_path, (task.train,)))
+    (example,) = TASK_KINDS[task.kind].read(task, find_file(tmp_path, task.train))
     assert example.text == "one"
     assert example.pair == (None if task.name in SINGLE else "two")
     assert task.labels is None or example.label in task.labels
@@ -54,8 +55,41 @@ def test_task_reads_its_json_lines(name, tmp_path):
     row, label = LINES[name]
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
     task = find_task(name)
-    (example,) = TASK_KINDS[task.kind].read(task, find_file(tmp_path, (task.train,)))
+    (example,) = TASK_KINDS[task.kind].read(task, find_file(tmp_path, task.train))
     assert (example.text, example.pair, example.label) == ("one", "two", label)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("squad", ["train-v1.1.json", "dev-v1.1.json"]),
+        ("squad2", ["train-v2.0.json", "dev-v2.0.json"]),
+        ("snli", ["snli_1.0_train.jsonl", "snli_1.0_dev.jsonl", "snli_1.0_test.jsonl"]),
+        ("swag", ["train.csv", "val.csv"]),
+    ],
+)
+def test_folder_is_found_as_its_authors_distribute_it(name, files, tmp_path):
+    for file in ("test.csv", "train-v1.1.json", "dev-v1.1.json", *files):
+        (tmp_path / file).touch()
+    task = find_task(name)
+    train, evaluation = find_labelled_files(task, FinetuneConfig(model="m", data=str(tmp_path)))
+    found = [train.name, *(path.name for path in evaluation)]
+    assert [*found, find_file(tmp_path, task.test).name][: len(files)] == files
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "says"),
+    [
+        ("mrpc", "n_best", "--n-best has no effect: it needs kind of task span"),
+        ("squad", "null_threshold", "--null-threshold has no effect: it needs task klue_mrc or squad2"),
+        ("klue_mrc", "language", "--language has no effect on a task that has rules of its own"),
+        ("mrpc", "held_out", "--held-out has no effect on folders"),
+    ],
+)
+def test_settings_without_effect_are_refused(name, setting, says, tmp_path):
+    config = FinetuneConfig(model="m", data=str(tmp_path))
+    with pytest.raises(ConfigError, match=says):
+        refuse_idle_settings([setting], [(find_task(name), tmp_path)], config)
 
 
 def test_task_names_are_checked():

@@ -116,5 +116,7 @@ def test_steps_that_are_not_finite_are_skipped_and_then_end_it(fitting, tmp_path
     engine.is_bad = True
     with pytest.raises(DataError, match=r"10 steps in a row up to step 10 .* Lower learning_rate"):
         run.run(5, tmp_path)
+    with pytest.raises(DataError, match="10 steps in a row up to step 10 "):
+        run.run(6, tmp_path)
     assert torch.equal(engine.module.classifier.weight, before)
     assert all(row["train/grad_norm"] == math.inf for row in read_metrics(tmp_path) if "train/loss" in row)

@@ -17,6 +17,7 @@ from megabert.errors import DataError
 from megabert.export.sources import open_source
 from megabert.inspection.masked_lm import ScoringOptions, score_masked_lm, text_batches
 from megabert.inspection.read_text import read_parts, sequences_of
+from megabert.shards.folder import read_manifest
 
 WORDS = ("the", "cat", "dog", "sat", ".")
 OPTIONS = ScoringOptions(max_seq_length=12, masked_lm_prob=0.4, batch_tokens=30)
@@ -145,6 +146,23 @@ def test_command_prints_the_table_and_writes_json(model_folder, text, tmp_path, 
     content = json.loads((tmp_path / "s.json").read_text())
     assert f"{content['loss']:.4f}" in printed
     assert content["by_length"][0]["lengths"] == "1 to 32"
+
+
+def test_json_has_the_settings_that_were_used(model_folder, text, tmp_path):
+    sizes = {"vocab_size": len(PIECES), "length": 12}
+    sha256 = open_source(str(model_folder)).load_tokenizer().sha256
+    shards = {"validation": [make_instances(4, 12, len(PIECES), 0)]}
+    folder = write_shards(tmp_path / "shards", shards, **sizes, tokenizer_sha256=sha256)
+    used = {}
+    for data, flags in ((folder, []), (text, ["--masked-lm-prob", "0.3", "--max-seq-length", "9"])):
+        words = ["evaluate", "mlm", "--model", str(model_folder), "--data", str(data), "--device", "cpu"]
+        assert main([*words, "--json", str(tmp_path / "s.json"), *flags]) == 0
+        content = json.loads((tmp_path / "s.json").read_text())
+        names = ("max_seq_length", "masked_lm_prob", "seed", "text_column", "split")
+        used[data] = {name: content[name] for name in names if name in content}
+    share = read_manifest(folder).metadata.masked_lm_prob
+    assert used[folder] == {"max_seq_length": 12, "masked_lm_prob": share, "split": "validation"}
+    assert used[text] == {"max_seq_length": 9, "masked_lm_prob": 0.3, "seed": 42, "text_column": "text"}
 
 
 @pytest.mark.parametrize(
