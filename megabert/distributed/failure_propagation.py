@@ -96,7 +96,7 @@ class FirstFailure:
         return own if first is None or first.rank == self._rank else first
 
     def _own(self, error: BaseException) -> BaseException:
-        """Return the error that this rank reports if no other one does: its own, or the cause of a collective's."""
+        """Return the error that this rank reports if no other one does: its own, or why a collective broke."""
         if _has_lost_a_rank(error) and "Timed out" in str(error):
             return HungError(
                 f"rank {self._rank} waited in vain for another rank, which lives and does not come: look at its "
