@@ -40,6 +40,8 @@ FRAGILE = ("numba",)
 """Packages that may be installed and yet not be importable: numba fails beside a numpy that it does not know."""
 REPORT_EVERY_S = 5.0
 """A machine that is taken away costs so many seconds of rows."""
+END_S = 5.0
+"""Seconds in which a part that is ended may end what it has started."""
 
 
 def settings(is_tiny: bool) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
     rows = Rows(
         rows_folder(arguments) / f"{part}.json",
         settings(arguments.tiny),
-        seconds=arguments.seconds,
+        deadline=arguments.deadline,
         keep_failed=arguments.keep_failed,
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -135,9 +137,10 @@ def wait_for(
 ) -> int | None:
     """Run a part's process; return its exit code, None where it had to be ended."""
     command = [sys.executable, "-m", "benchmarks.gpu", "--in-this-process", part, "--work", str(arguments.work)]
-    command += ["--seconds", str(end - time.monotonic()), *more] + (["--tiny"] if arguments.tiny else [])
+    command += ["--deadline", str(end), *more] + (["--tiny"] if arguments.tiny else [])
     pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    child = subprocess.Popen(command, cwd=ROOT, env=os.environ, start_new_session=True, **pipe)
+    # A group, for killpg, in this session: a machine that ends a command's session ends the part as well.
+    child = subprocess.Popen(command, cwd=ROOT, env=os.environ, process_group=0, **pipe)
     assert child.stdout is not None
     printing = copy_lines(child.stdout, arguments.work / "runs" / f"{part}.log")
     try:
@@ -150,7 +153,11 @@ def wait_for(
             report()
     finally:
         if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)  # and what it has started
+            child.terminate()  # the part then ends what it has started, in groups of their own
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(END_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         printing.join(timeout=5.0)  # a process that it started may still hold the pipe
 
@@ -223,7 +230,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="small shapes: proves the runbook on a CPU")
     parser.add_argument("--again", action="store_true", help="measure again what an earlier run left")
     parser.add_argument("--in-this-process", metavar="PART", help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--keep-failed", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     named = [COMMANDS.get(word, (word,)) for word in arguments.parts.split(",")]
@@ -238,6 +245,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run the parts that were asked for."""
     arguments = parse()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what was started, as Ctrl-C does
     if arguments.in_this_process:
         run_part(arguments.in_this_process, arguments)
         return 0
@@ -257,11 +265,11 @@ def main() -> int:
             if arguments.again:
                 (folder / f"{part}.json").unlink(missing_ok=True)
             due += PARTS[part].limit_s * (PATIENCE if arguments.tiny else 1)
-            begun, since = time.monotonic(), time.time()
+            begun = time.monotonic()
             outcomes[part] = "running"
             outcomes[part] = start_part(part, arguments, due - (begun - started), report)
-            has_failed = any(problem.startswith(f"{part}:") for problem in report())
-            keep(arguments.work / "runs", arguments.output, since=since, has_failed=has_failed)
+            report()
+            keep(arguments.work / "runs", arguments.output)
             print(f"== {part}: {outcomes[part]} in {time.monotonic() - begun:.0f} s", flush=True)
     problems = report()
     print((arguments.output / "bench_gpu.md").read_text())

@@ -30,8 +30,8 @@ class Batch:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def to(self, device: torch.device) -> "Batch":
-        """Return a copy on a device."""
-        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
+        """Return a copy on a device; the host does not wait for it if this one is in pinned memory."""
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors().items()})
 
     def pinned(self) -> "Batch":
         """Return a copy in pinned memory, where there is a GPU."""

@@ -1,13 +1,14 @@
 """What a part prints, in a file as well; and the files that belong among the results, since a lent machine is wiped."""
 
-import shutil
+import os
 import sys
+import tarfile
 import threading
 from pathlib import Path
 from typing import IO
 
-KEPT = ("*.ncu-rep",)
-"""Files of a part that are results whether it fails or not."""
+KEPT = ("*.log", "metrics.jsonl", "*.ncu-rep", "curves/*.json")
+"""Files of parts that are results."""
 
 
 def copy_lines(source: IO[str], path: Path) -> threading.Thread:
@@ -26,27 +27,18 @@ def copy_lines(source: IO[str], path: Path) -> threading.Thread:
     return thread
 
 
-def keep(runs: Path, output: Path, *, since: float, has_failed: bool) -> list[Path]:
-    """Copy what a part wrote below ``runs`` to ``output``: reports, and if it failed, every log; return the copies.
+def keep(runs: Path, output: Path) -> None:
+    """Write ``logs.tar.gz`` anew, one file since a lent machine returns few: what all parts have left below ``runs``.
 
     Args:
         runs: Logs of parts, and run folders with theirs.
         output: Folder of the results.
-        since: When the part began, as a file's time of modification.
-        has_failed: Whether the part ended early, or one of its rows failed.
     """
-    copies = []
-    for pattern in (*KEPT, *(("*.log",) if has_failed else ())):
-        for path in sorted(runs.rglob(pattern)):
-            # A second of slack: file systems round times.
-            if path.stat().st_mtime < since - 1:
-                continue
-            copy = output / "logs" / path.relative_to(runs)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                shutil.copyfile(path, copy)
-            except OSError as error:  # a log that cannot be copied must not end the measuring
-                print(f"{path}: not copied to {copy}: {error}", file=sys.stderr)
-            else:
-                copies.append(copy)
-    return copies
+    archive, temporary = output / "logs.tar.gz", output / "logs.tar.gz.tmp"
+    try:
+        with tarfile.open(temporary, "w:gz") as content:
+            for path in sorted({path for pattern in KEPT for path in runs.rglob(pattern)}):
+                content.add(path, path.relative_to(runs))
+        os.replace(temporary, archive)
+    except OSError as error:  # logs that cannot be kept must not end the measuring
+        print(f"{archive}: not written: {error}", file=sys.stderr)

@@ -32,12 +32,23 @@ from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import boundaries, dropout_stream, near_positions, packed_positions
 
+OURS, PEERS, COMPILED = range(3)
+"""Turns in which rows are measured: ours, which have the bars, other code's, and what torch takes long to compile."""
+
+
+def turn_of(who: str) -> int:
+    """Return the turn in which an op by somebody is measured."""
+    if who in ("torch.compile", "flex_attention"):
+        return COMPILED
+    return OURS if who == "megabert" else PEERS
+
 
 class Ops:
     """Measures rows on one device."""
 
     def __init__(self, rows: Rows, device: torch.device, sizes: Sizes) -> None:
         self.rows, self.device, self.sizes = rows, device, sizes
+        self.turn = OURS
         self.dtype = torch.bfloat16
         self.ours = "triton" if device.type == "cuda" else "auto"
         copy = rows.measure("ceiling copy", lambda: {"gb_per_s": copy_gb_per_s(device, sizes.copy_numel)}) or {}
@@ -50,14 +61,15 @@ class Ops:
 
     def compiled(self, op: Op) -> Op:
         """Return ``op`` under torch.compile; on a CPU without its code generation, which a rehearsal need not await."""
-        return torch.compile(op, backend="inductor" if self.device.type == "cuda" else "eager")
+        # By default torch compiles a second length for any length: slower, and its backward pass cannot be repeated.
+        return torch.compile(op, backend="inductor" if self.device.type == "cuda" else "eager", dynamic=False)
 
     def random(self, *shape: int) -> Tensor:
         """Return random numbers of the benchmark's dtype that want a gradient."""
         return torch.randn(*shape, device=self.device).to(self.dtype).requires_grad_()
 
     def compare(self, name: str, ops: dict[str, Op], leaves: tuple[Tensor, ...], work: dict[str, tuple[float, float]]):
-        """Measure each op forward and backward.
+        """Measure each op whose turn it is forward and backward.
 
         Args:
             name: Of the op and its shape.
@@ -66,6 +78,8 @@ class Ops:
             work: ``forward`` and ``backward`` -> (bytes that must move, floating-point operations).
         """
         for who, op in ops.items():
+            if turn_of(who) != self.turn:
+                continue
             is_peer = who != "megabert"
             forward = functools.partial(op, *leaves)
             self.rows.measure(
@@ -279,6 +293,8 @@ class Ops:
         coefficients = Coefficients(beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.01)
         shape = f"lamb {numel} in {len(fragments)}"
         for who, backend in (("megabert", self.ours), ("torch eager", "torch")):
+            if turn_of(who) != self.turn:
+                continue
             passes = lamb_passes(backend, self.device.type)
             self.rows.measure(
                 f"{shape} pass 1 {who}",
@@ -296,6 +312,8 @@ class Ops:
                     12.0 * numel,
                 ),
             )
+        if self.turn != PEERS:
+            return
         parameter = torch.nn.Parameter(flats[0])
         parameter.grad = flats[1]
         adamw = torch.optim.AdamW([parameter], lr=1e-9, fused=True)
@@ -310,14 +328,16 @@ class Ops:
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of the part."""
     ops = Ops(rows, device, sizes)
-    for length in sizes.attention_lengths:
-        ops.attention(length)
-    for length in sizes.rotary_lengths:
-        ops.rotary_attention(length)
-    for length in sizes.disentangled_lengths:
-        ops.disentangled_attention(length)
-    ops.layer_norm()
-    ops.bias_gelu()
-    ops.gated_gelu()
-    ops.cross_entropy()
-    ops.lamb()
+    for ops_of in (OURS, PEERS, COMPILED):
+        ops.turn = ops_of
+        ops.layer_norm()
+        ops.bias_gelu()
+        ops.lamb()
+        for length in sizes.attention_lengths:
+            ops.attention(length)
+        for length in sizes.rotary_lengths:
+            ops.rotary_attention(length)
+        for length in sizes.disentangled_lengths:
+            ops.disentangled_attention(length)
+        ops.gated_gelu()
+        ops.cross_entropy()

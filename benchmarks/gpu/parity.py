@@ -65,6 +65,9 @@ def parity_problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Probl
     for classes, padded in ((sizes.vocabulary, sizes.vocabulary + 6), (2, 2)):
         found[f"cross_entropy 33x{padded}"] = problems.cross_entropy_problem((33, padded), generator, classes=classes)
     found["dense"] = problems.dense_problem((1000, sizes.hidden), generator)
+    for rows, has_sum in itertools.product((2, 512), (False, True)):
+        label = f"embedding {rows}x{sizes.hidden}{' with a sum' if has_sum else ''}"
+        found[label] = problems.embedding_problem((1000, sizes.hidden), generator, rows=rows, has_sum=has_sum)
     found["dropout keys"] = exact_problems.dropout_keys_problem(1500, generator)
     found["dropout"] = exact_problems.dropout_problem((400, sizes.hidden), generator)
     found |= mask_problems(sizes, generator)

@@ -4,6 +4,7 @@ Atomic sums, a missing barrier or a library that picks another algorithm show as
 runs. A resumed run equals an undisturbed one only if there is none.
 """
 
+import contextlib
 import functools
 import itertools
 from collections import Counter
@@ -18,9 +19,11 @@ from benchmarks.gpu.parity import parity_problems
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.training import model_config, random_model
+from benchmarks.gpu.warm import compile_beside
 from megabert.config.run import OpsConfig
-from megabert.ops.dense import add_product_, sum_products_in
-from megabert.ops.proof.problem import values_and_gradients
+from megabert.ops.dense import sum_products_in
+from megabert.ops.proof.problem import Problem, values_and_gradients
+from megabert.ops.proof.problems import GradientSum
 
 RUNS, LARGE_RUNS = 50, 5
 DTYPE = torch.bfloat16
@@ -38,19 +41,7 @@ def count_differences(run: Callable[[], dict[str, Tensor]], runs: int) -> Row:
     return row | ({"differing": dict(differences.most_common(8))} if differences else {})
 
 
-class _Sum:
-    """The float32 sum of a weight's gradients, as a bucket keeps it."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.total, self.is_first = torch.zeros_like(weight, dtype=torch.float32), True
-
-    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
-        """Add a product, or begin with it."""
-        add_product_(self.total, left_OT, right_TI, is_first=self.is_first)
-        self.is_first = False
-
-
-def gradients_of(model: nn.Module, sums: dict[str, _Sum], batch: Batch, micro_steps: int) -> dict[str, Tensor]:
+def gradients_of(model: nn.Module, sums: dict[str, GradientSum], batch: Batch, micro_steps: int) -> dict[str, Tensor]:
     """Return all gradients of a few micro-steps on one batch, as training accumulates them, and the loss."""
     model.zero_grad(set_to_none=True)
     for weight_sum in sums.values():
@@ -72,7 +63,7 @@ def model_row(device: torch.device, batch: Batch, changes: dict[str, Any], sizes
     options: dict[str, Any] = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), backend)
     dtype = DTYPE if device.type == "cuda" else torch.float32
     model = random_model(model_config(sizes, **changes), OpsConfig(**options), device).to(dtype)
-    sums = {name: _Sum(parameter) for name, parameter in model.named_parameters()}
+    sums = {name: GradientSum(parameter) for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters():
         sum_products_in(parameter, sums[name])
     return count_differences(functools.partial(gradients_of, model, sums, batch.to(device), 2), runs)
@@ -81,8 +72,29 @@ def model_row(device: torch.device, batch: Batch, changes: dict[str, Any], sizes
 SMALL = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
 
 
+def op_runs(sizes: Sizes, generator: torch.Generator) -> dict[str, Callable[[], dict[str, Tensor]]]:
+    """Return what runs each op of `parity` both ways, in bfloat16 or the only dtype that it takes."""
+    backend = "triton" if generator.device.type == "cuda" else "auto"
+
+    def run(problem: Problem) -> Callable[[], dict[str, Tensor]]:
+        dtype = DTYPE if DTYPE in problem.tolerance else next(iter(problem.tolerance))
+        tensors = {name: tensor.to(dtype) for name, tensor in problem.tensors.items()}
+        return functools.partial(values_and_gradients, functools.partial(problem.run, backend=backend), tensors)
+
+    return {label: run(problem) for label, problem in parity_problems(sizes, generator).items()}
+
+
+def compile_share(sizes: Sizes, number: int, of: int) -> None:
+    """Run every ``of``-th op for the sake of its kernels."""
+    for run in list(op_runs(sizes, torch.Generator("cuda")).values())[number::of]:
+        with contextlib.suppress(Exception):
+            run()
+            torch.cuda.synchronize()
+
+
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of the part: models, small and as they are, then every op."""
+    compile_beside(compile_share, (sizes,), limit_s=0.6 * rows.remaining_s())
     for length, (name, changes, share) in itertools.product(sizes.lengths, (("small", SMALL, 4), ("large", {}, 1))):
         batch = random_batch(sizes.tokens // share, length, sizes.vocabulary, 0)
         runs = RUNS if changes else LARGE_RUNS
@@ -90,9 +102,5 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
         rows.measure(f"gradients of a {name} model at {length}", row)
     generator = torch.Generator(device)
     generator.seed()
-    backend = "triton" if device.type == "cuda" else "auto"
-    for label, problem in parity_problems(sizes, generator).items():
-        if DTYPE in problem.tolerance:
-            tensors = {name: tensor.to(DTYPE) for name, tensor in problem.tensors.items()}
-            run = functools.partial(values_and_gradients, functools.partial(problem.run, backend=backend), tensors)
-            rows.measure(label, functools.partial(count_differences, run, RUNS))
+    for label, run in op_runs(sizes, generator).items():
+        rows.measure(label, functools.partial(count_differences, run, RUNS))

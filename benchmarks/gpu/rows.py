@@ -23,20 +23,20 @@ class SpoiltProcess(RuntimeError):
 class Rows:
     """The rows of one part, in ``FOLDER/PART.json``."""
 
-    def __init__(self, path: Path, settings: dict[str, Any], *, seconds: float, keep_failed: bool = False) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any], *, deadline: float, keep_failed: bool = False) -> None:
         """Read what an earlier run left, if its settings were the same.
 
         Args:
             path: The file.
             settings: What a row depends on: device, versions, revision, size.
-            seconds: After this long no further row is started.
+            deadline: When no further row is started, in seconds of ``time.monotonic``, which all processes share.
             keep_failed: Do not try again what failed earlier.
         """
         self.path = path
         self.keep_failed = keep_failed
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.settings = settings
-        self.deadline = time.monotonic() + seconds
+        self.deadline = deadline
         self.rows: dict[str, Row] = {}
         self.is_complete = False
         self.left_out: list[str] = []

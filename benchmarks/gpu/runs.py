@@ -1,12 +1,13 @@
 """Runs of ``megabert`` as a user starts them, and what their run folders say."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +25,46 @@ def words(*command: str, **flags: Any) -> list[str]:
     return [sys.executable, "-m", "megabert", *command, *(w for n, v in named.items() for w in (f"--{n}", str(v)))]
 
 
+@contextlib.contextmanager
+def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command with its output in a file. If it still runs at the end, it is killed with what it has started."""
+    with log.open("w") as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, process_group=0)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def run(command: list[str], log: Path, limit_s: float) -> float:
     """Run a command with its output in a file; return its seconds.
 
     Raises:
         RuntimeError: It failed; with its last line.
+        TimeoutExpired: It was killed at its limit.
     """
-    started = time.monotonic()
+    began = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as output:
-        done = subprocess.run(
-            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, timeout=max(1.0, limit_s), check=False
-        )
-    if done.returncode != 0:
+    with started(command, log) as process:
+        code = process.wait(max(1.0, limit_s))
+    if code != 0:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise RuntimeError(f"{' '.join(command[2:5])} ended with {done.returncode}: {' / '.join(lines[-3:])}"[-280:])
-    return time.monotonic() - started
+        raise RuntimeError(f"{' '.join(command[2:5])} ended with {code}: {' / '.join(lines[-3:])}"[-280:])
+    return time.monotonic() - began
 
 
 def start_and_kill(command: list[str], log: Path, run_dir: Path, *, at_step: int, limit_s: float) -> int:
     """Start a pre-training, kill -9 all of it once it has logged a step, and return the last step that it logged."""
     end = time.monotonic() + limit_s
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-    try:
+    with started(command, log) as process:
         while not any(row["step"] >= at_step for row in metrics(run_dir)):
             if process.poll() is not None:
                 raise RuntimeError(f"it ended by itself with {process.returncode}: {log.read_text()[-200:]}")
             if time.monotonic() > end:
                 raise TimeoutError(f"step {at_step} was not reached in {limit_s:.0f} s")
             time.sleep(0.02)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     return max(row["step"] for row in metrics(run_dir))
 
 

@@ -1,6 +1,7 @@
 """One problem for each op: an op on inputs of a given shape, and its reference, for values and gradients."""
 
 # T packed tokens, D hidden, F intermediate, C = 2 * F or 3 * D, M predicted positions, V classes
+# R rows of a table
 
 import functools
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
@@ -22,8 +24,9 @@ from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import row_cross_entropy
 from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
-from megabert.ops.dense import add_product_
+from megabert.ops.dense import add_product_, sum_products_in
 from megabert.ops.dropout import ATTENTION_OUTPUT
+from megabert.ops.embedding import embedding
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
 from megabert.ops.layer_norm.api import layer_norm
@@ -250,3 +253,44 @@ def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem
     tensors = {name: torch.randn(tokens, width, generator=generator, device=device) for name in ("left_TD", "right_TD")}
     on_gpu = dict.fromkeys(TOLERANCE, TOLERANCE[torch.float32])
     return Problem(run, reference, tensors, on_gpu if device.type == "cuda" else TOLERANCE)
+
+
+class GradientSum:
+    """The float32 sum of a weight's gradients, as a bucket keeps it."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.total = torch.full_like(weight, torch.nan, dtype=torch.float32)
+        self.is_first = True
+
+    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
+        """Add a product, or begin with it."""
+        add_product_(self.total, left_OT, right_TI, is_first=self.is_first)
+        self.is_first = False
+
+
+def embedding_problem(shape: tuple[int, int], generator: torch.Generator, *, rows: int, has_sum: bool) -> Problem:
+    """Return a table of ``rows``, looked up for (tokens, width), and its gradient, for which it may have a sum.
+
+    On a GPU the gradient of few rows is a product, which goes to the sum. On a CPU it is torch's own, which adds up
+    16 bits in 16 bits and is compared in float32 only.
+    """
+    (tokens, width), device = shape, generator.device
+    ids_T = torch.randint(0, rows, (tokens,), generator=generator, device=device)
+
+    def run(table_RD: Tensor, grad_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
+        gradient_sum = GradientSum(table_RD)
+        if has_sum:
+            sum_products_in(table_RD, gradient_sum)
+        out_TD = embedding(ids_T, table_RD)
+        out_TD.backward(grad_TD.detach())
+        return {"out": out_TD, "gradient": gradient_sum.total if table_RD.grad is None else table_RD.grad}
+
+    def reference(table_RD: Tensor, grad_TD: Tensor) -> dict[str, Tensor]:
+        out_TD = functional.embedding(ids_T, table_RD)
+        (gradient_RD,) = torch.autograd.grad(out_TD, table_RD, grad_TD.detach())
+        return {"out": out_TD, "gradient": gradient_RD}
+
+    shapes = {"table_RD": (rows, width), "grad_TD": (tokens, width)}
+    tensors = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
+    in_float32 = {torch.float32: TOLERANCE[torch.float32]}
+    return Problem(run, reference, tensors, TOLERANCE if device.type == "cuda" else in_float32)

@@ -3,13 +3,18 @@
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
+
+from megabert.data.packing import shape_for
+from megabert.shards.statistics import InstanceStatistics
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,7 +108,7 @@ def measure(*_):
 
 products.measure = measure
 atexit.register(os.abort)  # as torch may, where memory of the device is freed
-sys.argv[1:] = ["--in-this-process", "products", "--tiny", "--seconds", "60", "--work", sys.argv[1]]
+sys.argv[1:] = ["--in-this-process", "products", "--tiny", "--deadline", "1e9", "--work", sys.argv[1]]
 runbook.main()
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=False, timeout=100)
@@ -148,10 +153,31 @@ def test_every_part_is_in_a_command_that_fits_nine_minutes(runbook):
         assert sum(module.PARTS[part].limit_s for part in parts) + module.GRACE_S <= 540
 
 
-def test_first_command_is_in_the_order_of_worth(runbook):
+def test_two_commands_and_the_start_of_the_machine_fit_a_quarter_of_an_hour(runbook):
     module, _ = runbook
-    assert module.COMMANDS["1"] == ("smoke", "products", "training", "parity", "ops", "peers")
+    first, second = module.COMMANDS["1"], module.COMMANDS["2"]
+    assert sum(module.PARTS[part].limit_s for part in (*first, *second)) + 2 * module.GRACE_S <= 14 * 60
+    report = json.loads((ROOT / "benchmarks" / "gpu" / "results" / "h100.json").read_text())
+    assert not set(first) - {"smoke"} & set(report["parts"]), "what no card has run comes first"
     assert module.PARTS["smoke"].limit_s == 60
+
+
+def test_part_shares_the_clock_and_the_session_of_the_runbook(runbook, monkeypatch):
+    module, arguments = runbook
+    started, popen = [], subprocess.Popen
+
+    def start(command, **options):
+        child = popen([sys.executable, "-c", "import time; time.sleep(100)"], **options)
+        started.append((command, os.getpgid(child.pid), child.pid, os.getsid(child.pid)))
+        return child
+
+    monkeypatch.setattr(module.subprocess, "Popen", start)
+    monkeypatch.setattr(module, "GRACE_S", 0.1)
+    end = time.monotonic()
+    assert module.wait_for("parity", arguments, end, [], lambda: None) is None
+    command, group, pid, session = started[0]
+    assert float(command[command.index("--deadline") + 1]) == end  # however long its imports take
+    assert (group, session) == (pid, os.getsid(0))
 
 
 def test_readme_has_each_part_with_its_limit_and_a_part_for_all_that_a_card_has_to_show(runbook):
@@ -169,12 +195,8 @@ def test_readme_has_each_part_with_its_limit_and_a_part_for_all_that_a_card_has_
         assert row[2].strip("` ") in module.PARTS, row
 
 
-def test_logs_of_a_failed_part_are_among_the_results_and_printed_as_well(runbook, monkeypatch, tmp_path, capfd):
+def test_logs_of_parts_are_one_file_of_the_results_and_printed_as_well(runbook, monkeypatch, tmp_path, capfd):
     module, arguments = runbook
-    old = tmp_path / "runs" / "old.log"
-    old.parent.mkdir()
-    old.write_text("of another part")
-    os.utime(old, (1, 1))
     program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'run').mkdir(); "
     program += "pathlib.Path(sys.argv[1], 'run', 'x.log').write_text('deep'); sys.exit('no such kernel')"
     popen = subprocess.Popen
@@ -185,12 +207,17 @@ def test_logs_of_a_failed_part_are_among_the_results_and_printed_as_well(runbook
     monkeypatch.setattr(module.subprocess, "Popen", start)
     assert module.start_part("parity", arguments, 60.0, lambda: None) == "ended with exit code 1"
     assert "no such kernel" in capfd.readouterr().out
+    (tmp_path / "runs" / "run" / "weights.safetensors").write_text("large")
     output = tmp_path / "output"
-    assert module.keep(tmp_path / "runs", output, since=10.0, has_failed=False) == []
-    module.keep(tmp_path / "runs", output, since=10.0, has_failed=True)
-    assert (output / "logs" / "parity.log").read_text() == "no such kernel\n"
-    assert (output / "logs" / "run" / "x.log").read_text() == "deep"
-    assert not (output / "logs" / "old.log").exists()
+    output.mkdir()
+    for _ in range(2):  # after each part
+        module.keep(tmp_path / "runs", output)
+    assert [path.name for path in output.iterdir()] == ["logs.tar.gz"]
+    with tarfile.open(output / "logs.tar.gz") as content:
+        texts = {name: content.extractfile(name).read().decode() for name in content.getnames()}
+    assert texts == {"parity.log": "no such kernel\n", "run/x.log": "deep"}
+    module.keep(tmp_path / "runs", tmp_path / "absent")
+    assert "not written" in capfd.readouterr().err
 
 
 def test_trainer_should_need_three_quarters_of_its_time_at_most(runbook):
@@ -200,14 +227,23 @@ def test_trainer_should_need_three_quarters_of_its_time_at_most(runbook):
     assert trainer.predicted_s() <= 0.75 * module.PARTS["trainer"].limit_s
 
 
+SHIPPED = {
+    128: InstanceStatistics(rows=5023, tokens=603_388, masked_tokens=89_732, max_seq_length=128, max_masked=20),
+    512: InstanceStatistics(rows=1597, tokens=726_864, masked_tokens=109_272, max_seq_length=512, max_masked=77),
+}
+"""Totals of the shards that `python -m benchmarks.gpu.shards` makes of the shipped corpus."""
+
+
 def test_phases_of_the_recipe_are_those_of_the_rows(runbook):
     from benchmarks.gpu import trainer
     from megabert.config.loading import load_run_config
 
     config = load_run_config(str(trainer.RECIPE), flags={"data": {"path": "x"}})
-    micro_steps = [
-        round(phase.global_batch_size * phase.max_seq_length / config.micro_batch_tokens) for phase in config.phases
-    ]
+    budget, micro_steps = int(config.micro_batch_tokens), []
+    for phase in config.phases:
+        totals, count = SHIPPED[phase.max_seq_length], phase.global_batch_size
+        shape = shape_for(totals, global_batch_size=count, world_size=1, micro_batch_tokens=budget)
+        micro_steps.append(math.ceil(count * totals.tokens / totals.rows / shape.tokens))
     for (name, warmup), phase, count in zip(trainer.PHASES, config.phases, micro_steps, strict=True):
         assert name.startswith(f"length {phase.max_seq_length} megabert pretrain, {count} micro-step")
         assert warmup < phase.steps

@@ -1,5 +1,8 @@
 """Waits of the host, and NVIDIA's tools, as the GPU runbook reads them: with stand-ins for the GPU and the programs."""
 
+import subprocess
+import sys
+import time
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -15,7 +18,7 @@ def rows_of(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.rows import Rows
 
-    return lambda settings, seconds=60.0: Rows(tmp_path / "probe.json", settings, seconds=seconds)
+    return lambda settings, seconds=60.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +96,65 @@ def test_nsight_reads_its_tools_and_says_which_are_not_there(rows_of, monkeypatc
         (bin_folder / name).chmod(0o755)
     rows.rows.clear()
     nsight.measure(rows, device, TINY)
-    check, *profiles = rows.rows.values()
+    *profiles, check = rows.rows.values()
     assert (check["errors"], check["passes"]) == (3, False)
     assert len(profiles) == 5
     assert (profiles[0]["time (us)"], profiles[0]["registers (register/thread)"]) == (1023.5, 255.0)
     assert (tmp_path / "runs" / "nsight" / "attention_backward_512.ncu-rep").exists()
+
+
+def is_running(pid):
+    """Tell whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def has_ended(pid):
+    """Tell whether a process ends within seconds: one that was killed may take a moment."""
+    end = time.monotonic() + 5
+    while is_running(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not is_running(pid)
+
+
+def test_command_that_is_killed_at_its_limit_leaves_nothing_running(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.runs import run
+
+    command = ["sh", "-c", f"sleep 100 & echo $! > {tmp_path}/pid; wait"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        run(command, tmp_path / "log", 2.0)
+    assert has_ended((tmp_path / "pid").read_text().strip())
+
+
+PART = """
+import signal
+from pathlib import Path
+from benchmarks.gpu.runs import run
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the runbook does
+run(["sh", "-c", "echo $$ > {folder}/pid; exec sleep 100"], Path("{folder}/log"), 100)
+"""
+RUNBOOK = """
+import subprocess, sys
+import benchmarks.gpu.__main__ as runbook
+start = subprocess.Popen
+runbook.subprocess.Popen = lambda command, **options: start([sys.executable, "-c", {part!r}], **options)
+sys.argv[1:] = ["--parts", "products", "--tiny", "--output", "{folder}", "--work", "{folder}"]
+runbook.main()
+"""
+
+
+def test_runbook_that_is_ended_ends_its_part_and_what_that_has_started(tmp_path):
+    program = RUNBOOK.format(part=PART.format(folder=tmp_path), folder=tmp_path)
+    runbook = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 100
+    while not (pid := (tmp_path / "pid").read_text().strip() if (tmp_path / "pid").exists() else ""):
+        assert time.monotonic() < end
+        assert runbook.poll() is None
+        time.sleep(0.05)
+    assert is_running(pid)
+    runbook.terminate()
+    runbook.wait(30)
+    assert has_ended(pid)
