@@ -248,7 +248,7 @@ def fine_tune(
     """
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
     known = find_task(task, config)
-    refuse_idle_settings(list(settings), [(known, Path(data))], config)
+    refuse_idle_settings(list(settings), [known], config, are_folders=Path(data).is_dir())
     return finetune(known, config, Path(output_dir), device=device)
 
 

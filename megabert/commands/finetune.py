@@ -90,8 +90,8 @@ def run(options: Namespace) -> int:
     with before_ranks_meet():
         grid = _grid(options)
         config, is_grid = grid.config, _is_grid(options, grid)
-        sets = [(one.task, one.data) for one in grid.sets]
-        refuse_idle_settings([flag.path for flag in options.field_flags], sets, config)
+        given, tasks = [flag.path for flag in options.field_flags], [one.task for one in grid.sets]
+        refuse_idle_settings(given, tasks, config, are_folders=all(one.data.is_dir() for one in grid.sets))
         if not is_grid:
             refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")
         elif len(grid.sets) > 1:

@@ -253,7 +253,7 @@ def rescore(
     # The task with its settings, its examples and its labels: the model's own, if they have names.
     config = recorded_settings(saved, changes or {})
     task = find_task(name, config)
-    refuse_idle_settings(list(changes or ()), [(task, data)], config)
+    refuse_idle_settings(list(changes or ()), [task], config, are_folders=data.is_dir())
     path = data if data.is_file() else find_file(data, task.evaluation)
     reader = TASK_KINDS[task.kind]
     examples = subset(reader.read(task, path), config.max_eval_examples)

@@ -207,24 +207,27 @@ def find_task(name: str, config: FinetuneConfig | None = None) -> Task:
     return replace(TASKS[name], **{column: value for column, value in given.items() if value})
 
 
-def refuse_idle_settings(paths: Sequence[str], sets: Sequence[tuple[Task, Path]], config: FinetuneConfig) -> None:
+def refuse_idle_settings(
+    given: Sequence[str], tasks: Sequence[Task], config: FinetuneConfig, *, are_folders: bool
+) -> None:
     """Refuse settings that have no effect on any of some sets.
 
     Args:
-        paths: The fields of the configuration that were given.
-        sets: The task of each set, and the place of its files.
+        given: The fields of the configuration that were given.
+        tasks: The task of each set.
         config: The resolved configuration.
+        are_folders: Whether each set is a folder, and not a file.
 
     Raises:
         ConfigError: Naming the setting, and why it has none.
     """
-    of_tasks = {"task": [task.name for task, _ in sets], "kind of task": [task.kind for task, _ in sets]}
-    refuse_idle(paths, {**to_dict(config), **of_tasks}, FINETUNE_NEEDS)
-    given = [f"--{path.replace('_', '-')}" for path in paths]
-    if all(task.answers for task, _ in sets if task.kind == "span"):
-        refuse_flags(["--language"], given, "on a task that has rules of its own for answers")
-    if all(data.is_dir() for _, data in sets):
-        refuse_flags(["--held-out"], given, "on folders, which have files for evaluation")
+    of_tasks = {"task": [task.name for task in tasks], "kind of task": [task.kind for task in tasks]}
+    refuse_idle(given, {**to_dict(config), **of_tasks}, FINETUNE_NEEDS)
+    flags = [f"--{field.replace('_', '-')}" for field in given]
+    if all(task.answers for task in tasks if task.kind == "span"):
+        refuse_flags(["--language"], flags, "on a task that has rules of its own for answers")
+    if are_folders:
+        refuse_flags(["--held-out"], flags, "on folders, which have files for evaluation")
 
 
 def refuse_columns(task: Task, path: Path) -> None:
