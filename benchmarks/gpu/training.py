@@ -211,7 +211,7 @@ def time_by_part(step: MegabertStep, batch: Batch, device: torch.device, *, befo
     Args:
         step: What is profiled.
         batch: In pinned memory.
-        device: Where it runs.
+        device: The device that the step is on.
         before: Steps that bring a card to the clock at which it trains: one that was idle is faster.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]

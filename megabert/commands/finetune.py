@@ -162,13 +162,19 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
 def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     began = time.perf_counter() - time.process_time()  # with the start of the interpreter
     with loading("PyTorch"):
-        from megabert.finetuning.grid import plan_grid, run_grid
-    run = {"device": options.device, "processes": options.processes, "launcher": options.launcher or ""}
-    run["import_s"] = time.perf_counter() - began
+        from megabert.finetuning.grid import GridRun
+    work = GridRun(
+        grid,
+        output_dir,
+        device=options.device,
+        processes=options.processes,
+        launcher=options.launcher or "",
+        import_s=time.perf_counter() - began,
+    )
     if options.dry_run:
-        print(f"{plan_grid(grid, output_dir, **run)}\nevery task can start; nothing was written")
+        print(f"{work.plan()}\nevery task can start; nothing was written")
         return 0
-    outcome = run_grid(grid, output_dir, **run)
+    outcome = work.run()
     print(outcome.tables)
     if outcome.error is not None:
         raise outcome.error

@@ -47,7 +47,8 @@ def with_earlier_results(
         source = _source(cells, path, output_dir)
         kept = before[labelled.name].test if labelled.name in before else None
         if kept is None or {name: vars(kept)[name] for name in source} != source:
-            kept = _score(cells, path, output_dir, device)
+            models = [_folder(cell, output_dir) / "model" for cell in cells]
+            kept = TestScore(**source, **_score(models, path, device))
         scored[labelled.name] = replace(own, test=kept)
     return GridResult(sets=scored)
 
@@ -75,16 +76,16 @@ def _source(cells: Sequence[Cell], path: Path, output_dir: Path) -> dict[str, An
     }
 
 
-def _score(cells: Sequence[Cell], path: Path, output_dir: Path, device: Literal["auto", "cpu", "cuda"]) -> TestScore:
+def _score(models: Sequence[Path], path: Path, device: Literal["auto", "cpu", "cuda"]) -> dict[str, Any]:
+    """Return the fields of a test score that its models give."""
     logger.info("%s: the test set is scored with the choice", path)
-    scores = [rescore(_folder(cell, output_dir) / "model", path, device=device) for cell in cells]
+    scores = [rescore(model, path, device=device) for model in models]
     metrics = [{path.stem: one.metrics} for one in scores]
-    return TestScore(
-        **_source(cells, path, output_dir),
-        mean=over_seeds(metrics, statistics.fmean),
-        deviation=over_seeds(metrics, deviation),
-        baseline={path.stem: scores[0].baseline},
-    )
+    return {
+        "mean": over_seeds(metrics, statistics.fmean),
+        "deviation": over_seeds(metrics, deviation),
+        "baseline": {path.stem: scores[0].baseline},
+    }
 
 
 def _folder(cell: Cell, output_dir: Path) -> Path:

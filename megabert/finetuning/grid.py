@@ -49,7 +49,6 @@ from megabert.finetuning.results import (
 )
 from megabert.finetuning.survey import Survey, survey
 from megabert.observability.logs import log_to_stderr, logger
-from megabert.path_arguments import takes_paths
 
 AXES = ("learning_rate", "epochs", "seed")
 """Settings that differ from cell to cell; a grid may grow along them."""
@@ -71,71 +70,38 @@ class GridOutcome(NamedTuple):
     """The error of the first cell that failed, with its exit code."""
 
 
-@takes_paths
-def run_grid(
-    grid: Grid,
-    output_dir: Path,
-    *,
-    device: Device = "auto",
-    processes: int | None = None,
-    launcher: str = "",
-    import_s: float = 0.0,
-) -> GridOutcome:
-    """Run every cell that has not finished, choose, and write the results.
-
-    Args:
-        grid: The grid.
-        output_dir: A new folder, or the folder of a grid with the same settings and data.
-        device: The device to train on; ``auto`` takes GPUs if there are any.
-        processes: Cells side by side; by default one per GPU, or one on a CPU.
-        launcher: Words before ``megabert finetune``, such as ``torchrun --nproc_per_node 2 -m``.
-        import_s: Seconds that a command's imports take, for the estimate.
-
-    Returns:
-        The results. Cells may have failed.
-
-    Raises:
-        ConfigError: It was started on several ranks.
-        CheckpointError: The folder holds another grid, or something else.
-        MegabertError: A set or the model is not sound.
-    """
-    return _Run(grid, output_dir, device, processes, launcher, import_s).run()
-
-
-@takes_paths
-def plan_grid(
-    grid: Grid,
-    output_dir: Path,
-    *,
-    device: Device = "auto",
-    processes: int | None = None,
-    launcher: str = "",
-    import_s: float = 0.0,
-) -> str:
-    """Check every set and the folder, and return the time that a grid will take; nothing is written.
-
-    With ``cuda`` on a machine without a GPU no time is measured: a login node may have none.
-    """
-    run = _Run(grid, output_dir, device, processes, launcher, import_s)
-    with nullcontext() if lacks_gpu(device) else distributed_world(device) as world:
-        run.survey(world)
-    run.check_folder()
-    run.recall_models()
-    return run.estimate()
-
-
-class _Run:
-    """A grid under way."""
+class GridRun:
+    """A grid and its folder: `plan` tells what it will take, `run` makes it."""
 
     def __init__(
-        self, grid: Grid, output_dir: Path, device: Device, processes: int | None, launcher: str, import_s: float
+        self,
+        grid: Grid,
+        output_dir: Path | str,
+        *,
+        device: Device = "auto",
+        processes: int | None = None,
+        launcher: str = "",
+        import_s: float = 0.0,
     ) -> None:
+        """Find the places for cells.
+
+        Args:
+            grid: The grid.
+            output_dir: A new folder, or the folder of a grid with the same settings and data.
+            device: The device to train on; ``auto`` takes GPUs if there are any.
+            processes: Cells side by side; by default one per GPU, or one on a CPU.
+            launcher: Words before ``megabert finetune``, such as ``torchrun --nproc_per_node 2 -m``.
+            import_s: Seconds that a command's imports take, for the estimate.
+
+        Raises:
+            ConfigError: It was started on several ranks.
+        """
         if find_launcher() is not None and int(describe_rank()["WORLD_SIZE"]) > 1:
             raise ConfigError(
                 "a grid starts a process per cell and cannot itself run on several ranks. Start it alone, and give it "
                 "the launcher: --launcher 'torchrun --nproc_per_node 2 -m'"
             )
-        self.grid, self.output_dir, self.device, self.launcher = grid, output_dir, device, launcher
+        self.grid, self.output_dir, self.device, self.launcher = grid, Path(output_dir), device, launcher
         self.import_s = import_s
         gpus = 0 if device == "cpu" else torch.cuda.device_count()
         self.slots = _slots(processes or (1 if launcher else max(1, gpus)), gpus, has_launcher=bool(launcher))
@@ -145,7 +111,28 @@ class _Run:
         self.error: MegabertError | None = None
         self._total_s, self._done_s, self._began = 0.0, 0.0, 0.0
 
+    def plan(self) -> str:
+        """Check every set and the folder, and return the time that the grid will take; nothing is written.
+
+        With ``cuda`` on a machine without a GPU no time is measured: a login node may have none.
+
+        Raises:
+            CheckpointError: The folder holds another grid, or something else.
+            MegabertError: A set or the model is not sound.
+        """
+        with nullcontext() if lacks_gpu(self.device) else distributed_world(self.device) as world:
+            self.survey(world)
+        self.check_folder()
+        self.recall_models()
+        return self.estimate()
+
     def run(self) -> GridOutcome:
+        """Run every cell that has not finished, choose, and write the results. Cells may have failed.
+
+        Raises:
+            CheckpointError: The folder holds another grid, or something else.
+            MegabertError: A set or the model is not sound.
+        """
         log_to_stderr(0)
         with distributed_world(self.device) as world, RunLock(self.output_dir, world):
             self.survey(world)

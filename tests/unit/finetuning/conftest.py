@@ -126,3 +126,49 @@ def sentence(rng: random.Random, *words: str, length: int = 6) -> str:
 def random_logits(features, outputs: int, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.standard_normal((rows, outputs)).astype(np.float32) for rows in features.rows]
+
+
+@pytest.fixture(scope="module")
+def without_gpu():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        yield
+
+
+def write_rte(path: Path, count: int, seed: int) -> None:
+    rng = random.Random(seed)
+    words, labels = ("good", "bad"), ("entailment", "not_entailment")
+    rows = [f"{i}\t{sentence(rng, *3 * [words[i % 2]])}\t{sentence(rng)}\t{labels[i % 2]}\n" for i in range(count)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("index\tsentence1\tsentence2\tlabel\n" + "".join(rows))
+
+
+@pytest.fixture(scope="session")
+def glue(tmp_path_factory) -> Path:
+    """A GLUE folder with one task."""
+    folder = tmp_path_factory.mktemp("glue")
+    write_rte(folder / "RTE" / "train.tsv", 240, 1)
+    write_rte(folder / "RTE" / "dev.tsv", 41, 2)
+    return folder
+
+
+def refused(capsys, code: int, expected: int, *phrases: str) -> None:
+    error = capsys.readouterr().err
+    assert code == expected, error
+    assert "Traceback" not in error
+    for phrase in phrases:
+        assert phrase in error
+
+
+@pytest.fixture(scope="session")
+def sets_dir(tmp_path_factory) -> Path:
+    """A folder with RTE, and a set of one's own with a test file."""
+    folder = tmp_path_factory.mktemp("sets")
+    write_rte(folder / "RTE" / "train.tsv", 120, 1)
+    write_rte(folder / "RTE" / "dev.tsv", 41, 2)
+    (folder / "own").mkdir()
+    for seed, (stem, count) in enumerate({"train": 90, "dev": 30, "test": 31}.items()):
+        rng, words = random.Random(seed), ("red", "blue")
+        rows = [f"{sentence(rng, words[i % 2])}\t{words[i % 2]}\n" for i in range(count)]
+        (folder / "own" / f"{stem}.tsv").write_text("text\tlabel\n" + "".join(rows))
+    return folder

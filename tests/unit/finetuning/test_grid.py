@@ -6,47 +6,20 @@ import json
 import random
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from forked.client import run_command
-from unit.finetuning.conftest import sentence
-from unit.finetuning.test_finetune import write_rte
+from unit.finetuning.conftest import sentence, write_rte
 
 from megabert.cli import main
 from megabert.command_line.signals import run_children
-from megabert.errors import ConfigError
 from megabert.finetuning import final_scores
 from megabert.finetuning import grid as grid_module
-from megabert.finetuning.cells import Grid, Setting, find_sets
-from megabert.finetuning.grid import run_grid
 from megabert.finetuning.saved_model import rescore
-from megabert.finetuning.survey import find_test_file, survey
-from megabert.finetuning.trainer import TaskTrainer
 
+pytestmark = pytest.mark.usefixtures("without_gpu")
 FLAGS = "--max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu --epochs 2".split()  # noqa: SIM905
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_gpu():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    """A folder with RTE, and a set of one's own with a test file."""
-    folder = tmp_path_factory.mktemp("sets")
-    write_rte(folder / "RTE" / "train.tsv", 120, 1)
-    write_rte(folder / "RTE" / "dev.tsv", 41, 2)
-    (folder / "own").mkdir()
-    for seed, (stem, count) in enumerate({"train": 90, "dev": 30, "test": 31}.items()):
-        rng, words = random.Random(seed), ("red", "blue")
-        rows = [f"{sentence(rng, words[i % 2])}\t{words[i % 2]}\n" for i in range(count)]
-        (folder / "own" / f"{stem}.tsv").write_text("text\tlabel\n" + "".join(rows))
-    return folder
 
 
 def forked(commands, *, logs, slots):
@@ -55,13 +28,13 @@ def forked(commands, *, logs, slots):
         yield number, run_command("megabert", command[3:], log.with_suffix(".out"), stderr=log)
 
 
-def words_of(data, model_dir, out, *flags: str) -> list[str]:
-    words = ["finetune", "rte", "classification=own", "--model", str(model_dir), "--data", str(data)]
+def words_of(sets_dir, model_dir, out, *flags: str) -> list[str]:
+    words = ["finetune", "rte", "classification=own", "--model", str(model_dir), "--data", str(sets_dir)]
     return [*words, "--output-dir", str(out), *FLAGS, "--seeds", "2", "--learning-rates", "3e-3", "1e-4", *flags]
 
 
 @pytest.fixture(scope="module")
-def finished(data, model_dir, tmp_path_factory) -> tuple[Path, str]:
+def finished(sets_dir, model_dir, tmp_path_factory) -> tuple[Path, str]:
     """A grid of two sets, two rates and two seeds, and what it printed. Two cells are processes of their own."""
     out = tmp_path_factory.mktemp("out") / "grid"
 
@@ -72,7 +45,7 @@ def finished(data, model_dir, tmp_path_factory) -> tuple[Path, str]:
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setattr(grid_module, "run_children", run)
-        assert main([*words_of(data, model_dir, out), "--processes", "2"]) == 0
+        assert main([*words_of(sets_dir, model_dir, out), "--processes", "2"]) == 0
     return out, printed.getvalue()
 
 
@@ -105,8 +78,8 @@ def test_choice_has_the_best_mean_and_stands_in_every_table(finished):
     assert (out / "results.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_cells_equal_single_runs_bit_for_bit(finished, data, model_dir, tmp_path):
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(data / "RTE"), "--output-dir"]
+def test_cells_equal_single_runs_bit_for_bit(finished, sets_dir, model_dir, tmp_path):
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(sets_dir / "RTE"), "--output-dir"]
     single = [*words, str(tmp_path / "single"), *FLAGS, "--seeds", "2", "--learning-rate", "3e-3"]
     assert run_command("megabert", single, tmp_path / "printed", stderr=tmp_path / "log") == 0
     for seed in (5, 6):
@@ -118,21 +91,21 @@ def test_cells_equal_single_runs_bit_for_bit(finished, data, model_dir, tmp_path
         assert losses[0] == losses[1]
 
 
-def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, data, capsys):
+def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, sets_dir, capsys):
     out, _ = finished
     own = sets_of(out)["own"]
     assert own["test"]["cells"] == ["rate_0.003-epochs_2-seed_5", "rate_0.003-epochs_2-seed_6"]
     scores = []
     for cell, seed in zip(own["test"]["cells"], (5, 6), strict=True):
         model = out / "own" / cell / f"seed_{seed}" / "model"
-        assert main(["evaluate", "--model", str(model), "--data", str(data / "own" / "test.tsv")]) == 0
+        assert main(["evaluate", "--model", str(model), "--data", str(sets_dir / "own" / "test.tsv")]) == 0
         scores.append(float(capsys.readouterr().out.splitlines()[2].split()[1]))
     assert 100 * own["test"]["mean"]["test"]["accuracy"] == pytest.approx(sum(scores) / 2, abs=0.01)
     assert own["test"]["baseline"]["test"]["accuracy"] == pytest.approx(16 / 31)
     assert sets_of(out)["rte"]["test"] is None
 
 
-def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, data, model_dir, monkeypatch, capsys):
+def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_dir, model_dir, monkeypatch, capsys):
     before = sets_of(copied)
     cell = copied / "own" / "rate_0.0001-epochs_2-seed_6"
     left = [copied / ".results.md.0123abcd.tmp", copied / "own" / f".{cell.name}.yaml.0123abcd.tmp"]
@@ -144,27 +117,27 @@ def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, data,
     monkeypatch.setattr(
         grid_module, "run_children", lambda commands, **other: ran.extend(commands) or forked(commands, **other)
     )
-    assert main(words_of(data, model_dir, copied)) == 0
+    assert main(words_of(sets_dir, model_dir, copied)) == 0
     assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
     assert sets_of(copied)["own"]["settings"] == before["own"]["settings"]
     assert sets_of(copied)["own"]["test"] == before["own"]["test"]
     assert not any(path.exists() for path in left)
 
 
-def test_models_that_were_trained_again_score_the_test_set_again(copied, data, model_dir, monkeypatch, capsys):
+def test_models_that_were_trained_again_score_the_test_set_again(copied, sets_dir, model_dir, monkeypatch, capsys):
     (copied / "own" / "rate_0.003-epochs_2-seed_6" / "seed_6" / "result.json").unlink()
     scored = []
     monkeypatch.setattr(final_scores, "rescore", lambda *of, **others: scored.append(of) or rescore(*of, **others))
     monkeypatch.setattr(grid_module, "run_children", forked)
-    words = words_of(data, model_dir, copied)
+    words = words_of(sets_dir, model_dir, copied)
     for seeds in (2, 0):  # both models of the choice, and none once that is known
         assert main(words) == 0
         assert len(scored) == seeds
         scored.clear()
 
 
-def test_folder_records_the_task_of_each_set(copied, data, model_dir, capsys):
-    words = words_of(data, model_dir, copied)
+def test_folder_records_the_task_of_each_set(copied, sets_dir, model_dir, capsys):
+    words = words_of(sets_dir, model_dir, copied)
     cell = copied / "own" / "rate_0.003-epochs_2-seed_5" / "finetune.json"
     cell.write_text(json.dumps({**json.loads(cell.read_text()), "task": "regression"}))
     assert main([*words, "--dry-run"]) == 0
@@ -176,10 +149,10 @@ def test_folder_records_the_task_of_each_set(copied, data, model_dir, capsys):
     assert "tasks.own: 'regression' -> 'classification'" in capsys.readouterr().err
 
 
-def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, data, model_dir, monkeypatch, capsys):
+def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, sets_dir, model_dir, monkeypatch, capsys):
     before = sets_of(copied)
     monkeypatch.setattr(grid_module, "run_children", forked)
-    words = words_of(data, model_dir, copied)
+    words = words_of(sets_dir, model_dir, copied)
     assert main([*words[:1], *words[2:], "--seeds", "1"]) == 0
     after = sets_of(copied)
     assert after["rte"] == before["rte"]
@@ -187,10 +160,10 @@ def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, data, model_dir
     assert re.search(r"mean +2 of 2 sets", capsys.readouterr().out)
 
 
-def test_damaged_results_are_made_anew(copied, data, model_dir, capsys):
+def test_damaged_results_are_made_anew(copied, sets_dir, model_dir, capsys):
     before = sets_of(copied)
     (copied / "results.json").write_text("{")
-    assert main(words_of(data, model_dir, copied)) == 0
+    assert main(words_of(sets_dir, model_dir, copied)) == 0
     assert "results.json" in (said := capsys.readouterr().err)
     assert "sets left out of this call return once named" in said
     after = sets_of(copied)
@@ -201,10 +174,10 @@ def test_damaged_results_are_made_anew(copied, data, model_dir, capsys):
     assert after == before
 
 
-def with_mnli(data: Path, folder: Path) -> Path:
+def with_mnli(sets_dir: Path, folder: Path) -> Path:
     """Write a copy of some sets with MNLI among them."""
     rng, labels = random.Random(3), ("entailment", "neutral", "contradiction")
-    shutil.copytree(data, folder, dirs_exist_ok=True)
+    shutil.copytree(sets_dir, folder, dirs_exist_ok=True)
     (folder / "MNLI").mkdir()
     for stem, count in (("train", 60), ("dev_matched", 12), ("dev_mismatched", 12)):
         rows = [f"{sentence(rng)}\t{sentence(rng, 'good')}\t{labels[i % 3]}\n" for i in range(count)]
@@ -212,8 +185,8 @@ def with_mnli(data: Path, folder: Path) -> Path:
     return folder
 
 
-def test_rte_starts_from_the_best_model_of_mnli(data, model_dir, tmp_path, monkeypatch, capsys):
-    with_mnli(data, tmp_path)
+def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+    with_mnli(sets_dir, tmp_path)
     monkeypatch.setattr(grid_module, "run_children", forked)
     words = [
         "finetune",
@@ -249,10 +222,10 @@ def failing(commands, *, logs, slots):
         yield number, 3
 
 
-def test_failed_cell_is_told_and_the_others_stay(copied, data, model_dir, monkeypatch, capsys):
+def test_failed_cell_is_told_and_the_others_stay(copied, sets_dir, model_dir, monkeypatch, capsys):
     shutil.rmtree(copied / "rte" / "rate_0.003-epochs_2-seed_6")
     monkeypatch.setattr(grid_module, "run_children", failing)
-    assert main(words_of(data, model_dir, copied)) == 3
+    assert main(words_of(sets_dir, model_dir, copied)) == 3
     printed = capsys.readouterr()
     assert "rte, rate 0.003, epochs 2, seed 6: exit 3: megabert: DataError: 10 steps in a row" in printed.err
     rte = sets_of(copied)["rte"]
@@ -261,9 +234,9 @@ def test_failed_cell_is_told_and_the_others_stay(copied, data, model_dir, monkey
     assert re.search(r"rte +0.003 +2 +\S+ +1 +6", printed.out)
 
 
-def test_set_whose_cells_all_fail_has_no_choice(data, model_dir, tmp_path, monkeypatch, capsys):
+def test_set_whose_cells_all_fail_has_no_choice(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(grid_module, "run_children", failing)
-    assert main(words_of(data, model_dir, tmp_path / "grid")) == 3
+    assert main(words_of(sets_dir, model_dir, tmp_path / "grid")) == 3
     assert "every cell failed" in capsys.readouterr().out
     assert sets_of(tmp_path / "grid")["own"]["choice"] is None
     assert main(["report", str(tmp_path / "grid")]) == 4
@@ -271,7 +244,7 @@ def test_set_whose_cells_all_fail_has_no_choice(data, model_dir, tmp_path, monke
 
 
 def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
-    data, model_dir, tmp_path, monkeypatch, capsys
+    sets_dir, model_dir, tmp_path, monkeypatch, capsys
 ):
     def run(commands, *, logs, slots):
         for number, (command, log) in enumerate(zip(commands, logs, strict=True)):
@@ -281,7 +254,7 @@ def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
 
     monkeypatch.setattr(grid_module, "run_children", run)
     words = ["finetune", "rte", "mnli", "classification=own", "--model", str(model_dir), "--start-from", "mnli"]
-    sets = ["--data", str(with_mnli(data, tmp_path / "sets")), "--output-dir", str(tmp_path / "out")]
+    sets = ["--data", str(with_mnli(sets_dir, tmp_path / "sets")), "--output-dir", str(tmp_path / "out")]
     assert main([*words, *sets, *FLAGS, "--epochs", "0.2"]) == 4
     said = capsys.readouterr().err
     assert "mnli: every cell failed, so rte cannot start from its model" in said
@@ -291,83 +264,32 @@ def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
     assert results["own"]["test"] is not None
 
 
-def test_grid_grows_and_other_settings_or_data_are_refused(copied, data, model_dir, tmp_path, monkeypatch, capsys):
+def test_grid_grows_and_other_settings_or_data_are_refused(copied, sets_dir, model_dir, tmp_path, monkeypatch, capsys):
     ran = []
     monkeypatch.setattr(grid_module, "run_children", lambda commands, **_: iter(ran.extend(commands) or ()))
-    words = words_of(data, model_dir, copied)
+    words = words_of(sets_dir, model_dir, copied)
     assert main([*words[:-1], "2e-4", "--seeds", "1"]) == 0
     assert ["rate_0.0002-epochs_2-seed_5" in " ".join(command) for command in ran] == [True, True]
     assert main([*words, "--weight-decay", "0.5"]) == 4
     assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
-    changed = shutil.copytree(data, tmp_path / "sets")
+    changed = shutil.copytree(sets_dir, tmp_path / "sets")
     write_rte(changed / "RTE" / "dev.tsv", 43, 2)
     assert main(words_of(changed, model_dir, copied)) == 4
     assert "evaluation file dev.tsv" in capsys.readouterr().err
 
 
-def test_folder_with_something_else_is_left_alone(data, model_dir, tmp_path, capsys):
+def test_folder_with_something_else_is_left_alone(sets_dir, model_dir, tmp_path, capsys):
     (tmp_path / "thesis.tex").write_text("x")
-    assert main(words_of(data, model_dir, tmp_path)) == 4
+    assert main(words_of(sets_dir, model_dir, tmp_path)) == 4
     assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
 
 
-def test_dry_run_tells_cells_rates_and_time_and_writes_nothing(data, model_dir, tmp_path, capsys):
-    assert main([*words_of(data, model_dir, tmp_path / "new"), "--dry-run"]) == 0
-    printed = capsys.readouterr().out
-    assert "8 cells (2 sets x 2 settings x 2 seeds), 0 of them finished" in printed
-    assert re.search(r"rte: [\d,]+ examples/s, 120 to train on, \d+ s to start", printed)
-    assert re.search(r"the other 8 will take about \d+ (s|min), one after the other, and \d.\d GiB", printed)
-    assert not (tmp_path / "new").exists()
-
-
-def test_dry_run_refuses_the_folder_that_the_grid_refuses(copied, data, model_dir, tmp_path, capsys):
-    assert main([*words_of(data, model_dir, copied), "--weight-decay", "0.5", "--dry-run"]) == 4
+def test_dry_run_refuses_the_folder_that_the_grid_refuses(copied, sets_dir, model_dir, tmp_path, capsys):
+    assert main([*words_of(sets_dir, model_dir, copied), "--weight-decay", "0.5", "--dry-run"]) == 4
     assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
     (tmp_path / "thesis.tex").write_text("x")
-    assert main([*words_of(data, model_dir, tmp_path), "--dry-run"]) == 4
+    assert main([*words_of(sets_dir, model_dir, tmp_path), "--dry-run"]) == 4
     assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
-
-
-def test_dry_run_for_gpus_that_are_elsewhere_checks_and_measures_nothing(
-    data, model_dir, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(TaskTrainer, "measure_step", None)
-    words = [*words_of(data, model_dir, tmp_path / "new"), "--device", "cuda", "--dry-run"]
-    assert main(words) == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"8 cells .*\nthe other 8 need \d.\d GiB for their models\nthis machine has no GPU: ", printed)
-    assert not (tmp_path / "new").exists()
-    assert main([*words, "--engine", "zero9"]) == 2
-    assert "zero9" in capsys.readouterr().err
-
-
-def test_dry_run_counts_one_cell_at_a_time_with_a_launcher(data, model_dir, tmp_path, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(grid_module, "_slots", lambda *given, **others: asked.append((given, others)))
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    words = [*words_of(data, model_dir, tmp_path / "new"), "--device", "cuda", "--dry-run"]
-    assert main([*words, "--launcher", "torchrun --nproc_per_node 8 -m"]) == 0
-    assert asked == [((1, 8), {"has_launcher": True})]
-
-
-def test_test_set_that_cannot_be_scored_is_told_before_the_first_cell(data, model_dir, tmp_path, caplog):
-    changed = shutil.copytree(data, tmp_path / "sets")
-    (changed / "own" / "test.tsv").write_text("text\na ship\n")  # as published ones are, which have no labels
-    assert main([*words_of(changed, model_dir, tmp_path / "new"), "--dry-run"]) == 0
-    assert re.search("own: this test set will not be scored: .*test.tsv.*label", caplog.text)
-
-
-@pytest.mark.parametrize(
-    ("task", "evaluation", "is_scored"),
-    [("classification", "", True), ("classification", "test.tsv", False), ("rte", "", False)],
-)
-def test_test_set_is_one_that_picks_nothing(data, make_kind, task, evaluation, is_scored):
-    config = grid_module.FinetuneConfig(
-        model="m", data=str(data / "own"), eval_data=str(data / "own" / evaluation) if evaluation else None
-    )
-    (labelled,) = find_sets([task], config)
-    test = find_test_file(labelled, config, make_kind(task, ("blue", "red")))
-    assert test == (data / "own" / "test.tsv" if is_scored else None)
 
 
 def test_message_of_a_failed_cell_is_of_this_run(tmp_path):
@@ -378,55 +300,3 @@ def test_message_of_a_failed_cell_is_of_this_run(tmp_path):
     with log.open("a") as file:
         file.write("step 1\nmegabert: DataError: 10 steps\n  in a row\n")
     assert grid_module._last_message(log, begin) == "megabert: DataError: 10 steps   in a row"
-
-
-def test_several_ranks_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    config = grid_module.FinetuneConfig(model="m", data="d")
-    grid = Grid(config=config, sets=find_sets(["rte"], config), settings=(Setting(1e-5, 3.0),))
-    with pytest.raises(ConfigError, match="--launcher"):
-        run_grid(grid, tmp_path / "out")
-
-
-def test_missing_setting_is_named(capsys):
-    assert main(["finetune", "glue", "--model", "x"]) == 2
-    assert "data" in capsys.readouterr().err
-
-
-def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, capsys):
-    (tmp_path / "settings.yaml").write_text(f"data: {tmp_path / 'glue'}\nepochs: 7\n")
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    words = ["finetune", "glue", "--model", str(tmp_path / "model"), "--config", str(tmp_path / "settings.yaml")]
-    assert main(words) == 3
-    assert f"{tmp_path / 'glue'}: no task of GLUE there" in capsys.readouterr().err, "the file's data, too"
-    (tmp_path / "glue" / "RTE").mkdir(parents=True)
-    assert main([*words, "--print-config"]) == 0
-    shown = capsys.readouterr().out
-    assert f"data: {tmp_path / 'glue'}" in shown
-    assert "epochs: 7" in shown
-
-
-def test_every_set_pays_for_what_the_first_one_imported(data, model_dir, tmp_path, monkeypatch, capsys):
-    costs = iter([(1.0, 8.0), (2.0, 0.5)])
-
-    def measured(*arguments, **words):
-        read_s, build_s = next(costs)
-        return replace(survey(*arguments, **words), import_s=4.0, read_s=read_s, build_s=build_s)
-
-    monkeypatch.setattr(grid_module, "survey", measured)
-    assert main([*words_of(data, model_dir, tmp_path / "new"), "--dry-run"]) == 0
-    assert re.findall(r"(\d+) s to start", capsys.readouterr().out) == ["13", "14"]
-
-
-def test_slots_share_cores_and_gpus(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in grid_module._slots(3, 2, has_launcher=False)] == ["4", "6", "4"]
-    two = grid_module._slots(2, 0, has_launcher=False)
-    assert {slot["RANK"] for slot in two} == {"0"}, "a rank dies with the process that started it"
-    assert len(two) == 2
-    assert int(two[0]["OMP_NUM_THREADS"]) >= 1
-    assert "OMP_NUM_THREADS" not in grid_module._slots(1, 0, has_launcher=False)[0]
-    assert "RANK" not in grid_module._slots(1, 8, has_launcher=True)[0]
