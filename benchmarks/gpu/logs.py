@@ -1,4 +1,4 @@
-"""What a part prints, in a file as well; and the files that belong among the results, since a lent machine is wiped."""
+"""What a part prints, in a file as well; and the files that are taken from a machine that will be wiped."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def copy_lines(source: IO[str], path: Path) -> threading.Thread:
 
 
 def keep(runs: Path, output: Path) -> None:
-    """Write ``logs.tar.gz`` anew, one file since a lent machine returns few: what all parts have left below ``runs``.
+    """Write ``logs.tar.gz`` anew, one file to take along with the files that all parts have left.
 
     Args:
         runs: Logs of parts, and run folders with theirs.

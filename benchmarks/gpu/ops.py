@@ -328,8 +328,8 @@ class Ops:
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of the part."""
     ops = Ops(rows, device, sizes)
-    for ops_of in (OURS, PEERS, COMPILED):
-        ops.turn = ops_of
+    for now in (OURS, PEERS, COMPILED):
+        ops.turn = now
         ops.layer_norm()
         ops.bias_gelu()
         ops.lamb()

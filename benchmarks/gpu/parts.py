@@ -37,7 +37,7 @@ COMMANDS = {
     "3": ("resume", "agreement", "nsight", "curves"),
     "4": ("pretraining",),
 }
-"""Parts that fit one command of ten minutes together. The first two commands fit a machine that is lent for 15 minutes,
+"""Parts that fit one command of ten minutes together. The first two commands fit 15 minutes of a rented machine,
 its start included, and the first one has what no card has run yet."""
 GRACE_S = 20
 """After its time a part is ended: with the last one's grace, nine minutes in all."""
