@@ -71,7 +71,7 @@ class GridOutcome(NamedTuple):
 
 
 class GridRun:
-    """A grid and its folder: `plan` tells what it will take, `run` makes it."""
+    """A grid and its folder: `plan` checks and estimates it, `run` makes it."""
 
     def __init__(
         self,
