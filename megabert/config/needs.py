@@ -70,8 +70,8 @@ def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -
         has = found if isinstance(found, list) else [found]
         if not (set(need.values) & set(has) if need.values else found not in (None, False, [], ())):
             words = " or ".join("unset" if value is None else str(value) for value in need.values)
-            wanted = f"{other} {words or 'set'}"
+            wanted, shown = f"{other} {words or 'set'}", ", ".join(map(str, has))
             raise ConfigError(
-                f"--{path.replace('_', '-')} has no effect: it needs {wanted} (found {found!r}). Leave it out, or "
+                f"--{path.replace('_', '-')} has no effect: it needs {wanted} (found {shown}). Leave it out, or "
                 f"change {other}."
             )

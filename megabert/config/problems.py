@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from megabert.config.fields import field_table, pattern_of
-from megabert.config.names import did_you_mean
+from megabert.config.names import closest, did_you_mean
 
 
 class FileValues(dict[str, Any]):
@@ -86,7 +86,11 @@ def _describe(problem: Any, cls: type) -> str:
         prefix = f"{pattern_of(section)}." if section else ""
         names = sorted({row[len(prefix) :].split(".")[0] for row in known if row.startswith(prefix)})
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
-        return f"{path}: unknown field{did_you_mean(name, names)}{others}"
+        # A name like none of these may be one of another section: learning_rate is a phase's.
+        elsewhere = {row.rpartition(".")[2]: row.replace(".N.", ".0.") for row in reversed(known)}
+        meant = None if closest(name, names) else closest(name, list(elsewhere))
+        hint = f"; did you mean {elsewhere[meant]}?" if meant else did_you_mean(name, names)
+        return f"{path}: unknown field{hint}{others}"
     message = problem["msg"].removeprefix("Value error, ")
     if not path:  # a rule of the whole, which names its fields
         return message

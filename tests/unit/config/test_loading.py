@@ -26,14 +26,16 @@ def test_flag_for_an_absent_element_is_refused():
 
 
 def test_all_problems_are_named_at_once_with_the_nearest_key():
-    values = {"phases": [{**PHASE, "stepz": 3, "learning_rate": -1}], "optimizer": {"nam": "lamb"}, "seeed": 1}
+    phase = {**PHASE, "stepz": 3, "learning_rate": -1}
+    values = {"phases": [phase], "optimizer": {"nam": "lamb"}, "seeed": 1, "lerning_rate": 3}
     with pytest.raises(ConfigError) as error:
         merge_layers(RunConfig, values)
     text = str(error.value)
-    assert "4 problem(s)" in text
+    assert "5 problem(s)" in text
     assert "phases.0.stepz: unknown field; did you mean steps?" in text
     assert "phases.0.learning_rate: Input should be greater than 0 (found -1)" in text
     assert "optimizer.nam: unknown field; did you mean name?" in text
+    assert "lerning_rate: unknown field; did you mean phases.0.learning_rate?" in text
     assert "seeed: unknown field; did you mean seed? (flags that are no fields, such as --run-dir," in text
 
 
