@@ -50,6 +50,7 @@ lint: $(installed) ## ruff, mypy, import contracts, shell scripts
 	@$(bin)/shellcheck -x $$(git ls-files '*.sh' .ci/run tests/tools)
 	@$(bin)/python benchmarks/reading/habits.py --check 2>/dev/null || { echo "Reword the sentences above (benchmarks/reading/README.md)." >&2; exit 1; }
 	@$(bin)/python benchmarks/reading/twins.py || { echo "Give the names above to one definition each." >&2; exit 1; }
+	@$(bin)/python benchmarks/reading/size.py || { echo "Make the rooms above smaller, or record them (benchmarks/reading/README.md)." >&2; exit 1; }
 	@! git grep -nE '"""(Of|As|By) ' -- '*.py' || { echo "Write docstrings as whole sentences, or as noun phrases." >&2; exit 1; }
 	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo "Resolve the merge conflicts above." >&2; exit 1; }
 

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import torch
 
-from megabert.config.loading import load_run_config
-from megabert.config.model import ModelConfig
 from megabert.models.build import build_model
 from megabert.optim import Fragment
+from megabert.settings.config.loading import load_run_config
+from megabert.settings.config.model import ModelConfig
 from megabert.training.run.checkpoint_writer import CheckpointWriter
 from megabert.training.state import TrainerState
 

@@ -42,7 +42,7 @@ def peer(path: Path, tokenizer_folder: Path, megabytes: float) -> tuple[str, flo
     """Time the pure-Python way on the first part of the text; return a line, and MB per second."""
     from unit.data_prep.instances.google_oracle import OracleOptions, create_instances
 
-    from megabert.tokenization import load_tokenizer
+    from megabert.tokens.tokenization import load_tokenizer
 
     tokenizer = load_tokenizer(tokenizer_folder)
     backend, vocabulary = tokenizer._backend, tokenizer.vocab
@@ -86,7 +86,7 @@ def measure(words: list[str]) -> tuple[str, float]:
     from data_prep.execution.executors import Executor
     from data_prep.extract.inputs import find_files
     from data_prep.pipeline import build
-    from megabert.errors import DataError
+    from megabert.foundation.errors import DataError
 
     class TimedExecutor(Executor):
         """Everything in this process, with the CPU time of each step."""

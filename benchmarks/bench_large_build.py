@@ -21,10 +21,10 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.bench_memory import LIMIT_MIB, MeasuringExecutor, write_corpora  # noqa: E402
 from data_prep.checks.verify import verify  # noqa: E402
-from data_prep.config import BuildConfig, SourceConfig  # noqa: E402
-from data_prep.estimate import estimate, shown  # noqa: E402
+from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
 from data_prep.extract.inputs import find_files  # noqa: E402
 from data_prep.pipeline import build  # noqa: E402
+from data_prep.planning.estimate import estimate, shown  # noqa: E402
 
 LOOK_S = 0.2
 

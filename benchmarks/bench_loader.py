@@ -24,8 +24,8 @@ from megabert.data.loader import PackedLoader
 from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker
-from megabert.files import sha256_file
-from megabert.shards import (
+from megabert.foundation.files import sha256_file
+from megabert.tokens.shards import (
     Manifest,
     ShardEntry,
     ShardMetadata,
@@ -34,8 +34,8 @@ from megabert.shards import (
     token_type,
     write_manifest,
 )
-from megabert.shards.checked_shards import complete_index
-from megabert.shards.shard_set import ShardSet
+from megabert.tokens.shards.checked_shards import complete_index
+from megabert.tokens.shards.shard_set import ShardSet
 
 SPECIAL_IDS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
 VOCAB_SIZE = 30_522

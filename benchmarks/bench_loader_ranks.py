@@ -29,10 +29,17 @@ SHARD_ROWS = 50_000
 
 def copy_shards(source: Path, folder: Path, gib: float, *, is_old: bool) -> None:
     """Fill a folder with shards as large as a build's: the training rows of another one, again and again."""
-    from megabert.files import sha256_file
-    from megabert.shards import MAX_BATCH_ROWS, ShardEntry, lengths_path, read_manifest, rows_per_batch, write_manifest
-    from megabert.shards.checked_shards import complete_index
-    from megabert.shards.shard_set import ShardSet
+    from megabert.foundation.files import sha256_file
+    from megabert.tokens.shards import (
+        MAX_BATCH_ROWS,
+        ShardEntry,
+        lengths_path,
+        read_manifest,
+        rows_per_batch,
+        write_manifest,
+    )
+    from megabert.tokens.shards.checked_shards import complete_index
+    from megabert.tokens.shards.shard_set import ShardSet
 
     manifest = read_manifest(source)
     tables = [pa.ipc.open_file(source / entry.file).read_all() for entry in manifest.of_split("train")]
@@ -77,7 +84,7 @@ def measure(
     from megabert.data.order import BEGINNING
     from megabert.data.packing import shape_for
     from megabert.data.step_packer import RankShare, StepPacker
-    from megabert.shards.shard_set import ShardSet
+    from megabert.tokens.shards.shard_set import ShardSet
 
     shards = ShardSet.open(folder)
     shape = shape_for(

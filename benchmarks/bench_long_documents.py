@@ -53,7 +53,7 @@ def short_words(unit: str) -> str:
 def times(language: str, text: str, tokenizer: object) -> tuple[float, float, float]:
     """Return CPU seconds of cleaning, sentences and tokens of a text."""
     from data_prep.clean.cleaner import Cleaner
-    from data_prep.clean_config import CleanConfig
+    from data_prep.config.cleaning import CleanConfig
     from data_prep.execution.problems import Problems
     from data_prep.extract.sentences import split_sentences
 
@@ -71,7 +71,7 @@ def times(language: str, text: str, tokenizer: object) -> tuple[float, float, fl
 
 def print_times(sizes: list[int]) -> None:
     """Print microseconds per character for all scripts."""
-    from megabert.tokenization import train_wordpiece
+    from megabert.tokens.tokenization import train_wordpiece
 
     units = {(language, stops): unit_of(language, stops) for language in SCRIPTS for stops in (True, False)}
     tokenizer = train_wordpiece([short_words(unit) for unit in units.values()], vocab_size=4000)
@@ -108,8 +108,8 @@ def print_memory(megabytes: float) -> None:
 
 def run_step(step: str, folder: Path, language: str) -> None:
     """Run a step on the document of a folder; print the peak of this process."""
-    from data_prep.clean_config import CleanConfig
-    from data_prep.config import BuildConfig, SourceConfig
+    from data_prep.config.build import BuildConfig, SourceConfig
+    from data_prep.config.cleaning import CleanConfig
     from data_prep.extract.inputs import find_files, plan_chunks
     from data_prep.steps import step1_extract, step3_tokens
     from data_prep.vocabulary.training import VocabularyOptions
@@ -132,7 +132,7 @@ def save_tokenizers(text: str, folder: Path) -> None:
     """Train a tokenizer of each kind on a text, and save it in a folder of its name."""
     import tokenizers
 
-    from megabert.tokenization import save_huggingface, train_byte_bpe, train_wordpiece
+    from megabert.tokens.tokenization import save_huggingface, train_byte_bpe, train_wordpiece
 
     save_huggingface(train_wordpiece([text], vocab_size=4000), folder / "wordpiece")
     save_huggingface(train_byte_bpe([text, text], vocab_size=400), folder / "byte-bpe")

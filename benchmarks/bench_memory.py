@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from data_prep.checks.verify import verify  # noqa: E402
-from data_prep.config import BuildConfig, SourceConfig  # noqa: E402
+from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
 from data_prep.execution.executors import ProcessExecutor  # noqa: E402
 from data_prep.execution.work_units import Unit  # noqa: E402
 from data_prep.pipeline import build  # noqa: E402

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_prep.clean.cleaner import Cleaner
-from data_prep.clean_config import CleanConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.problems import Problems
 
 FILTERS = "datatrove.pipeline.filters"

@@ -27,8 +27,8 @@ from data_prep.checks.corpus_counts import corpus_counts  # noqa: E402
 from data_prep.checks.stats import LENGTH_BINS  # noqa: E402
 from data_prep.clean.near_duplicates import RangeTask  # noqa: E402
 from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
-from data_prep.clean_config import CleanConfig  # noqa: E402
-from data_prep.config import BuildConfig, SourceConfig  # noqa: E402
+from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
+from data_prep.config.cleaning import CleanConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
 from data_prep.execution.build_state import BuildState, installed_versions  # noqa: E402
 from data_prep.execution.executors import Executor  # noqa: E402
@@ -42,8 +42,8 @@ from data_prep.steps.step3_tokens import tokenize_documents  # noqa: E402
 from data_prep.steps.step4_chunks import merge_chunks  # noqa: E402
 from data_prep.steps.step5_documents import BUCKET_TOKENS, count_buckets, fill_buckets  # noqa: E402
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances  # noqa: E402
-from megabert.config.loading import to_dict  # noqa: E402
-from megabert.shards import lengths_path, read_manifest  # noqa: E402
+from megabert.settings.config.loading import to_dict  # noqa: E402
+from megabert.tokens.shards import lengths_path, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 FILE_BYTES = 10**9

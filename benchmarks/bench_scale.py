@@ -28,8 +28,8 @@ from data_prep.documents import document_set  # noqa: E402
 from data_prep.documents.document_set import DocumentSet, bucket_path, index_path  # noqa: E402
 from data_prep.instances.assemble import assemble, make_pairs  # noqa: E402
 from data_prep.instances.pairs import PairOptions  # noqa: E402
-from megabert.shards import ShardMetadata  # noqa: E402
-from megabert.tokenization import load_tokenizer  # noqa: E402
+from megabert.tokens.shards import ShardMetadata  # noqa: E402
+from megabert.tokens.tokenization import load_tokenizer  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 GIGABYTES_A_TOKEN = 4.4e-9  # English in 30,522 pieces

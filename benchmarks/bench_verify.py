@@ -24,7 +24,7 @@ from data_prep.checks.invariants import Batch, Rules  # noqa: E402
 from data_prep.checks.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.documents.document_set import tokenizer_of  # noqa: E402
-from megabert.shards import read_manifest  # noqa: E402
+from megabert.tokens.shards import read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)

@@ -110,7 +110,7 @@ def losses_at_mask(run_dir: Path, steps: Sequence[int], *, max_instances: int) -
         ``loss``, in nats at held-out [MASK] positions by checkpoint, the ``unigram``'s loss and the number of
         ``positions`` there.
     """
-    from megabert.reports.report import report_run, score_positions
+    from megabert.tooling.reports.report import report_run, score_positions
 
     *_, report = report_run(run_dir)
     at_mask = [score_positions(run_dir, report, checkpoint=str(step), max_instances=max_instances)[0] for step in steps]

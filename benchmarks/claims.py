@@ -23,8 +23,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.data.batch import MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
@@ -34,7 +32,9 @@ from megabert.models.build import initialize
 from megabert.models.encoder import EncoderLayer
 from megabert.models.layers import LayerContext
 from megabert.ops.attention.dense.api import attention, plan_attention
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
+from megabert.tokens.shards.shard_set import ShardSet
 
 ROOT = Path(__file__).parents[1]
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"

@@ -19,7 +19,7 @@ from benchmarks.cells import ROOT, call, spread
 from data_prep.documents.document_set import DocumentSet
 from examples.dna.prepare import SYMBOLS
 from examples.dna.prepare import main as prepare
-from megabert.text_tables import render_table
+from megabert.foundation.text_tables import render_table
 
 ORDER = 5
 FIRST = SYMBOLS.index("A")

@@ -23,18 +23,18 @@ from typing import Any
 import torch
 
 from benchmarks.claims import LENGTH, batches_of, build_shards
-from megabert.config.model import ModelConfig
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker
+from megabert.foundation.text_tables import render_table
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.optim import Fragment, StepSettings, build_optimizer, learning_rate
-from megabert.shards.shard_set import ShardSet
-from megabert.text_tables import render_table
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import OptimizerConfig
+from megabert.tokens.shards.shard_set import ShardSet
 
 VARIANTS = ("apex", "nvlamb", "paper", "deepspeed")
 PEAKS = (6e-3, 2e-2)

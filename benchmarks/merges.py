@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from benchmarks.cells import ROOT, call
-from megabert.export.merging import MergePart, merge_parts, open_parts
-from megabert.export.sources import Source
-from megabert.inspection.masked_lm import ScoringOptions, score_masked_lm
-from megabert.text_tables import render_table
+from megabert.downstream.export.sources import Source
+from megabert.downstream.inspection.masked_lm import ScoringOptions, score_masked_lm
+from megabert.downstream.publish.merging import MergePart, merge_parts, open_parts
+from megabert.foundation.text_tables import render_table
 
 
 def train_forks(options: argparse.Namespace) -> list[str]:

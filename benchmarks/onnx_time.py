@@ -20,13 +20,13 @@ import onnxruntime
 import torch
 import transformers
 
-from megabert.export.check_forms import onnx_run, torch_run
-from megabert.export.forms import Forms
-from megabert.export.huggingface import write_huggingface
-from megabert.export.model_card import ModelCard
-from megabert.export.onnx_graph import load_graph
-from megabert.export.run_folder import export_again
-from megabert.export.sources import Source, open_source
+from megabert.downstream.export.huggingface import write_huggingface
+from megabert.downstream.export.model_card import ModelCard
+from megabert.downstream.export.sources import Source, open_source
+from megabert.downstream.publish.check_forms import onnx_run, torch_run
+from megabert.downstream.publish.forms import Forms
+from megabert.downstream.publish.onnx_graph import load_graph
+from megabert.downstream.publish.run_folder import export_again
 
 BATCHES, LENGTHS = (1, 8), (16, 64, 128, 512)
 ROUNDS = 5

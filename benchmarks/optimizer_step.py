@@ -27,9 +27,6 @@ from torch.utils._pytree import tree_leaves
 import megabert.engine.gradient_reduction
 import megabert.engine.zero_stages
 import megabert.optim.lamb
-from megabert.config.deepspeed import derive_deepspeed
-from megabert.config.model import ModelConfig
-from megabert.config.run import OptimizerConfig
 from megabert.distributed.process_group import World, distributed_world
 from megabert.engine.build import build_engine
 from megabert.engine.engine import Engine
@@ -38,6 +35,9 @@ from megabert.models.layers import Dense
 from megabert.ops.dense import dense
 from megabert.ops.lamb.api import Passes
 from megabert.optim import StepSettings, build_optimizer
+from megabert.settings.config.deepspeed import derive_deepspeed
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OptimizerConfig
 
 MODEL = ModelConfig(
     vocab_size=512,

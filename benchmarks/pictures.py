@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from megabert.config.loading import load_run_config
 from megabert.data.packing import MicroShape, plan_packing
-from megabert.files import atomic_write
+from megabert.foundation.files import atomic_write
 from megabert.optim.schedules import planned_steps
+from megabert.settings.config.loading import load_run_config
 
 DOCS = Path(__file__).parents[1] / "docs"
 LENGTH, INSTANCES, RANKS, MICRO_BATCH_TOKENS, SEED = 128, 24, 2, 512, 4

@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from megabert.data.masked_copies import CopyMask
-from megabert.export.sources import open_source
-from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.export.sources import open_source
+from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.training.probes.masked_copies import CopyMask
 
 CORPUS = Path(__file__).parent.parent / "examples/corpus/public_domain.jsonl"
 ROUNDS = 3

@@ -15,16 +15,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from megabert.config.loading import differences
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import RunConfig
-from megabert.errors import ConfigError
-from megabert.files import atomic_write
-from megabert.json_files import adapter_of, read_json
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import adapter_of, read_json
 from megabert.observability.metrics import read_metrics
-from megabert.observability.reference import FOLDER, SERIES, Reference, ReferencePhase, Series, science_fields
-from megabert.reports.on_track import shards_of
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.loading import differences
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tooling.measurements.reference import (
+    FOLDER,
+    SERIES,
+    Reference,
+    ReferencePhase,
+    Series,
+    science_fields,
+)
+from megabert.tooling.reports.on_track import shards_of
 from megabert.training.run.folder import ENVIRONMENT_NAME, read_config, run_data
 
 ROOT = Path(__file__).resolve().parents[1]

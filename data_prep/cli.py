@@ -3,8 +3,8 @@
 import sys
 from collections.abc import Sequence
 
-from megabert.command_line.program import Program
-from megabert.command_line.safe_path import leave_out_working_folder
+from megabert.settings.command_line.program import Program
+from megabert.settings.command_line.safe_path import leave_out_working_folder
 
 PROGRAM = Program(
     name="megabert-data",

@@ -18,11 +18,10 @@ from pydantic import Field
 
 from data_prep.checks.corpus_counts import corpus_counts, require_documents, require_pairs
 from data_prep.checks.stats import as_damage, describe_corpus
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
 from data_prep.documents.held_out import first_trained
 from data_prep.documents.token_files import TokenFiles
-from data_prep.estimate import estimate, require_space
 from data_prep.execution.build_state import (
     STATE_NAME,
     BuildState,
@@ -44,6 +43,8 @@ from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
 from data_prep.identification.identifier import require_identifier
+from data_prep.planning.estimate import estimate, require_space
+from data_prep.planning.text_sample import sample_text
 from data_prep.steps.step1_extract import extract_documents
 from data_prep.steps.step1_ids import read_ids
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
@@ -51,13 +52,12 @@ from data_prep.steps.step3_tokens import split_documents_again, tokenize_documen
 from data_prep.steps.step4_chunks import merge_chunks
 from data_prep.steps.step5_documents import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
-from data_prep.text_sample import sample_text
 from data_prep.vocabulary.symbols import tokenizer_of_ids
-from megabert.config.loading import to_dict
-from megabert.errors import DataError
-from megabert.files import atomic_write, read_small
-from megabert.path_arguments import takes_paths
-from megabert.shards import Manifest
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import atomic_write, read_small
+from megabert.foundation.path_arguments import takes_paths
+from megabert.settings.config.loading import to_dict
+from megabert.tokens.shards import Manifest
 
 INTERMEDIATE = ("near", "paragraphs", "extract", "ids", "words", "tokens", "chunks", "before")
 """Folders below ``work`` that are not needed when the documents are made."""

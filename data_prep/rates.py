@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.config import BuildConfig
-from data_prep.estimate import RATES
+from data_prep.config.build import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Unit
 from data_prep.pipeline import build
-from megabert.config import loading
+from data_prep.planning.estimate import RATES
+from megabert.settings.config import loading
 
 
 def measured_rates(config: BuildConfig) -> dict[str, float]:

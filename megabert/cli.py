@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Sequence
 
-from megabert.command_line.program import Program
-from megabert.command_line.safe_path import leave_out_working_folder
 from megabert.distributed.environments import before_ranks_meet, own_rank
+from megabert.settings.command_line.program import Program
+from megabert.settings.command_line.safe_path import leave_out_working_folder
 
 
 def _rank_label() -> str:

@@ -14,29 +14,29 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import merge_layers
-from megabert.data.masked_copies import CopyMask
-from megabert.errors import CheckpointError, ConfigError, DataError, MegabertError
-from megabert.export.model_folder import find_model
-from megabert.export.sources import Source, find_device, open_source
-from megabert.finetuning.classifier import Classifier, Judgement
-from megabert.finetuning.finetune import finetune
-from megabert.finetuning.results import Summary
-from megabert.finetuning.saved_model import read_saved_model
-from megabert.finetuning.tasks import find_task, refuse_idle_settings
-from megabert.inspection.attention import AttentionRecord, record_attention
-from megabert.inspection.embed import embed_texts
-from megabert.inspection.encode_text import RankedPiece, encode_text
-from megabert.inspection.fill_mask import fill_mask
-from megabert.inspection.next_sentence import next_sentence
-from megabert.inspection.pseudo_likelihood import CopyOptions, Scores, score_texts
-from megabert.inspection.similar import nearest, parse_queries, word_ids
+from megabert.downstream.export.model_folder import find_model
+from megabert.downstream.export.sources import Source, find_device, open_source
+from megabert.downstream.finetuning.classifier import Classifier, Judgement
+from megabert.downstream.finetuning.finetune import finetune
+from megabert.downstream.finetuning.results import Summary
+from megabert.downstream.finetuning.saved_model import read_saved_model
+from megabert.downstream.finetuning.tasks import find_task, refuse_idle_settings
+from megabert.downstream.inspection.attention import AttentionRecord, record_attention
+from megabert.downstream.inspection.embed import embed_texts
+from megabert.downstream.inspection.encode_text import RankedPiece, encode_text
+from megabert.downstream.inspection.fill_mask import fill_mask
+from megabert.downstream.inspection.next_sentence import next_sentence
+from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, Scores, score_texts
+from megabert.downstream.inspection.similar import nearest, parse_queries, word_ids
+from megabert.foundation.errors import CheckpointError, ConfigError, DataError, MegabertError
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import table_of
-from megabert.tokenization import refuse_single_text
-from megabert.tokenization.written import readable_pieces
+from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.loading import merge_layers
+from megabert.tokens.tokenization import refuse_single_text
+from megabert.tokens.tokenization.written import readable_pieces
+from megabert.training.probes.masked_copies import CopyMask
 
 __all__ = [
     "AttentionRecord",

@@ -24,7 +24,7 @@ SLOWEST = (
     "unit/ops/test_interpreted_kernels.py",
     "unit/ops/test_compiled_kernels.py",
     "fake_cuda/",
-    "unit/finetuning/test_finetune.py",
+    "unit/downstream/finetuning/test_finetune.py",
     "docs/test_own_bert.py",
     "unit/data_prep/execution/test_build_",
     "docs/test_tutorial.py",

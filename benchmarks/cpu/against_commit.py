@@ -24,8 +24,8 @@ WORKER = """
 import sys, time
 import torch
 torch.set_num_threads(1)
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 from megabert.data.batch import probe_batch
 from megabert.models.build import build_model, initialize
 sizes, length = eval(sys.argv[1])

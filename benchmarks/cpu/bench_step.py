@@ -27,9 +27,6 @@ import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from megabert.config.deepspeed import derive_deepspeed
-from megabert.config.model import ModelConfig
-from megabert.config.run import OptimizerConfig
 from megabert.data.batch import IGNORED, MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
@@ -40,7 +37,10 @@ from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface
 from megabert.optim import StepSettings, build_optimizer
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.deepspeed import derive_deepspeed
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OptimizerConfig
+from megabert.tokens.shards.shard_set import ShardSet
 from megabert.training.step import accumulate, update
 
 ROOT = Path(__file__).resolve().parents[2]

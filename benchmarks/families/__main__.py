@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.cells import CORPORA, Curve, Result, draw_panels, parser_of, read_results, run_missing, spread
 from benchmarks.families.cells import CANDIDATES, Cell, run_cell
-from megabert.text_tables import render_table
+from megabert.foundation.text_tables import render_table
 
 CLEARLY = 0.1
 """Nats below the unigram from which on a model is said to read its context."""

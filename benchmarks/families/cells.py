@@ -113,8 +113,8 @@ def build(corpus: str, objective: str, work: Path) -> Path:
 
 def _scores(run_dir: Path, data: Path) -> dict[str, Any]:
     """Score all checkpoints of a run."""
-    from megabert.export.sources import open_source
-    from megabert.shards import read_manifest
+    from megabert.downstream.export.sources import open_source
+    from megabert.tokens.shards import read_manifest
 
     entries = read_manifest(data / "instances" / str(LENGTH)).of_split("train")
     steps = sorted(int(path.name.removeprefix("step_")) for path in (run_dir / "checkpoints").glob("step_*"))

@@ -19,11 +19,11 @@ from transformers import (
     set_seed,
 )
 
-from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import merge_layers
-from megabert.finetuning.batches import Features
-from megabert.finetuning.setup import prepare
-from megabert.finetuning.tasks import find_task
+from megabert.downstream.finetuning.batches import Features
+from megabert.downstream.finetuning.setup import prepare
+from megabert.downstream.finetuning.tasks import find_task
+from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.loading import merge_layers
 
 CLASSES = {
     "sequence": AutoModelForSequenceClassification,

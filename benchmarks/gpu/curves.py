@@ -34,7 +34,7 @@ def train(run_dir: Path, seed: int, rows: Rows, is_tiny: bool) -> Row:
 def write(run_dirs: list[Path], output: Path) -> Row:
     """Write the curves, and hold each run against the others' band with all of them in it."""
     from benchmarks.reference_curves import write_curves
-    from megabert.reports.on_track import compare_with_curves
+    from megabert.tooling.reports.on_track import compare_with_curves
 
     write_curves(
         run_dirs, output, text="the shards of the GPU runbook", commands=["python -m benchmarks.gpu --parts curves"]

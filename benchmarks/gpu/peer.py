@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import Dataset
 from transformers import BertConfig, BertForPreTraining, Trainer, TrainingArguments, set_seed
 
-from megabert.config.loading import merge_layers, read_yaml
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import RunConfig
 from megabert.data.batch import IGNORED
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.loading import merge_layers, read_yaml
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
 
 SEED = 42
 

@@ -13,7 +13,7 @@ from benchmarks.gpu.batches import Batch, random_batch
 from benchmarks.gpu.rows import Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.training import model_config, throughput
-from megabert.config.model import ModelConfig
+from megabert.settings.config.model import ModelConfig
 
 
 def transformers_step(

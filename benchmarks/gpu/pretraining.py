@@ -78,7 +78,7 @@ def held_out(model_folder: Path, device: torch.device, instances: int) -> Row:
     from megabert.data.batch import IGNORED
     from megabert.data.packing import shape_for
     from megabert.data.step_packer import RankShare, validation_batches
-    from megabert.shards.shard_set import ShardSet
+    from megabert.tokens.shards.shard_set import ShardSet
 
     model = BertForPreTraining.from_pretrained(model_folder, attn_implementation="sdpa").to(device).float().eval()
     found: Row = {}

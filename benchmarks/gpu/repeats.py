@@ -20,10 +20,10 @@ from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.training import model_config, random_model
 from benchmarks.gpu.warm import compile_beside
-from megabert.config.run import OpsConfig
 from megabert.ops.dense import sum_products_in
 from megabert.ops.proof.problem import Problem, values_and_gradients
 from megabert.ops.proof.problems import GradientSum
+from megabert.settings.config.run import OpsConfig
 
 RUNS, LARGE_RUNS = 50, 5
 DTYPE = torch.bfloat16

@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.runs import data_of, metrics, run, start_and_kill, words
 from benchmarks.gpu.sizes import TINY, Sizes
-from megabert.files import sha256_file
+from megabert.foundation.files import sha256_file
 
 FLAGS = {
     "model__hidden_dropout_prob": 0.1,

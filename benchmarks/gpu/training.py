@@ -18,14 +18,14 @@ from benchmarks.gpu.batches import Batch, batches, cycle, random_batch
 from benchmarks.gpu.clock import synchronize, timed_window
 from benchmarks.gpu.rows import Row, Rows, SpoiltProcess
 from benchmarks.gpu.sizes import TINY, Sizes
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.models.bert import PretrainingModel
 from megabert.models.build import build_model
 from megabert.observability.flops import peak_flops, training_flops
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim.base import no_decay
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 
 class Shard:

@@ -26,9 +26,9 @@ from benchmarks.cells import (
     run_missing,
     spread,
 )
-from megabert.config.yaml_text import write_yaml
+from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
-from megabert.text_tables import render_table
+from megabert.settings.config.yaml_text import write_yaml
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "fixed 15%": {"masked_lm_prob": 0.15},

@@ -27,7 +27,7 @@ from benchmarks.optimizers.cells import (
     seconds_a_step,
     steps_in_equal_time,
 )
-from megabert.text_tables import render_table
+from megabert.foundation.text_tables import render_table
 
 
 def rates_table(results: list[Result], width: int) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.cells import Result, call
 from benchmarks.timed import TAG
-from megabert.config.yaml_text import write_yaml
 from megabert.observability.metrics import read_metrics
+from megabert.settings.config.yaml_text import write_yaml
 
 LENGTH, BATCH, MASKED = 128, 16, 0.3
 STEPS = 1000

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.cells import Curve, Result, draw_panels, parser_of, read_results, run_missing
 from benchmarks.positions.cells import SCHEDULES, Cell, Schedule, run_cell
-from megabert.text_tables import render_table
+from megabert.foundation.text_tables import render_table
 
 SHOWN_AT = (0.1, 0.2, 0.3, 0.5, 1.0)
 """Shares of a phase's steps that the table has a column for."""

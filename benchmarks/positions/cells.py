@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cells import CORPORA, build_shards, call
-from megabert.config.yaml_text import write_yaml
 from megabert.observability.metrics import read_metrics
+from megabert.settings.config.yaml_text import write_yaml
 
 TOKENS = 4096
 """Tokens of a step in every phase: 128 instances of length 32, 32 of 128, 8 of 512."""

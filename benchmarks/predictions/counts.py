@@ -17,9 +17,9 @@ from torch import Tensor
 
 from benchmarks.gpu.training import PARTS
 from benchmarks.optimizer_step import moved_bytes
-from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE
-from megabert.config.model import ModelConfig
 from megabert.models.build import build_model
+from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE
+from megabert.settings.config.model import ModelConfig
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 OTHERS = "other operations"

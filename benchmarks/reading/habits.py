@@ -51,7 +51,7 @@ KINDS = {
 }
 ERRORS = re.compile(r"Error$|^fail$|^warning$|^info$|^error$|^damaged$|^print$|^add_argument$|^add_parser$|^say$")
 CEILINGS = Path(__file__).with_name("habits.json")
-SHOWN_BY_HELP = re.compile(r"megabert/config/|data_prep/config\.py$")
+SHOWN_BY_HELP = re.compile(r"megabert/settings/config/|data_prep/config/build\.py$")
 
 
 class Text(NamedTuple):

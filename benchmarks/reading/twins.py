@@ -19,18 +19,22 @@ TWINS: dict[str, tuple[str, ...]] = {
     "add_arguments": ("every command describes itself by one", "*/commands/*.py"),
     "run": ("every command is run by one", "*/commands/*.py"),
     "main": ("the entry point of each program", "*/cli.py"),
-    "estimate": ("the needs of a run and those of a build", "megabert/planning/*", "data_prep/estimate.py"),
+    "estimate": (
+        "the needs of a run and those of a build",
+        "megabert/tooling/planning/*",
+        "data_prep/planning/estimate.py",
+    ),
     "apply_update": (LAMB, "megabert/ops/lamb/*"),
     "compute_update": (LAMB, "megabert/ops/lamb/*"),
-    "below": (NUMPY_AND_LOOPS, "megabert/randomness/*"),
-    "stream": (NUMPY_AND_LOOPS, "megabert/randomness/*"),
-    "uniform": (NUMPY_AND_LOOPS, "megabert/randomness/*"),
+    "below": (NUMPY_AND_LOOPS, "megabert/foundation/randomness/*"),
+    "stream": (NUMPY_AND_LOOPS, "megabert/foundation/randomness/*"),
+    "uniform": (NUMPY_AND_LOOPS, "megabert/foundation/randomness/*"),
     "lowbias32": (
         "the hash in Python and in Triton, which compiles its own source",
-        "megabert/randomness/lowbias32.py",
+        "megabert/foundation/randomness/lowbias32.py",
         "megabert/ops/triton_support/device_functions.py",
     ),
-    "encode": ("the loop of each tokenizer, called alike", "megabert/tokenization/*_loops.py"),
+    "encode": ("the loop of each tokenizer, called alike", "megabert/tokens/tokenization/*_loops.py"),
 }
 """Names that may be defined more than once: the reason, then patterns of the files that may define them."""
 

@@ -7,10 +7,10 @@ Run it from the repository's root; it needs no GPU, takes seconds and prints Mar
 
 from benchmarks.scaling.published import PASS_BYTES, PUBLISHED, Published, predict, worst_error_pct
 from benchmarks.scaling.strong import render_strong
-from megabert.config.loading import load_run_config
 from megabert.observability.gpus import GPUS
-from megabert.planning.estimate import estimate
-from megabert.planning.step_time import Cluster, Communication
+from megabert.settings.config.loading import load_run_config
+from megabert.tooling.planning.estimate import estimate
+from megabert.tooling.planning.step_time import Cluster, Communication
 
 H200_NODES = (1, 8, 32)
 ALL_REDUCED = Communication(all_reduce_bytes=4, all_gather_bytes=2, is_optimizer_sharded=True, pass_bytes=PASS_BYTES)

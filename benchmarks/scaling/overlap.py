@@ -177,11 +177,11 @@ def _rank(rank: int, ranks: int, port: int, is_overlapped: bool, slower: float, 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    from megabert.config.deepspeed import REQUIRED
-    from megabert.config.run import OptimizerConfig
     from megabert.distributed.process_group import distributed_world
     from megabert.engine.build import build_engine
     from megabert.optim import StepSettings, build_optimizer
+    from megabert.settings.config.deepspeed import REQUIRED
+    from megabert.settings.config.run import OptimizerConfig
 
     config: dict[str, Any] = {key: value for key, value in REQUIRED.items() if "." not in key}
     config |= {"data_types": {"grad_accum_dtype": "fp32"}, "gradient_clipping": 1.0, "steps_per_print": 10**9}

@@ -1,4 +1,4 @@
-"""Published strong-scaling tables, and how far `megabert.planning.step_time` is from them when fitted on one point.
+"""Published strong-scaling tables, and how far `planning.step_time` is from them when fitted on one point.
 
 A strong-scaling table gives the seconds of the same work on more and more GPUs. The model has one free number, the
 share of the peak while computing; it is fitted on one point of a table, and all the others are predictions.
@@ -7,10 +7,10 @@ share of the peak while computing; it is fitted on one point of a table, and all
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from megabert.config.model import ModelConfig
 from megabert.observability.flops import training_flops
 from megabert.observability.gpus import GPUS
-from megabert.planning.step_time import Cluster, Communication, StepWork, datasheet_rates, step_time
+from megabert.settings.config.model import ModelConfig
+from megabert.tooling.planning.step_time import Cluster, Communication, StepWork, datasheet_rates, step_time
 
 BERT_LARGE = ModelConfig(preset="large", vocab_size=30_522)
 BERT_LARGE_PARAMETERS = 336_232_258

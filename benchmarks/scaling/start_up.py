@@ -18,14 +18,14 @@ from typing import Any
 import deepspeed  # noqa: F401 (imported once, before the ranks are forked)
 import torch
 
-from megabert.config.deepspeed import derive_deepspeed
-from megabert.config.model import ModelConfig
-from megabert.config.run import OptimizerConfig
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World, distributed_world
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
+from megabert.settings.config.deepspeed import derive_deepspeed
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OptimizerConfig
 
 MODEL = ModelConfig(preset="tiny", vocab_size=1024)
 STEPS = 3

@@ -6,11 +6,11 @@ the optimizer, and waiting for the loader.
 
 from dataclasses import replace
 
-from megabert.config.loading import load_run_config
 from megabert.observability.gpus import GPUS
-from megabert.planning.estimate import PhaseEstimate, estimate
-from megabert.planning.estimate_page import LAUNCH_BOUND_S
-from megabert.planning.step_time import Cluster
+from megabert.settings.config.loading import load_run_config
+from megabert.tooling.planning.estimate import PhaseEstimate, estimate
+from megabert.tooling.planning.estimate_page import LAUNCH_BOUND_S
+from megabert.tooling.planning.step_time import Cluster
 
 LENGTHS = {128: (256, 1024, 4096, 16_384, 65_536), 512: (256, 1024, 4096, 16_384, 32_768)}
 """Length -> global batches of a table."""

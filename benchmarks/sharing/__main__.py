@@ -29,10 +29,10 @@ from benchmarks.cells import (
     run_missing,
     spread,
 )
-from megabert.config.yaml_text import write_yaml
+from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
-from megabert.shards import read_manifest
-from megabert.text_tables import render_table
+from megabert.settings.config.yaml_text import write_yaml
+from megabert.tokens.shards import read_manifest
 
 SHARING = ("disentangled", "shared", "separate")
 STARTS = {"masked-lm": (600, 1000), "longer": (600, 2400), "none": (0, 1600)}

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.cells import CORPORA, Curve, Result, draw_panels, parser_of, read_results, run_missing, spread
 from benchmarks.short_first.cells import CANDIDATES, SCHEDULES, Cell, run_cell
-from megabert.text_tables import render_table
+from megabert.foundation.text_tables import render_table
 
 SHORT, ALONE = SCHEDULES
 SCORES = {"nsp_accuracy": "next sentences", "rtd_auc": "discriminator AUC"}

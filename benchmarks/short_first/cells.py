@@ -7,9 +7,9 @@ from typing import Any
 
 from benchmarks.cells import CORPORA, build_shards, call, losses_at_mask
 from benchmarks.timed import TAG
-from megabert.config.yaml_text import write_yaml
 from megabert.observability.metrics import read_metrics
-from megabert.shards import read_manifest
+from megabert.settings.config.yaml_text import write_yaml
+from megabert.tokens.shards import read_manifest
 
 SHORT, LONG = 16, 128
 SHORT_STEPS, SHORT_BATCH = 600, 32

@@ -3,11 +3,11 @@
 from collections import Counter
 from typing import Any
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.held_out import require_several_sentences
 from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.records import Counts
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 UNREADABLE = ("undecodable_documents", "bad_lines", "bad_ids", "unparsable_pages", "cut_files", "damaged_files")
 """Problems that ``max_bad_share`` bounds; documents above the size limit are counted only."""

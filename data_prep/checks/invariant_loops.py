@@ -10,7 +10,7 @@ counts many tokens at once. Only where a batch is not sound `first_broken` has t
 
 import numpy as np
 
-from megabert.compiled import compiled, inlined
+from megabert.foundation.compiled import compiled, inlined
 
 SOUND = 255
 # The rules, in the order in which a row is held against them; `invariants.RULES` says them in words.

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.masking import count_predictions
-from megabert.shards import FlatInstances, ShardMetadata, token_type
-from megabert.tokenization import SpecialIds, Tokenizer
+from megabert.tokens.masking import count_predictions
+from megabert.tokens.shards import FlatInstances, ShardMetadata, token_type
+from megabert.tokens.tokenization import SpecialIds, Tokenizer
 
 RULES = (
     "its length is out of bounds",

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.languages import splitter_code
-from megabert.errors import DataError
-from megabert.files import atomic_path
-from megabert.path_arguments import takes_paths
-from megabert.shards import FlatInstances, Manifest, ShardMetadata
-from megabert.text_tables import render_table
+from data_prep.config.languages import splitter_code
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import atomic_path
+from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.text_tables import render_table
+from megabert.tokens.shards import FlatInstances, Manifest, ShardMetadata
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""

@@ -22,10 +22,10 @@ from data_prep.execution.progress import INSTANCES, UnitProgress
 from data_prep.execution.records import Tally
 from data_prep.instances.assemble import assemble, make_pairs
 from data_prep.instances.pairs import PairOptions, Pairs
-from megabert.errors import DataError
-from megabert.files import check_regular
-from megabert.path_arguments import takes_paths
-from megabert.shards import (
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import check_regular
+from megabert.foundation.path_arguments import takes_paths
+from megabert.tokens.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
     Manifest,

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, misfit
-from data_prep.clean_config import CleanConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.problems import Problems
-from megabert.tokenization import compose
+from megabert.tokens.tokenization import compose
 
 # Controls, zero-width and direction characters. Line breaks and tabs are not among them, nor are the joiners U+200C and
 # U+200D, which belong to Persian and Indic words.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from megabert.compiled import compiled
+from megabert.foundation.compiled import compiled
 
 
 @compiled

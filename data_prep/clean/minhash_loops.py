@@ -8,8 +8,8 @@ with 1 - (1 - s^r)^b.
 
 import numpy as np
 
-from megabert.compiled import compiled, inlined
-from megabert.randomness.keyed_loops import mix_2, scramble
+from megabert.foundation.compiled import compiled, inlined
+from megabert.foundation.randomness.keyed_loops import mix_2, scramble
 
 SEPARATOR, LETTER, SINGLE = 0, 1, 2
 """Kinds of characters: between units, a part of a word, a unit of its own."""

@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.clean.paragraphs import ROWS_AT_ONCE, array_file, joined, rows_of, text_hash
-from data_prep.clean_config import CleanConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.arrow_files import checked_array
 from data_prep.documents.document_set import hash_range, rows_in_range
 from data_prep.execution.records import Counts
-from megabert.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix
 
 Rows = NDArray[np.uint64]
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from data_prep.documents.arrow_files import checked_array
 from data_prep.documents.document_set import hash_range, hash_text, rows_in_range
 from data_prep.execution.records import Counts
-from megabert.files import atomic_path
+from megabert.foundation.files import atomic_path
 
 HASHES_PER_RANGE = 1 << 21
 """Hashes that a unit holds at most, about."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 
-from data_prep.clean_config import CleanConfig
+from data_prep.config.cleaning import CleanConfig
 
 ELLIPSES = ("...", "\u2026")
 BULLETS = ("\u2022", "\u2023", "\u25cf", "-", "*")

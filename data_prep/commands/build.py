@@ -17,8 +17,7 @@ from data_prep.checks.corpus_counts import LOST_ENDS, counted
 from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share
 from data_prep.commands.estimate import estimate_lines
 from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
-from data_prep.config import BuildConfig
-from data_prep.estimate import estimate
+from data_prep.config.build import BuildConfig
 from data_prep.execution.build_state import describe_repeats, read_state, require_possible_change
 from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.executors import Executor, executor_of_all_ranks
@@ -27,9 +26,10 @@ from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.identification.identifier import require_identifier
 from data_prep.pipeline import Built, build
-from data_prep.text_sample import foresee_enough, sample_text
-from megabert.command_line.program import Parser
-from megabert.config import loading
+from data_prep.planning.estimate import estimate
+from data_prep.planning.text_sample import foresee_enough, sample_text
+from megabert.settings.command_line.program import Parser
+from megabert.settings.config import loading
 
 MAX_UNKNOWN_SHARE = 0.005
 """Share of [UNK] above which a build warns that the tokenizer does not fit the text."""

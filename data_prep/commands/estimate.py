@@ -10,14 +10,14 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
 from data_prep.commands.options import SOURCE_FIELDS, add_source_arguments, make_config
-from data_prep.config import BuildConfig
-from data_prep.estimate import WORKER_MIB, BuildEstimate, estimate, require_space, shown
+from data_prep.config.build import BuildConfig
 from data_prep.extract.inputs import find_files
+from data_prep.planning.estimate import WORKER_MIB, BuildEstimate, estimate, require_space, shown
+from data_prep.planning.text_sample import sample_text
 from data_prep.rates import measured_rates
-from data_prep.text_sample import sample_text
-from megabert.command_line.program import Parser, positive
-from megabert.errors import ConfigError
-from megabert.text_tables import render_table
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.text_tables import render_table
+from megabert.settings.command_line.program import Parser, positive
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 

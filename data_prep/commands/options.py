@@ -3,15 +3,15 @@
 from argparse import ArgumentTypeError, Namespace
 from typing import Any, get_args
 
-from data_prep.clean_config import CleanConfig, CleaningRule
-from data_prep.config import BUILD_NEEDS, BuildConfig, SourceConfig
+from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
+from data_prep.config.cleaning import CleanConfig, CleaningRule
+from data_prep.config.ids import TEXT_NEEDS
 from data_prep.execution.executors import available_cores
-from data_prep.ids_config import TEXT_NEEDS
-from megabert.command_line.program import Parser, positive
-from megabert.config import loading
-from megabert.config.fields import field_table
-from megabert.config.needs import refuse_idle
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
+from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.config import loading
+from megabert.settings.config.fields import field_table
+from megabert.settings.config.needs import refuse_idle
 
 MAX_WORKERS = 4096
 SOURCE_FIELDS = ("format", "encoding", "field", "second_field")

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.documents.arrow_files import open_mapped
-from megabert.command_line.program import Parser
-from megabert.errors import DataError
-from megabert.shards import FlatInstances, ShardMetadata, find_nonsense, read_batch
-from megabert.tokenization import Tokenizer, load_tokenizer
-from megabert.tokenization.written import readable_pieces
+from megabert.foundation.errors import DataError
+from megabert.settings.command_line.program import Parser
+from megabert.tokens.shards import FlatInstances, ShardMetadata, find_nonsense, read_batch
+from megabert.tokens.tokenization import Tokenizer, load_tokenizer
+from megabert.tokens.tokenization.written import readable_pieces
 
 
 def add_arguments(parser: Parser) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 from data_prep.checks.stats import as_damage, share, show_stats, write_plots, write_rule_plot
 from data_prep.commands.options import add_source_arguments, make_config
 from data_prep.commands.vocab import LATER
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.extract.inputs import find_files
-from data_prep.text_sample import RuleTrial, try_rules
-from megabert.command_line.program import Parser
-from megabert.errors import ConfigError, DataError
-from megabert.shards import MANIFEST_NAME, read_manifest
-from megabert.text_tables import render_table
+from data_prep.planning.text_sample import RuleTrial, try_rules
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.text_tables import render_table
+from megabert.settings.command_line.program import Parser
+from megabert.tokens.shards import MANIFEST_NAME, read_manifest
 
 OF_TEXT = ("--input", "--config", "--for", "--clean")
 """Flags that say which text is meant, and need ``--dry-run``."""

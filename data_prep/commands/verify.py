@@ -11,8 +11,8 @@ from data_prep.checks.verify import verify
 from data_prep.commands.options import add_worker_arguments
 from data_prep.commands.stats import shard_folders
 from data_prep.execution.executors import executor_of_all_ranks
-from megabert.command_line.program import Parser
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
+from megabert.settings.command_line.program import Parser
 
 SHOWN_PROBLEMS = 20
 """How many problems the error names; it counts them all."""

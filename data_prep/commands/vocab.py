@@ -10,21 +10,21 @@ from pathlib import Path
 
 from data_prep.checks.corpus_counts import require_readable
 from data_prep.commands.options import add_source_arguments, make_config
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts, add_counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
+from data_prep.planning.text_sample import OF_ALL_DOCUMENTS
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from data_prep.steps.step2_vocabulary import vocabulary_options
-from data_prep.text_sample import OF_ALL_DOCUMENTS
 from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import train_vocabulary
-from megabert.command_line.program import Parser
-from megabert.errors import ConfigError, DataError
-from megabert.tokenization import save_huggingface
-from megabert.whole_folders import publish_folder
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.whole_folders import publish_folder
+from megabert.settings.command_line.program import Parser
+from megabert.tokens.tokenization import save_huggingface
 
 LATER = (
     *("tokenizer", "lengths", "objective", "pairing", "masking", "mask_unit", "dupe_factor", "short_seq_prob"),

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megabert.compiled import compiled
+from megabert.foundation.compiled import compiled
 
 
 class Ranges(NamedTuple):

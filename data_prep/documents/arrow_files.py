@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megabert.errors import DataError, HaltedError
-from megabert.files import atomic_path, check_regular
-from megabert.shards import read_batch
+from megabert.foundation.errors import DataError, HaltedError
+from megabert.foundation.files import atomic_path, check_regular
+from megabert.tokens.shards import read_batch
 
 WRITE_BYTES = 1 << 20
 """Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""

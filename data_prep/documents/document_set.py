@@ -31,9 +31,9 @@ from data_prep.documents.arrow_files import (
     unreadable,
     write_batches,
 )
-from megabert.randomness.keyed import mix
-from megabert.shards import flat_list, token_type
-from megabert.tokenization import load_tokenizer
+from megabert.foundation.randomness.keyed import mix
+from megabert.tokens.shards import flat_list, token_type
+from megabert.tokens.tokenization import load_tokenizer
 
 EXTRACTED = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
 """Schema of extracted documents, which are not tokenized yet."""
@@ -297,7 +297,7 @@ class DocumentSet:
             numbers: Numbers over the split of tokens, or of documents.
             firsts: The first one of each bucket, and the number of all.
         """
-        from megabert.randomness.keyed_loops import order_of
+        from megabert.foundation.randomness.keyed_loops import order_of
 
         buckets = np.searchsorted(firsts[1:-1], numbers, side="right")
         rows = order_of(buckets)

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.arrow_files import checked_table
 from data_prep.execution.executors import Executor
-from megabert.errors import DataError
-from megabert.randomness.keyed import mix, string_key
+from megabert.foundation.errors import DataError
+from megabert.foundation.randomness.keyed import mix, string_key
 
 MAX_ONE_SENTENCE_SHARE = 0.2
 MOST_RANKED = 1 << 20

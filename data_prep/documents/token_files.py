@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from data_prep.documents.arrow_files import offsets_of, unreadable
 from data_prep.documents.document_set import TokenizedDocuments, document_schema, rows_in_range
-from megabert.errors import DataError
-from megabert.files import open_to_read
-from megabert.shards import flat_list, read_batch
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import open_to_read
+from megabert.tokens.shards import flat_list, read_batch
 
 HASHES = 1 << 64
 

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import megabert
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
 from data_prep.execution.dependence import STEPS, Part, first_changed, settings_of, shard_settings_of
 from data_prep.execution.sealed import seal, unseal
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
-from megabert.config import loading
-from megabert.errors import ConfigError, DataError, HaltedError, MegabertError
-from megabert.files import (
+from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
+from megabert.foundation.files import (
     atomic_write,
     is_temporary,
     open_in_place,
@@ -37,7 +36,8 @@ from megabert.files import (
     remove_killed_writes,
     try_lock,
 )
-from megabert.path_arguments import takes_paths
+from megabert.foundation.path_arguments import takes_paths
+from megabert.settings.config import loading
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 from data_prep.execution.dependence import STEPS, Config, Part, are_shards_as_before
-from megabert.errors import ConfigError
-from megabert.files import remove_path
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.files import remove_path
 
 PLAN_NAME = STEPS["plan"].output
 SET_ASIDE = {

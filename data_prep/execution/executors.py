@@ -20,8 +20,8 @@ from multiprocessing import resource_tracker
 from queue import SimpleQueue
 from typing import Any, Self
 
-from megabert.command_line.signals import SIGNALS, exit_code
-from megabert.errors import EXIT_INTERRUPTED, ConfigError, HaltedError
+from megabert.foundation.errors import EXIT_INTERRUPTED, ConfigError, HaltedError
+from megabert.settings.command_line.signals import SIGNALS, exit_code
 
 PR_SET_PDEATHSIG = 1
 WORKING_RANKS = 16

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """Longer documents are left out and counted: they would take a worker's memory."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from tqdm import tqdm
 
-from megabert.command_line.terminal import unfiltered
+from megabert.settings.command_line.terminal import unfiltered
 
 INTERVAL_S = 5.0
 """Between two lines of progress."""

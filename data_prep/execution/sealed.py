@@ -9,8 +9,8 @@ import hashlib
 import json
 from typing import Any, TypeVar
 
-from megabert.errors import DataError
-from megabert.json_files import parse_json
+from megabert.foundation.errors import DataError
+from megabert.foundation.json_files import parse_json
 
 _BEGIN, _END = b'{"sha256": "', b'", '
 Content = TypeVar("Content")
@@ -25,7 +25,7 @@ def seal(content: dict[str, Any], context: str, *, indent: int | None = None) ->
 
 
 def unseal(text: bytes, cls: type[Content], context: str, *, where: str, remedy: str) -> Content:
-    """Return the content, its types checked as `megabert.json_files.read_json` does.
+    """Return the content, its types checked as `megabert.foundation.json_files.read_json` does.
 
     Raises:
         DataError: The hash does not fit, or the content is of another type.

@@ -28,7 +28,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 import pyarrow as pa
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.execution.build_state import BuildState, require_folder, require_versions
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import Rate, UnitProgress
@@ -43,8 +43,8 @@ from data_prep.execution.records import (
     check_records,
     outcome_of,
 )
-from megabert.command_line.failures import as_user_error
-from megabert.errors import HaltedError, MegabertError
+from megabert.foundation.errors import HaltedError, MegabertError
+from megabert.settings.command_line.failures import as_user_error
 
 RECORDS_PER_CHECK = 256
 """Records that a worker checks at a time, at most."""

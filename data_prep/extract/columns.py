@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
 from data_prep.extract.opening import InputChunk, InputFile, is_url, open_stored
-from megabert.errors import DataError
-from megabert.files import check_regular
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import check_regular
 
 ROWS_PER_BATCH = 64
 """Rows of Parquet that are decoded at once. A text that repeats is stored once, so few bytes may become many rows."""

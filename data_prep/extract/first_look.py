@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from data_prep.execution.problems import Problems
 from data_prep.extract.opening import BLOCK_BYTES, InputFile, content_blocks, is_url
 from data_prep.extract.text import UNCUTTABLE
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 HEAD_BYTES = 1 << 18
 LOOKS_PER_SOURCE = 64

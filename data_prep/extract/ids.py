@@ -19,9 +19,9 @@ from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
 from data_prep.extract.columns import column_batches, source_of
 from data_prep.extract.opening import InputChunk, InputFile, is_url
 from data_prep.extract.text import jsonl_lines, line_number
-from megabert.errors import DataError
-from megabert.files import check_regular
-from megabert.tokenization import Tokenizer
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import check_regular
+from megabert.tokens.tokenization import Tokenizer
 
 OFFSETS_SUFFIX = ".offsets.npy"
 """End of the name of the offsets that belong to an array of ids: ``reads.npy`` has ``reads.offsets.npy``."""

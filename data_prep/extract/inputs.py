@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.build_state import InputRecord
 from data_prep.execution.executors import Executor
 from data_prep.extract.columns import part_sizes
@@ -29,8 +29,8 @@ from data_prep.extract.opening import (
     size_and_time,
 )
 from data_prep.extract.text import UNCUTTABLE
-from megabert.errors import DataError
-from megabert.tokenization.huggingface import TOKENIZER_FILES
+from megabert.foundation.errors import DataError
+from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES
 
 FORMATS = {
     "jsonl": (".jsonl", ".ndjson"),

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from data_prep.execution.problems import Problems
-from megabert.errors import ConfigError, DataError
-from megabert.files import open_to_read, sha256_file
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.files import open_to_read, sha256_file
 
 BLOCK_BYTES = 1 << 20
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}

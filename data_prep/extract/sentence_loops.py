@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from megabert.compiled import compiled, inlined
+from megabert.foundation.compiled import compiled, inlined
 
 LETTER, IDEOGRAPH, MARK, SPACE, PUNCTUATION = 1, 2, 3, 4, 5
 """Kinds of characters; 0 is every other one. A mark belongs to the letter before it."""

@@ -14,7 +14,7 @@ from data_prep.execution.problems import Problems
 from data_prep.extract.markup_cost import markup_excess
 from data_prep.extract.opening import BLOCK_BYTES, InputChunk, InputFile, content_blocks
 from data_prep.extract.text import Document, chunk_blocks, grouped
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 
 NAMESPACE = re.compile(r'<namespace key="(-?\d{1,9})"[^<>]*>([^<]+)</namespace>')
 PAGE = re.compile(rb"<page>(.*?)(</page>|\Z)", re.DOTALL)

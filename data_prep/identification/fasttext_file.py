@@ -15,8 +15,8 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from megabert.errors import DataError
-from megabert.files import open_to_read
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import open_to_read
 
 MAGIC, VERSIONS = 793_712_314, (11, 12)
 SUPERVISED = 3

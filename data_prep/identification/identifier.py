@@ -11,11 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
+from data_prep.config.languages import AUTO, UNDETERMINED, code_of_label, identified_code, is_language_label
 from data_prep.identification.fasttext_file import PREFIX, REMEDY, read_labels
-from data_prep.languages import AUTO, UNDETERMINED, code_of_label, identified_code, is_language_label
-from megabert.errors import ConfigError, DataError
-from megabert.files import sha256_file
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.files import sha256_file
 
 LANGUAGE_CHARACTERS = 1000
 """Characters of a document's start that tell its language: more rarely change the answer, and take longer."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from data_prep.instances.draws import LABELS, PARTNER, SIDE
 from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
-from megabert.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix
 
 KEPT_PLANS = 4
 """Buckets whose plans are kept: all of a small split, whose buckets are partners of one another."""
@@ -89,7 +89,7 @@ def _deal_labels(pairs: Pairs) -> None:
     Pairs are sorted by the length that they will have, equal ones at random. Of each two neighbours one has label 1, by
     a coin.
     """
-    from megabert.randomness.keyed_loops import order_of
+    from megabert.foundation.randomness.keyed_loops import order_of
 
     length = np.minimum(pairs.a_length + pairs.b_length, pairs.target)
     draws = mix(pairs.key, LABELS)
@@ -166,7 +166,7 @@ def _takes(
         others is taken by as many of its pairs as need be. None if there is no other text.
     """
     from data_prep.instances.balanced_loops import exchange_alike, part_alike
-    from megabert.randomness.keyed_loops import order_of
+    from megabert.foundation.randomness.keyed_loops import order_of
 
     different, text, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     if 2 * counts.max(initial=0) > len(text):

@@ -33,8 +33,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_prep.instances.draws import CANDIDATE, DIRECTION, SHORT, SPLIT_POINT, TARGET, TRUNCATE
-from megabert.compiled import compiled, inlined, usable_in_loops
-from megabert.randomness.keyed_loops import below, mix_2, mix_3, uniform
+from megabert.foundation.compiled import compiled, inlined, usable_in_loops
+from megabert.foundation.randomness.keyed_loops import below, mix_2, mix_3, uniform
 
 _1 = np.uint64(1)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.draws import CANDIDATE, IS_RANDOM, PARTNER, SHORT, SPLIT_POINT, START, TARGET, TRUNCATE
 from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
-from megabert.randomness.keyed import below, mix, uniform
+from megabert.foundation.randomness.keyed import below, mix, uniform
 
 DRAWS_OF_ANOTHER_DOCUMENT = 10
 
@@ -74,7 +74,7 @@ def other_documents(bucket: DocumentBucket, options: PairOptions) -> tuple[int, 
     share = max(1 / bucket.documents.num_buckets, PARTNER_TOKENS / max(int(starts[-1, 2]), 1))
     if share >= 1:
         return 0, documents
-    # Drawn below a number that may be more than `megabert.randomness.keyed.below` takes.
+    # Drawn below a number that may be more than `megabert.foundation.randomness.keyed.below` takes.
     first = int(starts[bucket.number, 0]) + (int(mix(options.key, PARTNER)) * documents >> 64)
     return first % documents, max(1, round(share * documents))
 

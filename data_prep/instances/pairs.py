@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
-from megabert.randomness.keyed import mix, string_key
-from megabert.shards import ShardMetadata
+from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.tokens.shards import ShardMetadata
 
 Integers = NDArray[np.int64]
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_prep.instances.draws import SHORT, TARGET
-from megabert.compiled import compiled
-from megabert.randomness.keyed_loops import below, mix_2, mix_3, uniform
+from megabert.foundation.compiled import compiled
+from megabert.foundation.randomness.keyed_loops import below, mix_2, mix_3, uniform
 
 
 class SegmentOptions(NamedTuple):

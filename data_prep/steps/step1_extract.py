@@ -19,7 +19,8 @@ from data_prep.clean.near_copies import find_near_copies
 from data_prep.clean.near_duplicates import DocumentFates, Signature, write_keys
 from data_prep.clean.paragraph_copies import find_paragraph_copies
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, write_hashes
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
+from data_prep.config.languages import splitter_code
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import EXTRACTED, hash_text
 from data_prep.execution.problems import Problems
@@ -33,7 +34,6 @@ from data_prep.extract.sentences import split_sentences
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
 from data_prep.identification.identifier import keeps_language, language_of_source
-from data_prep.languages import splitter_code
 
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "text": text_documents,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
 from data_prep.execution.problems import Problems
@@ -22,7 +22,7 @@ from data_prep.extract.ids import IdChecker, Sides, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.steps.step1_extract import count_files, numbered_examples, part_path
-from megabert.shards import token_type
+from megabert.tokens.shards import token_type
 
 PART_IDS = 4 << 20
 """Ids that a file holds at most, about."""

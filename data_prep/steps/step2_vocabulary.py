@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.progress import BYTES, say_stage
 from data_prep.execution.records import Counts
@@ -24,9 +24,9 @@ from data_prep.vocabulary.quality import VocabularyReport, require_bars, require
 from data_prep.vocabulary.symbols import tokenizer_of_ids, vocabulary_lines
 from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
 from data_prep.vocabulary.words import CountTask, count_words, extracted_texts, held_out_of, merge_words
-from megabert.randomness.keyed import mix, string_key
-from megabert.tokenization import Tokenizer, save_huggingface
-from megabert.whole_folders import publish_folder
+from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.foundation.whole_folders import publish_folder
+from megabert.tokens.tokenization import Tokenizer, save_huggingface
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""

@@ -17,10 +17,10 @@ from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome, StepRecords
 from data_prep.execution.sealed import unseal
 from data_prep.execution.work_units import Build
-from megabert.errors import DataError
-from megabert.files import sha256_file
-from megabert.shards import token_type
-from megabert.tokenization import Tokenizer
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import sha256_file
+from megabert.tokens.shards import token_type
+from megabert.tokens.tokenization import Tokenizer
 
 SENTENCES_PER_CALL = 65_536
 NAME, SPLIT_AGAIN_NAME = "{number:06d}.arrow", "again-{number:06d}.arrow"

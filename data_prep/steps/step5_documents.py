@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import (
     SPLITS,
@@ -28,9 +28,9 @@ from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import Build, Unit
-from megabert.errors import ConfigError
-from megabert.files import atomic_write, read_small
-from megabert.randomness.keyed import mix, string_key, uniform
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.files import atomic_write, read_small
+from megabert.foundation.randomness.keyed import mix, string_key, uniform
 
 BUCKET_TOKENS = 5_000_000
 MAX_BUCKET_TOKENS = 10_000_000

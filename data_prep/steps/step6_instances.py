@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.checks.stats import count_instances
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.arrow_files import write_batches
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.progress import INSTANCES
@@ -24,9 +24,10 @@ from data_prep.execution.records import Counts, Outcome, Tally
 from data_prep.execution.work_units import Build, Results, Unit
 from data_prep.instances.assemble import assemble, make_pairs, mask, to_batch
 from data_prep.instances.pairs import PairOptions
-from megabert.config.loading import to_dict
-from megabert.errors import DataError
-from megabert.shards import (
+from megabert.foundation.errors import DataError
+from megabert.foundation.whole_folders import publish_folder
+from megabert.settings.config.loading import to_dict
+from megabert.tokens.shards import (
     Manifest,
     ShardEntry,
     ShardMetadata,
@@ -35,8 +36,7 @@ from megabert.shards import (
     write_lengths,
     write_manifest,
 )
-from megabert.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
-from megabert.whole_folders import publish_folder
+from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
 
 BYTES_PER_TOKEN = {"balanced": 2.9, "google": 3.8}
 """Size of a shard with static masks for each token of the text that went into it; `google` writes some text twice."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from megabert.errors import DataError
-from megabert.randomness.keyed import mix, string_key, uniform
-from megabert.tokenization import MAX_TRAINED_WORD, Tokenizer, compose, has_hangul, without_endless_words
+from megabert.foundation.errors import DataError
+from megabert.foundation.randomness.keyed import mix, string_key, uniform
+from megabert.tokens.tokenization import MAX_TRAINED_WORD, Tokenizer, compose, has_hangul, without_endless_words
 
 MAX_UNKNOWN_WORDS_PCT = 0.5
 MIN_COVERAGE_PCT = 99.95
@@ -121,7 +121,7 @@ class VocabularyReport:
     split_hangul_pct: float
     """Share of the words whose Hangul syllables the tokenizer splits into jamo."""
     endless_words: int = 0
-    """Words above `megabert.tokenization.MAX_TRAINED_WORD` characters, which are neither trained on nor measured."""
+    """Words above `tokenization.MAX_TRAINED_WORD` characters, which are neither trained on nor measured."""
     is_held_out: bool = True
     """Whether held-out documents were measured; if there were too few to hold one out, a trained one was."""
     frequent_unknown: tuple[str, ...] = field(default=())

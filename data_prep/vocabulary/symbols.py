@@ -6,13 +6,13 @@ the decimal numbers of the ids: the text ``17 4 9`` has the ids 17, 4 and 9.
 
 from pathlib import Path
 
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import tokenizer_of
-from megabert.errors import DataError
-from megabert.files import read_small
-from megabert.tokenization import Tokenizer, word_level_tokenizer
-from megabert.tokenization.backend import BYTE_BPE
-from megabert.tokenization.special_pieces import SpecialNames
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import read_small
+from megabert.tokens.tokenization import Tokenizer, word_level_tokenizer
+from megabert.tokens.tokenization.backend import BYTE_BPE
+from megabert.tokens.tokenization.special_pieces import SpecialNames
 
 SPELLINGS = (SpecialNames(), BYTE_BPE.names)
 """Spellings by which special symbols of a table are found if no ids are given: BERT's, RoBERTa's."""

@@ -11,8 +11,8 @@ from itertools import chain
 
 from data_prep.execution.work_units import release_memory
 from data_prep.vocabulary.quality import HeldOut, VocabularyReport, measure
-from megabert.errors import ConfigError
-from megabert.tokenization import (
+from megabert.foundation.errors import ConfigError
+from megabert.tokens.tokenization import (
     DEFAULT_VOCAB_SIZE,
     Notify,
     Pieces,

@@ -20,8 +20,8 @@ from data_prep.documents.document_set import EXTRACTED
 from data_prep.execution.records import Counts
 from data_prep.vocabulary.quality import HeldOut, held_out_draw
 from data_prep.vocabulary.training import VocabularyOptions, spans_of
-from megabert.randomness.keyed import mix, string_key, uniform
-from megabert.tokenization import CountedWords, add_up_counts, compose, without_endless_words
+from megabert.foundation.randomness.keyed import mix, string_key, uniform
+from megabert.tokens.tokenization import CountedWords, add_up_counts, compose, without_endless_words
 
 LEVELS = 32
 WORDS = pa.schema([("span", pa.string()), ("level", pa.uint8()), ("count", pa.int64())])

@@ -9,7 +9,7 @@ import yaml
 from examples.models.export import CODES, LICENSES, parameters, read_config, sources_table
 from examples.models.scores import scores_dir
 from examples.models.tools import Folders
-from megabert.config.loading import split_fork
+from megabert.settings.config.loading import split_fork
 
 PUBLISHED = """\
 | model | parameters | trained on | GLUE, test sets | SST-2 | MNLI-m |

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.models.tools import ROOT, Folders, call
-from megabert.files import atomic_write
+from megabert.foundation.files import atomic_write
 
 PAIRS = ROOT / "megabert" / "data" / "probe_sets"
 LENGTHS = (128, 512)
@@ -77,8 +77,8 @@ def sentences(language: str, model: Path, path: Path) -> None:
 
 def guesses(language: str, model: Path, path: Path) -> None:
     """Write the five best guesses for each prompt of ``prompts.json``."""
-    from megabert.export.sources import open_source
-    from megabert.inspection.fill_mask import fill_mask
+    from megabert.downstream.export.sources import open_source
+    from megabert.downstream.inspection.fill_mask import fill_mask
 
     source = open_source(str(model))
     tokenizer, network = source.load_tokenizer(), source.build_model(fills_masks=True)

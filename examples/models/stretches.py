@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from megabert.config.loading import split_fork
+from megabert.settings.config.loading import split_fork
 
 STOPPED = 75
 """Exit code of a run that saved a checkpoint after a signal."""

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from megabert.errors import CheckpointError, DataError
-from megabert.files import sha256_file, write_durably
-from megabert.json_files import parse_json, read_json
+from megabert.foundation.errors import CheckpointError, DataError
+from megabert.foundation.files import sha256_file, write_durably
+from megabert.foundation.json_files import parse_json, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor

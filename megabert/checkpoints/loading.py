@@ -29,11 +29,11 @@ from megabert.checkpoints.format import (
 from megabert.checkpoints.saving import run_explained, stored_tensors
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
-from megabert.errors import CheckpointError
-from megabert.files import read_small
+from megabert.foundation.errors import CheckpointError
+from megabert.foundation.files import read_small
+from megabert.foundation.path_arguments import takes_paths
 from megabert.models.convert import check_signal, is_finite
 from megabert.models.embedding_sharing import whole_tables
-from megabert.path_arguments import takes_paths
 
 logger = logging.getLogger(__name__)
 

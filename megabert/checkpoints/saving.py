@@ -45,10 +45,10 @@ from megabert.checkpoints.format import (
 )
 from megabert.distributed.process_group import World, run_on_all_ranks
 from megabert.engine.engine import Engine
-from megabert.errors import CheckpointError, Echo
-from megabert.files import atomic_write, sync_folder, write_durably
-from megabert.full_disk import NO_SPACE
-from megabert.whole_folders import replace_folder
+from megabert.foundation.errors import CheckpointError, Echo
+from megabert.foundation.files import atomic_write, sync_folder, write_durably
+from megabert.foundation.full_disk import NO_SPACE
+from megabert.foundation.whole_folders import replace_folder
 
 logger = logging.getLogger(__name__)
 

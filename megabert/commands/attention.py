@@ -10,8 +10,8 @@ Example:
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser
 from megabert.commands.model_argument import open_model
+from megabert.settings.command_line.program import Parser
 
 
 def add_arguments(parser: Parser) -> None:
@@ -26,10 +26,10 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
     source = open_model(options)
-    from megabert.export.model_folder import find_model
-    from megabert.files import atomic_write, refuse_input
-    from megabert.inspection.attention import record_attention
-    from megabert.inspection.attention_page import render_attention
+    from megabert.downstream.export.model_folder import find_model
+    from megabert.downstream.inspection.attention import record_attention
+    from megabert.downstream.inspection.attention_page import render_attention
+    from megabert.foundation.files import atomic_write, refuse_input
 
     refuse_input(options.output, find_model(options.model))
     tokenizer = source.load_tokenizer()  # before the model, whose size it has to fit

@@ -18,8 +18,8 @@ Examples:
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, bounded, number, positive, refuse_flags
-from megabert.json_files import dumped
+from megabert.foundation.json_files import dumped
+from megabert.settings.command_line.program import Parser, bounded, number, positive, refuse_flags
 
 EXIT_DIFFERENT = 6
 """Exit code of runs that differ. diff's 1 is a bug's here."""
@@ -42,19 +42,19 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Compare, print, and tell by the exit code."""
-    from megabert.finetuning.grid_results import is_finetuning
+    from megabert.downstream.finetuning.grid.results import is_finetuning
 
     if not options.second.is_dir() and (options.second == REFERENCE or options.second.suffix == ".json"):
         return _compare_with_curves(options)
     refuse_flags(["--png"], options.given, "on a comparison without reference curves")
     if is_finetuning(options.first) and is_finetuning(options.second):
-        from megabert.finetuning.comparison import compare_finetunings, render_finetunings
+        from megabert.downstream.finetuning.comparison import compare_finetunings, render_finetunings
 
         comparison = compare_finetunings(options.first, options.second, tolerance=options.tolerance)
         are_equal, report = comparison.are_equal, comparison.to_dict()
         text = render_finetunings(comparison, examples=options.examples)
     else:
-        from megabert.reports.compare import compare_runs, render_comparison
+        from megabert.tooling.reports.compare import compare_runs, render_comparison
 
         refuse_flags(["--examples"], options.given, "on a comparison of runs")
         runs = compare_runs(options.first, options.second, tolerance=options.tolerance)
@@ -68,15 +68,15 @@ def run(options: Namespace) -> int:
 def _compare_with_curves(options: Namespace) -> int:
     """Say whether a run is on track, and draw it."""
     refuse_flags(["--tolerance", "--examples"], options.given, "on a comparison with reference curves")
-    from megabert.files import atomic_write, refuse_input
-    from megabert.reports.on_track import compare_with_curves, render_track, track_as_dict
+    from megabert.foundation.files import atomic_write, refuse_input
+    from megabert.tooling.reports.on_track import compare_with_curves, render_track, track_as_dict
 
     track = compare_with_curves(options.first, None if options.second == REFERENCE else options.second)
     if options.png:
         refuse_input(options.png, options.second, *(path for path in options.first.iterdir() if path.suffix != ".png"))
     print(dumped(track_as_dict(track)) if options.json else render_track(track))
     if options.png:
-        from megabert.reports.curves import draw_track
+        from megabert.tooling.reports.curves import draw_track
 
         atomic_write(options.png, draw_track(track))
     return 0 if track.is_on_track else EXIT_DIFFERENT

@@ -21,13 +21,13 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, refuse_flags
-from megabert.command_line.terminal import loading
-from megabert.config.loading import load_run_config, shipped_names
-from megabert.config.run import RunConfig
 from megabert.distributed.environments import before_ranks_meet, describe_rank, own_rank
-from megabert.errors import EXIT_STOPPED, MegabertError
-from megabert.files import atomic_write, check_saved_file
+from megabert.foundation.errors import EXIT_STOPPED, MegabertError
+from megabert.foundation.files import atomic_write, check_saved_file
+from megabert.settings.command_line.program import Parser, refuse_flags
+from megabert.settings.command_line.terminal import loading
+from megabert.settings.config.loading import load_run_config, shipped_names
+from megabert.settings.config.run import RunConfig
 from megabert.training.recovery.stop_signals import StopSignals
 
 IDLE = (
@@ -81,8 +81,8 @@ def run(options: Namespace) -> int:
                 refusal = error  # raised once the ranks have met: the others would wait for this one
     with StopSignals("the checks") as stop:
         with loading("PyTorch"):
-            from megabert.doctor.examination import examine
-            from megabert.doctor.finding import failure, is_fit, render
+            from megabert.tooling.doctor.examination import examine
+            from megabert.tooling.doctor.finding import failure, is_fit, render
 
         # A proof begins with what differs between nodes: on ranks that do not meet, nothing else can run.
         is_quick = options.quick or options.prove
@@ -92,8 +92,8 @@ def run(options: Namespace) -> int:
             raise refusal
         # Every rank enters it, whether a signal has come to this one or not: the others would wait for it.
         if config is not None and is_fit(findings):
-            from megabert.doctor.proof import prove
-            from megabert.json_files import to_json
+            from megabert.foundation.json_files import to_json
+            from megabert.tooling.doctor.proof import prove
 
             proof = prove(config, options.run_dir, device=options.device, is_stopped=lambda: stop.received is not None)
             findings, measured = [*findings, *proof.findings], proof.measured and to_json(proof.measured)

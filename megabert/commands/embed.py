@@ -11,10 +11,10 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, positive
 from megabert.commands.model_argument import open_model
-from megabert.errors import ConfigError
-from megabert.files import refuse_input
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.files import refuse_input
+from megabert.settings.command_line.program import Parser, positive
 
 
 def add_arguments(parser: Parser) -> None:
@@ -37,8 +37,8 @@ def run(options: Namespace) -> int:
     source = open_model(options, options.file)
     import torch
 
-    from megabert.export.model_folder import find_model
-    from megabert.inspection.embed import check_output, embed_file
+    from megabert.downstream.export.model_folder import find_model
+    from megabert.downstream.inspection.embed import check_output, embed_file
 
     output = options.output or options.file.with_suffix(".parquet")
     if options.output is None and output.exists():

@@ -16,13 +16,13 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, bounded, number, positive
-from megabert.config.loading import load_run_config, shipped_names, to_dict
-from megabert.config.needs import RUN_NEEDS, refuse_idle
-from megabert.config.run import RunConfig
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.observability.gpus import GPUS, gpu_by_name
-from megabert.observability.measured import read_measured
+from megabert.settings.command_line.program import Parser, bounded, number, positive
+from megabert.settings.config.loading import load_run_config, shipped_names, to_dict
+from megabert.settings.config.needs import RUN_NEEDS, refuse_idle
+from megabert.settings.config.run import RunConfig
+from megabert.tooling.measurements.measured import read_measured
 
 IDLE = (
     *("name", "seed", "z_loss", "fork", "init_from", "init_tiling", "init_vocabulary"),
@@ -64,9 +64,9 @@ def run(options: Namespace) -> int:
         named = "--data.path" if config.data.path else "phases.N.data"
         raise ConfigError(f"--instances has no effect with {named}, whose shards say it. Leave one of the two out.")
     gpu = gpu_by_name(options.gpu)
-    from megabert.planning.estimate import estimate
-    from megabert.planning.estimate_page import estimate_as_dict, render_estimate
-    from megabert.planning.step_time import Cluster, measured_cluster
+    from megabert.tooling.planning.estimate import estimate
+    from megabert.tooling.planning.estimate_page import estimate_as_dict, render_estimate
+    from megabert.tooling.planning.step_time import Cluster, measured_cluster
 
     measured = options.measured and read_measured(options.measured)
     if measured:

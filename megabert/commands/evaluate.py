@@ -20,13 +20,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.command_line.program import Parser, positive, refuse_flags
-from megabert.command_line.terminal import loading
 from megabert.commands.model_argument import open_model
-from megabert.config.finetune import FinetuneConfig
+from megabert.settings.command_line.program import Parser, positive, refuse_flags
+from megabert.settings.command_line.terminal import loading
+from megabert.settings.config.finetune import FinetuneConfig
 
 if TYPE_CHECKING:
-    from megabert.inspection.masked_lm import ScoringOptions
+    from megabert.downstream.inspection.masked_lm import ScoringOptions
 
 FLAGS_OF_TASKS = ("--task", "--predictions")
 FLAGS_OF_MLM = ("--checkpoint", "--masked-lm-prob", "--max-instances", "--split", "--json")
@@ -62,8 +62,8 @@ def run(options: Namespace) -> int:
         return _score_text(options)
     refuse_flags(FLAGS_OF_MLM, options.given, "without mlm")
     with loading("PyTorch"):
-        from megabert.files import refuse_input
-        from megabert.finetuning.saved_model import rescore
+        from megabert.downstream.finetuning.saved_model import rescore
+        from megabert.foundation.files import refuse_input
         from megabert.observability.logs import log_to_stderr
 
     if options.predictions is not None:
@@ -90,10 +90,10 @@ def _score_text(options: Namespace) -> int:
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
     source = open_model(options)
-    from megabert.export.model_folder import find_model
-    from megabert.export.sources import find_device
-    from megabert.files import atomic_write, refuse_input
-    from megabert.inspection.masked_lm import render_score, score_masked_lm
+    from megabert.downstream.export.model_folder import find_model
+    from megabert.downstream.export.sources import find_device
+    from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm
+    from megabert.foundation.files import atomic_write, refuse_input
 
     if options.json is not None:
         refuse_input(options.json, options.data, find_model(options.model))
@@ -112,7 +112,7 @@ def _settings(scoring: "ScoringOptions", data: Path) -> dict[str, Any]:
     """Return the settings of a score as far as they were used; shards have their own length and share of masks."""
     if not data.is_dir():
         return {name: value for name, value in vars(scoring).items() if name != "split"}
-    from megabert.shards.shard_set import ShardSet
+    from megabert.tokens.shards.shard_set import ShardSet
 
     used = {name: vars(scoring)[name] for name in ("split", "batch_tokens", "max_instances")}
     metadata = ShardSet.open(data, scoring.split).metadata
@@ -121,8 +121,8 @@ def _settings(scoring: "ScoringOptions", data: Path) -> dict[str, Any]:
 
 def _scoring_options(options: Namespace, positions: int) -> "ScoringOptions":
     """Return the settings of a score; their fields are checked like a fine-tuning's."""
-    from megabert.config.loading import merge_layers
-    from megabert.inspection.masked_lm import USUAL_LENGTH, ScoringOptions
+    from megabert.downstream.inspection.masked_lm import USUAL_LENGTH, ScoringOptions
+    from megabert.settings.config.loading import merge_layers
 
     fields = merge_layers(FinetuneConfig, {"model": options.model, "data": str(options.data)}, options.fields)
     length = min(USUAL_LENGTH, positions) if fields.max_seq_length == "auto" else fields.max_seq_length

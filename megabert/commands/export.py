@@ -19,13 +19,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megabert.command_line.program import Parser, refuse_flags
-from megabert.command_line.terminal import loading
-from megabert.text_tables import render_table
+from megabert.foundation.text_tables import render_table
+from megabert.settings.command_line.program import Parser, refuse_flags
+from megabert.settings.command_line.terminal import loading
 
 if TYPE_CHECKING:
-    from megabert.export.forms import Forms
-    from megabert.export.hub import Hub
+    from megabert.downstream.publish.forms import Forms
+    from megabert.downstream.publish.hub import Hub
 
 FORMS = {"--sentence-transformers", "--onnx", "--check"}
 """Flags that add a form to a model."""
@@ -68,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Read the checkpoint, write the folder."""
-    from megabert.export.model_folder import find_model, kind_of_folder
+    from megabert.downstream.export.model_folder import find_model, kind_of_folder
     from megabert.training.run.folder import read_config
 
     options.run_dir = find_model(str(options.run_dir))
@@ -80,9 +80,9 @@ def run(options: Namespace) -> int:
         refuse_flags(OF_RUNS, options.given, "on a Hugging Face folder")
     hub = _open_hub(options)
     with loading("PyTorch"):
-        from megabert.export.forms import Forms
-        from megabert.export.onnx_graph import library
-        from megabert.export.run_folder import export_again
+        from megabert.downstream.publish.forms import Forms
+        from megabert.downstream.publish.onnx_graph import library
+        from megabert.downstream.publish.run_folder import export_again
 
     forms = Forms(vectors=options.sentence_transformers, has_onnx=options.onnx)
     if options.check:
@@ -95,7 +95,7 @@ def run(options: Namespace) -> int:
         revision, message = None, f"Export of {options.run_dir.resolve().name}"
     code = _report_check(options)
     if hub is not None:
-        from megabert.export.hub import PushTarget, push_folder
+        from megabert.downstream.publish.hub import PushTarget, push_folder
 
         has_main = revision is None or options.checkpoint in ("last", "best")
         target = PushTarget(repo=options.push, revision=revision, has_main=has_main, is_private=options.private)
@@ -107,16 +107,16 @@ def _open_hub(options: Namespace) -> "Hub | None":
     """Log in to the Hub, if the folder is to be pushed: before the work of the export."""
     if options.push is None:
         return None
-    from megabert.export.hub import open_hub
+    from megabert.downstream.publish.hub import open_hub
 
     return open_hub(options.push)
 
 
 def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     """Export a checkpoint; return the name of its revision, and a title for its commit."""
-    from megabert.export.card_scores import read_scores, refuse_repeated
-    from megabert.export.model_card import check_facts
-    from megabert.export.run_folder import export_run
+    from megabert.downstream.export.model_card import check_facts
+    from megabert.downstream.publish.card_scores import read_scores, refuse_repeated
+    from megabert.downstream.publish.run_folder import export_run
     from megabert.training.run.folder import read_config
 
     check_facts(options.language, options.license, options.base_model)
@@ -140,7 +140,7 @@ def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
 def _report_check(options: Namespace) -> int:
     """Print the differences of the forms, if they are asked for."""
     if options.check:
-        from megabert.export.check_forms import check_forms
+        from megabert.downstream.publish.check_forms import check_forms
 
         rows = check_forms(options.to, options.sentence_transformers)
         cells = [(name, f"{difference:.1e}", results) for name, results, difference in rows]

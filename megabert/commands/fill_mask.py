@@ -8,8 +8,8 @@ Example:
 
 from argparse import Namespace
 
-from megabert.command_line.program import Parser, positive
 from megabert.commands.model_argument import open_model
+from megabert.settings.command_line.program import Parser, positive
 
 
 def add_arguments(parser: Parser) -> None:
@@ -22,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Load the model, guess, print."""
     source = open_model(options)
-    from megabert.inspection.fill_mask import fill_mask, render_guesses
+    from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses
 
     tokenizer, model = source.load_tokenizer(), source.build_model(fills_masks=True)
     guesses = [(text, fill_mask(model, tokenizer, text, top_k=options.top)) for text in options.text]

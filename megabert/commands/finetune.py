@@ -23,16 +23,16 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megabert.command_line.program import Parser, bounded, number, refuse_flags, whole
-from megabert.command_line.terminal import loading
-from megabert.config.finetune import FinetuneConfig
-from megabert.config.loading import merge_layers, to_yaml
 from megabert.distributed.environments import before_ranks_meet, own_rank
-from megabert.errors import ConfigError
-from megabert.finetuning.tasks import INTERMEDIATE, SUITES, TASKS, refuse_idle_settings
+from megabert.downstream.finetuning.tasks import INTERMEDIATE, SUITES, TASKS, refuse_idle_settings
+from megabert.foundation.errors import ConfigError
+from megabert.settings.command_line.program import Parser, bounded, number, refuse_flags, whole
+from megabert.settings.command_line.terminal import loading
+from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.loading import merge_layers, to_yaml
 
 if TYPE_CHECKING:
-    from megabert.finetuning.cells import Grid
+    from megabert.downstream.finetuning.grid.cells import Grid
 
 GRID_FLAGS = ("--launcher", "--processes", "--start-from")
 MOST_PROCESSES = 1024
@@ -100,7 +100,7 @@ def run(options: Namespace) -> int:
         print(to_yaml(config), end="")
         return 0
     with before_ranks_meet():
-        from megabert.export.model_folder import kind_of_folder
+        from megabert.downstream.export.model_folder import kind_of_folder
 
         kind_of_folder(config.model)  # refuses another folder before the seconds that torch takes
     output_dir = Path(options.output_dir or f"runs/{options.task[0].partition('=')[0]}")
@@ -109,7 +109,7 @@ def run(options: Namespace) -> int:
 
 def _grid(options: Namespace) -> "Grid":
     """Return the tasks and settings that the flags name; a single run is a grid of one setting."""
-    from megabert.finetuning.cells import Grid, Setting, check_tasks, find_sets
+    from megabert.downstream.finetuning.grid.cells import Grid, Setting, check_tasks, find_sets
 
     check_tasks(options.task)  # before the settings: without a task their errors say little
     # A single value is the setting itself; of several, the first stands for them until a cell has its own.
@@ -141,7 +141,7 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     task, config = grid.sets[0].task, grid.config
     if options.dry_run:
         with loading("PyTorch"):
-            from megabert.finetuning.finetune import check_finetuning, lacks_gpu
+            from megabert.downstream.finetuning.finetune import check_finetuning, lacks_gpu
 
         prepared = check_finetuning(task, config, output_dir, device=options.device)
         sizes = ", ".join(f"{len(found)} of {name}" for name, found, _ in prepared.evaluation)
@@ -150,8 +150,8 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
             print("this machine has no GPU: that a step fits into the job's was not checked")
         return 0
     with loading("PyTorch"):
-        from megabert.finetuning.finetune import finetune
-    from megabert.finetuning.results import render_summary
+        from megabert.downstream.finetuning.finetune import finetune
+    from megabert.downstream.finetuning.results import render_summary
 
     summary = finetune(task, config, output_dir, device=options.device)
     if own_rank() == "0":
@@ -162,7 +162,7 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
 def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     began = time.perf_counter() - time.process_time()  # with the start of the interpreter
     with loading("PyTorch"):
-        from megabert.finetuning.grid import GridRun
+        from megabert.downstream.finetuning.grid.grid import GridRun
     work = GridRun(
         grid,
         output_dir,

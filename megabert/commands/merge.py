@@ -12,9 +12,9 @@ Examples:
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, bounded, number
-from megabert.command_line.terminal import loading
-from megabert.text_tables import render_table
+from megabert.foundation.text_tables import render_table
+from megabert.settings.command_line.program import Parser, bounded, number
+from megabert.settings.command_line.terminal import loading
 
 MOST = 1e6
 
@@ -34,16 +34,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Merge, score, write, and name the best."""
-    from megabert.export.model_folder import folder_and_checkpoint, kind_of_folder
+    from megabert.downstream.export.model_folder import folder_and_checkpoint, kind_of_folder
 
     for name in options.models:
         kind_of_folder(folder_and_checkpoint(name)[0])
     with loading("PyTorch"):
-        from megabert.export.export_folder import refuse_foreign_folder
-        from megabert.export.merging import MERGE, merge_parts, open_parts, write_merge
-        from megabert.export.sources import find_device
-        from megabert.files import refuse_input
-        from megabert.inspection.masked_lm import USUAL_LENGTH, ScoringOptions, score_masked_lm
+        from megabert.downstream.export.export_folder import refuse_foreign_folder
+        from megabert.downstream.export.sources import find_device
+        from megabert.downstream.inspection.masked_lm import USUAL_LENGTH, ScoringOptions, score_masked_lm
+        from megabert.downstream.publish.merging import MERGE, merge_parts, open_parts, write_merge
+        from megabert.foundation.files import refuse_input
 
     refuse_input(options.to, *(Path(folder_and_checkpoint(name)[0]) for name in options.models))
     refuse_foreign_folder(options.to)  # before the minutes of scoring

@@ -4,13 +4,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megabert.command_line.program import Parser, positive
-from megabert.command_line.terminal import loading
-from megabert.files import check_regular
+from megabert.foundation.files import check_regular
+from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.command_line.terminal import loading
 
 if TYPE_CHECKING:
-    from megabert.export.sources import Source
-    from megabert.inspection.pseudo_likelihood import SentenceScorer
+    from megabert.downstream.export.sources import Source
+    from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 
 
 def open_model(options: Namespace, *inputs: Path) -> "Source":
@@ -18,13 +18,13 @@ def open_model(options: Namespace, *inputs: Path) -> "Source":
 
     A wrong folder, or a wrong file among ``inputs``, which the command reads, is refused before torch loads.
     """
-    from megabert.export.model_folder import kind_of_folder
+    from megabert.downstream.export.model_folder import kind_of_folder
 
     kind_of_folder(options.model)
     for path in inputs:
         check_regular(path)
     with loading("PyTorch"):
-        from megabert.export.sources import open_source
+        from megabert.downstream.export.sources import open_source
     return open_source(options.model, options.checkpoint or "last")
 
 
@@ -42,8 +42,8 @@ def add_copies(parser: Parser) -> None:
 def open_scorer(options: Namespace, *inputs: Path, is_random: bool = False) -> "SentenceScorer":
     """Open a model that scores sentences, as `open_model` does; or its shape with random weights."""
     source = open_model(options, *inputs)
-    from megabert.export.sources import find_device
-    from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+    from megabert.downstream.export.sources import find_device
+    from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
 
     copies = CopyOptions(mask=options.mask, batch_tokens=options.batch_tokens)
     return SentenceScorer(source, copies, device=find_device(options.device), is_random=is_random)

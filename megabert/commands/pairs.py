@@ -14,9 +14,9 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser
 from megabert.commands.model_argument import add_copies, open_scorer
-from megabert.files import refuse_input
+from megabert.foundation.files import refuse_input
+from megabert.settings.command_line.program import Parser
 
 
 def add_arguments(parser: Parser) -> None:
@@ -33,15 +33,15 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, score the pairs, print the tables."""
-    from megabert.data.minimal_pairs import read_pairs
-    from megabert.export.model_folder import find_model
+    from megabert.downstream.export.model_folder import find_model
+    from megabert.training.probes.minimal_pairs import read_pairs
 
     if options.json:
         refuse_input(options.json, *map(Path, options.sets), find_model(options.model))
     sets = {name: read_pairs(Path(name)) for name in options.sets}
     scorer = open_scorer(options, is_random=options.random_weights)
-    from megabert.files import atomic_write
-    from megabert.inspection.pairs import render_pairs, score_pairs
+    from megabert.downstream.inspection.pairs import render_pairs, score_pairs
+    from megabert.foundation.files import atomic_write
 
     results = score_pairs(scorer, sets)
     print("\n\n".join(render_pairs(result, options.by) for result in results))

@@ -14,10 +14,10 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, refuse_flags
 from megabert.commands.model_argument import add_copies, open_scorer
-from megabert.files import refuse_input
-from megabert.json_files import JSON_SUFFIXES
+from megabert.foundation.files import refuse_input
+from megabert.foundation.json_files import JSON_SUFFIXES
+from megabert.settings.command_line.program import Parser, refuse_flags
 
 
 def add_arguments(parser: Parser) -> None:
@@ -36,14 +36,14 @@ def run(options: Namespace) -> int:
     """Load the model, stream the file through it, print the means."""
     if options.file.suffix not in JSON_SUFFIXES:
         refuse_flags(["--text-column"], options.given, "on plain text")
-    from megabert.export.model_folder import find_model
+    from megabert.downstream.export.model_folder import find_model
 
     outputs = [path for path in (options.output, options.json) if path is not None]
     for output in outputs:
         refuse_input(output, options.file, find_model(options.model), *(path for path in outputs if path is not output))
     scorer = open_scorer(options, options.file)
-    from megabert.files import atomic_write
-    from megabert.inspection.pseudo_likelihood import render_text_score, score_file
+    from megabert.downstream.inspection.pseudo_likelihood import render_text_score, score_file
+    from megabert.foundation.files import atomic_write
 
     total = score_file(scorer, options.file, column=options.text_column, output=options.output)
     if total.windowed:

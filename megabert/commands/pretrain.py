@@ -22,9 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.command_line.program import Parser, positive, refuse_flags
-from megabert.command_line.terminal import loading
-from megabert.config.loading import (
+from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher, own_rank
+from megabert.foundation.errors import EXIT_STOPPED
+from megabert.settings.command_line.program import Parser, positive, refuse_flags
+from megabert.settings.command_line.terminal import loading
+from megabert.settings.config.loading import (
     last_said,
     load_run_config,
     merge_layers,
@@ -35,14 +37,12 @@ from megabert.config.loading import (
     to_dict,
     to_yaml,
 )
-from megabert.config.needs import RUN_NEEDS, refuse_idle
-from megabert.config.run import RunConfig
-from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher, own_rank
-from megabert.errors import EXIT_STOPPED
+from megabert.settings.config.needs import RUN_NEEDS, refuse_idle
+from megabert.settings.config.run import RunConfig
 from megabert.training.recovery.stop_signals import StopSignals
 
 if TYPE_CHECKING:
-    from megabert.export.sources import Source
+    from megabert.downstream.export.sources import Source
     from megabert.models.build import InitialWeights
 
 CONFIG_NAME = "config.yaml"
@@ -113,8 +113,8 @@ def _require_shards(config: RunConfig, *, is_new: bool) -> None:
     """
     if find_launcher() is not None:
         return
-    from megabert.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards
-    from megabert.shards.shard_set import ShardSet
+    from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards
+    from megabert.tokens.shards.shard_set import ShardSet
 
     if is_new:
         refuse_missing_lengths(config)
@@ -124,7 +124,7 @@ def _require_shards(config: RunConfig, *, is_new: bool) -> None:
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:
-    from megabert.planning.preflight import describe_run
+    from megabert.tooling.planning.preflight import describe_run
 
     run_dir = Path(options.run_dir)
     ranks = options.world_size if options.world_size is not None else int(describe_rank()["WORLD_SIZE"])
@@ -150,7 +150,7 @@ def _model_of(source: str, recorded: Path) -> dict[str, Any]:
     """Return the model's fields as the run has recorded them, or else as the source of its weights has them."""
     if recorded.is_file():
         return to_dict(merge_layers(RunConfig, recorded).model)
-    from megabert.export.sources import open_source
+    from megabert.downstream.export.sources import open_source
 
     sizes = to_dict(open_source(source).model)
     # Which generator is added to a masked LM is the recipe's to say.
@@ -163,7 +163,7 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
     if config.init_from is None or config.fork is not None:
         return None
     from megabert.checkpoints.loading import has_checkpoint
-    from megabert.export.sources import open_source
+    from megabert.downstream.export.sources import open_source
     from megabert.training.run.folder import checkpoints_dir
 
     if has_checkpoint(checkpoints_dir(run_dir)):
@@ -183,8 +183,8 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
 def _with_vocabulary_of_shards(source: "Source", config: RunConfig) -> "Source":
     """Return the source with the tokenizer of the first phase's shards, and its rows for that vocabulary."""
     from megabert.models.vocabulary_transfer import plan_transfer, transfer_vocabulary
-    from megabert.shards.shard_set import ShardSet
-    from megabert.tokenization import load_tokenizer
+    from megabert.tokens.shards.shard_set import ShardSet
+    from megabert.tokens.tokenization import load_tokenizer
 
     shards = ShardSet.open(phase_data(config, config.phases[0]), "train")
     new = load_tokenizer(shards.tokenizer_dir)

@@ -15,9 +15,9 @@ Examples:
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, positive, refuse_flags
-from megabert.command_line.terminal import loading
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
+from megabert.settings.command_line.program import Parser, positive, refuse_flags
+from megabert.settings.command_line.terminal import loading
 
 
 def add_arguments(parser: Parser) -> None:
@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the table and the fill-mask examples, write the loss curve and the page."""
-    from megabert.finetuning.grid_results import is_finetuning
+    from megabert.downstream.finetuning.grid.results import is_finetuning
 
     if is_finetuning(options.run_dir):
         return _report_finetuning(options)
@@ -48,12 +48,12 @@ def run(options: Namespace) -> int:
     run_dir = options.run_dir
     read_config(run_dir)  # refuses another folder before the seconds that torch takes
     with loading("PyTorch"):
-        from megabert.files import atomic_write
-        from megabert.finetuning.below_run import render_scores_below
-        from megabert.inspection.fill_mask import compare_guesses
-        from megabert.reports.curves import draw_losses, draw_page, render_run_page
-        from megabert.reports.report import render_positions, render_reports, report_run, score_positions
-        from megabert.reports.samples import held_out_samples
+        from megabert.downstream.finetuning.below_run import render_scores_below
+        from megabert.downstream.inspection.fill_mask import compare_guesses
+        from megabert.foundation.files import atomic_write
+        from megabert.tooling.reports.curves import draw_losses, draw_page, render_run_page
+        from megabert.tooling.reports.report import render_positions, render_reports, report_run, score_positions
+        from megabert.tooling.reports.samples import held_out_samples
 
     _refuse_files_of_run(options)
     # The tables; positions and guesses are compared with the last validated phase's word frequencies.
@@ -62,7 +62,7 @@ def run(options: Namespace) -> int:
     positions = score_positions(run_dir, last, checkpoint=options.checkpoint)
     tables = [("Phases", render_reports(reports)), ("Held-out positions", render_positions(positions))]
     if options.measured:
-        from megabert.planning.beside import describe_beside
+        from megabert.tooling.planning.beside import describe_beside
 
         tables.append(("Time of a step", describe_beside(run_dir, options.measured)))
     # Without a text, the page shows guesses at words of the held-out split.
@@ -98,7 +98,7 @@ def run(options: Namespace) -> int:
 
 def _refuse_files_of_run(options: Namespace) -> None:
     """Refuse an output that would replace a file of the run, but for an earlier picture or page of it."""
-    from megabert.files import refuse_input
+    from megabert.foundation.files import refuse_input
 
     own = [path for path in options.run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
     for output in filter(None, (options.html, options.png)):
@@ -107,10 +107,10 @@ def _refuse_files_of_run(options: Namespace) -> None:
 
 def _report_finetuning(options: Namespace) -> int:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
-    from megabert.files import atomic_write
-    from megabert.finetuning.grid_results import is_grid, read_grid, read_summaries, render_grid
-    from megabert.finetuning.predictions import render_report
-    from megabert.finetuning.results import GRID_NAME, SETTINGS_NAME
+    from megabert.downstream.finetuning.grid.results import is_grid, read_grid, read_summaries, render_grid
+    from megabert.downstream.finetuning.predictions import render_report
+    from megabert.downstream.finetuning.results import GRID_NAME, SETTINGS_NAME
+    from megabert.foundation.files import atomic_write
 
     run_dir: Path = options.run_dir
     has_grid = is_grid(run_dir)
@@ -123,7 +123,7 @@ def _report_finetuning(options: Namespace) -> int:
     ]
     picture = b""
     if has_grid:
-        from megabert.finetuning.grid_picture import draw_grid
+        from megabert.downstream.finetuning.grid.picture import draw_grid
 
         grid = read_grid(run_dir)
         sections[:0] = zip(("The choices", "Every setting"), render_grid(grid), strict=True)
@@ -133,7 +133,7 @@ def _report_finetuning(options: Namespace) -> int:
         atomic_write(options.png, picture)
         print(f"curves: {options.png}")
     if options.html:
-        from megabert.reports.page import folded, image, render_page, section
+        from megabert.tooling.reports.page import folded, image, render_page, section
 
         parts = [image("scores over learning rates", picture)] if has_grid else []
         parts += [section(title, text) for title, text in sections]

@@ -10,8 +10,8 @@ Example:
 
 from argparse import Namespace
 
-from megabert.command_line.program import Parser, positive
 from megabert.commands.model_argument import open_model
+from megabert.settings.command_line.program import Parser, positive
 
 
 def add_arguments(parser: Parser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Load the embeddings, search, print."""
     source = open_model(options)
-    from megabert.inspection.similar import nearest, parse_queries, render_neighbours
+    from megabert.downstream.inspection.similar import nearest, parse_queries, render_neighbours
     from megabert.models.embedding_sharing import table_of
 
     queries, tokenizer = parse_queries(options.word), source.load_tokenizer()

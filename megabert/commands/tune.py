@@ -13,12 +13,12 @@ Examples:
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, bounded, number, whole
-from megabert.command_line.terminal import loading
-from megabert.config.loading import load_run_config, shipped_names
-from megabert.errors import ConfigError, KernelError
-from megabert.files import check_saved_file
-from megabert.text_tables import render_table
+from megabert.foundation.errors import ConfigError, KernelError
+from megabert.foundation.files import check_saved_file
+from megabert.foundation.text_tables import render_table
+from megabert.settings.command_line.program import Parser, bounded, number, whole
+from megabert.settings.command_line.terminal import loading
+from megabert.settings.config.loading import load_run_config, shipped_names
 
 
 def add_arguments(parser: Parser) -> None:

@@ -12,8 +12,8 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.command_line.program import Parser, bounded, number
-from megabert.command_line.terminal import unfiltered
+from megabert.settings.command_line.program import Parser, bounded, number
+from megabert.settings.command_line.terminal import unfiltered
 
 CLEAR = "\x1b[H\x1b[J"
 """ANSI codes: cursor to the top left, erase everything after it."""
@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Show the run until it ends, or once."""
-    from megabert.reports.watch import read_overview
+    from megabert.tooling.reports.watch import read_overview
 
     is_repeated = sys.stdout.isatty() and not options.once
     while True:

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.data.packing import MicroShape
-from megabert.randomness.keyed import mix, string_key
-from megabert.shards.columns import FlatInstances
+from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.tokens.shards.columns import FlatInstances
 
 IGNORED = -100
 """The label of padding, which torch's cross entropy leaves out."""

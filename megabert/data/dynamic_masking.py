@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.masking import MaskingOptions, PieceTable, count_predictions, mask_instances, rarity_weights
-from megabert.randomness.keyed import mix, string_key
-from megabert.shards.columns import FlatInstances
-from megabert.shards.shard_set import ShardSet
-from megabert.tokenization import load_tokenizer
+from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.tokens.masking import MaskingOptions, PieceTable, count_predictions, mask_instances, rarity_weights
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.tokenization import load_tokenizer
 
 _MASKS_KEY = string_key("data/dynamic_masks")
 _COUNTED_RUNS, _COUNTED_TOKENS = 64, 131_072

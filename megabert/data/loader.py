@@ -11,7 +11,7 @@ import torch
 
 from megabert.data.order import BEGINNING, DataPosition
 from megabert.data.step_packer import StepBatch, StepPacker
-from megabert.errors import DataError, Echo
+from megabert.foundation.errors import DataError, Echo
 
 _STOP = 1
 _FAILED = 2

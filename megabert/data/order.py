@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from megabert.errors import DataError
-from megabert.randomness.keyed import mix, string_key
+from megabert.foundation.errors import DataError
+from megabert.foundation.randomness.keyed import mix, string_key
 
 BLOCK_ROWS = 8192
 """Rows of a block, as many as record batches of shards first had. A change changes the order of every run."""
@@ -143,7 +143,7 @@ class FeistelPermutation:
         return self._permute(images, is_inverse=True)
 
     def _permute(self, values: NDArray[np.int64], *, is_inverse: bool) -> NDArray[np.int64]:
-        from megabert.randomness.keyed_loops import permute
+        from megabert.foundation.randomness.keyed_loops import permute
 
         # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
         # ``size`` numbers (at least 64), so that fewer than four applications lead back inside on average.
@@ -232,7 +232,7 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
-    from megabert.randomness.keyed_loops import order_of
+    from megabert.foundation.randomness.keyed_loops import order_of
 
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))

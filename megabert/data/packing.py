@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.errors import ConfigError, DataError
-from megabert.shards.statistics import InstanceStatistics
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.tokens.shards.statistics import InstanceStatistics
 
 if TYPE_CHECKING:
     from megabert.data.packing_loops import Bins

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megabert.compiled import compiled, inlined
-from megabert.randomness.keyed_loops import order_of
+from megabert.foundation.compiled import compiled, inlined
+from megabert.foundation.randomness.keyed_loops import order_of
 
 _PARTS = 4
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megabert.randomness.keyed import below, mix, string_key
+from megabert.foundation.randomness.keyed import below, mix, string_key
 
 _OFFSETS_KEY = string_key("data/position_offsets")
 

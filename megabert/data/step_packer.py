@@ -11,9 +11,9 @@ from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
 from megabert.data.position_offsets import PositionOffsets
-from megabert.errors import ConfigError
-from megabert.masking import MaskingOptions
-from megabert.shards.shard_set import ShardSet, Sizes
+from megabert.foundation.errors import ConfigError
+from megabert.tokens.masking import MaskingOptions
+from megabert.tokens.shards.shard_set import ShardSet, Sizes
 
 _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from megabert.distributed.parent_death import SET_BY_SCRIPTS, SET_BY_SRUN
-from megabert.errors import ConfigError, Echo
+from megabert.foundation.errors import ConfigError, Echo
 
 _SCONTROL_TIMEOUT_S = 60.0
 _MOST_DIGITS = 18

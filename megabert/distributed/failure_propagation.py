@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 
-from megabert.command_line.failures import exit_code_of
-from megabert.errors import EXIT_HUNG, EXIT_KILLED, Echo, MegabertError, cause_of
+from megabert.foundation.errors import EXIT_HUNG, EXIT_KILLED, Echo, MegabertError, cause_of
+from megabert.settings.command_line.failures import exit_code_of
 
 logger = logging.getLogger(__name__)
 

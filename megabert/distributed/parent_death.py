@@ -18,7 +18,7 @@ import ctypes
 import os
 import sys
 
-from megabert.errors import EXIT_KILLED
+from megabert.foundation.errors import EXIT_KILLED
 
 SET_BY_SCRIPTS = ("RANK", "WORLD_SIZE")
 """Variables that torchrun, deepspeed and scripts give their ranks."""

@@ -21,7 +21,7 @@ from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.failure_propagation import ARRIVED, FirstFailure
 from megabert.distributed.parent_death import die_with_launcher
 from megabert.distributed.without_compiler import without_compiler
-from megabert.errors import ConfigError, Echo, MegabertError
+from megabert.foundation.errors import ConfigError, Echo, MegabertError
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from megabert.distributed.process_group import World, run_on_all_ranks
-from megabert.errors import CheckpointError, DataError
-from megabert.files import open_lock, refuse_linked_folders, remove_killed_writes, try_lock
-from megabert.json_files import parse_json, to_json
+from megabert.foundation.errors import CheckpointError, DataError
+from megabert.foundation.files import open_lock, refuse_linked_folders, remove_killed_writes, try_lock
+from megabert.foundation.json_files import parse_json, to_json
 
 logger = logging.getLogger(__name__)
 

@@ -8,17 +8,17 @@ from unittest.mock import patch
 
 import torch
 
-from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE, REQUIRED, unsupported, zero_stage_of
-from megabert.config.names import value_at
-from megabert.config.run import Precision
 from megabert.distributed.process_group import World
 from megabert.distributed.without_compiler import without_compiler
 from megabert.engine.buckets import split_groups
 from megabert.engine.engine import Engine
 from megabert.engine.zero3 import from_fields, to_fields
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim import BaseOptimizer
+from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, REQUIRED, unsupported, zero_stage_of
+from megabert.settings.config.names import value_at
+from megabert.settings.config.run import Precision
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

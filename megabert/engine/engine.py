@@ -53,16 +53,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.config.names import value_at
 from megabert.distributed.process_group import World
 from megabert.engine.fragment_table import check_coverage
 from megabert.engine.gradient_reduction import MicroStepReduction, StepReduction
 from megabert.engine.weight_average import WeightAverage
 from megabert.engine.zero3 import Zero3
 from megabert.engine.zero_stages import PartitionedStage, Zero0, ZeroStage
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import BaseOptimizer, Fragment, StepSettings
+from megabert.settings.config.names import value_at
 
 _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megabert.config.deepspeed import IN_FLIGHT
 from megabert.engine.buckets import Bucket, Work
 from megabert.ops.dense import add_product_, sum_products_in
+from megabert.settings.config.deepspeed import IN_FLIGHT
 
 
 class GradientReduction(ABC):

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig, Precision
 from megabert.distributed.process_group import World, raise_everywhere, run_on_all_ranks
 from megabert.engine.build import DTYPES
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.ops.backend import BACKEND_TABLES, forget_disproved, obstacles_of
 from megabert.ops.proof.first_run import agree, cases_of, find_failures, settle
 from megabert.ops.triton_support.tuned_tiles import use_file
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig, Precision
 
 
 def prove_ops(

@@ -14,16 +14,16 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from megabert.config.families import Objective
-from megabert.config.model import ModelConfig
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import OpsConfig
 from megabert.models.encoder import BertEncoder
 from megabert.models.heads import PretrainingHeads
 from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PackedBatch, first_tokens
 from megabert.ops.cross_entropy.api import cross_entropy, row_cross_entropy
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sequences import sequence_numbers
+from megabert.settings.config.families import Objective
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import OpsConfig
 
 Count = Literal["masked", "instances", "tokens"]
 """The count in a mean: predicted positions, instances or tokens of the global batch."""

@@ -15,14 +15,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from megabert.config.families import Objective
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
-from megabert.errors import CheckpointError, DataError
+from megabert.foundation.errors import CheckpointError, DataError
 from megabert.models.bert import BertForPreTraining, PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import trained_tables
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS
+from megabert.settings.config.families import Objective
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from megabert.config.families import Objective
-from megabert.config.model import ModelConfig
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 from megabert.models.build import build_model
 from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR, WORDS, trained_tables
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS, to_ours, to_theirs
+from megabert.settings.config.families import Objective
+from megabert.settings.config.model import ModelConfig
 
 # Our names and theirs of the attention projections, after ``key_maps``.
 FUSED = re.compile(r"^(.*\.attention\.self)\.qkv\.(weight|bias)$")

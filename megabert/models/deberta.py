@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.models.layers import Dense, LayerContext, LayerNorm
 from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
@@ -24,6 +22,8 @@ from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 from megabert.ops.embedding import embedding
 from megabert.ops.sequences import sequence_numbers
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -14,9 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.config.model import ModelConfig
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining, BertModel, PretrainingModel, PretrainingOutput, Term
 from megabert.models.embedding_sharing import DisentangledEmbedding
 from megabert.models.layers import BertEmbeddings, Dense, DenseGelu, LayerNorm, PackedBatch
@@ -25,6 +22,9 @@ from megabert.ops.dropout import DropoutStream
 from megabert.ops.embedding import embedding
 from megabert.ops.sampling import sample
 from megabert.ops.sequences import sequence_numbers
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import OpsConfig
 
 DISCRIMINATOR_WEIGHT = 50.0
 """Lambda, the weight of the discriminator's loss (Clark et al. 2020, section 3.1 and table 6)."""

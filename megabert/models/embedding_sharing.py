@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor, nn
 
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 from megabert.ops.embedding import embedding
 
 WORDS = "bert.embeddings.word_embeddings.weight"

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
 from megabert.models.layers import Dense, DenseGelu, LayerContext, LayerNorm, PackedBatch, SubLayerNorm, Twice
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
@@ -24,6 +22,8 @@ from megabert.ops.attention.disentangled.api import plan_disentangled_attention
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dense import dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 Packing = DenseSequences | DisentangledPacking | RotaryPacking
 """The sequences as BERT's attention, DeBERTa's or ModernBERT's reads them."""

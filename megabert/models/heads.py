@@ -5,10 +5,10 @@
 import torch
 from torch import Tensor, nn
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.models.layers import Dense, DenseGelu, Embedding, LayerNorm
 from megabert.ops.dense import dense
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 
 class MaskedLmTransform(DenseGelu):

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.dense import dense
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
 from megabert.ops.embedding import embedding
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 Twice = tuple[Tensor, Tensor]
 """Hidden states for the next dense layer, and the same as the next residual: LayerNorm adds up their two gradients."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.models.layers import Dense, LayerContext, LayerNorm, PackedBatch, Twice
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, dropout
 from megabert.ops.gated_gelu.api import gated_gelu
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 
 @dataclass(frozen=True)

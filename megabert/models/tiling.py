@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from megabert.config.model import ModelConfig
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.models.convert import parameter_shapes
 from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR, GENERATOR_WORDS, WORDS
+from megabert.settings.config.model import ModelConfig
 
 logger = logging.getLogger(__name__)
 

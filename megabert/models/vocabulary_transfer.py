@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.models.key_maps import VOCABULARY_ROWS
-from megabert.tokenization import Tokenizer
-from megabert.tokenization.written import WrittenPiece, written_pieces
+from megabert.tokens.tokenization import Tokenizer
+from megabert.tokens.tokenization.written import WrittenPiece, written_pieces
 
 logger = logging.getLogger(__name__)
 

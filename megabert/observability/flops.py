@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from megabert.config.model import ModelConfig
 from megabert.observability.gpus import gpu_of_device
+from megabert.settings.config.model import ModelConfig
 
 
 def training_flops(

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from megabert.config.names import did_you_mean
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
+from megabert.settings.config.names import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import IO
 
 from tqdm import tqdm
 
-from megabert.command_line.terminal import unfiltered
-from megabert.files import open_to_append
+from megabert.foundation.files import open_to_append
+from megabert.settings.command_line.terminal import unfiltered
 
 logger = logging.getLogger("megabert")
 

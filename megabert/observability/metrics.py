@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from megabert.config.run import LoggingConfig
-from megabert.errors import CheckpointError, MegabertError
-from megabert.files import atomic_write, open_in_place, read_small
-from megabert.json_files import parse_json
+from megabert.foundation.errors import CheckpointError, MegabertError
+from megabert.foundation.files import atomic_write, open_in_place, read_small
+from megabert.foundation.json_files import parse_json
+from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.logs import logger
 from megabert.observability.trackers.interface import COUNTERS, Tracker, Value
 from megabert.observability.trackers.process import TrackerProcess
 from megabert.observability.trackers.tensorboard import TensorBoard
-from megabert.path_arguments import takes_paths
+from megabert.settings.config.run import LoggingConfig
 
 Row = dict[str, int | float | dict[str, float] | None]
 MAX_BYTES = 2 << 30

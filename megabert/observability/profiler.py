@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from megabert.config.run import LoggingConfig
-from megabert.files import atomic_write
+from megabert.foundation.files import atomic_write
 from megabert.observability.logs import logger
+from megabert.settings.config.run import LoggingConfig
 
 TABLE_ROWS = 40
 """Operations that the table lists."""

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from megabert.command_line.terminal import printable, unfiltered
-from megabert.config.run import RunConfig
 from megabert.observability.logs import logger
+from megabert.settings.command_line.terminal import printable, unfiltered
+from megabert.settings.config.run import RunConfig
 
 QUIET_S = 20.0
 """Between two lines of work that reports nothing itself."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.triton_support.compile_log import log_compilations
 
 logger = logging.getLogger(__name__)

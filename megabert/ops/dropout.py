@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megabert.foundation.randomness.lowbias32 import FIRST, SECOND, lowbias32
+from megabert.foundation.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
 from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
 from megabert.ops.sequences import sequence_numbers
-from megabert.randomness.lowbias32 import FIRST, SECOND, lowbias32
-from megabert.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
 
 # The hash's constants, those above 2**31 as negative int32.
 GOLDEN = UNSIGNED_GOLDEN - 2**32

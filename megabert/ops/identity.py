@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from megabert.files import read_small
+from megabert.foundation.files import read_small
 
 _OPS = Path(__file__).parent
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from megabert.config.run import OptimizerConfig
 from megabert.optim.base import BaseOptimizer, StepSettings
+from megabert.settings.config.run import OptimizerConfig
 
 _STEP = inspect.unwrap(torch.optim.AdamW.step)
 """torch's update without its decorator, which imports the compiler and switches gradients off, as `AdamW.step` does."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from megabert.config.run import OptimizerConfig
-from megabert.errors import ConfigError, KernelError
+from megabert.foundation.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
 from megabert.optim.base import BaseOptimizer, Fragment, Ranks, StepSettings, UpdateSink
+from megabert.settings.config.run import OptimizerConfig
 
 VARIANTS = {
     "apex": {"bias_correction": True, "use_nvlamb": False},

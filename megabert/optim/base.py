@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from megabert.config.run import MOMENTS
+from megabert.settings.config.run import MOMENTS
 
 _NO_DECAY = re.compile(r"(^|\.)(bias|LayerNorm|layer_norm|ln)(\.|$)")
 

@@ -18,9 +18,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from megabert.config.run import BackendOrApex, OptimizerConfig
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.optim.base import BaseOptimizer, Fragment, Ranks, StepSettings, UpdateSink, no_decay
+from megabert.settings.config.run import BackendOrApex, OptimizerConfig
 
 
 @dataclass(frozen=True)

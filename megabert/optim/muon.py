@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.config.run import MOMENTS, OptimizerConfig
 from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim.adamw import AdamW
 from megabert.optim.base import Fragment, Ranks, StepSettings, UpdateSink
+from megabert.settings.config.run import MOMENTS, OptimizerConfig
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The polynomial is a x + b x^3 + c x^5: KellerJordan/Muon, ``muon.py``; torch.optim.Muon has the same."""

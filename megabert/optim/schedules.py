@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import RunConfig
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
 
 
 def learning_rate(phase: PhaseConfig, phase_step: int) -> float:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.config.run import BackendOrApex, OptimizerConfig
 from megabert.optim.base import Fragment, Ranks, UpdateSink
 from megabert.optim.lamb import Lamb, Rule
+from megabert.settings.config.run import BackendOrApex, OptimizerConfig
 
 
 class StableAdamW(Lamb):

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
-from megabert.config.run import RunConfig
 from megabert.data.step_packer import StepBatch
 from megabert.distributed.process_group import World
 from megabert.observability.flops import local_pairs, peak_flops, training_flops
 from megabert.ops.triton_support.compile_log import compiled_kernels
+from megabert.settings.config.run import RunConfig
 
 
 class Meter:

@@ -11,16 +11,16 @@ from functools import partial
 
 import torch
 
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import MOMENTS
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
 from megabert.engine.build import DTYPES
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.models.bert import PretrainingModel
 from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import logger
 from megabert.ops.backend import disproved
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import MOMENTS
 from megabert.training.first_budget import first_budget
 from megabert.training.run.start import RunInputs
 from megabert.training.state import MicroBatchTokens

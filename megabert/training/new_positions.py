@@ -19,13 +19,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megabert.config.run import RunConfig
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.models.convert import POSITIONS
 from megabert.observability.logs import logger
 from megabert.optim import Fragment
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
 
 
 def fill_new_positions(

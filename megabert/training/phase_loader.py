@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from megabert.config.run import RunConfig
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.distributed.process_group import World
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
 from megabert.training.state import TrainerState
 from megabert.training.step import agree_on_step
 

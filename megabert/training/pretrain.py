@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megabert.checkpoints.loading import load_checkpoint
-from megabert.config.loading import phase_name
-from megabert.config.run import RunConfig
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import (
     World,
@@ -27,17 +25,19 @@ from megabert.engine.build import build_engine, refuse_fp16_on_cpu
 from megabert.engine.engine import Engine
 from megabert.engine.proven_ops import prove_ops
 from megabert.engine.weight_average import WeightAverage
-from megabert.errors import EXIT_STOPPED, DataError
-from megabert.files import atomic_write
-from megabert.json_files import read_json
+from megabert.foundation.errors import EXIT_STOPPED, DataError
+from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import read_json
+from megabert.foundation.path_arguments import takes_paths
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
-from megabert.path_arguments import takes_paths
-from megabert.shards.checked_shards import CHECKED_NAME, Checked, check_shards
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.loading import phase_name
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.checked_shards import CHECKED_NAME, Checked, check_shards
+from megabert.tokens.shards.shard_set import ShardSet
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.recovery.stop_signals import StopSignals

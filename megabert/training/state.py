@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from megabert.config.phase import DataStart
-from megabert.config.run import RollbackConfig, RunConfig
 from megabert.data.order import BEGINNING, DataPosition, PositionRange
-from megabert.errors import CheckpointError
-from megabert.json_files import parse_json, to_json
+from megabert.foundation.errors import CheckpointError
+from megabert.foundation.json_files import parse_json, to_json
+from megabert.settings.config.phase import DataStart
+from megabert.settings.config.run import RollbackConfig, RunConfig
 
 Ranges = tuple[PositionRange, ...]
 Counter = Annotated[int, Field(ge=0, le=2**53)]

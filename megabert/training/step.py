@@ -16,7 +16,6 @@ from torch import Tensor
 
 from megabert.data.batch import MicroBatch, sent_to
 from megabert.data.loader import StepTotals
-from megabert.data.minimal_pairs import describe_probes
 from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepBatch, validation_batches
 from megabert.distributed.process_group import World
@@ -25,7 +24,8 @@ from megabert.models.bert import Count, PretrainingModel, PretrainingOutput, Ter
 from megabert.models.electra import BINS
 from megabert.observability.logs import logger
 from megabert.optim import StepSettings
-from megabert.shards.shard_set import ShardSet
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.training.probes.minimal_pairs import describe_probes
 
 Counts = Mapping[Count, int]
 """The denominators of the terms: counts of a global batch, or of the held-out instances."""

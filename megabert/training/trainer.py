@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import cast
 
 from megabert.checkpoints.loading import load_checkpoint
-from megabert.command_line.signals import SIGNALS
-from megabert.config.loading import phase_name
-from megabert.config.phase import PhaseConfig
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import MicroShape, shape_for
 from megabert.data.step_packer import StepBatch
@@ -26,11 +23,14 @@ from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress, seconds_left
 from megabert.observability.trackers.interface import Value
 from megabert.optim import StepSettings, learning_rate
-from megabert.shards.statistics import InstanceStatistics
+from megabert.settings.command_line.signals import SIGNALS
+from megabert.settings.config.loading import phase_name
+from megabert.settings.config.phase import PhaseConfig
+from megabert.tokens.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
 from megabert.training.phase_loader import open_loader
-from megabert.training.probes import run_probes
+from megabert.training.probes.run_probes import run_probes
 from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog

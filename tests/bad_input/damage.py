@@ -40,8 +40,8 @@ from forked.server import forget
 from data_prep.execution import sealed
 from data_prep.execution.build_state import STATE_NAME, BuildState
 from data_prep.execution.changes import PLAN_NAME
-from megabert.command_line.failures import as_user_error
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
+from megabert.settings.command_line.failures import as_user_error
 
 REFUSED, SAME, OTHER = "refused", "same result", "another result"
 NUMBERS = (0, 1, -1, 2, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, -0x80000000, 1 << 40, -(1 << 62))
@@ -200,7 +200,7 @@ def outcomes(target: Target, indices: range, seed: int, folder: Path) -> Iterato
 
 def prepare(folder: Path) -> None:
     """Begin a build with all rules, and leave it before it deletes what steps 1 to 4 left."""
-    from data_prep import config
+    from data_prep.config.build import build as config
     from data_prep.execution.executors import Executor
     from data_prep.pipeline import build
     from data_prep.steps import step4_chunks

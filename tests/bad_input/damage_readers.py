@@ -53,7 +53,7 @@ def build_again(folder: Path) -> Any:
 
 def verify(folder: Path) -> Any:
     """Check the shards, with the text."""
-    from megabert.shards import read_manifest
+    from megabert.tokens.shards import read_manifest
 
     run(megabert_data, "megabert-data verify build/instances/32 --text --workers 1")
     return read_manifest(folder / "build" / "instances" / "32").data_sha256
@@ -70,8 +70,8 @@ def train(folder: Path) -> Any:
     from megabert.data.order import BEGINNING
     from megabert.data.packing import shape_for
     from megabert.data.step_packer import RankShare, StepPacker, validation_batches
-    from megabert.shards.checked_shards import check_shards
-    from megabert.shards.shard_set import ShardSet
+    from megabert.tokens.shards.checked_shards import check_shards
+    from megabert.tokens.shards.shard_set import ShardSet
 
     digest = hashlib.sha256()
     for split in ("train", "validation"):

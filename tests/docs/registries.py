@@ -6,11 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
-from data_prep.clean_config import CleaningRule
-from megabert.config.families import FAMILIES
-from megabert.config.loading import shipped_names
-from megabert.config.run import OptimizerConfig
-from megabert.finetuning.tasks import TASKS
+from data_prep.config.cleaning import CleaningRule
+from megabert.downstream.finetuning.tasks import TASKS
+from megabert.settings.config.families import FAMILIES
+from megabert.settings.config.loading import shipped_names
+from megabert.settings.config.run import OptimizerConfig
 
 ROOT = Path(__file__).parents[2]
 REGISTRIES: dict[str, tuple[Iterable[str], str]] = {

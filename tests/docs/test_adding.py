@@ -3,8 +3,8 @@
 import pytest
 from docs.registries import REGISTRIES, ROOT, lacking
 
-from megabert.config.families import FAMILIES
-from megabert.finetuning.tasks import TASKS
+from megabert.downstream.finetuning.tasks import TASKS
+from megabert.settings.config.families import FAMILIES
 
 PLANTED = "quuxify"
 

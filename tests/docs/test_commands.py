@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_prep.cli import PROGRAM as DATA_PROGRAM
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from megabert.cli import PROGRAM, main
 
 ROOT = Path(__file__).parents[2]

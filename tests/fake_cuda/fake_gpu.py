@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.runtime.jit import JITFunction
 
-from megabert.config.run import OpsConfig, OptimizerConfig
 from megabert.engine import buckets, engine, fragment_table, gradient_reduction
 from megabert.models import deberta
 from megabert.models.matrices import layer_matrices
 from megabert.optim import build_optimizer
+from megabert.settings.config.run import OpsConfig, OptimizerConfig
 
 CUDA = torch.device("cuda", 0)
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 1000}

@@ -10,11 +10,11 @@ from fake_cuda.fake_gpu import FAMILIES, SIZES, fake_engine, fake_gpu, ops_of
 from fake_cuda.watch import Seen, Watch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from megabert.config.model import ModelConfig
 from megabert.data.batch import probe_batch
 from megabert.data.step_packer import StepBatch
 from megabert.models.build import build_model
 from megabert.optim import StepSettings
+from megabert.settings.config.model import ModelConfig
 from megabert.training import step
 
 MICRO_STEPS = 2

@@ -8,9 +8,9 @@ from fake_cuda.fake_finetuning import MICRO_STEPS, finetuning
 from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
+from megabert.downstream.finetuning import batches, evaluate
+from megabert.downstream.finetuning.task_kinds.span import Span
 from megabert.engine import engine
-from megabert.finetuning import batches, evaluate
-from megabert.finetuning.task_kinds.span import Span
 
 LABELS = {"tagging": 2}
 """Tensors that a micro-batch has beside pre-training's, if not one: tags have positions."""

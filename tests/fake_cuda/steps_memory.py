@@ -7,10 +7,10 @@ from fake_cuda import fake_step
 from fake_cuda.fake_gpu import ops_of
 from fake_cuda.fake_step import peak_bytes
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import PhaseConfig, RunConfig
 from megabert.models import layers
-from megabert.planning.memory import activation_bytes_per_layer, estimate_memory
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import PhaseConfig, RunConfig
+from megabert.tooling.planning.memory import activation_bytes_per_layer, estimate_memory
 
 BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 MODERNBERT_LARGE = BERT_LARGE | {

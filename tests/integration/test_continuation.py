@@ -9,9 +9,9 @@ from support.runs import Run
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.export.huggingface import read_huggingface
-from megabert.export.run_folder import export_run
-from megabert.export.sources import open_source
+from megabert.downstream.export.huggingface import read_huggingface
+from megabert.downstream.export.sources import open_source
+from megabert.downstream.publish.run_folder import export_run
 
 
 def check_continuation(run: Run, step: int) -> int:

@@ -6,10 +6,10 @@ from forked.client import run_command
 from support.runs import TINY, Run
 
 from megabert.cli import main
-from megabert.config.loading import load_run_config
 from megabert.data.batch import pack_sequences
-from megabert.export.sources import open_source
-from megabert.shards.shard_set import ShardSet
+from megabert.downstream.export.sources import open_source
+from megabert.settings.config.loading import load_run_config
+from megabert.tokens.shards.shard_set import ShardSet
 
 PHASES = load_run_config("demo").phases
 

@@ -8,7 +8,7 @@ import torch
 from support.runs import TINY
 
 from megabert.cli import main
-from megabert.shards.folder import read_manifest, write_manifest
+from megabert.tokens.shards.folder import read_manifest, write_manifest
 
 
 def dry_run(data, *flags: str, run_dir="runs/none") -> int:

@@ -13,8 +13,8 @@ from support.runs import Run
 
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
-from megabert.export.sources import open_source
-from megabert.shards.shard_set import ShardSet
+from megabert.downstream.export.sources import open_source
+from megabert.tokens.shards.shard_set import ShardSet
 
 TOLERANCE = 1e-5  # relative, float32, dropout on
 

@@ -6,8 +6,8 @@ import torch
 from support.bundled_corpus import build_shards
 from support.runs import Run, kill_everything
 
-from megabert.export.run_folder import export_run
-from megabert.export.sources import open_source
+from megabert.downstream.export.sources import open_source
+from megabert.downstream.publish.run_folder import export_run
 
 TILED = {"phases.1.new_positions": "tile"}
 FLAGS = {

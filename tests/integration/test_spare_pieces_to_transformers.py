@@ -9,7 +9,7 @@ from support.bundled_corpus import build_shards
 from support.runs import Run
 
 from data_prep.cli import main
-from megabert.export.run_folder import export_run
+from megabert.downstream.publish.run_folder import export_run
 
 NAMES = [f"[unused{number}]" for number in range(8)]
 

@@ -10,7 +10,7 @@ from support.runs import TINY, Run
 from data_prep.cli import main as data_prep
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
-from megabert.export.sources import open_source
+from megabert.downstream.export.sources import open_source
 
 ROOT = Path(__file__).resolve().parents[2]
 BASES = 60_000

@@ -11,7 +11,7 @@ from support.runs import TINY, Run
 
 from megabert.checkpoints import saving
 from megabert.cli import main
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 
 STEPS = {"phases.0.steps": 2, "phases.1.steps": 1}
 

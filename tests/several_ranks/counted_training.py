@@ -7,11 +7,11 @@ from several_ranks.test_engine_bert import micro_batch
 from several_ranks.toy_training import ENGINES, ds_config
 from several_ranks.wire import counting
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OptimizerConfig
 from megabert.training.step import accumulate, update
 
 MODEL = ModelConfig(

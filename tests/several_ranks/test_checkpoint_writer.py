@@ -13,8 +13,8 @@ from several_ranks.toy_training import make_engine
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.config.loading import load_run_config
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
+from megabert.settings.config.loading import load_run_config
 from megabert.training.run import checkpoint_writer
 from megabert.training.run.checkpoint_writer import CheckpointWriter
 from megabert.training.run.folder import checkpoints_dir

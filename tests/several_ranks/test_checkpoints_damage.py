@@ -17,7 +17,7 @@ from megabert.checkpoints import saving as checkpoint_saving
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint, load_checkpoint, read_masters
 from megabert.checkpoints.saving import forget_after, prune, recover
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from several_ranks.toy_training import (
     whole_masters,
 )
 
-from megabert.config.deepspeed import REQUIRED
 from megabert.engine.build import build_engine
 from megabert.engine.engine import LossScaleFloor
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.optim import StepSettings
+from megabert.settings.config.deepspeed import REQUIRED
 
 FLOAT_STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from several_ranks.toy_training import ENGINES, ds_config, gather_whole
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OptimizerConfig
 from megabert.data.batch import MicroBatch
 from megabert.engine.build import build_engine
 from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OptimizerConfig
 from megabert.training.step import weighted_loss
 
 SIZES = {

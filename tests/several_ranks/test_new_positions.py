@@ -4,8 +4,8 @@ import pytest
 import torch
 from several_ranks.toy_training import VOCABULARY, batch_of, gather_whole, make_engine, train_step
 
-from megabert.config.loading import load_run_config
 from megabert.engine.weight_average import WeightAverage
+from megabert.settings.config.loading import load_run_config
 from megabert.training.new_positions import fill_new_positions, tile_rows
 
 TABLE, WIDTH = "embedding.weight", 31

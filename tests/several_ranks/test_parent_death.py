@@ -63,7 +63,7 @@ def test_rank_looks_whether_torchrun_still_listens(is_there):
 
 SLEEPING_RANK = """
 import os, sys, time
-import megabert.command_line.safe_path
+import megabert.settings.command_line.safe_path
 from megabert.distributed.parent_death import die_with_launcher
 die_with_launcher()
 heavy = [name for name in ("torch", "numpy", "pydantic", "yaml", "deepspeed") if name in sys.modules]

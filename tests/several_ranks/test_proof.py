@@ -15,17 +15,17 @@ from integration.programs.quick_proof import FAST
 from several_ranks.worker_group import free_port
 from torch.nn import functional
 
-from megabert.config.loading import load_run_config
-from megabert.doctor import engine_steps, links, machine, probe, proof, rates
-from megabert.doctor.engine_steps import check_engines
-from megabert.doctor.finding import Finding, merge_findings
-from megabert.doctor.links import Place, check_collectives, compare_links, judge_links, measure_collectives
-from megabert.doctor.machine import check_disk
-from megabert.doctor.probe import probe_world
-from megabert.doctor.proof import check_problems, judge_rates, prove_in
-from megabert.observability.measured import MeasuredRates
-from megabert.planning.estimate import estimate
-from megabert.planning.step_time import measured_cluster
+from megabert.settings.config.loading import load_run_config
+from megabert.tooling.doctor import engine_steps, links, machine, probe, proof, rates
+from megabert.tooling.doctor.engine_steps import check_engines
+from megabert.tooling.doctor.finding import Finding, merge_findings
+from megabert.tooling.doctor.links import Place, check_collectives, compare_links, judge_links, measure_collectives
+from megabert.tooling.doctor.machine import check_disk
+from megabert.tooling.doctor.probe import probe_world
+from megabert.tooling.doctor.proof import check_problems, judge_rates, prove_in
+from megabert.tooling.measurements.measured import MeasuredRates
+from megabert.tooling.planning.estimate import estimate
+from megabert.tooling.planning.step_time import measured_cluster
 
 CPU = torch.device("cpu")
 PLACES = [Place(rank, f"node{rank // 2 + 1}") for rank in range(4)]

@@ -14,7 +14,7 @@ import pytest
 from several_ranks.worker_group import WorkerGroup
 
 from megabert.distributed.run_lock import RunLock
-from megabert.errors import CheckpointError, DataError
+from megabert.foundation.errors import CheckpointError, DataError
 
 ALONE = SimpleNamespace(rank=0, size=1, is_main=True, gather=lambda value: [value])
 HELD: list[RunLock] = []

@@ -9,7 +9,7 @@ from several_ranks.toy_training import batch_of, gather_whole, make_engine, trai
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
 from megabert.engine.weight_average import WeightAverage
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 
 DECAY, SAVED_AT, STEPS = 0.6, 5, 8
 STAGES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"]

@@ -6,11 +6,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.config.run import OptimizerConfig
 from megabert.engine.build import build_engine
 from megabert.engine.engine import Engine
 from megabert.models.layers import Dense
 from megabert.optim import StepSettings, build_optimizer
+from megabert.settings.config.run import OptimizerConfig
 
 ENGINES = {
     "zero0": (0, "fp32"),
@@ -66,7 +66,7 @@ def batch_of(step: int) -> tuple[Tensor, Tensor]:
 
 
 def ds_config(stage: int, precision: str, clip: float = 1.0, **zero) -> dict:
-    """A complete DeepSpeed dict, as ``megabert.config.deepspeed`` derives it."""
+    """A complete DeepSpeed dict, as ``megabert.settings.config.deepspeed`` derives it."""
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,

@@ -12,8 +12,8 @@ from support.runs import TINY, Run
 
 from data_prep.cli import main as build
 from megabert.cli import main
-from megabert.config.loading import load_run_config, shipped_names
-from megabert.shards import read_manifest
+from megabert.settings.config.loading import load_run_config, shipped_names
+from megabert.tokens.shards import read_manifest
 
 pytestmark = pytest.mark.soak
 

@@ -7,7 +7,7 @@ import pytest
 from unit.data_prep.instances.google_comparison import of_fast, of_oracle, z_scores
 
 from data_prep.checks.verify import verify
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 

@@ -26,7 +26,7 @@ from data_prep.clean import near_copies
 from data_prep.clean.near_copies import KEYS, find_near_copies
 from data_prep.clean.near_duplicates import write_keys
 from data_prep.clean.paragraphs import ParagraphPlan
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.document_set import hash_text
 
 PAIRS, LONG, KILLS, DOCUMENTS = 2_000, 100_000, 10, 60

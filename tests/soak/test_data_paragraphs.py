@@ -9,8 +9,8 @@ import pytest
 from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.clean_config import CleanConfig
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 

@@ -28,7 +28,7 @@ from support.parity_models import (
     write,
 )
 
-from megabert.export.huggingface import read_huggingface
+from megabert.downstream.export.huggingface import read_huggingface
 from megabert.models.build import build_model, initialize
 from megabert.models.convert import load_parameters, to_huggingface
 

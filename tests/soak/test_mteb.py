@@ -7,8 +7,8 @@ import pytest
 import torch
 from support.parity_models import CASES, make_tokenizer, random_model, write
 
-from megabert.export.forms import Forms
-from megabert.export.run_folder import export_again
+from megabert.downstream.publish.forms import Forms
+from megabert.downstream.publish.run_folder import export_again
 
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
 

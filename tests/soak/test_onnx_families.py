@@ -8,8 +8,8 @@ from soak.soak_table import SoakTable
 from support import parity_heads, parity_models
 from support.onnx_differences import form_differences
 
-from megabert.export.onnx_graph import ONNX_FILES
-from megabert.finetuning.model import NO_CLASS
+from megabert.downstream.export.export_folder import ONNX_FILES
+from megabert.downstream.finetuning.model import NO_CLASS
 
 pytestmark = pytest.mark.soak
 

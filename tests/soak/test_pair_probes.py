@@ -15,13 +15,13 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import balanced_accuracy_score
 from unit.data_prep.conftest import WholeSplit
 
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances.assemble import make_pairs
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import build
-from megabert.shards import read_manifest
+from megabert.tokens.shards import read_manifest
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "corpus"
 FOLDER = os.environ.get("MEGABERT_PROBE_CORPORA")

@@ -10,7 +10,7 @@ from soak.soak_table import ROOT, SoakTable
 from support.runs import TINY, Run, kill_everything
 
 from data_prep.cli import main as build
-from megabert.reports.on_track import Track, compare_with_curves
+from megabert.tooling.reports.on_track import Track, compare_with_curves
 
 pytestmark = pytest.mark.soak
 

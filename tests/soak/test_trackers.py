@@ -13,9 +13,9 @@ from support.bundled_corpus import build_shards, small_corpus
 from support.runs import Run
 from support.tracker_stores import expected_points, read_trackio, read_wandb
 
-from megabert.config.run import LoggingConfig
 from megabert.observability.metrics import MetricWriter, read_metrics
 from megabert.observability.trackers.process import run_id
+from megabert.settings.config.run import LoggingConfig
 from megabert.training.run.status import read_status
 
 pytestmark = pytest.mark.soak

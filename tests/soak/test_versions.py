@@ -15,7 +15,12 @@ from support.installed_wheel import ROOT, build_dist, call, from_text_to_a_score
 VERSIONS = [("3.11", "2.11"), ("3.11", "2.13"), ("3.11", "2.14"), ("3.12", "2.13"), ("3.13", "2.14"), ("3.14", "2.14")]
 STEPS = ["--phases.0.steps", "15", "--phases.1.steps", "5", "--checkpoint.every-steps", "10"]
 TESTS = (
-    *("unit/test_compiled.py", "unit/shards", "unit/masking", "unit/tokenization/test_tokenizer.py"),
+    *(
+        "unit/foundation/test_compiled.py",
+        "unit/tokens/shards",
+        "unit/tokens/masking",
+        "unit/tokens/tokenization/test_tokenizer.py",
+    ),
     *("unit/models/test_bert.py", "unit/ops/test_layer_norm.py", "unit/ops/test_cross_entropy.py", "unit/optim"),
     *("several_ranks/test_engine_bert.py", "integration/test_golden.py"),
 )

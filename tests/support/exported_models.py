@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
-from megabert.config.model import ModelConfig
-from megabert.export.huggingface import write_huggingface
-from megabert.export.model_card import ModelCard
+from megabert.downstream.export.huggingface import write_huggingface
+from megabert.downstream.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
-from megabert.tokenization import save_huggingface, train_wordpiece
+from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import save_huggingface, train_wordpiece
 
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from megabert.files import sha256_file
-from megabert.shards import (
+from megabert.foundation.files import sha256_file
+from megabert.tokens.shards import (
     Manifest,
     ShardEntry,
     ShardMetadata,

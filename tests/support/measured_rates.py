@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from megabert.config.loading import load_run_config
-from megabert.json_files import to_json
-from megabert.observability.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
+from megabert.foundation.json_files import to_json
+from megabert.settings.config.loading import load_run_config
+from megabert.tooling.measurements.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
 
 
 def speeds(**message_and_byte_s: tuple[float, float]) -> tuple[CollectiveSpeed, ...]:

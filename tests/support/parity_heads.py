@@ -10,13 +10,13 @@ import transformers
 from support.parity_models import SIZES, make_tokenizer, randomize
 from torch import Tensor
 
-from megabert.config.model import ModelConfig
-from megabert.export.huggingface import TaskHead, write_huggingface
-from megabert.export.model_card import ModelCard
-from megabert.finetuning.model import NO_CLASS, TaskModel, architecture_of, take_head
-from megabert.finetuning.saved_model import read_saved_model
-from megabert.finetuning.task_kinds import TASK_KINDS, Head
-from megabert.finetuning.tasks import Task, find_task
+from megabert.downstream.export.huggingface import TaskHead, write_huggingface
+from megabert.downstream.export.model_card import ModelCard
+from megabert.downstream.finetuning.model import NO_CLASS, TaskModel, architecture_of, take_head
+from megabert.downstream.finetuning.saved_model import read_saved_model
+from megabert.downstream.finetuning.task_kinds import TASK_KINDS, Head
+from megabert.downstream.finetuning.tasks import Task, find_task
+from megabert.settings.config.model import ModelConfig
 
 ENCODERS = {
     "bert": {},

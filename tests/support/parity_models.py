@@ -11,18 +11,18 @@ import transformers
 from torch import Tensor
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrainedModel
 
-from megabert.config.families import Objective
-from megabert.config.model import ModelConfig
 from megabert.data.batch import MicroBatch
-from megabert.export.config_json import ARCHITECTURES
-from megabert.export.huggingface import read_huggingface, write_huggingface
-from megabert.export.model_card import ModelCard
+from megabert.downstream.export.config_json import ARCHITECTURES
+from megabert.downstream.export.huggingface import read_huggingface, write_huggingface
+from megabert.downstream.export.model_card import ModelCard
 from megabert.models.build import build_model
 from megabert.models.convert import load_parameters
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import whole_tables
 from megabert.models.key_maps import VOCABULARY_ROWS
-from megabert.tokenization import load_tokenizer, save_huggingface
+from megabert.settings.config.families import Objective
+from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 
 VOCABULARY = 70
 LENGTHS = (40, 1, 17, 40, 23)

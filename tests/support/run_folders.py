@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from megabert.config.loading import load_run_config, to_yaml
+from megabert.settings.config.loading import load_run_config, to_yaml
 
 
 def train_row(step: int, loss: float, *, phase: int = 1, **more) -> dict:

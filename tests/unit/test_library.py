@@ -15,8 +15,8 @@ import transformers
 from support.exported_models import write_english
 
 from megabert import library
-from megabert.export.sources import open_source
-from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.export.sources import open_source
+from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
 from megabert.library import CheckpointError, ConfigError, DataError, Model, fine_tune, load_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"

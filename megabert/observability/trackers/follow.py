@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from megabert.files import open_lock, open_to_read, read_small, try_lock
+from megabert.foundation.files import open_lock, open_to_read, read_small, try_lock
 from megabert.observability.trackers.interface import leaves, shown_name
 from megabert.observability.trackers.stores import STORES, Store, TrackedRun
 

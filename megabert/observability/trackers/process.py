@@ -19,12 +19,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from megabert.config.run import LoggingConfig, TrackerName
-from megabert.errors import DataError
-from megabert.files import atomic_write, open_in_place, read_small
-from megabert.json_files import read_json
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import atomic_write, open_in_place, read_small
+from megabert.foundation.json_files import read_json
 from megabert.observability.logs import logger
 from megabert.observability.trackers.interface import Tracker, Value
+from megabert.settings.config.run import LoggingConfig, TrackerName
 
 FINISH_S = 60
 """Seconds that a process gets for the last rows once the run has ended."""

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from megabert.files import remove_path, under_way, write_durably
+from megabert.foundation.files import remove_path, under_way, write_durably
 
 LOOK_S = 10
 """Seconds between two looks whether the disk is full."""

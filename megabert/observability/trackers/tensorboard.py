@@ -8,8 +8,8 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from megabert.config.loading import to_dict, to_yaml
 from megabert.observability.trackers.interface import Tracker, Value, leaves, shown_name
+from megabert.settings.config.loading import to_dict, to_yaml
 
 
 class TensorBoard(Tracker):

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import torch
 
-from megabert.config.model import ModelConfig
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.backend import BACKEND_TABLES, disprove, forget_disproved, usable_backends
 from megabert.ops.proof.known import read_known, write_known
 from megabert.ops.proof.table import Shapes, compare
+from megabert.settings.config.model import ModelConfig
 
 logger = logging.getLogger(__name__)
 SETTINGS = {

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from megabert.errors import DataError
-from megabert.files import atomic_write, read_small
-from megabert.json_files import read_json
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import atomic_write, read_small
+from megabert.foundation.json_files import read_json
 from megabert.ops.identity import code_sha256, device_name, triton_version
 from megabert.ops.triton_support.tuned_tiles import sha256_in_use
 

@@ -26,11 +26,11 @@ from typing import Any
 
 import torch
 
-from megabert.config.model import ModelConfig
 from megabert.ops.backend import ATTENTION_OPS
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import Problem, errors
 from megabert.ops.triton_support.tile_sizes import LONGEST_IN_PARTS, WAVES, multiprocessors_of
+from megabert.settings.config.model import ModelConfig
 
 Problems = dict[str, Problem]
 LAYER_NORM_EXTRAS = (

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from megabert.files import atomic_write
+from megabert.foundation.files import atomic_write
+from megabert.foundation.path_arguments import takes_paths
 from megabert.ops.proof import problems
 from megabert.ops.proof.problem import Problem
 from megabert.ops.proof.table import Shapes, compare
 from megabert.ops.triton_support.tuned_tiles import Sizes, TunedTiles, asked_for, identity, read_tiles, use
-from megabert.path_arguments import takes_paths
 
 FREE = {
     "layer_norm forward": ("rows", "warps"),

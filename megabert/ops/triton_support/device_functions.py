@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from megabert.foundation.randomness import lowbias32 as constants
 from megabert.ops.attention import dropout as attention
-from megabert.randomness import lowbias32 as constants
 
 IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 HAS_PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
@@ -25,7 +25,7 @@ FACTOR_0, FACTOR_1, FACTOR_2, FACTOR_3 = (tl.constexpr(factor) for factor in att
 
 @triton.jit
 def lowbias32(x):
-    """Hash uint32, as ``megabert.randomness.lowbias32``."""
+    """Hash uint32, as ``megabert.foundation.randomness.lowbias32``."""
     x ^= x >> 16
     x *= FIRST
     x ^= x >> 15

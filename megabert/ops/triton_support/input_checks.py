@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST_HEAD = 128

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import torch
 from pydantic import ConfigDict, Field
 
-from megabert.errors import ConfigError
-from megabert.files import sha256_file
-from megabert.json_files import read_json
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.files import sha256_file
+from megabert.foundation.json_files import read_json
 from megabert.ops.identity import code_sha256, device_name, triton_version
 
 Sizes = tuple[int, int, int, int]

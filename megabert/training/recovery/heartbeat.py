@@ -13,9 +13,9 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from megabert.errors import DataError
-from megabert.files import open_in_place
-from megabert.json_files import read_json
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import open_in_place
+from megabert.foundation.json_files import read_json
 
 FOLDER = "heartbeats"
 PERIOD_S = 10.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint
 from megabert.checkpoints.saving import forget_after
-from megabert.config.run import RollbackConfig
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.observability.logs import logger
+from megabert.settings.config.run import RollbackConfig
 from megabert.training.state import TrainerState
 
 

@@ -6,7 +6,7 @@ Job schedulers send them before they end a job. The run saves, and exits with a 
 import signal
 from types import FrameType
 
-from megabert.command_line.signals import SIGNALS as OF_THE_COMMAND
+from megabert.settings.command_line.signals import SIGNALS as OF_THE_COMMAND
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -15,7 +15,7 @@ class StopSignals:
     """Context manager that turns the signals into a flag; later ones change nothing.
 
     Enter it in the main thread before imports and start-up, which take seconds: until then a signal ends the process.
-    A second SIGTERM ends it at once, as ``megabert.command_line.signals`` says.
+    A second SIGTERM ends it at once, as ``megabert.settings.command_line.signals`` says.
     """
 
     def __init__(self, waits_for: str = "the start-up, a first step and a checkpoint") -> None:

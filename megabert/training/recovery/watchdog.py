@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from megabert.config.run import WatchdogConfig
-from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, DataError
-from megabert.files import open_to_append
+from megabert.foundation.errors import EXIT_HOPELESS, EXIT_HUNG, DataError
+from megabert.foundation.files import open_to_append
 from megabert.observability.logs import log_path
+from megabert.settings.config.run import WatchdogConfig
 from megabert.training.recovery.heartbeat import Heartbeat, forget_ranks, read_beats, slowest_ranks
 
 GRACE_S = 5.0

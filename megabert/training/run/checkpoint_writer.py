@@ -15,11 +15,11 @@ from torch import Tensor
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.saving import Snapshot, prune, snapshot_of, write_snapshot
-from megabert.config.run import RunConfig
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
-from megabert.errors import CheckpointError, MegabertError, cause_of
+from megabert.foundation.errors import CheckpointError, MegabertError, cause_of
 from megabert.observability.logs import logger
+from megabert.settings.config.run import RunConfig
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.status import RunStatus

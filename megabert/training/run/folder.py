@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from megabert.checkpoints.format import steps_in
-from megabert.config.loading import differences, merge_layers, phase_data, to_dict, to_yaml
-from megabert.config.phase import PhaseConfig
-from megabert.config.run import RunConfig, is_science
-from megabert.errors import CheckpointError, DataError
-from megabert.files import atomic_write, is_temporary, open_to_append
-from megabert.json_files import read_json
+from megabert.foundation.errors import CheckpointError, DataError
+from megabert.foundation.files import atomic_write, is_temporary, open_to_append
+from megabert.foundation.json_files import read_json
+from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.environment import command_line, describe_environment
-from megabert.path_arguments import takes_paths
+from megabert.settings.config.loading import differences, merge_layers, phase_data, to_dict, to_yaml
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig, is_science
 from megabert.training.run.status import STATUS_NAME
 
 CONFIG_NAME = "config.yaml"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from megabert.command_line.failures import exit_code_of
-from megabert.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
-from megabert.files import atomic_write
-from megabert.json_files import read_json, to_json
+from megabert.foundation.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
+from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import read_json, to_json
 from megabert.observability.logs import logger
+from megabert.settings.command_line.failures import exit_code_of
 
 if TYPE_CHECKING:
     from megabert.distributed.process_group import World

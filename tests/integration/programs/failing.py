@@ -7,7 +7,7 @@ import os
 import sys
 
 from megabert.cli import main
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 from megabert.training import trainer
 
 

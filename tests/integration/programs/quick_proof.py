@@ -4,7 +4,7 @@ import sys
 from unittest import mock
 
 from megabert.cli import main
-from megabert.doctor import proof, rates
+from megabert.tooling.doctor import proof, rates
 
 FAST = {
     "LIMIT_S": 0.0,

@@ -40,8 +40,8 @@ RESULTS = [
 
 
 def test_all_parameters_are_equal_to_half_a_percent(families):
-    from megabert.config.model import ModelConfig
     from megabert.models.build import build_model
+    from megabert.settings.config.model import ModelConfig
 
     counts = []
     for candidate in families.CANDIDATES:

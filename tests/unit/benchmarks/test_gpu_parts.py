@@ -30,7 +30,7 @@ def test_every_row_trains_the_same_weights(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.sizes import TINY
     from benchmarks.gpu.training import model_config, random_model
-    from megabert.config.run import OpsConfig
+    from megabert.settings.config.run import OpsConfig
 
     one, two = (random_model(model_config(TINY), OpsConfig(), torch.device("cpu")) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
@@ -97,7 +97,7 @@ def test_figures_are_held_against_their_bars(monkeypatch):
 def test_trainers_phases_leave_out_their_warm_up_and_name_late_compilations(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.trainer import PHASES, RECIPE, phase_row
-    from megabert.config.loading import read_yaml
+    from megabert.settings.config.loading import read_yaml
 
     phases = read_yaml(RECIPE)["phases"]
     for (name, warmup), phase in zip(PHASES, phases, strict=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from megabert.data.packing import shape_for
-from megabert.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.statistics import InstanceStatistics
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -236,7 +236,7 @@ SHIPPED = {
 
 def test_phases_of_the_recipe_are_those_of_the_rows(runbook):
     from benchmarks.gpu import trainer
-    from megabert.config.loading import load_run_config
+    from megabert.settings.config.loading import load_run_config
 
     config = load_run_config(str(trainer.RECIPE), flags={"data": {"path": "x"}})
     budget, micro_steps = int(config.micro_batch_tokens), []

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from megabert.config.loading import merge_layers
-from megabert.config.run import RunConfig
+from megabert.settings.config.loading import merge_layers
+from megabert.settings.config.run import RunConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -18,11 +18,11 @@ from benchmarks.gpu import parity, smoke
 from benchmarks.gpu.batches import random_batch
 from benchmarks.gpu.sizes import GPU
 from benchmarks.gpu.training import MegabertStep, model_config
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.data.batch import probe_batch
 from megabert.models.build import build_model
 from megabert.ops.proof.problem import values_and_gradients
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 
 def on_meta(patch: pytest.MonkeyPatch) -> SimpleNamespace:

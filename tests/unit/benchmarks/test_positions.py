@@ -64,7 +64,7 @@ def test_every_chain_is_a_fork_of_one_that_is_run_before_it(name, positions):
 
 def test_the_first_phase_of_debug_is_that_of_its_recipe(positions):
     from benchmarks.positions import cells
-    from megabert.config.loading import load_run_config
+    from megabert.settings.config.loading import load_run_config
 
     recipe, own = load_run_config("debug"), cells._recipe(positions.Cell("debug", 0, "start", 1))
     (phase,) = own["phases"]

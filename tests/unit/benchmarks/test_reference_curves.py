@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.run_folders import eval_row, train_row, write_run
 
-from megabert.errors import ConfigError
-from megabert.observability.reference import read_reference
-from megabert.shards.shard_set import ShardSet
+from megabert.foundation.errors import ConfigError
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tooling.measurements.reference import read_reference
 
 ROOT = Path(__file__).resolve().parents[3]
 MORE = {"train/mlm_accuracy": 0.1, "train/masked_share": 0.15, "train/global_batch_size": 32}

@@ -21,7 +21,7 @@ from benchmarks.scaling.published import (
 )
 from benchmarks.scaling.strong import busy_share, estimate_step, render_strong
 from megabert.models.build import build_model
-from megabert.planning.estimate import EFFICIENCY
+from megabert.tooling.planning.estimate import EFFICIENCY
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 AIM_PCT = 10.0

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from megabert.checkpoints.format import MANIFEST, _digest, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 
 
 def signed(folder: Path, **parameter: Any) -> Path:

@@ -10,8 +10,8 @@ import yaml
 
 from megabert.cli import main
 from megabert.commands.pretrain import _initial
-from megabert.config.loading import load_run_config
-from megabert.errors import MegabertError
+from megabert.foundation.errors import MegabertError
+from megabert.settings.config.loading import load_run_config
 from megabert.training.run.folder import record_run
 
 ELECTRA = {"model_type": "electra", "vocab_size": 5, "hidden_size": 64, "embedding_size": 32, "num_attention_heads": 4}
@@ -128,7 +128,7 @@ def test_plan_is_made_by_rank_zero_alone(monkeypatch, capsys):
 )
 def test_plan_is_for_the_device_that_is_asked_for(flags, device, monkeypatch, capsys):
     monkeypatch.setattr("megabert.commands.pretrain._require_shards", lambda *_, **__: None)
-    monkeypatch.setattr("megabert.planning.preflight.describe_run", lambda *_, device, **__: f"for {device}")
+    monkeypatch.setattr("megabert.tooling.planning.preflight.describe_run", lambda *_, device, **__: f"for {device}")
     assert main(["pretrain", "--recipe", "debug", "--dry-run", *flags]) == 0
     assert capsys.readouterr().out == f"for {device}\n"
 

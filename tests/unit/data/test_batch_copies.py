@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from megabert.data.batch import probe_batch
-from megabert.finetuning.batches import TaskBatch
+from megabert.downstream.finetuning.batches import TaskBatch
 
 CUDA = torch.device("cuda")
 

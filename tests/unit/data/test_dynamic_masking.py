@@ -9,13 +9,13 @@ import pytest
 import torch
 from unit.data.streams import SEED, loader_of, shape_of
 
-from megabert.config.phase import PhaseConfig
 from megabert.data.dynamic_masking import count_pieces
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
-from megabert.shards.shard_set import ShardSet
+from megabert.settings.config.phase import PhaseConfig
+from megabert.tokens.shards.shard_set import ShardSet
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ import pytest
 import torch
 from unit.data.streams import SEED, loader_of, shape_of, steps_of
 
-from megabert.config.phase import PhaseConfig
 from megabert.data.batch import IGNORED, instance_seeds, probe_batch
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
-from megabert.errors import ConfigError
-from megabert.json_files import parse_json, to_json
-from megabert.shards.shard_set import ShardSet
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.json_files import parse_json, to_json
+from megabert.settings.config.phase import PhaseConfig
+from megabert.tokens.shards.shard_set import ShardSet
 
 
 def _sequences(micro_batch):

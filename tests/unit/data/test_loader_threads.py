@@ -8,8 +8,8 @@ import pytest
 from megabert.data.loader import PackedLoader, StepTotals
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker
-from megabert.errors import DataError, Echo
-from megabert.shards.shard_set import ShardSet
+from megabert.foundation.errors import DataError, Echo
+from megabert.tokens.shards.shard_set import ShardSet
 
 
 def loader_of(shards, *, world_size=1, rank=0, **options):

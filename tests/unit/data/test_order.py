@@ -7,10 +7,10 @@ import pytest
 
 from megabert.data import order as data_order
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, FeistelPermutation, PositionRange
-from megabert.errors import CheckpointError, DataError
-from megabert.json_files import parse_json, to_json
-from megabert.randomness.keyed import mix
-from megabert.randomness.keyed_loops import order_of
+from megabert.foundation.errors import CheckpointError, DataError
+from megabert.foundation.json_files import parse_json, to_json
+from megabert.foundation.randomness.keyed import mix
+from megabert.foundation.randomness.keyed_loops import order_of
 
 BLOCK = data_order.BLOCK_ROWS
 WINDOW = BLOCK * data_order.WINDOW_BLOCKS

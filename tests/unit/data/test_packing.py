@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from megabert.data.packing import MicroShape, plan_packing, shape_for
-from megabert.errors import ConfigError, DataError
-from megabert.shards.statistics import InstanceStatistics
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.tokens.shards.statistics import InstanceStatistics
 
 
 def _corpus(length, count=100_000):

@@ -8,7 +8,7 @@ from unit.data.streams import shape_of, steps_of
 
 from megabert.data.position_offsets import PositionOffsets
 from megabert.data.step_packer import RankShare, validation_batches
-from megabert.shards.shard_set import ShardSet
+from megabert.tokens.shards.shard_set import ShardSet
 
 NUM_POSITIONS = 96  # three times the longest instance
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from data_prep.execution.executors import Executor
-from megabert.files import sha256_file
+from megabert.foundation.files import sha256_file
 
 
 def hashes(folder):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_prep.cli import main
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
 from data_prep.execution.build_state import BuildState
@@ -17,9 +17,9 @@ from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Build
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import Built, build
-from megabert.config.loading import to_dict
-from megabert.shards import ShardMetadata
-from megabert.shards.format import SPECIAL_TOKENS
+from megabert.settings.config.loading import to_dict
+from megabert.tokens.shards import ShardMetadata
+from megabert.tokens.shards.format import SPECIAL_TOKENS
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60

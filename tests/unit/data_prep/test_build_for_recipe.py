@@ -6,10 +6,10 @@ import pytest
 
 from data_prep.cli import PROGRAM, main
 from data_prep.commands.options import make_config
-from data_prep.config import BuildConfig
-from megabert.config.fields import field_table
-from megabert.config.loading import load_run_config, read_yaml, shipped_names, shipped_or_own
-from megabert.config.shards import ShardsConfig
+from data_prep.config.build import BuildConfig
+from megabert.settings.config.fields import field_table
+from megabert.settings.config.loading import load_run_config, read_yaml, shipped_names, shipped_or_own
+from megabert.settings.config.shards import ShardsConfig
 
 BERT = {"objective": "nsp", "masking": "static", "dupe_factor": 5, "vocab_size": 30522, "lengths": (128, 512)}
 SINGLE_SEGMENTS = {"objective": "none", "masking": "dynamic", "dupe_factor": 1}

@@ -11,12 +11,12 @@ from unit.data_prep.conftest import run_build, write_jsonl
 
 from data_prep.checks.verify import verify
 from data_prep.cli import main
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from data_prep.steps import step6_instances
-from megabert.config.loading import to_dict
-from megabert.shards import lengths_path, read_manifest
+from megabert.settings.config.loading import to_dict
+from megabert.tokens.shards import lengths_path, read_manifest
 
 
 def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(built, make_config, tmp_path, monkeypatch):

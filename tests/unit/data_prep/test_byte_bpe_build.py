@@ -7,7 +7,7 @@ import pyarrow as pa
 from data_prep.checks.verify import verify
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from megabert.tokenization import load_tokenizer
+from megabert.tokens.tokenization import load_tokenizer
 
 
 def test_instances_decode_to_running_text(make_config, tmp_path):

@@ -9,12 +9,12 @@ from unit.data_prep.builds import Stopping, hashes
 
 from data_prep.checks.verify import verify
 from data_prep.cli import main
-from data_prep.config import BuildConfig
+from data_prep.config.build import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from data_prep.text_sample import sample_text
-from megabert.config.loading import merge_layers
-from megabert.errors import DataError
+from data_prep.planning.text_sample import sample_text
+from megabert.foundation.errors import DataError
+from megabert.settings.config.loading import merge_layers
 
 SIZE = {"vocab_size": 69, "special_ids": [0, 1, 2, 3, 4]}
 

@@ -9,9 +9,9 @@ from unit.data_prep.builds import Stopping, hashes
 from unit.data_prep.conftest import run_build
 
 from data_prep.checks.stats import describe_corpus
-from data_prep.clean_config import CleanConfig
 from data_prep.cli import main
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.arrow_files import checked_table
 from data_prep.documents.document_set import EXTRACTED
 from data_prep.execution.executors import Executor, ProcessExecutor
@@ -19,8 +19,8 @@ from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import build
 from data_prep.steps import step1_extract
 from data_prep.steps.step1_extract import ExtractTask, extract
-from megabert.errors import DataError
-from megabert.shards import read_manifest
+from megabert.foundation.errors import DataError
+from megabert.tokens.shards import read_manifest
 
 SENTENCES = {  # each with a mark or an abbreviation that only the rules of its language know, if it has some
     "en": ["Mr. Hale left the old harbour at dawn.", "Nobody on the quay had slept that night.", "The sea was calm."],

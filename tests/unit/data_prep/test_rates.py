@@ -4,9 +4,9 @@ import itertools
 from types import SimpleNamespace
 
 from data_prep import rates
-from data_prep.config import BuildConfig, SourceConfig
-from data_prep.estimate import RATES
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.work_units import Unit
+from data_prep.planning.estimate import RATES
 
 
 def test_rates_are_megabytes_per_second_of_each_step(monkeypatch):

@@ -6,12 +6,12 @@ import pytest
 from unit.data_prep.conftest import FLAGS, SENTENCES, files_of, run_build, write_jsonl
 
 from data_prep.cli import main
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from data_prep.vocabulary.training import VocabularyOptions, train_vocabulary
-from megabert.errors import DataError
-from megabert.tokenization import save_huggingface, train_byte_bpe
+from megabert.foundation.errors import DataError
+from megabert.tokens.tokenization import save_huggingface, train_byte_bpe
 
 
 def assert_nothing_to_read(folder):

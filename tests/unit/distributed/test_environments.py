@@ -3,7 +3,7 @@ import os
 import pytest
 
 from megabert.distributed.environments import describe_rank, find_launcher, own_rank
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "41", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
 TASK = {

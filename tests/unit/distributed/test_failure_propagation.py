@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from megabert.distributed import failure_propagation as first_failure
 from megabert.distributed.failure_propagation import FirstFailure, RankFailed
-from megabert.errors import CheckpointError, DataError, Echo
+from megabert.foundation.errors import CheckpointError, DataError, Echo
 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:34688.\nmore")
 

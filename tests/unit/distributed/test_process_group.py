@@ -5,7 +5,7 @@ import os
 import pytest
 
 from megabert.distributed.process_group import PRODUCT_CACHES, PRODUCTS_KEPT, _device, distributed_world
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 
 
 def test_start_tries_no_compiler_for_deepspeeds_ops(monkeypatch):

@@ -5,12 +5,12 @@ from itertools import accumulate
 import pytest
 import torch
 
-from megabert.config.families import FAMILIES
-from megabert.config.model import ModelConfig
-from megabert.config.run import OptimizerConfig
 from megabert.engine.buckets import split_groups
 from megabert.models.build import build_model
 from megabert.optim.build import build_optimizer
+from megabert.settings.config.families import FAMILIES
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OptimizerConfig
 
 SIZES = {"vocab_size": 30_522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 ELECTRA = {"generator_size": 0.5, "embedding_size": 64}

@@ -17,15 +17,15 @@ from examples.models.__main__ import main
 from examples.models.export import halve
 from examples.models.scores import scores_dir
 from examples.models.tools import MODELS, folders_of
-from megabert.config.loading import shipped_names
-from megabert.config.model import ModelConfig
-from megabert.export.huggingface import write_huggingface
-from megabert.export.model_card import ModelCard
-from megabert.export.model_folder import SHIPPED_MODELS, SHIPPED_NAMES
-from megabert.export.sources import open_source
-from megabert.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.export.huggingface import write_huggingface
+from megabert.downstream.export.model_card import ModelCard
+from megabert.downstream.export.model_folder import SHIPPED_MODELS, SHIPPED_NAMES
+from megabert.downstream.export.sources import open_source
+from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
 from megabert.models.build import build_model, initialize
-from megabert.tokenization import load_tokenizer, save_huggingface
+from megabert.settings.config.loading import shipped_names
+from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 
 HOTPOTQA = [{"context": [["A", [" one. ", "Two &amp; 2."]], ["B", ["three"]]]}, {"context": [["A", ["again"]]]}]
 

@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 from support.exported_models import write_english
 
 from megabert import library
-from megabert.export.model_folder import SHIPPED_MODELS
+from megabert.downstream.export.model_folder import SHIPPED_MODELS
 
 ROOT = Path(__file__).parents[3]
 NOTEBOOK = ROOT / "examples" / "walkthrough.ipynb"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from megabert.config.model import ModelConfig
 from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
+from megabert.settings.config.model import ModelConfig
 
 CONFIG = ModelConfig(
     family="electra",

@@ -7,11 +7,11 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from megabert.config.model import ModelConfig
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import from_huggingface, load_parameters, parameter_shapes, to_huggingface
+from megabert.settings.config.model import ModelConfig
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 SHAPES = [(70, 32, 2, 2, 48, 2), (1000, 128, 2, 2, 512, 3), (997, 96, 3, 1, 96, 4)]

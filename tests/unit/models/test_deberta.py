@@ -8,11 +8,11 @@ import transformers
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 from unit.models.test_bert import CONFIG, gradients, model_of
 
-from megabert.config.model import ModelConfig
-from megabert.export.config_json import config_json
+from megabert.downstream.export.config_json import config_json
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.models.deberta import positions_of
-from megabert.tokenization import SpecialIds
+from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import SpecialIds
 
 SIZES = {
     name: getattr(CONFIG, name)

@@ -14,11 +14,11 @@ from support.recorded_launches import META, recording
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.data.batch import probe_batch
 from megabert.models import bert
 from megabert.models.build import build_model
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 SIZES = {
     "vocab_size": 96,

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 
-from megabert.config.model import ModelConfig
-from megabert.config.phase import PhaseConfig
 from megabert.models.build import build_model, initialize
 from megabert.models.electra import DISCRIMINATOR_WEIGHT, replace_tokens
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.phase import PhaseConfig
 
 CONFIG = ModelConfig(
     family="electra",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from unit.models.test_electra import DEBERTA, model_of
 
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 from megabert.models.build import InitialWeights, load_initial_weights
 from megabert.models.embedding_sharing import DIFFERENCE, GENERATOR_WORDS, WORDS, table_of, trained_tables, whole_tables
 

@@ -8,7 +8,7 @@ from unit.models.test_bert import gradients, loss_of, model_of
 from unit.models.test_deberta import CONFIGS, DECODING
 from unit.models.test_modern import DROPPING
 
-from megabert.config.model import ModelConfig
+from megabert.settings.config.model import ModelConfig
 
 FAMILIES = {
     **{f"deberta, {name}": config for name, config in CONFIGS.items()},

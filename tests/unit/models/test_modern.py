@@ -8,10 +8,10 @@ import torch
 import transformers
 from unit.models.test_bert import gradients, loss_of, model_of
 
-from megabert.config.model import ModelConfig
-from megabert.config.phase import PhaseConfig
 from megabert.models.build import initial_value
 from megabert.models.convert import count_encoder_parameters, from_huggingface, load_parameters, to_huggingface
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.phase import PhaseConfig
 
 PLAIN = ModelConfig(
     family="modernbert",

@@ -10,11 +10,11 @@ pytest.importorskip("triton")
 
 from triton.runtime.jit import JITFunction
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.models.layers import LayerContext
 from megabert.models.modern import PreNormLayer
 from megabert.ops import backend
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 TOKENS, HIDDEN, INTERMEDIATE = 4096, 256, 640
 PRODUCTS = {"aten.mm", "aten.addmm"}

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from megabert.config.loading import load_run_config
-from megabert.config.model import ModelConfig
-from megabert.errors import CheckpointError, ConfigError
+from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
 from megabert.models.tiling import source_layer, tile, tile_weights
+from megabert.settings.config.loading import load_run_config
+from megabert.settings.config.model import ModelConfig
 
 SMALL = ModelConfig(
     vocab_size=70,

@@ -5,10 +5,10 @@ import logging
 import pytest
 import torch
 
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.models.vocabulary_transfer import plan_transfer, transfer_vocabulary
-from megabert.tokenization import Tokenizer, train_byte_bpe
-from megabert.tokenization.backend import TextOptions, build_backend
+from megabert.tokens.tokenization import Tokenizer, train_byte_bpe
+from megabert.tokens.tokenization.backend import TextOptions, build_backend
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OLD = [*SPECIAL, "read", "##ing", "##er", "write", "a", "##a", "ing"]

@@ -7,13 +7,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.summary.writer import event_file_writer
 
-from megabert.config.loading import load_run_config
-from megabert.config.model import ModelConfig
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
 from megabert.observability import metrics
 from megabert.observability.flops import local_pairs, peak_flops, training_flops
 from megabert.observability.metrics import MetricWriter, read_metrics
 from megabert.observability.trackers import tensorboard
+from megabert.settings.config.loading import load_run_config
+from megabert.settings.config.model import ModelConfig
 
 
 def write(folder, resumed_step, steps):

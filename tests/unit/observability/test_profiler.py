@@ -4,10 +4,10 @@ import json
 import pytest
 import torch
 
-from megabert.config.loading import merge_layers
-from megabert.config.run import LoggingConfig
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.observability.profiler import StepProfiler
+from megabert.settings.config.loading import merge_layers
+from megabert.settings.config.run import LoggingConfig
 
 
 def work(profiler: StepProfiler, steps: range) -> None:

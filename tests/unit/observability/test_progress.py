@@ -2,9 +2,9 @@
 
 import pytest
 
-from megabert.config.loading import load_run_config
 from megabert.observability import progress as module
 from megabert.observability.progress import Progress, seconds_left, span
+from megabert.settings.config.loading import load_run_config
 
 
 @pytest.fixture

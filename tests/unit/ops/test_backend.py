@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.backend import Backend, choose, describe_choices, no_obstacle, triton_obstacle

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from megabert.foundation.randomness.lowbias32 import lowbias32
 from megabert.ops.dropout import (
     ATTENTION_OUTPUT,
     EMBEDDINGS,
@@ -16,7 +17,6 @@ from megabert.ops.dropout import (
     lowbias32_,
     site_constant,
 )
-from megabert.randomness.lowbias32 import lowbias32
 
 SITES = (EMBEDDINGS, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT)
 

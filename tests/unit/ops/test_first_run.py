@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from megabert.config.model import ModelConfig
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops import backend, dropout
 from megabert.ops.backend import Backend, choose, disproved, forget_disproved, no_obstacle, usable_backends
 from megabert.ops.bias_gelu import api
 from megabert.ops.proof import known
 from megabert.ops.proof.first_run import cases_of, find_failures, settle
+from megabert.settings.config.model import ModelConfig
 
 CPU = torch.device("cpu")
 MODEL = ModelConfig(

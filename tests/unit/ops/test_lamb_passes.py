@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.lamb.reference import apply_update, compute_update
 

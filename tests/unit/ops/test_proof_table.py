@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from megabert.config.model import ModelConfig
 from megabert.ops import backend
 from megabert.ops.backend import BACKEND_TABLES, Backend, no_obstacle, usable_backends
 from megabert.ops.bias_gelu import api
 from megabert.ops.dropout import dropped_torch
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
+from megabert.settings.config.model import ModelConfig
 
 CPU = torch.device("cpu")
 MODELS = {

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.ops.proof.tuning import FREE, candidates, may_fit
 from megabert.ops.triton_support import tuned_tiles
 from megabert.ops.triton_support.tile_sizes import attention_tiles

@@ -7,9 +7,9 @@ import types
 import pytest
 import torch
 
-from megabert.config.run import OptimizerConfig
-from megabert.errors import ConfigError, KernelError
+from megabert.foundation.errors import ConfigError, KernelError
 from megabert.optim import Fragment, Lamb, StepSettings, apex_lamb, build_optimizer
+from megabert.settings.config.run import OptimizerConfig
 
 SHAPES = {"dense.weight": (5, 3), "dense.bias": (5,), "LayerNorm.weight": (4,)}
 

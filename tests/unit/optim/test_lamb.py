@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megabert.config.run import OptimizerConfig
 from megabert.optim import AdamW, Fragment, Lamb, StepSettings, build_optimizer
+from megabert.settings.config.run import OptimizerConfig
 
 SHAPES = {
     name: torch.Size(shape)

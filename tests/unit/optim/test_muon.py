@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from megabert.config.deepspeed import DEFAULT_BUCKET_SIZE
-from megabert.config.run import OptimizerConfig
 from megabert.engine.buckets import split_groups
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.optim.muon import orthogonal, owners_of
+from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE
+from megabert.settings.config.run import OptimizerConfig
 
 SHAPES = {"tall.weight": (12, 4), "wide.weight": (3, 10), "LayerNorm.weight": (5,), "head.weight": (2, 3)}
 

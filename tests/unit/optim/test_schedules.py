@@ -3,11 +3,11 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from megabert.config.loading import load_run_config, shipped_names
-from megabert.config.phase import PhaseConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.optim import learning_rate, linear_warmup_decay, no_decay
 from megabert.optim.schedules import planned_steps
+from megabert.settings.config.loading import load_run_config, shipped_names
+from megabert.settings.config.phase import PhaseConfig
 
 
 def phase(**options) -> PhaseConfig:
@@ -122,7 +122,7 @@ def test_no_decay_by_name(name, expected):
 
 
 def test_no_decay_fits_the_real_model():
-    from megabert.config.model import ModelConfig
+    from megabert.settings.config.model import ModelConfig
 
     model = BertForPreTraining(
         ModelConfig(vocab_size=100, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from megabert.config.run import OptimizerConfig
 from megabert.optim import Fragment, StepSettings, build_optimizer
+from megabert.settings.config.run import OptimizerConfig
 
 
 def test_stable_adamw_shortens_the_step_of_a_surprised_parameter():

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megabert.config.loading import load_run_config
 from megabert.ops.triton_support import compile_log
+from megabert.settings.config.loading import load_run_config
 from megabert.training import meter as module
 from megabert.training.meter import Meter
 

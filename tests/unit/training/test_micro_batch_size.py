@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.training.first_budget import START_TOKENS
 from megabert.training.micro_batch_size import find_micro_batch_tokens
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.config.loading import load_run_config
-from megabert.config.run import RollbackConfig
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
+from megabert.settings.config.loading import load_run_config
+from megabert.settings.config.run import RollbackConfig
 from megabert.training.state import BlamedData, MicroBatchTokens, TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})

@@ -17,7 +17,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import product
 from megabert.ops.attention.dense.triton import LOG2_E, launch_options, seeds_and_constants, write_delta
 from megabert.ops.attention.disentangled.backward_kernels import (

@@ -7,7 +7,7 @@ import pytest
 
 from data_prep.execution.problems import EXAMPLES
 from data_prep.execution.records import Tally, add_counts
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 
 def counts(number, rules=3):

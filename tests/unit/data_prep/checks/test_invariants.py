@@ -8,8 +8,8 @@ import pytest
 from data_prep.checks.invariant_loops import SOUND, first_broken, is_sound
 from data_prep.checks.invariants import RULES, Batch, Rules
 from data_prep.documents.arrow_files import offsets_of
-from megabert.masking import MaskingOptions, PieceTable, mask_instances
-from megabert.shards import ShardMetadata
+from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
+from megabert.tokens.shards import ShardMetadata
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCAB_SIZE, FIRST_SUBWORD = 40, 25

@@ -11,9 +11,9 @@ from data_prep.checks.verify import verify
 from data_prep.cli import main
 from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.executors import Executor
-from megabert.errors import DataError
-from megabert.files import sha256_file
-from megabert.shards import lengths_path, read_manifest, write_manifest
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import sha256_file
+from megabert.tokens.shards import lengths_path, read_manifest, write_manifest
 
 
 @pytest.mark.parametrize("length", [64, 128])

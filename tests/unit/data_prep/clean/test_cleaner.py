@@ -5,14 +5,14 @@ import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.clean.cleaner import CONTROLS, Cleaner, find_controls, repair
-from data_prep.clean_config import CleanConfig
 from data_prep.cli import main
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.problems import Problems
 from data_prep.pipeline import build
-from megabert.config import loading
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
+from megabert.settings.config import loading
 
 
 def cleaner(*rules, problems=None, **options):

@@ -13,8 +13,8 @@ from data_prep.checks import stats
 from data_prep.checks.stats import describe_corpus, example_lines
 from data_prep.clean import cleaner, components, near_copies, near_duplicates, paragraphs
 from data_prep.clean.near_duplicates import Signature
-from data_prep.clean_config import CleanConfig
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build

@@ -9,8 +9,8 @@ from unit.data_prep.conftest import begun_build, write_jsonl
 from data_prep.clean import paragraphs
 from data_prep.clean.paragraph_copies import find_paragraph_copies
 from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, text_hash, write_hashes
-from data_prep.clean_config import CleanConfig
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build

@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS
-from data_prep.clean_config import CleanConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.problems import Problems
 
 

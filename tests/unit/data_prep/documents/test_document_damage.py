@@ -12,10 +12,10 @@ from data_prep.documents.token_files import TokenFile, TokenReader
 from data_prep.execution.executors import Executor
 from data_prep.steps.step1_extract import EXTRACTED
 from data_prep.steps.step3_tokens import TokenizeTask, tokenize
-from megabert.errors import DataError
-from megabert.masking import MaskingOptions
-from megabert.masking.masking import PieceTable, mask_instances
-from megabert.shards import read_manifest, write_manifest
+from megabert.foundation.errors import DataError
+from megabert.tokens.masking import MaskingOptions
+from megabert.tokens.masking.masking import PieceTable, mask_instances
+from megabert.tokens.shards import read_manifest, write_manifest
 
 OFFSETS, VALUES = 1, 3
 VOCAB_SIZE = 2000

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from unit.data_prep.conftest import SENTENCES, run_build, write_jsonl
 
-from data_prep.clean_config import CleanConfig
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.documents import held_out
 from data_prep.documents.held_out import draws_of, first_trained, needed, split_of
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 
 def config_of(**changes):

@@ -9,16 +9,16 @@ from unit.data_prep.conftest import files_of
 
 from data_prep import pipeline
 from data_prep.cli import main
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.build_state import REFUSED, read_state, write_state
 from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.dependence import FIRST_PART, Part
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from data_prep.steps import step5_documents
-from megabert.config.loading import merge_layers, to_dict
-from megabert.errors import ConfigError, DataError
-from megabert.shards import read_manifest
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.settings.config.loading import merge_layers, to_dict
+from megabert.tokens.shards import read_manifest
 
 CHANGES = {
     "fewer passes": {"dupe_factor": 1},

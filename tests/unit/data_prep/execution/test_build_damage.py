@@ -7,12 +7,12 @@ import pytest
 from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution.build_state import read_state
 from data_prep.execution.executors import Executor
 from data_prep.execution.sealed import seal
 from data_prep.pipeline import build
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 
 def rewrite_unnoticed(path, content):

@@ -7,10 +7,10 @@ import pytest
 from unit.data_prep.builds import Stopping
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 
 def test_changed_input_is_refused(make_config, texts, tmp_path):

@@ -6,13 +6,13 @@ import pytest
 from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract import inputs
 from data_prep.pipeline import build
 from data_prep.steps import step2_vocabulary, step4_chunks
-from megabert.files import sha256_file
+from megabert.foundation.files import sha256_file
 
 
 @pytest.mark.parametrize("workers", [2, 3])

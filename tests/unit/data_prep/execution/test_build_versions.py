@@ -6,11 +6,11 @@ import pytest
 from unit.data_prep.builds import Stopping
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution import build_state
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make_config, monkeypatch):

@@ -17,7 +17,7 @@ from unit.data_prep.conftest import FLAGS, SENTENCES, files_of, run_build, write
 from data_prep.cli import main
 from data_prep.documents.arrow_files import write_batches
 from data_prep.execution.executors import ProcessExecutor
-from megabert.errors import DataError, HaltedError
+from megabert.foundation.errors import DataError, HaltedError
 
 
 def die(task):
@@ -100,7 +100,7 @@ def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, c
 
 def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, capsys):
     """The same without a mount: the fourth write finds no space."""
-    from megabert import files
+    from megabert.foundation import files
 
     calls = []
 

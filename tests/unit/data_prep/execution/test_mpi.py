@@ -9,7 +9,7 @@ from unit.data_prep.builds import hashes
 
 from data_prep.execution import executors as parallel
 from data_prep.execution.executors import executor_of_all_ranks
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 
 ROOT = Path(__file__).parents[4]
 MPIRUN = Path(sys.executable).parent / "mpirun"

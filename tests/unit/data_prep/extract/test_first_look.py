@@ -2,10 +2,10 @@ import gzip
 
 import pytest
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.extract.first_look import SIGNATURES, count_wrapped, warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay had slept.\n\n" * 60
 UNWRAPPED = "The ship had left the harbour before the dawn and nobody on the quay had slept.\nIt rained.\n\n" * 60

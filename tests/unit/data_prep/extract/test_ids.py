@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution.problems import Problems
 from data_prep.extract import inputs
 from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import find_files, plan_chunks
-from megabert.errors import DataError
-from megabert.tokenization import word_level_tokenizer
-from megabert.tokenization.special_pieces import SpecialNames
+from megabert.foundation.errors import DataError
+from megabert.tokens.tokenization import word_level_tokenizer
+from megabert.tokens.tokenization.special_pieces import SpecialNames
 
 LISTS = [[5, 6, 7], [], [29, 1, 5], [8] * 40, [9]]
 SYMBOLS = [*SpecialNames(), *map(str, range(5, 30))]

@@ -14,8 +14,8 @@ from data_prep.execution.executors import Executor
 from data_prep.execution.progress import UnitProgress
 from data_prep.execution.work_units import run_unit
 from data_prep.pipeline import build
-from megabert.command_line.failures import as_user_error
-from megabert.errors import DataError, HaltedError
+from megabert.foundation.errors import DataError, HaltedError
+from megabert.settings.command_line.failures import as_user_error
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 

@@ -3,14 +3,14 @@ import json
 import pytest
 
 from data_prep.clean.cleaner import paragraphs_of
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution.problems import Problems
 from data_prep.extract import inputs, opening
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.steps.step1_extract import READERS
-from megabert.errors import DataError
-from megabert.tokenization import compose
+from megabert.foundation.errors import DataError
+from megabert.tokens.tokenization import compose
 
 
 def read_all(path, chunk_bytes=1 << 30, **options):

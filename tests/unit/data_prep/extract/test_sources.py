@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution import problems as problem_counts
 from data_prep.execution.problems import Problems
 from data_prep.extract import columns, inputs
@@ -17,7 +17,7 @@ from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import find_paths
 from data_prep.steps.step1_extract import READERS
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 TEXTS = [f"Document {i} \u00e9 says something of its own." for i in range(50)]
 

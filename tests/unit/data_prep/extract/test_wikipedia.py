@@ -4,13 +4,13 @@ import html
 
 import pytest
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.execution.problems import Problems
 from data_prep.extract import inputs
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.wikipedia import Site, plain_text
 from data_prep.steps.step1_extract import READERS
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 HEAD = """<mediawiki xml:lang="de"><siteinfo><namespaces>
 <namespace key="-1" case="first-letter">Spezial</namespace><namespace key="0" />

@@ -7,7 +7,7 @@ import pytest
 from support.fasttext_models import WORDS, lid_176, model_bytes
 
 from data_prep.identification.fasttext_file import MAX_COUNT, read_labels
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 LOAD = """
 import sys, fasttext

@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 from support.fasttext_models import WORDS, lid_176, model_bytes
 
-from data_prep.clean_config import CleanConfig
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
+from data_prep.config.cleaning import CleanConfig
 from data_prep.identification import identifier
 from data_prep.identification.identifier import (
     LANGUAGE_CHARACTERS,
@@ -16,7 +16,7 @@ from data_prep.identification.identifier import (
     keeps_language,
     require_identifier,
 )
-from megabert.errors import ConfigError, DataError
+from megabert.foundation.errors import ConfigError, DataError
 
 TEXTS = {
     "en": "The whale swam away over the sea, and nobody saw it again.",

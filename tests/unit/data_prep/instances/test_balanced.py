@@ -6,7 +6,7 @@ import pytest
 from unit.data_prep.conftest import WholeSplit, pair_options, write_jsonl
 
 from data_prep.checks.verify import untrue_pairs
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
@@ -15,7 +15,7 @@ from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import excess_by_side, exchange_alike, part_alike, truncate_pairs
 from data_prep.instances.pairs import DocumentBucket, Pairs
 from data_prep.pipeline import build
-from megabert.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix
 
 PASSES = 6
 

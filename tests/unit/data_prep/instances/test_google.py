@@ -6,7 +6,7 @@ from unit.data_prep.instances.google_oracle import OracleOptions, create_instanc
 
 from data_prep.instances.google import heads, pair_google
 from data_prep.instances.pairs import DocumentBucket
-from megabert.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix
 
 
 @pytest.mark.parametrize(("length", "passes"), [(128, 16), (512, 24)])

@@ -4,12 +4,12 @@ from unit.data_prep.conftest import pair_options, write_jsonl, write_split
 
 from data_prep.checks.verify import verify
 from data_prep.cli import main
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor
 from data_prep.instances.assemble import make_pairs
 from data_prep.pipeline import build
-from megabert.errors import ConfigError, DataError
+from megabert.foundation.errors import ConfigError, DataError
 
 LEAST = 1000
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 from unit.data_prep.conftest import WholeSplit
 
-from data_prep.config import SourceConfig
+from data_prep.config.build import SourceConfig
 from data_prep.documents.arrow_files import gather, offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, tokenizer_of
 from data_prep.steps import step5_documents

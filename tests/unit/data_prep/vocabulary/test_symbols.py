@@ -2,9 +2,9 @@
 
 import pytest
 
-from data_prep.config import BuildConfig, SourceConfig
+from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.vocabulary.symbols import tokenizer_of_ids, vocabulary_lines
-from megabert.errors import DataError
+from megabert.foundation.errors import DataError
 
 
 def config_of(**settings):

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from megabert.config.run import LoggingConfig
 from megabert.observability.metrics import MetricWriter, read_metrics
 from megabert.observability.trackers import process
 from megabert.observability.trackers.interface import Tracker
 from megabert.observability.trackers.process import run_id
+from megabert.settings.config.run import LoggingConfig
 
 STAND_IN = """
 import json, os, signal, sys, time

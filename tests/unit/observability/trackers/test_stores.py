@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 from support.tracker_stores import expected_points, read_trackio, read_wandb
 
-from megabert.config.loading import load_run_config
-from megabert.config.run import LoggingConfig
-from megabert.errors import DataError
-from megabert.files import atomic_write
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import atomic_write
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.trackers import stores
 from megabert.observability.trackers.process import run_id
+from megabert.settings.config.loading import load_run_config
+from megabert.settings.config.run import LoggingConfig
 from megabert.training.run.folder import record_run
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, relative_error, site_of
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, plan_groups
 from megabert.ops.attention.disentangled.reference import disentangled_attention_reference

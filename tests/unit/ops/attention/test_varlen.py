@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import varlen
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.rotary import api
 from megabert.ops.attention.rotary.varlen import rotary_attention_varlen, varlen_obstacle

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.proof.exact_problems import attention_mask_problem

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.proof.problems import bias_gelu_problem
 

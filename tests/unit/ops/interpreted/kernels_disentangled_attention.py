@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled import triton as launches
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.proof.exact_problems import disentangled_attention_mask_problem

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.proof.problems import gated_gelu_problem
 

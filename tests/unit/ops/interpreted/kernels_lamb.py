@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from megabert.config.run import OptimizerConfig
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
 from megabert.optim import Fragment, StepSettings, build_optimizer
+from megabert.settings.config.run import OptimizerConfig
 
 COEFFICIENTS = Coefficients(
     beta1=0.9,

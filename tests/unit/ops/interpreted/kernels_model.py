@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megabert.config.model import ModelConfig
-from megabert.config.run import OpsConfig
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.ops.proof.inputs import boundaries
 from megabert.ops.proof.problem import relative_error
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.run import OpsConfig
 
 LENGTHS, TOKENS = [40, 7, 0], 56
 OPS = ("layer_norm", "attention", "bias_gelu", "cross_entropy")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megabert.errors import KernelError
+from megabert.foundation.errors import KernelError
 from megabert.ops.attention.rotary.api import plan_rotary_attention, turns_of
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.proof.exact_problems import rotary_attention_mask_problem

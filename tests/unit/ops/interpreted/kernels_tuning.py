@@ -7,7 +7,7 @@ import pytest
 import torch
 from unit.ops.interpreted.conftest import narrow_shapes
 
-from megabert.errors import ConfigError
+from megabert.foundation.errors import ConfigError
 from megabert.ops.proof import tuning
 from megabert.ops.proof.tuning import tune
 from megabert.ops.triton_support import tuned_tiles

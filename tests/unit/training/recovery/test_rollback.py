@@ -1,7 +1,7 @@
 from pathlib import Path
 
-from megabert.config.run import RollbackConfig
 from megabert.data.order import PositionRange
+from megabert.settings.config.run import RollbackConfig
 from megabert.training.recovery.rollback import describe_divergence, divergence, is_due
 from megabert.training.state import BlamedData, TrainerState
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from megabert.config.run import WatchdogConfig
-from megabert.errors import EXIT_HOPELESS, EXIT_HUNG
+from megabert.foundation.errors import EXIT_HOPELESS, EXIT_HUNG
+from megabert.settings.config.run import WatchdogConfig
 from megabert.training.recovery import watchdog as module
 from megabert.training.recovery.watchdog import Watchdog
 

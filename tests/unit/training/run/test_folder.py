@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.config.loading import load_run_config
-from megabert.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError
+from megabert.settings.config.loading import load_run_config
 from megabert.training.run.folder import claim_run_folder, read_config, record_run
 
 CONFIG = load_run_config("debug")

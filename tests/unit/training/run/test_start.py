@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.config.loading import load_run_config, split_fork
 from megabert.data.order import BEGINNING, DataPosition
-from megabert.errors import CheckpointError, ConfigError
+from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.settings.config.loading import load_run_config, split_fork
 from megabert.training.run.folder import record_run
 from megabert.training.run.start import find_fork, state_after_fork
 from megabert.training.state import TrainerState

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from megabert.errors import DataError, Echo
+from megabert.foundation.errors import DataError, Echo
 from megabert.training.run.status import RunStatus, StatusRecord, read_status
 
 

@@ -1,0 +1,1 @@
+"""The settings of a build: sources, cleaning, ids, languages."""

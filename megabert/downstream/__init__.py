@@ -1,0 +1,1 @@
+"""After pre-training: fine-tuning, inspection, the exchange with transformers, publishing."""

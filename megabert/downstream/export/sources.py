@@ -1,0 +1,139 @@
+"""The models that a command line can name: a run folder, or a Hugging Face folder."""
+
+import logging
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from megabert.checkpoints.format import read_checkpoint_manifest
+from megabert.checkpoints.loading import find_checkpoint, read_masters
+from megabert.downstream.export.config_json import read_config_json
+from megabert.downstream.export.huggingface import load_fitting_tokenizer, read_huggingface
+from megabert.downstream.export.model_folder import find_model, kind_of_folder
+from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
+from megabert.models.key_maps import DECODER
+from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import Tokenizer, load_tokenizer
+from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
+
+logger = logging.getLogger(__name__)
+
+Head = Literal["masked-LM", "sentence"]
+HEADS: dict[Head, tuple[tuple[str, ...], str]] = {
+    "masked-LM": (
+        ("cls.predictions.", "cls.position_embeddings.", "generator."),
+        "no head that guesses pieces ({}). Give a model as it was pre-trained, with its masked-LM head (an ELECTRA "
+        "with its generator).",
+    ),
+    "sentence": (
+        ("cls.seq_relationship.", "bert.pooler."),
+        "no head for pairs of sentences ({}). Give a model as it was pre-trained on pairs, such as BertForPreTraining.",
+    ),
+}
+"""For each head the beginnings of the names of its parameters, and the message if the weights lack one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A model's sizes, the folder of its tokenizer, and its weights, which are read when they are needed."""
+
+    model: ModelConfig
+    tokenizer_dir: Path
+    weights: InitialWeights
+    seed: int
+
+    def build_untrained_model(self) -> PretrainingModel:
+        """Return the model as its run began, with the random weights of its seed."""
+        model = build_model(self.model)
+        initialize(model, self.seed)
+        return model
+
+    def build_model(self, *, fills_masks: bool = False, judges_pairs: bool = False) -> PretrainingModel:
+        """Return the model with its weights, in float32 on the CPU. Heads that the weights lack are random.
+
+        Args:
+            fills_masks: Whether the masked-LM head is needed.
+            judges_pairs: Whether the sentence head is needed.
+
+        Raises:
+            CheckpointError: A head is needed, and the weights lack it or have one of another kind.
+        """
+        # Read first: weights that do not fit the sizes are refused before these sizes take their memory.
+        state = self.weights.read()
+        needed = {name: value for name, value in state.items() if fills_masks or not name.endswith(DECODER)}
+        model = self.build_untrained_model()
+        new = load_initial_weights(model, replace(self.weights, read=lambda: needed))
+        needs: dict[Head, bool] = {"masked-LM": fills_masks, "sentence": judges_pairs}
+        for head, (beginnings, message) in HEADS.items():
+            lacking = [name for name in new if name.startswith(beginnings)]
+            if needs[head] and lacking:
+                missing = message.format(f"{lacking[0]} is missing")
+                raise CheckpointError(f"{self.weights.source}: the weights have {missing}")
+        return model
+
+    def load_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer.
+
+        Raises:
+            DataError: It does not fit the model.
+        """
+        return load_fitting_tokenizer(self.tokenizer_dir, self.model)
+
+
+def open_source(name: str, checkpoint: str = "last") -> Source:
+    """Open a run folder or a Hugging Face folder. Its weights are read when they are needed.
+
+    ``last`` and ``best`` are found once, so that all looks into a run that is still training see one checkpoint.
+
+    Args:
+        name: Path of the folder, or the name of a shipped model.
+        checkpoint: The checkpoint of a run folder: ``last``, ``best`` or a step.
+
+    Raises:
+        ConfigError: The folder is neither of the two.
+    """
+    folder = find_model(name)
+    is_run = kind_of_folder(name) == "run"
+
+    @cache
+    def checkpoint_folder() -> Path:
+        return find_checkpoint(checkpoints_dir(folder), checkpoint, falls_back=False)
+
+    if is_run:
+        run, pieces = read_config(folder), tokenizer_dir(folder)
+        model, seed = run.model, run.seed
+        # The phase of the checkpoint may have a base of rotary positions of its own.
+        if any(phase.global_rope_theta is not None for phase in run.phases):
+            model = run.model_in_phase(read_checkpoint_manifest(checkpoint_folder()).run.phase)
+    elif checkpoint == "last":
+        model, seed, pieces = read_config_json(folder), 0, folder
+    else:
+        raise ConfigError(f"{folder}: a Hugging Face folder has no checkpoint {checkpoint}. Name a run folder.")
+
+    def read() -> dict[str, Tensor]:
+        if is_run:
+            return read_masters(checkpoint_folder(), average=run.weights_of(checkpoint) == "average")
+        content = read_huggingface(folder)
+        if content.unused:
+            logger.warning("%s: these weights are not used here: %s", folder, ", ".join(content.unused))
+        return content.state
+
+    weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
+    return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed)
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device that ``--device`` names: ``auto`` takes a GPU if there is one.
+
+    Raises:
+        ConfigError: ``cuda``, and there is no GPU.
+    """
+    device = torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    if name == "cuda" and device.type == "cpu":
+        raise ConfigError("--device cuda: this machine shows no GPU. Use --device cpu.")
+    return device

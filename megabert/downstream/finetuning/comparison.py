@@ -1,0 +1,170 @@
+"""Two fine-tunings of a task side by side: scores, settings, and which examples one of them fixed or broke."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from megabert.downstream.finetuning.grid.results import read_summaries
+from megabert.downstream.finetuning.predictions import LABELS, Rows, describe_example, goodness, read_predictions, said
+from megabert.downstream.finetuning.results import UNIT, Summary, in_points, read_settings
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.text_tables import render_table
+from megabert.settings.config.loading import differences
+
+_EXAMPLE = ("line", "id", "text", "pair", "context", "question", "start", "endings", "tokens", *LABELS)
+"""Fields of a prediction that its example has given."""
+
+
+@dataclass(frozen=True)
+class SetComparison:
+    """The predictions of two models for one evaluation set."""
+
+    task: str
+    name: str
+    a: Rows
+    b: Rows
+    fixed: list[int]
+    """Lines of the examples that B has right or nearer and A has not, the largest gain first."""
+    broken: list[int]
+    """Lines of the examples that A has right or nearer."""
+
+    @cached_property
+    def p_value(self) -> float:
+        """How likely so uneven a split of the changes is if both models are equally good (sign test, two-sided)."""
+        from scipy.stats import binomtest  # a second, which reports do not need
+
+        changes = len(self.fixed) + len(self.broken)
+        return float(binomtest(len(self.fixed), changes).pvalue) if changes else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuningComparison:
+    """Two fine-tunings, or two folders of them, side by side."""
+
+    folders: tuple[Path, Path]
+    settings: dict[str, dict[str, tuple[Any, Any]]]
+    """Both values of each setting that differs, by task."""
+    summaries: dict[str, tuple[Summary, Summary]]
+    sets: list[SetComparison]
+    tolerance: float
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether scores are equal, within the tolerance, and so are all predictions."""
+        scores = all(
+            math.isclose(a.mean[name][metric], b.mean[name][metric], rel_tol=self.tolerance, abs_tol=0.0)
+            for a, b in self.summaries.values()
+            for name, metric in _common(a, b)
+        )
+        return scores and not any(one.fixed or one.broken for one in self.sets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``--json`` prints."""
+        return {
+            "equal": self.are_equal,
+            "settings": self.settings,
+            "scores": {task: {"a": a.mean, "b": b.mean} for task, (a, b) in self.summaries.items()},
+            "examples": [
+                {"task": one.task, "set": one.name, "fixed": one.fixed, "broken": one.broken, "p_value": one.p_value}
+                for one in self.sets
+            ],
+        }
+
+
+@takes_paths
+def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) -> FinetuningComparison:
+    """Compare two output folders of `megabert finetune`: single runs, or the choices of grids set by set.
+
+    Raises:
+        ConfigError: They have no task in common, or were scored on other examples.
+        CheckpointError: Something in them is missing or damaged.
+    """
+    a, b = read_summaries(first), read_summaries(second)
+    tasks = [task for task in a if task in b]
+    if not tasks:
+        tasks_of = f"{first} is of {', '.join(a)}, {second} of {', '.join(b)}"
+        raise ConfigError(f"{tasks_of}: there is nothing to compare. Name two folders of one task.")
+    settings, sets = {}, []
+    for task in tasks:
+        folders, summaries = (a[task][0], b[task][0]), (a[task][1], b[task][1])
+        old, new = ({**own.settings, "model": own.model} for own in map(read_settings, folders))
+        settings[task] = differences(old, new)
+        names = [name for name in summaries[0].mean if name in summaries[1].mean]
+        sets += [_compare_set(task, name, folders, summaries) for name in names]
+    return FinetuningComparison(
+        folders=(first, second),
+        settings={task: changed for task, changed in settings.items() if changed},
+        summaries={task: (a[task][1], b[task][1]) for task in tasks},
+        sets=sets,
+        tolerance=tolerance,
+    )
+
+
+def _compare_set(task: str, name: str, folders: tuple[Path, Path], summaries: tuple[Summary, Summary]) -> SetComparison:
+    a, b = (read_predictions(folder, summary, name) for folder, summary in zip(folders, summaries, strict=True))
+    if [_example(row) for row in a.values()] != [_example(row) for row in b.values()]:
+        raise ConfigError(
+            f"{folders[0]} and {folders[1]}: the examples of {name} differ, so their predictions cannot be compared. "
+            "Score one model on the other's file: megabert evaluate --model ... --data ..."
+        )
+    gains = {line: goodness(b[line]) - goodness(row) for line, row in a.items()}
+    changed = sorted((line for line in gains if gains[line]), key=lambda line: -abs(gains[line]))
+    fixed = [line for line in changed if gains[line] > 0]
+    return SetComparison(task, name, a, b, fixed=fixed, broken=[line for line in changed if gains[line] < 0])
+
+
+def _example(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row that describe the example alone."""
+    return {name: row.get(name) for name in _EXAMPLE}
+
+
+def render_finetunings(comparison: FinetuningComparison, *, examples: int) -> str:
+    """Return the comparison as text."""
+    a, b = comparison.folders
+    lines = [f"A: {a}", f"B: {b}", ""]
+    for task, changed in comparison.settings.items():
+        lines += [f"{task}, settings that differ:", *(f"  {name}: {x} and {y}" for name, (x, y) in changed.items()), ""]
+    lines += [UNIT, _score_table(comparison)]
+    for one in comparison.sets:
+        lines += ["", _heading(one), *_listed("fixed by B", one.fixed, one, examples)]
+        lines += _listed("broken by B", one.broken, one, examples)
+    return "\n".join(lines)
+
+
+def _common(a: Summary, b: Summary) -> list[tuple[str, str]]:
+    """Return the sets and metrics that both have."""
+    return [(name, metric) for name in a.mean for metric in a.mean[name] if metric in b.mean.get(name, {})]
+
+
+def _score_table(comparison: FinetuningComparison) -> str:
+    rows = []
+    for task, (a, b) in comparison.summaries.items():
+        for name, metric in _common(a, b):
+            change = in_points(metric, b.mean[name][metric] - a.mean[name][metric])
+            change = "0.00" if change == "-0.00" else change
+            cells = (a.shown(name, metric), b.shown(name, metric), change)
+            rows.append((task, name, metric, *cells, a.baseline_shown(name, metric)))
+    headers = ("task", "set", "metric", "A", "B", "B - A", "constant answer")
+    return render_table(rows, headers=headers, align="lllrrrr")
+
+
+def _heading(one: SetComparison) -> str:
+    alike = len(one.a) - len(one.fixed) - len(one.broken)
+    both = sum(goodness(row) == 1 and goodness(one.b[line]) == 1 for line, row in one.a.items())
+    share = f" ({both:,} of them right)" if any("correct" in row for row in one.a.values()) else ""
+    return (
+        f"{one.task} {one.name}, predictions of the best seeds for {len(one.a):,} examples: {alike:,} as good{share}, "
+        f"{len(one.fixed):,} fixed by B, {len(one.broken):,} broken by B (sign test: p = {one.p_value:.2g})"
+    )
+
+
+def _listed(what: str, chosen: list[int], one: SetComparison, examples: int) -> list[str]:
+    shown = chosen[:examples]
+    lines = [
+        f"  {describe_example(one.a[line])}, A said {said(one.a[line])}, B said {said(one.b[line])}" for line in shown
+    ]
+    return [f"{what}, {len(shown)} of {len(chosen):,}:", *lines] if shown else []

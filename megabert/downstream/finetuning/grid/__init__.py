@@ -1,0 +1,1 @@
+"""A grid of fine-tunings: its cells, the estimate before it starts, the choice, the picture."""

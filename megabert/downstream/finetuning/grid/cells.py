@@ -1,0 +1,148 @@
+"""A grid of fine-tunings as data: labelled sets, rates, epochs and seeds, and the single run that each cell is."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from megabert.downstream.finetuning.tasks import SUITES, TASKS, Task, find_task
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.observability.logs import logger
+from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.names import did_you_mean
+
+
+class LabelledSet(NamedTuple):
+    """A task and the place of its files."""
+
+    name: str
+    """The set's folder in the grid's, and its row in tables."""
+    task: Task
+    data: Path
+
+
+class Setting(NamedTuple):
+    """The values that a grid tries on a set."""
+
+    learning_rate: float
+    epochs: float
+
+
+class Cell(NamedTuple):
+    """One single run: a set, a setting and a seed."""
+
+    labelled: LabelledSet
+    setting: Setting
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The cell's folder, below the set's."""
+        return f"rate_{self.setting.learning_rate:.15g}-epochs_{self.setting.epochs:.15g}-seed_{self.seed}"
+
+    def __str__(self) -> str:
+        """Return the cell as messages name it."""
+        rate, epochs = self.setting
+        return f"{self.labelled.name}, rate {rate:g}, epochs {epochs:g}, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Sets, settings and seeds, and the settings that all cells share."""
+
+    config: FinetuneConfig
+    """The settings that all cells share; its rate, epochs, seed and data are replaced cell by cell."""
+    sets: tuple[LabelledSet, ...]
+    settings: tuple[Setting, ...]
+    start_from: str | None = None
+    """The set whose best model other sets start from, as their tasks say (``Task.intermediate``)."""
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of every setting."""
+        return list(range(self.config.seed, self.config.seed + self.config.seeds))
+
+    def cells_of(self, labelled: LabelledSet) -> list[Cell]:
+        """Return the cells of a set."""
+        return [Cell(labelled, setting, seed) for setting in self.settings for seed in self.seeds]
+
+    def config_of(self, cell: Cell, model: str) -> FinetuneConfig:
+        """Return the settings of a cell's single run.
+
+        Args:
+            cell: The cell.
+            model: The weights that it starts from.
+        """
+        own = cell.setting._asdict() | {"seed": cell.seed, "seeds": 1, "data": str(cell.labelled.data), "model": model}
+        return replace(self.config, **own)
+
+    def waves(self) -> Iterator[list[LabelledSet]]:
+        """Yield the sets that can run at once: first all that start from the model itself."""
+        later = [one for one in self.sets if self.start_from and one.task.intermediate == self.start_from]
+        yield [one for one in self.sets if one not in later]
+        if later:
+            yield later
+
+
+def check_tasks(names: Sequence[str]) -> None:
+    """Refuse an unknown task.
+
+    Raises:
+        ConfigError: A name is neither a task nor a collection.
+    """
+    for name in names:
+        task_name = name.partition("=")[0]
+        if task_name not in TASKS and (task_name not in SUITES or "=" in name):
+            raise ConfigError(f"{task_name}: no such task{did_you_mean(task_name, [*TASKS, *SUITES])}")
+
+
+def find_sets(names: Sequence[str], config: FinetuneConfig, *, has_files: bool = True) -> tuple[LabelledSet, ...]:
+    """Return the labelled sets that a command line names.
+
+    Args:
+        names: Tasks, collections of tasks (glue, klue), or TASK=PATH for a set of one's own, named by its path.
+        config: Settings; ``data`` is the folder in which the sets are, or the data of the only task.
+        has_files: Whether the files are there: a collection then has the tasks of the folder, else all of its tasks.
+
+    Raises:
+        ConfigError: A task is unknown, or two sets have one name.
+        DataError: The folder has no task of a collection.
+    """
+    root = Path(config.data)
+    sets: list[LabelledSet] = []
+    for name in names:
+        task_name, equals, path = name.partition("=")
+        if task_name in SUITES and not equals:
+            sets += _suite(task_name, root) if has_files else [_of_suite(task, root) for task in SUITES[task_name]]
+        elif equals:
+            stem = Path(path).name.partition(".")[0]
+            if not stem:
+                raise ConfigError(f"{name}: names no folder or file. Write TASK=PATH, below --data.")
+            sets.append(LabelledSet(stem, find_task(task_name, config), root / path))
+        else:
+            task = find_task(task_name, config)
+            sets.append(LabelledSet(task.name, task, root if len(names) == 1 else _folder(task, root)))
+    for one in sets:
+        if [other.name for other in sets].count(one.name) > 1:
+            raise ConfigError(f"{one.name}: two sets have this name. Name each once, or give one file another name.")
+    return tuple(sets)
+
+
+def _folder(task: Task, root: Path) -> Path:
+    return root / (task.folder or task.name)
+
+
+def _of_suite(task: Task, root: Path) -> LabelledSet:
+    return LabelledSet(task.name, task, _folder(task, root))
+
+
+def _suite(suite: str, root: Path) -> list[LabelledSet]:
+    tasks = SUITES[suite]
+    present = [_of_suite(task, root) for task in tasks if _folder(task, root).is_dir()]
+    if not present:
+        names = ", ".join(task.folder for task in tasks)
+        raise DataError(f"{root}: no task of {suite.upper()} there; looked for the folders {names}.")
+    missing = [task.folder for task in tasks if task.name not in {one.name for one in present}]
+    if missing:
+        logger.warning("not in %s, left out: %s", root, ", ".join(missing))
+    return present

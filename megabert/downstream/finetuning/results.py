@@ -1,0 +1,200 @@
+"""The output folder of a fine-tuning, and its summary over the seeds.
+
+``finetune.json`` says which fine-tuning it is. A folder for each seed holds ``result.json``, which is written last and
+says that the seed has finished. ``results.json`` and ``results.md`` are the summary. Metrics are fractions in files;
+people read points, 100 times that.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from megabert.foundation.errors import CheckpointError
+from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import read_json
+from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.text_tables import render_table
+
+SETTINGS_NAME = "finetune.json"
+RESULT_NAME = "result.json"
+SUMMARY_NAME = "results.json"
+TABLE_NAME = "results.md"
+GRID_NAME = "grid.json"
+"""In the output folder of a grid: which grid it is."""
+THRESHOLD = "null_threshold"
+"""The one number among the metrics that is no score."""
+UNIT = "scores in points (100 = perfect)"
+"""Heading of a table of scores."""
+
+Metrics = dict[str, dict[str, float]]
+"""Metrics of each evaluation set, by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneSettings:
+    """The content of ``finetune.json``: the fine-tuning that an output folder belongs to."""
+
+    task: str
+    settings: dict[str, Any]
+    """All fields of the configuration that a resumed fine-tuning may not change."""
+    sha256: dict[str, str]
+    """SHA-256 of the tokenizer and of every data file."""
+    model: str = ""
+    """Where the model was; for reading only."""
+    data: str = ""
+    """Where the data were; for reading only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedResult:
+    """The part of a seed's ``result.json`` that the summary needs; the file holds more."""
+
+    seed: int
+    score: float
+    metrics: Metrics
+    baseline: Metrics
+    """For each metric, the best score of one answer to everything."""
+    examples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The content of ``results.json``."""
+
+    task: str
+    seeds: list[int]
+    mean: Metrics
+    """Mean over the seeds."""
+    deviation: Metrics
+    """Standard deviation over the seeds, 0 for a single one."""
+    baseline: Metrics
+    """For each metric, the best score of one answer to everything."""
+    examples_per_s: float
+    best_seed: int
+    best_model: str
+    """Folder of the best seed's model."""
+
+    def shown(self, name: str, metric: str) -> str:
+        """Return a set's metric as text: the mean in points, with the deviation of several seeds."""
+        spread = f" +- {in_points(metric, self.deviation[name][metric])}" if len(self.seeds) > 1 else ""
+        return in_points(metric, self.mean[name][metric]) + spread
+
+    def baseline_shown(self, name: str, metric: str) -> str:
+        """Return the score of one answer to everything, as text."""
+        own = self.baseline[name]
+        return in_points(metric, own[metric]) if metric in own else "-"
+
+
+def in_points(name: str, value: float) -> str:
+    """Return a metric's value in points; a threshold of "no answer" is a difference of logits and shown as it is."""
+    return f"{value:.4f}" if name == THRESHOLD else f"{100 * value:.2f}"
+
+
+def render_scores(metrics: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    """Return a set's scores as a table, each beside the baseline."""
+    rows = [
+        (name, in_points(name, value), in_points(name, baseline[name]) if name in baseline else "-")
+        for name, value in metrics.items()
+    ]
+    return render_table(rows, headers=("metric", "score", "constant answer"), align="lrr")
+
+
+def seed_folder(output_dir: Path, seed: int) -> Path:
+    """Return the folder of a seed's results."""
+    return output_dir / f"seed_{seed}"
+
+
+def read_settings(output_dir: Path) -> FinetuneSettings:
+    """Read which fine-tuning a folder belongs to.
+
+    Raises:
+        CheckpointError: The file is missing or damaged.
+    """
+    path = output_dir / SETTINGS_NAME
+    return read_json(path, FinetuneSettings, remedy="Name a new --output-dir.", error=CheckpointError)
+
+
+def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:
+    """Write and return mean and deviation over the seeds, and which seed is best.
+
+    Raises:
+        CheckpointError: A seed's result is damaged.
+    """
+    summary = summarize_seeds(task_name, {seed: seed_folder(output_dir, seed) for seed in seeds})
+    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(summary), indent=2) + "\n")
+    atomic_write(output_dir / TABLE_NAME, f"# {task_name}\n\n```\n{render_summary(summary)}\n```\n")
+    return summary
+
+
+def summarize_seeds(task_name: str, folders: Mapping[int, Path]) -> Summary:
+    """Return mean and deviation over seeds, and which seed is best.
+
+    Args:
+        task_name: The task.
+        folders: The folder of each seed's result.
+
+    Raises:
+        CheckpointError: A seed's result is damaged.
+    """
+    remedy = "Delete it to train this seed again."
+    paths = [folder / RESULT_NAME for folder in folders.values()]
+    results = [read_json(path, SeedResult, remedy=remedy, error=CheckpointError) for path in paths]
+    names = [{part: sorted(metrics) for part, metrics in result.metrics.items()} for result in results]
+    for path, own, result in zip(paths, names, results, strict=True):
+        if own != names[0] or result.baseline.keys() != own.keys():
+            raise CheckpointError(f"{path}: damaged or edited (its metrics are {own}, not {names[0]}). {remedy}")
+    best = max(results, key=lambda result: result.score).seed
+    return Summary(
+        task=task_name,
+        seeds=list(folders),
+        mean=over_seeds([result.metrics for result in results], statistics.fmean),
+        deviation=over_seeds([result.metrics for result in results], deviation),
+        baseline=results[0].baseline,
+        examples_per_s=statistics.fmean(result.examples_per_s for result in results),
+        best_seed=best,
+        best_model=str(folders[best] / "model"),
+    )
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation, 0 of a single value."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+@takes_paths
+def read_summary(output_dir: Path) -> Summary:
+    """Read the summary of a finished fine-tuning.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    remedy = "Run the fine-tuning again: seeds that have finished are kept."
+    summary = read_json(output_dir / SUMMARY_NAME, Summary, remedy=remedy, error=CheckpointError)
+    means, deviations = ({name: set(own) for name, own in part.items()} for part in (summary.mean, summary.deviation))
+    if means != deviations or summary.baseline.keys() != means.keys():
+        raise CheckpointError(f"{output_dir / SUMMARY_NAME}: damaged or edited (its sets or metrics differ). {remedy}")
+    return summary
+
+
+def render_summary(summary: Summary) -> str:
+    """Return the table of a summary: every set's metrics over the seeds, each beside the baseline."""
+    seeds = ", ".join(map(str, summary.seeds))
+    heading = f"{summary.task}: {UNIT}; " + (f"mean of seeds {seeds}" if len(summary.seeds) > 1 else f"seed {seeds}")
+    rows = [
+        (name, metric, summary.shown(name, metric), summary.baseline_shown(name, metric))
+        for name, metrics in summary.mean.items()
+        for metric in metrics
+    ]
+    table = render_table(rows, headers=("set", "metric", "score", "constant answer"), align="llrr")
+    return f"{heading}\n{table}\nbest model  {summary.best_model}"
+
+
+def over_seeds(metrics: Sequence[Metrics], function: Callable[[list[float]], float]) -> Metrics:
+    """Return a function of each metric's values over the seeds."""
+    return {
+        name: {metric: function([one[name][metric] for one in metrics]) for metric in own}
+        for name, own in metrics[0].items()
+    }

@@ -1,0 +1,288 @@
+"""The folder of a fine-tuned model: written for ``transformers``, read back, and scored on a labelled file."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from megabert.downstream.export.config_json import read_object
+from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_huggingface
+from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of
+from megabert.downstream.export.model_folder import find_model
+from megabert.downstream.export.sources import find_device
+from megabert.downstream.finetuning.evaluate import EvaluationSet, evaluate
+from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
+from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
+from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, subset
+from megabert.downstream.finetuning.task_kinds import TASK_KINDS
+from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
+from megabert.downstream.finetuning.trainer import TrainingSummary
+from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.foundation.path_arguments import takes_paths
+from megabert.models.convert import load_parameters
+from megabert.observability.environment import describe_environment
+from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.loading import merge_layers, to_dict
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.names import did_you_mean
+from megabert.tokens.tokenization.huggingface import download_remedy
+
+KEY = "megabert_task"
+"""The field of config.json that keeps the settings of ``megabert evaluate``."""
+ANSWER_SETTINGS = ("doc_stride", "max_query_length", "max_answer_length", "n_best", "null_threshold")
+SCORING_SETTINGS = (*(f"{column}_column" for column in COLUMNS), "language", "max_seq_length", *ANSWER_SETTINGS)
+"""Settings that scoring depends on; the others are of training alone."""
+
+CHANGEABLE = (*SCORING_SETTINGS, "max_eval_examples", "micro_batch_tokens")
+"""Settings that may differ from those recorded with a model; the others concern training."""
+
+USAGE = """\
+from transformers import AutoTokenizer, AutoModelFor{head}
+
+folder = "."  # where this file lies
+model = AutoModelFor{head}.from_pretrained(folder)  # {architecture}
+tokenizer = AutoTokenizer.from_pretrained(folder)"""
+
+PLACEHOLDER = re.compile(r"LABEL_\d+")
+"""The names that ``transformers`` gives to the outputs of a head whose labels nobody named."""
+
+
+def write_model(
+    folder: Path, prepared: Prepared, state: dict[str, Tensor], metrics: Metrics, summary: TrainingSummary
+) -> None:
+    """Write a fine-tuned model with its card; the folder appears whole or not at all.
+
+    Args:
+        folder: A new folder, or an earlier result, which is replaced.
+        prepared: The fine-tuning.
+        state: Whole parameters by name.
+        metrics: Metrics of each evaluation set.
+        summary: How the training went.
+    """
+    head, family = prepared.kind.head, prepared.model.family
+    encoder, weights = take_head(state, family, head.architecture)
+    write_huggingface(
+        folder,
+        state=encoder,
+        config=prepared.model,
+        tokenizer_dir=prepared.source.tokenizer_dir,
+        card=_card(prepared, metrics, summary),
+        task=TaskHead(architecture_of(family, head.architecture), _fields(prepared, metrics), weights),
+    )
+
+
+def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
+    """Return the fields of config.json: settings of ``megabert evaluate``, and transformers' names of labels."""
+    kind, config = prepared.kind, to_dict(prepared.kind.config)
+    settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": kind.max_seq_length}
+    # In place of "auto", the threshold that was best on the evaluation set.
+    first = next(iter(metrics.values()))
+    if THRESHOLD in first:
+        settings[THRESHOLD] = first[THRESHOLD]
+    fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
+    if kind.task.kind in ("sequence", "tagging", "characters", "regression"):
+        fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
+        fields["label2id"] = kind.ids
+    problems = {"sequence": "single_label_classification", "regression": "regression"}
+    if kind.task.kind in problems:
+        fields["problem_type"] = problems[kind.task.kind]
+    return fields
+
+
+def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> ModelCard:
+    kind, task, config = prepared.kind, prepared.kind.task, prepared.kind.config
+    first = next(iter(metrics))
+    return ModelCard(
+        name=f"{task.name}, fine-tuned",
+        description=f"An encoder of the family {FAMILY_TITLES[prepared.model.family]}, fine-tuned with megabert for "
+        f"the task `{task.name}`: {task.about}. Its scores are fractions: 1 is perfect.",
+        data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
+        | {"training examples or windows": f"{len(prepared.train):,}"},
+        # A row per setting that a reader would want to compare.
+        recipe={
+            "started from": f"{'random weights of the shape of ' * config.random_weights}{config.model}",
+            "epochs": config.epochs,
+            "examples a step": config.global_batch_size,
+            "learning rate": f"{config.learning_rate:g}, warm-up {config.warmup_ratio:.0%}, then linear decay",
+            "weight decay": config.weight_decay,
+            "dropout": f"{config.hidden_dropout_prob:g}, of attention {config.attention_probs_dropout_prob:g}",
+            "longest sequence": kind.max_seq_length,
+            "labels": ", ".join(kind.labels),
+        },
+        checkpoint={"chosen as": f"best on {first}", "step": f"{summary.best_step:,} of {summary.steps:,}"},
+        metrics={f"{name}/{metric}": value for name, scores in metrics.items() for metric, value in scores.items()},
+        software=describe_environment()["packages"],
+        pipeline=kind.head.pipeline,
+        usage=USAGE.format(
+            head=kind.head.architecture, architecture=architecture_of(prepared.model.family, kind.head.architecture)
+        ),
+        metrics_of=("evaluation", first),
+        base_model=None if config.random_weights else config.model,
+        **facts_of(find_model(config.model)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedModel:
+    """The content of a fine-tuned model's folder."""
+
+    folder: Path
+    model: ModelConfig
+    task_name: str | None
+    """None if the folder was not written by megabert."""
+    settings: dict[str, Any]
+    """The recorded `SCORING_SETTINGS`."""
+    labels: tuple[str, ...] | None
+    """None if the head's outputs have no names."""
+    encoder: dict[str, Tensor]
+    """The encoder's parameters, by our names."""
+    head: dict[str, Tensor]
+    """All other parameters of the folder, by their names there."""
+
+    def build_model(self, task: Task, num_outputs: int) -> TaskModel:
+        """Return the model in float32 on the CPU, in evaluation mode.
+
+        Raises:
+            CheckpointError: The folder has no head for this task, or one of another width.
+        """
+        head = TASK_KINDS[task.kind].head
+        given = head_by_our_names(self.head, self.model.family, head.architecture)
+        weight, bias = f"{head.module}.weight", f"{head.module}.bias"
+        if not {weight, bias} <= given.keys():
+            raise CheckpointError(
+                f"{self.folder}: no head for the task {task.name} ({weight} is missing). Fine-tune it first: "
+                f"megabert finetune {task.name} --model {self.folder} --data ... --output-dir ..."
+            )
+        if len(given[weight]) != num_outputs:
+            raise CheckpointError(
+                f"{self.folder}: its head has {len(given[weight])} outputs, the task {task.name} needs {num_outputs}. "
+                "Name the task that it was fine-tuned for."
+            )
+        # Other weights of the folder, such as the heads of pre-training, are left out.
+        model = TaskModel(self.model, head=head, num_outputs=num_outputs)
+        needed = dict(model.named_parameters())
+        state = {name: value for name, value in {**self.encoder, **given}.items() if name in needed}
+        load_parameters(model, {name: value.to(torch.float32) for name, value in state.items()})
+        return model.eval()
+
+
+@takes_paths
+def read_saved_model(folder: Path) -> SavedModel:
+    """Read a fine-tuned model, written by megabert or by another program.
+
+    Raises:
+        ConfigError, CheckpointError: There is no such folder, or it holds no BERT encoder.
+    """
+    if not (folder / "config.json").is_file():
+        inside = sorted(folder.glob("seed_*/model"))
+        hint = f"Name one of its models, such as {inside[0]}." if inside else download_remedy(folder)
+        hint = hint or "Name the folder of a fine-tuned model."
+        raise ConfigError(f"{folder}: no config.json. {hint}")
+    content = read_huggingface(folder)
+    fields = read_object(folder / "config.json")
+    recorded = fields.get(KEY) or {}
+    settings = {name: value for name, value in recorded.items() if name in SCORING_SETTINGS}
+    if not isinstance(recorded.get("task", ""), str):
+        raise ConfigError(f"{folder}/config.json: {KEY}.task is no name of a task. Fetch the folder again.")
+    # Names that transformers made up say nothing: the labels of the task or of the file are taken instead. In a folder
+    # of ours they are the labels of the training file, whatever they look like.
+    names = fields.get("id2label")
+    labels = tuple(str(names[key]) for key in sorted(names, key=int)) if names else ()
+    is_named = bool(labels) if recorded else not all(PLACEHOLDER.fullmatch(label) for label in labels)
+    return SavedModel(
+        folder=folder,
+        model=replace(content.config, generator_size=None),
+        task_name=recorded.get("task"),
+        settings=settings,
+        labels=labels if is_named else None,
+        encoder=content.state,
+        head=content.unused,
+    )
+
+
+class Rescored(NamedTuple):
+    """The scores of a saved model on a labelled file."""
+
+    task: str
+    path: Path
+    examples: int
+    metrics: dict[str, float]
+    baseline: dict[str, float]
+    """The scores of one answer to everything."""
+
+    def render(self) -> str:
+        """Return the table of the task's metrics, each beside the baseline."""
+        heading = f"{self.task}, {self.path}: {self.examples:,} examples, {UNIT}"
+        return f"{heading}\n{render_scores(self.metrics, self.baseline)}"
+
+
+@takes_paths
+def rescore(
+    folder: Path,
+    data: Path,
+    *,
+    task_name: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    predictions: Path | None = None,
+    device: Literal["auto", "cpu", "cuda"],
+) -> Rescored:
+    """Score a fine-tuned model, written by ``megabert finetune`` or by another program, on a labelled file.
+
+    Args:
+        folder: Folder of the model.
+        data: A labelled file, or a folder with dev.* or the like.
+        task_name: The task, for a folder that does not say it.
+        changes: Settings to use instead of the recorded ones, such as columns.
+        predictions: Where to write predictions, without a suffix; None writes none.
+        device: The device to score on; ``auto`` takes a GPU if there is one.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: The message names place, value and remedy.
+    """
+    if predictions is not None and not predictions.name:
+        raise ConfigError(f"--predictions={predictions}: names no file. Give a folder and the beginning of a name.")
+    saved = read_saved_model(folder)
+    name = task_name or saved.task_name
+    if name is None:
+        raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
+    # The task with its settings, its examples and its labels: the model's own, if they have names.
+    config = recorded_settings(saved, changes or {})
+    task = find_task(name, config)
+    refuse_idle_settings(list(changes or ()), [task], config, are_folders=data.is_dir())
+    path = data if data.is_file() else find_file(data, task.evaluation)
+    reader = TASK_KINDS[task.kind]
+    examples = subset(reader.read(task, path), config.max_eval_examples)
+    labels = saved.labels or task.labels or reader.labels_of(examples)
+    kind = bind_kind(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
+    torch_device = find_device(device)
+    model = saved.build_model(task, kind.num_outputs).to(torch_device)
+    # The pass over the examples.
+    with torch.no_grad():
+        labelled = EvaluationSet(path.stem, examples, kind.encode(examples, is_training=False))
+        rows, metrics = evaluate(model, kind, labelled, device=torch_device)
+    if predictions is not None:
+        kind.write(rows, metrics, predictions)
+    return Rescored(name, path, len(examples), metrics, kind.baseline(examples))
+
+
+def recorded_settings(saved: SavedModel, changes: Mapping[str, Any] = MappingProxyType({})) -> FinetuneConfig:
+    """Return the settings recorded with a model, with changes.
+
+    Raises:
+        ConfigError: A change is no setting of an evaluation, or the recorded settings are damaged.
+    """
+    unknown = [setting for setting in changes if setting not in CHANGEABLE]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: no setting of an evaluation{did_you_mean(unknown[0], CHANGEABLE)}")
+    recorded = {"model": str(saved.folder), "data": "not used", **saved.settings}
+    try:
+        merge_layers(FinetuneConfig, recorded)
+    except ConfigError as error:
+        problems = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+        raise ConfigError(f"{saved.folder}/config.json: {KEY}: {problems}. Fetch the folder again.") from None
+    return merge_layers(FinetuneConfig, recorded, changes)

@@ -1,0 +1,172 @@
+"""Model, tokenizer, files and labels of a fine-tuning, read and checked before anything is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from megabert.downstream.export.sources import Source, open_source
+from megabert.downstream.finetuning.batches import Features
+from megabert.downstream.finetuning.evaluate import EvaluationSet
+from megabert.downstream.finetuning.model import architecture_of
+from megabert.downstream.finetuning.tables import READERS
+from megabert.downstream.finetuning.task_kinds import TASK_KINDS, TaskKind
+from megabert.downstream.finetuning.tasks import Task
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.files import sha256_file
+from megabert.models.build import InitialWeights
+from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import Tokenizer
+from megabert.tokens.tokenization.huggingface import check_links
+
+ALL_SUFFIXES = (*READERS, ".conll", ".bio", ".iob", ".iob2")
+"""Suffixes of tables, then of files with CoNLL columns."""
+USUAL_LENGTHS = {"span": 384}
+"""Value of ``max_seq_length=auto`` for a kind of task; other kinds take 128."""
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A fine-tuning that is ready to run."""
+
+    source: Source
+    model: ModelConfig
+    """The source's shape with the dropout of the fine-tuning."""
+    kind: TaskKind
+    """The task, bound to its settings."""
+    train: Features
+    evaluation: list[EvaluationSet]
+    identity: dict[str, str]
+    """SHA-256 of the tokenizer and of every data file."""
+
+
+def prepare(task: Task, config: FinetuneConfig) -> Prepared:
+    """Read and encode everything; a pure function of its arguments and the files.
+
+    Raises:
+        ConfigError: The model cannot be fine-tuned, or a setting does not fit it.
+        DataError: A file, a label or the tokenizer is wrong.
+        CheckpointError: The weights are damaged or senseless.
+    """
+    source = open_source(config.model, config.checkpoint)
+    # Refuses, before hours of training, a model whose result transformers could not load.
+    architecture_of(source.model.family, TASK_KINDS[task.kind].head.architecture)
+    tokenizer = source.load_tokenizer()
+    check_links(source.tokenizer_dir)  # now, since the result gets a copy of it
+    train_path, evaluation_paths = find_labelled_files(task, config)
+    reader = TASK_KINDS[task.kind]
+    train = reader.read(task, train_path)
+    sets = {path.stem: reader.read(task, path) for path in evaluation_paths}
+    if not sets:
+        train, sets["held_out"] = split(train, config.held_out, train_path)
+    train = subset(train, config.max_train_examples)
+    # Read even if the task names its labels: examples with a single label are refused, there is nothing to learn.
+    labels = reader.labels_of(train)
+    kind = bind_kind(task, config, source.model, tokenizer, task.labels or labels)
+    encoded = kind.encode(train, is_training=True)
+    sets = {name: subset(examples, config.max_eval_examples) for name, examples in sets.items()}
+    evaluation = [EvaluationSet(name, own, kind.encode(own, is_training=False)) for name, own in sets.items()]
+    return Prepared(
+        source=source if config.random_weights else replace(source, weights=_read_now(source.weights)),
+        model=replace(
+            source.model,
+            hidden_dropout_prob=config.hidden_dropout_prob,
+            attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+            generator_size=None,  # of an ELECTRA only the discriminator is fine-tuned
+        ),
+        kind=kind,
+        train=encoded,
+        evaluation=evaluation,
+        identity={
+            "tokenizer": tokenizer.sha256,
+            "training file": sha256_file(train_path),
+            **{f"evaluation file {path.name}": sha256_file(path) for path in evaluation_paths},
+        },
+    )
+
+
+def _read_now(weights: InitialWeights) -> InitialWeights:
+    """Read weights, so that bad ones are refused here; they are held until they are used for the first time."""
+    held = [weights.read()]
+    return replace(weights, read=lambda: held.pop() if held else weights.read())
+
+
+def bind_kind(
+    task: Task, config: FinetuneConfig, model: ModelConfig, tokenizer: Tokenizer, labels: tuple[str, ...]
+) -> TaskKind:
+    """Return the task's kind, bound to settings, labels and a model.
+
+    Raises:
+        ConfigError: The model has fewer positions than sequences may have tokens.
+    """
+    limit, usual = model.max_position_embeddings, USUAL_LENGTHS.get(task.kind, 128)
+    length = min(usual, limit) if config.max_seq_length == "auto" else config.max_seq_length
+    if length > limit:
+        raise ConfigError(
+            f"max_seq_length={length} is above the {limit} positions of {config.model}. Set it to {limit} or less."
+        )
+    kind = TASK_KINDS[task.kind]
+    return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=model.type_vocab_size > 1)
+
+
+def find_labelled_files(task: Task, config: FinetuneConfig) -> tuple[Path, tuple[Path, ...]]:
+    """Find the training file and the evaluation files; the first of these picks the best weights.
+
+    If the training file is the only one, there are no evaluation files: a share of it is held out.
+
+    Raises:
+        DataError: There are none.
+    """
+    data = Path(config.data)
+    given = (Path(config.eval_data),) if config.eval_data else ()
+    if data.is_file():
+        return data, given
+    train = find_file(data, task.train)
+    return train, given or (find_file(data, task.evaluation), *(find_file(data, (stem,)) for stem in task.also))
+
+
+def find_file(folder: Path, stems: Sequence[str]) -> Path:
+    """Return the first file in a folder that has one of these stems and a known suffix.
+
+    Raises:
+        DataError: There is none.
+    """
+    for stem in stems:
+        for suffix in ALL_SUFFIXES:
+            if (folder / f"{stem}{suffix}").is_file():
+                return folder / f"{stem}{suffix}"
+    wanted = " or ".join(f"{stem}.*" for stem in stems)
+    raise DataError(
+        f"{folder}: {'no ' + wanted if folder.is_dir() else 'no such file or folder'}. Name a folder that holds it "
+        f"(suffixes {', '.join(ALL_SUFFIXES)}), or files: --data FILE --eval-data FILE."
+    )
+
+
+def split(examples: list[Item], share: float, path: Path) -> tuple[list[Item], list[Item]]:
+    """Set a share of the examples aside, the same ones each time; both parts keep the order of the file."""
+    held_out = max(1, round(len(examples) * share))
+    if held_out >= len(examples):
+        raise DataError(f"{path}: {len(examples)} example is too few to hold any out. Name --eval-data, or add more.")
+    chosen = draw_indices(len(examples), held_out)
+    rest = sorted({*range(len(examples))} - set(chosen))
+    return [examples[index] for index in rest], [examples[index] for index in chosen]
+
+
+def subset(examples: list[Item], size: int) -> list[Item]:
+    """Return a fixed random subset, in the order of the file; 0 takes all."""
+    return (
+        examples
+        if not size or size >= len(examples)
+        else [examples[index] for index in draw_indices(len(examples), size)]
+    )
+
+
+def draw_indices(count: int, size: int) -> list[int]:
+    """Return ``size`` of the numbers below ``count`` in order: drawn, because a file may be sorted by label."""
+    return sorted(np.random.default_rng(0).permutation(count)[:size].tolist())

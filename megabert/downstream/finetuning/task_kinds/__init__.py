@@ -1,0 +1,20 @@
+"""Kinds of tasks, one class each: how examples are read, encoded, scored and written."""
+
+from megabert.downstream.finetuning.task_kinds.base import Example, Head, Prediction, TaskKind
+from megabert.downstream.finetuning.task_kinds.characters import CharacterTagging
+from megabert.downstream.finetuning.task_kinds.choice import Choice
+from megabert.downstream.finetuning.task_kinds.sequence import Classification, Regression
+from megabert.downstream.finetuning.task_kinds.span import Span
+from megabert.downstream.finetuning.task_kinds.tagging import Tagging
+from megabert.downstream.finetuning.tasks import TaskKindName
+
+TASK_KINDS: dict[TaskKindName, type[TaskKind]] = {
+    "sequence": Classification,
+    "regression": Regression,
+    "choice": Choice,
+    "span": Span,
+    "tagging": Tagging,
+    "characters": CharacterTagging,
+}
+
+__all__ = ["TASK_KINDS", "Example", "Head", "Prediction", "TaskKind"]

@@ -1,0 +1,196 @@
+"""One seed of a fine-tuning: steps, evaluations, and the best weights."""
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megabert.distributed.process_group import World
+from megabert.downstream.finetuning.batches import Batcher
+from megabert.downstream.finetuning.evaluate import Evaluation, EvaluationSet, evaluate
+from megabert.downstream.finetuning.model import empty_loss
+from megabert.downstream.finetuning.results import in_points
+from megabert.downstream.finetuning.task_kinds import TaskKind
+from megabert.engine.engine import Engine
+from megabert.engine.master_weights import copy_masters, put_back_masters
+from megabert.foundation.errors import DataError
+from megabert.observability.logs import logger
+from megabert.observability.metrics import MetricWriter
+from megabert.observability.progress import Progress
+from megabert.optim import StepSettings, linear_warmup_decay
+
+MOST_SKIPS = 10
+"""So many non-finite steps one after another end a fine-tuning."""
+MEASURED_STEPS = 5
+"""Steps whose time an estimate takes."""
+LOG_LINES = 10
+"""Lines of progress in the log of a fine-tuning."""
+
+
+class NonFiniteSteps(DataError):
+    """A training has diverged: too many steps in a row were skipped. Every rank skips the same, and raises it alike."""
+
+
+@dataclass(kw_only=True)
+class TrainingSummary:
+    """How the training of one seed went."""
+
+    score: float = -math.inf
+    """Best mean of the task's metrics on the first evaluation set."""
+    best_step: int = 0
+    """Step after which the best score was reached."""
+    steps: int = 0
+    """Steps made; fewer than planned after early stopping."""
+    train_examples: int = 0
+    """Examples seen, repetitions counted."""
+    train_s: float = 0.0
+    """Seconds of training, without evaluations."""
+    train_cpu_s: float = 0.0
+    """Processor seconds of rank 0 during training, the steadier measure on a shared machine."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Step and metrics of each evaluation."""
+
+    @property
+    def evaluations_in_vain(self) -> int:
+        """Number of evaluations since the best one."""
+        return sum(entry["step"] > self.best_step for entry in self.history)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, and the examples trained on per second."""
+        rates = {"examples_per_s": self.train_s, "examples_per_cpu_s": self.train_cpu_s}
+        return asdict(self) | {name: self.train_examples / max(seconds, 1e-9) for name, seconds in rates.items()}
+
+
+@dataclass
+class TaskTrainer:
+    """Trains a task's model. ``run`` starts from the engine's present weights and leaves the best ones there."""
+
+    engine: Engine
+    kind: TaskKind
+    train: Batcher
+    evaluation: Sequence[EvaluationSet]
+    """Sets to score; the first one picks the best weights."""
+    world: World
+    skips: int = 0
+    """Steps in a row that were skipped."""
+
+    def run(self, seed: int, folder: Path) -> tuple[TrainingSummary, Evaluation]:
+        """Train with one seed, and write its metrics to ``folder``.
+
+        Returns:
+            How it went, and the evaluation of the first set with the best weights.
+
+        Raises:
+            NonFiniteSteps, NonFiniteOutputs: It diverged.
+        """
+        self.skips = 0  # an earlier seed's do not count
+        config, world, data = self.kind.config, self.world, self.evaluation[0]
+        per_epoch = self.train.steps_per_epoch(config.global_batch_size)
+        steps = max(1, math.ceil(config.epochs * per_epoch))
+        every = config.evaluate_every_steps or per_epoch
+        summary, best = TrainingSummary(), Evaluation(predictions=[], metrics={})
+        masters: list[torch.Tensor] = []  # copies of this rank's part of the best weights, in float32
+        tags = [f"eval/{name}" for name in self.kind.task.metrics]
+        with ExitStack() as stack:
+            writer = None  # of rank 0
+            if world.is_main:
+                writer = stack.enter_context(closing(MetricWriter(folder, resumed_step=0, config=config, scores=tags)))
+            progress = stack.enter_context(Progress(title=f"seed {seed}", total=steps, is_main=world.is_main))
+            # Patience ends the training early: so many evaluations in a row were not better than the best one.
+            while summary.steps < steps and not (config.patience and summary.evaluations_in_vain >= config.patience):
+                summary.steps += 1
+                metrics = self._timed_step(summary, seed, steps)
+                if writer:
+                    writer.write(summary.steps, metrics)
+                progress.advance()
+                if summary.steps % max(1, steps // LOG_LINES) == 0:
+                    rate = summary.train_examples / max(summary.train_s, 1e-9)
+                    text = f"loss {metrics['train/loss']:.4f}, {rate:,.0f} examples/s"
+                    # The time that the remaining steps take, without evaluations.
+                    left_s = (steps - summary.steps) * summary.train_s / summary.steps
+                    progress.report(summary.steps, text, left_s=left_s)
+                if summary.steps % every == 0 or summary.steps == steps:
+                    evaluation = self.evaluate(data)
+                    if self._is_best(summary, evaluation):
+                        best, masters = evaluation, copy_masters(self.engine)
+                    row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
+                    if writer:
+                        writer.write(summary.steps, row)
+                        scores = [f"{name} {in_points(name, value)}" for name, value in evaluation.metrics.items()]
+                        logger.info("seed %d: step %d, %s: %s", seed, summary.steps, data.name, ", ".join(scores))
+        put_back_masters(self.engine, masters)  # there are some: the last step is always evaluated
+        return summary, best
+
+    def measure_step(self, seed: int) -> float:
+        """Make a few steps of the training and return the median of their seconds; the weights are not put back."""
+        summary, seconds = TrainingSummary(), []
+        for _ in range(1 + MEASURED_STEPS):
+            before, summary.steps = summary.train_s, summary.steps + 1
+            self._timed_step(summary, seed, steps=1 + MEASURED_STEPS)
+            seconds.append(summary.train_s - before)
+        return statistics.median(seconds[1:])  # the first one also makes room in memory
+
+    def evaluate(self, data: EvaluationSet) -> Evaluation:
+        """Score a set with the present weights; every rank calls it and gets the result."""
+        with self.engine.evaluating():
+            return evaluate(self.engine.forward, self.kind, data, device=self.world.device, world=self.world)
+
+    def _is_best(self, summary: TrainingSummary, evaluation: Evaluation) -> bool:
+        """Record an evaluation after the current step; return whether it is the best one so far."""
+        summary.history.append({"step": summary.steps, **evaluation.metrics})
+        scores = [evaluation.metrics[name] for name in self.kind.task.metrics_in(evaluation.metrics)]
+        score = sum(scores) / len(scores)
+        if summary.best_step and not score > summary.score:
+            return False
+        summary.score, summary.best_step = score, summary.steps
+        return True
+
+    def _timed_step(self, summary: TrainingSummary, seed: int, steps: int) -> dict[str, float]:
+        """Make one step, add its time and its examples to the summary, and return its metrics."""
+        config = self.kind.config
+        started, cpu_started = time.perf_counter(), time.process_time()
+        rate = linear_warmup_decay(
+            summary.steps, steps=steps, warmup_ratio=config.warmup_ratio, peak=config.learning_rate
+        )
+        loss, norm = self._step(summary.steps, seed, rate)
+        summary.train_s += time.perf_counter() - started
+        summary.train_cpu_s += time.process_time() - cpu_started
+        # The last step of an epoch has the examples that are left.
+        batch_size = config.global_batch_size
+        index = (summary.steps - 1) % self.train.steps_per_epoch(batch_size)
+        summary.train_examples += min(batch_size, len(self.train.features) - index * batch_size)
+        return {"train/loss": loss, "train/lr": rate, "train/grad_norm": norm}
+
+    def _step(self, step: int, seed: int, rate: float) -> tuple[float, float]:
+        """Make a step and return the mean loss and the gradient norm before clipping."""
+        batches, terms = self.train.step(step, seed=seed, global_batch_size=self.kind.config.global_batch_size)
+        loss_sum = torch.zeros(1, dtype=torch.float64, device=self.world.device)
+        for number, batch in enumerate(batches, start=1):
+            batch = batch.to(self.world.device)
+            logits = self.engine.forward(batch.inputs, batch.label_positions_M)
+            loss = self.kind.loss(logits, batch) if batch.inputs.num_instances else empty_loss(logits)
+            # The engine averages gradients over the ranks: times their number, divided by the terms of all of them,
+            # that is the gradient of the mean over all terms, however these are spread over ranks and micro-steps.
+            self.engine.backward(loss * (self.world.size / max(terms, 1)), is_last=number == len(batches))
+            loss_sum += loss.detach().double()
+        outcome = self.engine.step(StepSettings(lr=rate, bias_step=step), loss_sum)
+        mean = float(outcome.totals[0]) / max(terms, 1)
+        if outcome.grad_norm is not None:
+            self.skips = 0
+            return mean, outcome.grad_norm
+        # The loss or a gradient was not finite, so no weight has changed.
+        self.skips += 1
+        if self.world.is_main:
+            logger.warning("step %d skipped: loss %s or its gradients are not finite", step, mean)
+        if self.skips >= MOST_SKIPS:
+            raise NonFiniteSteps(
+                f"{MOST_SKIPS} steps in a row up to step {step} had losses or gradients that are not finite. "
+                "Lower learning_rate, or train with precision fp32; the weights in model may be damaged."
+            )
+        return mean, math.inf

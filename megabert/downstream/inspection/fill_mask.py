@@ -1,0 +1,104 @@
+"""Guesses for [MASK] in a text, by a model and by the unigram predictor as its baseline."""
+
+# M masked positions, V vocabulary
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from textwrap import indent
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from megabert.data.batch import pack_sequences
+from megabert.downstream.export.sources import open_source
+from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, encode_text, evaluating
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.text_tables import render_table
+from megabert.models.bert import PretrainingModel
+from megabert.tokens.tokenization import Tokenizer
+
+
+@torch.no_grad()
+def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[RankedPiece]]:
+    """Guess each ``[MASK]`` of a text, all at once.
+
+    Args:
+        model: The model, on any device and in any precision; its mode is restored afterwards.
+        tokenizer: The model's tokenizer.
+        text: A text with at least one mask, written as in the vocabulary.
+        top_k: Number of guesses for each mask.
+
+    Returns:
+        For each mask, from left to right, its guesses, best first.
+
+    Raises:
+        ConfigError: The text has no mask, or is longer than the model's positions.
+    """
+    ids = encode_text(tokenizer, text, limit=model.config.max_position_embeddings).ids
+    if tokenizer.special_ids.mask not in ids:
+        raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
+    batch = pack_sequences([ids], mask_id=tokenizer.special_ids.mask).to(next(model.parameters()).device)
+    with evaluating(model):
+        # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
+        logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
+    probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
+    return [best_pieces(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
+
+
+def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k: int = 5) -> list[RankedPiece]:
+    """Guess by frequency alone, which gives the same guesses for every mask of every text.
+
+    Args:
+        counts_V: How often each id was a training target, smoothed or not.
+        tokenizer: The tokenizer whose pieces were counted.
+        top_k: Number of guesses.
+    """
+    return best_pieces(counts_V / counts_V.sum(), tokenizer, top_k)
+
+
+def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[RankedPiece]]]) -> str:
+    """Return a plain-text table of guesses side by side.
+
+    Args:
+        text: The text with its masks.
+        guesses: The guesses for each mask, by the name of the column (such as ``unigram``, ``untrained``, ``trained``).
+    """
+    blocks = [text]
+    masks = max(len(column) for column in guesses.values())
+    for mask in range(masks):
+        columns = [
+            [name, *(f"{guess.piece} {100 * guess.score:.1f}%" for guess in column[mask])]
+            for name, column in guesses.items()
+        ]
+        if masks > 1:
+            blocks.append(f"  mask {mask + 1}")
+        blocks.append(indent(render_table(zip(*columns, strict=True)), "  "))
+    return "\n".join(blocks)
+
+
+@takes_paths
+def compare_guesses(
+    run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64], words: Sequence[str] = ()
+) -> str:
+    """Return guesses of the unigram predictor, the untrained (step 0) and the trained model side by side.
+
+    Args:
+        run_dir: The run's folder.
+        texts: Texts with at least one ``[MASK]`` each.
+        checkpoint: The checkpoint that holds the trained model: last, best or a step.
+        counts: How often each piece was a training target.
+        words: The word that each text had in place of its mask, if known.
+    """
+    trained = open_source(str(run_dir), checkpoint)
+    tokenizer = trained.load_tokenizer()
+    models = {"untrained": trained.build_untrained_model(), "trained": trained.build_model()}
+    blocks = []
+    for text, word in zip_longest(texts, words):
+        guesses = {name: fill_mask(model, tokenizer, text) for name, model in models.items()}
+        unigram = [unigram_guesses(counts, tokenizer) for _ in guesses["trained"]]
+        heading = text if word is None else f"{text}  (the text: {word})"
+        blocks.append(render_guesses(heading, {"unigram": unigram, **guesses}))
+    return "\n\n".join(blocks)

@@ -1,0 +1,127 @@
+"""Text files as sequences of a model's length: plain text and JSON Lines, a part at a time.
+
+A document of plain text ends with a blank line, one of JSON Lines with its object. Its pieces are cut into sequences
+``[CLS] ... [SEP]`` that are full but the last one.
+"""
+
+from collections.abc import Iterator
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import open_to_read
+from megabert.foundation.json_files import JSON_SUFFIXES, read_json_lines
+from megabert.tokens.tokenization import Tokenizer
+
+PART_CHARACTERS = 1 << 20
+"""A line of plain text is tokenized in parts of this size, so that memory has a bound."""
+_PARTS = 256
+"""Parts that are tokenized at once."""
+
+
+class TextPart(NamedTuple):
+    """A line or a part of one, or an empty text at a document's end."""
+
+    text: str
+    ends_document: bool
+
+
+def read_parts(path: Path, column: str = "text") -> Iterator[TextPart]:
+    """Yield the text of a file in its order.
+
+    Args:
+        path: A UTF-8 file; JSON Lines by its suffix, else plain text.
+        column: The field of a JSON object that holds the text.
+
+    Raises:
+        DataError: The file is missing, no regular file, not UTF-8, or a line is no JSON object with text.
+    """
+    if path.suffix in JSON_SUFFIXES:
+        yield from (TextPart(text, True) for _, text in _json_texts(path, column))
+        return
+    try:
+        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
+            yield from _plain_parts(file, path)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it, or give shards' folder."
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
+
+
+def _plain_parts(file: TextIOWrapper, path: Path) -> Iterator[TextPart]:
+    number, is_start = 1, True
+    while line := file.readline(PART_CHARACTERS):
+        if "\0" in line:
+            raise DataError(f"{path}:{number}: holds a NUL character, as binary files do. Give a file of text.")
+        yield TextPart(line.strip(), is_start and not line.strip())
+        is_start = line.endswith("\n")
+        number += is_start
+    yield TextPart("", True)
+
+
+def read_texts(path: Path, column: str = "text") -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line of a file, or of each JSON object; blank ones are left out.
+
+    Args:
+        path: As for `read_parts`.
+        column: As for `read_parts`.
+
+    Raises:
+        DataError: As for `read_parts`, or a line of plain text has `PART_CHARACTERS` or more.
+    """
+    if path.suffix in JSON_SUFFIXES:
+        rows = _json_texts(path, column)
+    else:
+        rows = ((number, part.text) for number, part in enumerate(read_parts(path), start=1))
+    for number, text in rows:
+        if len(text) >= PART_CHARACTERS:
+            raise DataError(f"{path}:{number}: has {PART_CHARACTERS:,} characters or more. Cut it into sentences.")
+        if text.strip():
+            yield number, text.strip()
+
+
+def _json_texts(path: Path, column: str) -> Iterator[tuple[int, str]]:
+    for number, row in read_json_lines(path, dict[str, Any], remedy="A JSON object is expected on every line."):
+        if not isinstance(row.get(column), str):
+            shown = ", ".join(map(repr, row))
+            remedy = "Name it: --text-column."
+            raise DataError(f"{path}:{number}: no text under {column!r}; there are {shown:.200}. {remedy}")
+        yield number, row[column]
+
+
+def sequences_of(tokenizer: Tokenizer, parts: Iterator[TextPart], length: int) -> Iterator[NDArray[np.int32]]:
+    """Cut documents into sequences.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        parts: What `read_parts` yields.
+        length: Most tokens of a sequence, [CLS] and [SEP] included.
+    """
+    special, room = tokenizer.special_ids, length - 2
+    pending = np.empty(0, np.int32)
+
+    def sequence(ids: NDArray[np.int32]) -> NDArray[np.int32]:
+        return np.concatenate([[special.cls], ids, [special.sep]]).astype(np.int32)
+
+    is_start = True
+    while block := list(islice(parts, _PARTS)):
+        # Inside a document a line follows a space, which is part of the pieces of some tokenizers.
+        texts = []
+        for part in block:
+            texts.append(part.text if is_start or not tokenizer.kind.keeps_spaces or not part.text else f" {part.text}")
+            is_start = part.ends_document
+        for part, ids in zip(block, tokenizer.encode_batch(texts), strict=True):
+            pending = np.concatenate([pending, ids.astype(np.int32)])
+            while len(pending) >= room:
+                yield sequence(pending[:room])
+                pending = pending[room:]
+            if part.ends_document and len(pending):
+                yield sequence(pending)
+                pending = pending[:0]

@@ -1,0 +1,181 @@
+"""Flags that set fields of a configuration: ``--section.field VALUE``, by the type of the field.
+
+The table of fields comes from the configuration's dataclass, so a flag cannot differ from its field in name, type,
+choices or default. Hyphens and underscores are both read, in every part of the path.
+"""
+
+import re
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from megabert.foundation.errors import ConfigError
+from megabert.settings.config.fields import FieldRow, pattern_of
+from megabert.settings.config.names import closest
+from megabert.settings.config.yaml_text import parse_yaml
+
+_FLAG = re.compile(r"--[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
+_BOOLEANS = ("true", "false", "yes", "no", "on", "off")
+_NULLS = ("null", "Null", "NULL", "~")
+
+_NAMES_ELSEWHERE = {
+    ("learning_rate",): "lr peak_lr",
+    ("global_batch_size",): "batch_size bs train_batch_size gradient_accumulation_steps",
+    ("micro_batch_tokens",): "per_device_train_batch_size micro_batch_size",
+    ("steps", "epochs"): "max_steps num_steps num_train_steps",
+    ("tokens",): "epochs",
+    ("epochs", "tokens"): "num_epochs num_train_epochs",
+    ("warmup_ratio",): "warmup warmup_steps num_warmup_steps",
+    ("decay",): "lr_scheduler lr_scheduler_type",
+    ("weight_decay",): "wd",
+    ("optimizer.name",): "optim optimizer",
+    ("max_grad_norm",): "grad_clip clip",
+    ("precision",): "fp16 bf16 fp32 amp dtype",
+    ("hidden_dropout_prob",): "dropout",
+    ("activation_checkpointing",): "gradient_checkpointing",
+    ("engine",): "deepspeed deepspeed_config zero_stage",
+    ("run_dir", "output_dir", "to"): "output",
+    ("run_dir", "output", "to"): "output_dir",
+    ("output_dir",): "run_dir",
+    ("output", "run_dir", "output_dir", "to"): "out",
+    ("init_from", "model"): "model_name_or_path pretrained",
+    ("init_from",): "model",
+    ("run_dir", "output_dir"): "resume resume_from_checkpoint",
+    ("data.path", "input"): "data",
+    ("data.path", "data", "input"): "data_dir dataset",
+    ("data", "input", "data.path"): "train_file",
+    ("input", "data.path"): "corpus",
+    ("eval_data",): "validation_file",
+    ("checkpoint.every_steps",): "save_steps",
+    ("logging.every_steps",): "logging_steps",
+    ("validation.every_steps", "evaluate_every_steps"): "eval_steps",
+    ("keep_last",): "save_total_limit",
+    ("max_seq_length", "lengths"): "seq_length seq_len max_seq_len max_length block_size",
+    ("lengths",): "max_seq_length",
+    ("num_hidden_layers",): "num_layers",
+    ("num_attention_heads",): "num_heads",
+    ("hidden_size",): "d_model",
+    ("masked_lm_prob",): "mlm_probability",
+    ("workers", "ranks"): "num_workers jobs",
+    ("gpus", "world_size"): "num_gpus",
+    ("uncased",): "lowercase do_lower_case",
+}
+ALIASES = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
+"""Names in other programs, each with ours for the same thing in the order of preference."""
+
+
+class Flag(NamedTuple):
+    """One flag as it was given."""
+
+    path: str
+    """Dotted path of the field."""
+    value: Any
+    words: tuple[str, ...]
+    """The words that it was read from."""
+
+
+def flag_name(word: str) -> str | None:
+    """Return the name that a word of the command line sets, with underscores; None for a value."""
+    if not _FLAG.fullmatch(word):
+        return None
+    return word[2:].partition("=")[0].replace("-", "_")
+
+
+def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collection[str] = ()) -> Flag:
+    """Take one flag and its value off the front of the command line.
+
+    Args:
+        words: The remaining words; the first one is a flag.
+        fields: The fields that flags may set, by path; elements of a list are numbered N.
+        others: Flags that set no field, as they are typed.
+
+    Raises:
+        ConfigError: The value is missing or is no YAML, or the flag is none but looks like one of ``others``. Other
+            unknown fields are left to the configuration, which names all problems at once.
+    """
+    word = words.popleft()
+    name, equals, text = word[2:].partition("=")
+    path = name.replace("-", "_")
+    row = fields.get(pattern_of(path))
+    # --no-NAME and --NAME alone set a field that is true or false; a word that is no truth value is not its value.
+    negated = fields.get(pattern_of(path.removeprefix("no_")))
+    if row is None and negated is not None and negated.is_boolean and not equals:
+        return Flag(path.removeprefix("no_"), False, (word,))
+    if row is None:
+        known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
+        meant, is_certain = meant_flag(name, known)
+        has_value = bool(equals or (words and not words[0].startswith("--")))
+        if is_certain or meant in others or not has_value or not fields:
+            hint = f"did you mean {meant}?" if meant else "see --help-all" if fields else "see --help"
+            raise ConfigError(f"--{name}: no such flag; {hint}")
+    if equals:
+        return Flag(path, _value(row, word, [text]), (word,))
+    if row is not None and row.is_boolean and not (words and words[0].lower() in _BOOLEANS):
+        return Flag(path, True, (word,))
+    values = _take_values(words, several=row is not None and row.is_list)
+    if not values:
+        raise ConfigError(f"{word}: a value is missing. Write {word} VALUE.")
+    return Flag(path, _value(row, word, values), (word, *values))
+
+
+def meant_flag(name: str, known: Sequence[str]) -> tuple[str | None, bool]:
+    """Return the flag that an unknown one is likely to mean, if any, and whether it is the same thing for certain.
+
+    Args:
+        name: The unknown flag without ``--``.
+        known: The flags that there are, as they are typed.
+    """
+    plain = name.replace("-", "_").lower()
+    for wanted in (plain, *ALIASES.get(plain, ())):
+        for flag in known:
+            path = flag[2:].replace("-", "_")
+            if wanted in (path, path.rpartition(".")[2]) or path.endswith(f".{wanted}"):
+                return flag.replace(".N.", ".0."), True
+    return closest(f"--{name}", known), False
+
+
+def nest(flags: Sequence[Flag]) -> dict[str, Any]:
+    """Return flags as nested mappings; of flags for one field the last one counts.
+
+    Raises:
+        ConfigError: A flag goes below another one's value.
+    """
+    values: dict[str, Any] = {}
+    for flag in flags:
+        *sections, name = flag.path.split(".")
+        inner = values
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"--{flag.path}: {section} was already given a value of its own.")
+        inner[name] = flag.value
+    return values
+
+
+def _take_values(words: deque[str], *, several: bool) -> list[str]:
+    """Take the value of a flag: one word, or for a list all words up to the next flag, or one list in brackets."""
+    values: list[str] = []
+    while words and not words[0].startswith("--") and (several or not values):
+        values.append(words.popleft())
+        if values[0].startswith("["):
+            break
+    return values
+
+
+def _value(row: FieldRow | None, flag: str, texts: list[str]) -> Any:
+    """Read a value as YAML; a field that is text takes it as it is written."""
+    if row is None or not row.is_list:
+        return _scalar(flag, texts[0], is_text=row is not None and row.is_text)
+    if len(texts) == 1 and (texts[0].startswith("[") or texts[0] in _NULLS):
+        return _scalar(flag, texts[0], is_text=False)
+    return [_scalar(flag, text, is_text=row.is_text) for text in texts]
+
+
+def _scalar(flag: str, text: str, *, is_text: bool) -> Any:
+    if not text or (is_text and text not in _NULLS and text[0] not in "\"'"):
+        return text
+    try:
+        return parse_yaml(text)
+    except ValueError as error:
+        shown = text if len(text) < 100 else f"{text[:100]}..."
+        raise ConfigError(f"{flag}: {shown!r} is no YAML value ({error}). Quote it: '\"{shown}\"'.") from None

@@ -1,0 +1,1 @@
+"""From text to instances: tokenizers, masks, and the format of the shards."""

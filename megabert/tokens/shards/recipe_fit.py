@@ -1,0 +1,129 @@
+"""Whether shards were built with the settings that a recipe states, and the command that builds such shards."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from megabert.foundation.errors import DataError
+from megabert.settings.config.loading import build_fields, load_run_config, phase_data, shipped_names
+from megabert.settings.config.names import value_at
+from megabert.settings.config.run import RunConfig
+from megabert.settings.config.shards import PER_LENGTH
+from megabert.tokens.shards.folder import MANIFEST_NAME, Manifest, read_manifest
+from megabert.tokens.shards.shard_set import ShardSet
+
+OF_METADATA = ("objective", "masking", "mask_unit", "masked_lm_prob", "max_predictions_per_seq")
+"""Settings that every set of shards records; the others are known of a ``megabert-data build`` alone."""
+OF_TRAINED_VOCABULARY = ("pieces", "vocab_size", "uncased")
+"""Settings that say nothing of a tokenizer that was given to the build."""
+OF_TEXT = ("language", "validation_share")
+"""Settings of which a recipe states nothing."""
+
+
+def refuse_unfit_shards(config: RunConfig, phases: Sequence[ShardSet]) -> None:
+    """Refuse shards that were built with other settings than ``shards`` of the configuration states.
+
+    Args:
+        config: The configuration, resolved from recipe, files and flags.
+        phases: Training split of each phase.
+
+    Raises:
+        DataError: With both values of each setting, the command that builds what is stated, and the flags that accept
+            the shards as they are.
+    """
+    for train, phase in zip(phases, config.phases, strict=True):
+        wanted = build_fields(config)
+        lengths = wanted.pop("lengths")
+        for name in wanted.keys() & PER_LENGTH:
+            wanted[name] = wanted[name][lengths.index(phase.max_seq_length)]
+        built = _settings_of(train.manifest)
+        differing = [name for name, value in wanted.items() if name in built and built[name] != value]
+        if differing:
+            accepted = {name: None if name in PER_LENGTH else built[name] for name in differing}
+            lines = [
+                f"{train.folder}: these shards do not fit recipe {config.name}:",
+                *(f"  {name}: {_text(built[name])} in the shards, {_text(wanted[name])} wanted" for name in differing),
+                f"Build shards for it: {build_command(config, train.manifest)}",
+                f"Or train on these shards: {' '.join(_flags(accepted, 'shards.'))}",
+            ]
+            raise DataError("\n".join(lines), see="the-shards-do-not-fit-the-recipe")
+
+
+def refuse_missing_lengths(config: RunConfig) -> None:
+    """Refuse a build that has shards, but none of the length of a phase.
+
+    Raises:
+        DataError: With the lengths that are there, and the command that builds all lengths of the phases.
+    """
+    for index, phase in enumerate(config.phases):
+        folder = phase_data(config, phase)
+        others = [] if phase.data or folder.exists() else sorted(folder.parent.glob(f"*/{MANIFEST_NAME}"))
+        if others:
+            lengths = ", ".join(sorted((path.parent.name for path in others), key=lambda name: (len(name), name)))
+            raise DataError(
+                f"{folder}: not there: phases[{index}].max_seq_length={phase.max_seq_length}, and {folder.parent} has "
+                f"shards of {lengths}.\nBuild all of them: {build_command(config, read_manifest(others[0].parent))}",
+                see="there-are-no-shards",
+            )
+
+
+def build_command(config: RunConfig, manifest: Manifest) -> str:
+    """Return the ``megabert-data build`` whose shards a configuration accepts, in a folder next to the present one.
+
+    Args:
+        config: The configuration, whose own data stay as they are.
+        manifest: Shards that do not fit, for their text.
+    """
+    fields, build, words = build_fields(config), manifest.config, []
+    inputs, of_sources = _sources_of(build)
+    # The first build's tokenizer stays if it was given, else as much of its vocabulary as the recipe leaves open.
+    is_given = build.get("tokenizer") is not None
+    languages = [language or build.get("language") for language in of_sources] or [build.get("language")]
+    identified = ("language_model",) if "auto" in languages else ()  # a model that identifies nothing is refused
+    kept = (*(("tokenizer",) if is_given else OF_TRAINED_VOCABULARY), *OF_TEXT, *identified)
+    added = {name: build[name] for name in kept if name not in fields and build.get(name) is not None}
+    if is_given:
+        fields = {name: value for name, value in fields.items() if name not in OF_TRAINED_VOCABULARY}
+    if config.name in shipped_names("recipe"):
+        of_recipe = build_fields(load_run_config(config.name))
+        fields = {name: value for name, value in fields.items() if of_recipe.get(name) != value}
+        words = ["--for", config.name]
+    own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
+    output = f"{Path(config.data.path or 'data')}-{config.name}"
+    flags = _flags({**fields, **added, **own})
+    return shlex.join(["megabert-data", "build", *words, *flags, "--input", *inputs, "--output", output])
+
+
+def _sources_of(build: dict[str, Any]) -> tuple[list[str], list[str | None]]:
+    """Return the inputs of a build's sources, or an example if none is recorded, and the language that each states."""
+    inputs = (value_at(build, f"sources.{number}.input") for number in count())
+    recorded = [str(source) for source in takewhile(lambda source: source is not None, inputs)]
+    return recorded or ["texts/*.txt"], [value_at(build, f"sources.{n}.language") for n in range(len(recorded))]
+
+
+def _settings_of(manifest: Manifest) -> dict[str, Any]:
+    """Return the settings of a build as far as its shards record them."""
+    settings = dict(manifest.config)  # whatever another program writes, or nothing
+    if settings.get("tokenizer") is not None:
+        settings = {name: value for name, value in settings.items() if name not in OF_TRAINED_VOCABULARY}
+    if settings.get("min_tokens", 0) is None:
+        settings["min_tokens"] = 0
+    elif "min_tokens" in settings:
+        lengths, length = settings.get("lengths"), manifest.metadata.max_seq_length
+        number = lengths.index(length) if isinstance(lengths, list) and length in lengths else "unknown"
+        settings["min_tokens"] = value_at(settings, f"min_tokens.{number}")
+    return {**settings, **{name: getattr(manifest.metadata, name) for name in OF_METADATA}}
+
+
+def _flags(fields: dict[str, Any], section: str = "") -> Iterator[str]:
+    """Yield the words that set fields on a command line."""
+    for name, value in fields.items():
+        yield f"--{section}{name.replace('_', '-')}"
+        yield from map(_text, value if isinstance(value, list) else [value])
+
+
+def _text(value: Any) -> str:
+    """Return a value as flags and YAML write it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

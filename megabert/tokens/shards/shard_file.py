@@ -1,0 +1,190 @@
+"""One shard, mapped into memory: where its record batches are, and its bytes asked for before they are needed.
+
+A build stores shards uncompressed and in small record batches (`shards.rows_per_batch`). Instances are copied
+straight out of the file (`copy_loops`), so that its pages are the only copy a node has, and a row costs one read of its
+batch. A file of another layout is refused; pyarrow opens it only for the error message.
+"""
+
+import errno
+import math
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import check_regular
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.folder import ShardEntry
+from megabert.tokens.shards.format import ShardMetadata, rows_per_batch, token_type
+from megabert.tokens.shards.instances import find_nonsense, read_batch
+
+COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
+BUILD_AGAIN = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
+_TAIL_BYTES = 16 * 1024
+"""The end of a file that is read first: the footer of a shard is about 6 KiB."""
+_MAGIC = b"ARROW1"
+
+
+class ShardFile:
+    """A shard that is open for reading."""
+
+    def __init__(self, path: Path, entry: ShardEntry, metadata: ShardMetadata, schema: bytes | None) -> None:
+        """Map the file and check its metadata against the manifest.
+
+        Args:
+            path: The file.
+            entry: Its entry in the manifest.
+            metadata: The properties that the manifest states for all shards.
+            schema: The ``schema`` of a shard that was found to agree with the manifest; one that equals it agrees, too.
+
+        Raises:
+            DataError: It is no such shard.
+        """
+        from megabert.tokens.shards.copy_loops import BLOCK, MappedShard
+
+        self.path = path
+        self._metadata = metadata
+        with self._naming_damage():
+            self._map, footer = _map(path)
+            # A page that was not asked for would bring 128 KiB around it.
+            self._map.madvise(mmap.MADV_RANDOM)
+            blocks, self.schema = _blocks(footer, BLOCK)
+            """The schema as bytes."""
+            if self.schema is None or self.schema != schema:
+                self._check_metadata(metadata)
+        rows = rows_per_batch(metadata.max_seq_length)
+        self._rows, self._batch_rows = entry.rows, rows
+        if len(blocks) != -(-entry.rows // rows):
+            raise self._layout_error()
+        starts = np.minimum(np.arange(len(blocks) + 1) * rows, entry.rows)
+        types = np.uint8, np.uint16, np.int32, np.int64, np.dtype(token_type(metadata.vocab_size).to_pandas_dtype())
+        views = (np.frombuffer(self._map, kind, len(self._map) // np.dtype(kind).itemsize) for kind in types)
+        token_bytes = types[-1].itemsize
+        # Four standard deviations of where the middle of a batch is, if lengths vary by a quarter of the longest.
+        slack = metadata.max_seq_length * token_bytes * math.isqrt(rows) // 2
+        self.mapped = MappedShard._make([*views, blocks, starts, entry.tokens * token_bytes, slack])
+        """The file as arrays, for the loops that find and copy instances."""
+
+    def explain(self, number: int, row: int) -> DataError:
+        """Return the error for an instance that could not be copied.
+
+        Args:
+            number: Its record batch.
+            row: Its row there.
+        """
+        starts, remedy = self.mapped.starts, BUILD_AGAIN
+        with self._naming_damage():
+            try:
+                batch = read_batch(self._reader, number)
+            except DataError as error:
+                return self.damaged(str(error))
+            if len(batch) != starts[number + 1] - starts[number]:
+                return self._layout_error()
+            nonsense = find_nonsense(FlatInstances.of(batch.slice(row, 1)), self._metadata)
+            if nonsense is not None:
+                return self.damaged(f"row {starts[number] + row}: {nonsense[1]}", remedy)
+        return self.damaged(f"record batch {number} is compressed, or not laid out as a build writes it", remedy)
+
+    def prefetch(self, parts: NDArray[np.int64]) -> None:
+        """Ask the system to read parts of the file, so that it reads many at a time; returns at once.
+
+        Args:
+            parts: Shape (parts, 2): first byte, at the beginning of a page, and end.
+        """
+        for begin, end in parts.tolist():
+            if 0 <= begin < end <= len(self._map):
+                self._map.madvise(mmap.MADV_WILLNEED, begin, end - begin)
+
+    def damaged(self, what: str, remedy: str = COPY_AGAIN) -> DataError:
+        """Return the error for a shard that cannot be used."""
+        return DataError(f"{self.path}: {what}. {remedy}")
+
+    @cached_property
+    def _content(self) -> pa.Buffer:
+        return pa.py_buffer(self._map)
+
+    @cached_property
+    def _reader(self) -> pa.RecordBatchFileReader:
+        """The file for pyarrow, which takes several times as long to open it as reading a row takes."""
+        # One thread decodes: the ranks of a node share its cores, and the loader has a whole step's time.
+        with self._naming_damage():
+            return pa.ipc.open_file(self._content, options=pa.ipc.IpcReadOptions(use_threads=False))
+
+    @contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """Turn an error from opening a damaged file into one that names the file."""
+        try:
+            yield
+        except (pa.ArrowException, OSError, SystemError, ValueError) as error:  # a ValueError: the file is empty
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:  # nothing is wrong with the file
+                raise
+            raise self.damaged(f"it cannot be read as an Arrow file ({str(error).splitlines()[0]})") from error
+
+    def _check_metadata(self, expected: ShardMetadata) -> None:
+        metadata = ShardMetadata.from_arrow(self._reader.schema, str(self.path))
+        other = [name for name, value in vars(metadata).items() if value != getattr(expected, name)]
+        if other:
+            raise self.damaged(
+                f"its metadata differ from the manifest's: {other[0]} is {getattr(metadata, other[0])!r} and "
+                f"{getattr(expected, other[0])!r}",
+            )
+
+    def _layout_error(self) -> DataError:
+        """Return the error for a shard whose record batches do not have the rows that follow from the manifest."""
+        with self._naming_damage():
+            sizes = [self._reader.get_batch(number).num_rows for number in range(self._reader.num_record_batches)]
+        if sum(sizes) != self._rows:
+            return self.damaged(f"it has {sum(sizes)} rows, the manifest says {self._rows}")
+        wanted = -(-self._rows // self._batch_rows)
+        return self.damaged(
+            f"its {self._rows} rows are in {len(sizes)} record batches, the first of {sizes[0]}; "
+            f"a build writes {wanted} of {self._batch_rows}",
+            BUILD_AGAIN,
+        )
+
+
+def _map(path: Path) -> tuple[mmap.mmap, bytes]:
+    """Map a file into memory, and return its footer as well; b"" if there is none."""
+    check_regular(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        # The end of the file in one read; the mapping would ask for it page by page.
+        tail = os.pread(descriptor, _TAIL_BYTES, max(0, len(content) - _TAIL_BYTES))
+        end = len(tail) - 4 - len(_MAGIC)
+        if end < 0 or tail[end + 4 :] != _MAGIC:
+            return content, b""
+        size = struct.unpack_from("<i", tail, end)[0]
+        if size > end:
+            return content, os.pread(descriptor, size, max(0, len(content) - 4 - len(_MAGIC) - size))
+        return content, tail[end - size : end]
+    finally:
+        os.close(descriptor)
+
+
+def _blocks(footer: bytes, block: np.dtype) -> tuple[NDArray[np.void], bytes | None]:
+    """Return where record batches are, and the schema as bytes; no batches and None if the footer is odd.
+
+    The footer is a flatbuffer (Arrow's File.fbs), which pyarrow does not show: a table whose second field is the
+    schema, and whose fourth is a vector of blocks. Flatbuffers are written from the end: the schema comes last.
+    """
+    try:
+        table = struct.unpack_from("<I", footer, 0)[0]
+        fields = table - struct.unpack_from("<i", footer, table)[0]
+        schema, vector = (table + struct.unpack_from("<H", footer, fields + 4 + 2 * field)[0] for field in (1, 3))
+        schema, vector = (place + struct.unpack_from("<I", footer, place)[0] for place in (schema, vector))
+        count = struct.unpack_from("<I", footer, vector)[0]
+        blocks = np.frombuffer(footer, block, count, vector + 4)
+    except (struct.error, ValueError):
+        return np.empty(0, block), None
+    rest = vector + 4 + blocks.nbytes
+    # Where the schema starts, counted from the end, and all that follows the blocks.
+    return blocks, b"%d %b" % (len(footer) - schema, footer[rest:]) if schema >= rest else None

@@ -1,0 +1,303 @@
+"""Tokenizer folders in Hugging Face form: any of BERT's family is read, and `transformers` gives the same ids."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tokenizers
+from pydantic import Field
+
+from megabert.foundation.errors import DataError
+from megabert.foundation.files import atomic_path, atomic_write, read_small
+from megabert.foundation.full_disk import library_error
+from megabert.foundation.json_files import read_json
+from megabert.tokens.tokenization.backend import (
+    BYTE_BPE,
+    MAX_WORD_CHARACTERS,
+    WORDPIECE,
+    Kind,
+    TextOptions,
+    build_backend,
+    build_byte_bpe,
+    build_normalizer,
+    build_word_level,
+    kind_of,
+    options_of,
+    panics_as_errors,
+)
+from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
+from megabert.tokens.tokenization.tokenizer import Tokenizer
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+
+SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
+"""SentencePiece models, with which ALBERT, DeBERTa 2 and 3 are published. They are recognised, but not read."""
+
+
+@dataclass(frozen=True)
+class _Added:
+    """A piece as newer files name it."""
+
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    """The settings of ``tokenizer_config.json`` and ``special_tokens_map.json`` that count; None if neither says it."""
+
+    tokenizer_class: str | None = None
+    pad_token: str | _Added | None = None
+    unk_token: str | _Added | None = None
+    cls_token: str | _Added | None = None
+    sep_token: str | _Added | None = None
+    mask_token: str | _Added | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    add_prefix_space: bool | None = None
+
+
+Content = TypeVar("Content")
+_Id = Annotated[int, Field(ge=0, lt=2**31)]
+_HUB_NAME = re.compile(r"(?!runs/|models/|data/)[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def is_hub_name(name: str) -> bool:
+    """Tell whether a name can be a model's on the Hugging Face Hub, and no path of this machine."""
+    return bool(_HUB_NAME.fullmatch(name)) and not Path(name.split("/")[0]).exists()
+
+
+def download_remedy(name: str | Path) -> str:
+    """Return the line that downloads a model of the Hugging Face Hub, for a name that is no folder here, else ""."""
+    name = str(name)
+    if not is_hub_name(name):
+        return ""
+    command = f"hf download {name} --local-dir models/{name}"
+    return f"Names of the Hugging Face Hub are not read. Download it first (pip install huggingface_hub): {command}"
+
+
+def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenizer:
+    """Read a tokenizer from a Hugging Face folder.
+
+    Args:
+        folder: A folder with ``tokenizer.json``; or with ``vocab.txt`` (WordPiece), or ``vocab.json`` and
+            ``merges.txt`` (byte-level BPE), and an optional ``tokenizer_config.json``.
+        reads_spare: Whether a spare piece (``[unused0]``) that a text spells out is taken as that piece, as
+            transformers does. Text for pre-training is read without.
+
+    Returns:
+        A tokenizer with the ids that `transformers` gives for the folder.
+
+    Raises:
+        DataError: There is no tokenizer, or one of another kind, a file is damaged, or a special piece is missing.
+    """
+    folder = Path(folder)
+    settings = _Settings()
+    for path in (folder / "special_tokens_map.json", folder / "tokenizer_config.json"):
+        if path.exists():
+            said = vars(_read_json(path, _Settings)).items()
+            settings = replace(settings, **{name: value for name, value in said if value is not None})
+    for name, read in _READERS.items():
+        if (folder / name).exists():
+            with panics_as_errors(str(folder / name)):
+                backend, kind = read(folder / name, settings)
+                names = _names(settings, kind, backend.get_vocab())
+                return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
+    remedy = (
+        "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
+        f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+        if any((folder / name).is_file() for name in SENTENCEPIECE_FILES)
+        else download_remedy(folder) or "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
+    )
+    raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
+
+
+def word_level_tokenizer(symbols: Sequence[str], names: SpecialNames, *, where: str) -> Tokenizer:
+    """Return a tokenizer that looks symbols up in a table.
+
+    Args:
+        symbols: Symbols in the order of their ids, the special ones among them.
+        names: Spelling of the special pieces.
+        where: The file that they come from, for messages.
+    """
+    return Tokenizer(build_word_level(symbols, names), names=names, where=where)
+
+
+def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_length: int = 512) -> None:
+    """Write the tokenizer's files, so that ``AutoTokenizer.from_pretrained(folder)`` gives the same ids.
+
+    The class is BertTokenizer if that class can express the normaliser, otherwise PreTrainedTokenizerFast, which
+    takes ``tokenizer.json`` as it is (transformers 5 rebuilds a BertTokenizer from its settings alone).
+
+    Args:
+        tokenizer: The tokenizer to write.
+        folder: The folder, created if it is missing; files of the same names are replaced.
+        model_max_length: Longest sequence that the model takes, special pieces included.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    options = options_of(backend)
+    if options is not None:
+        # Built again from its parts, so that equal tokenizers give equal files, whatever folder they were read from.
+        added = [token for token in backend.get_added_tokens_decoder().values() if token.content not in tokenizer.names]
+        model = json.loads(tokenizer.to_json())["model"]
+        backend = build_backend(
+            model["vocab"], options, tokenizer.names, longest_word=model["max_input_chars_per_word"]
+        )
+        backend.add_tokens(added)
+    settings: dict[str, Any] = {f"{role}_token": name for role, name in tokenizer.names._asdict().items()}
+    is_bert_class = options and not options.compose and backend.model.max_input_chars_per_word == MAX_WORD_CHARACTERS
+    config = {
+        "tokenizer_class": "BertTokenizer" if is_bert_class else "PreTrainedTokenizerFast",
+        "model_max_length": model_max_length,
+        "added_tokens_decoder": {str(token.pop("id")): token for token in json.loads(backend.to_str())["added_tokens"]},
+        **settings,
+    }
+    if options is not None:
+        config |= {key: value for key, value in asdict(options).items() if key != "compose"}
+    with atomic_path(folder / "tokenizer.json") as temporary, _naming_lack_of_space():
+        backend.save(str(temporary))
+    _write_json(folder / "tokenizer_config.json", config)
+    _write_json(folder / "special_tokens_map.json", settings)
+    if tokenizer.kind is WORDPIECE:
+        atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
+    if tokenizer.kind is BYTE_BPE:
+        with _naming_lack_of_space():
+            saved = backend.model.save(str(folder), "new")  # new-vocab.json and new-merges.txt
+        for name in saved:
+            os.replace(name, folder / Path(name).name.removeprefix("new-"))
+
+
+@contextmanager
+def _naming_lack_of_space() -> Iterator[None]:
+    """Turn an error of the system, of which `tokenizers` gives the words alone, into one by which it is known."""
+    try:
+        yield
+    except Exception as error:
+        raise library_error(error) or error from error
+
+
+def check_links(tokenizer_dir: Path) -> None:
+    """Refuse a tokenizer some of whose files are links to files elsewhere: copies of these would be published.
+
+    Links within the folder are fine, and so are links to Hugging Face's cache, whose folders are made of them.
+
+    Raises:
+        DataError: There is such a link.
+    """
+    folder = Path(os.path.realpath(tokenizer_dir))  # Path.resolve fails at a loop of links
+    roots = [folder, *([folder.parents[1] / "blobs"] if folder.parent.name == "snapshots" else [])]
+    for name in TOKENIZER_FILES:
+        target = Path(os.path.realpath(folder / name))
+        if not any(target.is_relative_to(root) for root in roots):
+            raise DataError(
+                f"{tokenizer_dir / name}: is a link to {target}, outside of its folder, and its content would be "
+                "copied with the tokenizer. Put the file itself there, or remove the link."
+            )
+
+
+def copy_tokenizer(source: Path, folder: Path) -> None:
+    """Copy a tokenizer's files, and no others, into a folder that is there.
+
+    Raises:
+        DataError: A file is a link to a place outside of its folder.
+    """
+    check_links(source)
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            atomic_write(folder / name, read_small(source / name))
+
+
+def _names(settings: _Settings, kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
+    """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa)."""
+    # DeBERTa 2 and 3 are Unigram with BERT's spelling, so the vocabulary decides between the two.
+    names = kind.names._asdict()
+    for role, bracketed in SpecialNames()._asdict().items():
+        if bracketed in vocabulary and names[role] not in vocabulary:
+            names[role] = bracketed
+        setting = getattr(settings, f"{role}_token") or names[role]
+        names[role] = setting.content if isinstance(setting, _Added) else setting
+    return SpecialNames(**names)
+
+
+def _read_wordpiece(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
+    vocabulary = _read_vocabulary(path)
+    names = _names(settings, WORDPIECE, vocabulary)
+    find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
+    return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
+
+
+def _read_byte_bpe(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
+    vocabulary, merges = _read_json(path, dict[str, _Id]), path.with_name("merges.txt")
+    if not merges.is_file():
+        raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
+    # A merge a line, "left right", in the order in which they were learned, which is the order of application.
+    lines = [line for line in read_small(merges).decode().splitlines() if not line.startswith("#version")]
+    names = _names(settings, BYTE_BPE, vocabulary)
+    find_special_ids(vocabulary, names, where=str(path))
+    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
+    try:
+        return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=settings.add_prefix_space is True), BYTE_BPE
+    except Exception as error:  # tokenizers raises bare Exception, such as for a merge of pieces that it does not know
+        raise DataError(f"{merges}: `tokenizers` cannot read it: {error}. Fetch the folder again.") from error
+
+
+def _read_backend(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
+    state = _read_json(path, dict[str, Any])
+    try:
+        backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
+    kind = kind_of(backend, str(path))
+    # transformers lets a BertTokenizer's settings prevail over tokenizer.json: the normaliser, and the longest word.
+    is_bert_class = (settings.tokenizer_class or "").startswith("BertTokenizer")
+    options = options_of(backend)
+    if is_bert_class and options and not options.compose:
+        backend.normalizer = build_normalizer(_text_options(settings))
+        backend.model.max_input_chars_per_word = MAX_WORD_CHARACTERS
+    return backend, kind
+
+
+_READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "vocab.json": _read_byte_bpe}
+"""Readers by file name, in order of preference: the first of these files that a folder has is read."""
+
+
+def _text_options(settings: _Settings) -> TextOptions:
+    """Read BertTokenizer's settings, whose class lower-cases text by default, and strips accents with the case."""
+    lower = settings.do_lower_case is not False
+    return TextOptions(
+        do_lower_case=lower,
+        strip_accents=lower if settings.strip_accents is None else settings.strip_accents,
+        tokenize_chinese_chars=settings.tokenize_chinese_chars is not False,
+    )
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    try:
+        lines = read_small(path).decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}. Convert the vocabulary to UTF-8.") from error
+    if lines and not lines[-1]:
+        lines.pop()
+    return {line.rstrip("\r"): index for index, line in enumerate(lines)}
+
+
+def _read_json(path: Path, cls: type[Content]) -> Content:
+    return read_json(path, cls, remedy="Fetch the tokenizer again.")
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")

@@ -1,0 +1,87 @@
+"""The findings of the checks, and the report that shows them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from megabert.foundation.text_tables import render_table
+
+Level = Literal["ok", "note", "failed"]
+"""A note is about something that works but that one should know; failed is what training needs and does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the report."""
+
+    area: str
+    """The subject of the check, such as ``disk``."""
+    level: Level
+    text: str
+    remedy: str = ""
+    """Advice to the user; empty if nothing needs to be done."""
+    where: str = ""
+    """Hosts and ranks that found it; empty for this process, and for all ranks of a job."""
+
+
+def verdict_on(area: str, is_good: bool, text: str, remedy: str, *, otherwise: Level = "note") -> Finding:
+    """Return the finding of a check that has two outcomes; only the bad one has the remedy.
+
+    Args:
+        area: The subject of the check.
+        is_good: Whether training can work with it.
+        text: The observation, in both cases.
+        remedy: Advice to the user for the bad one.
+        otherwise: How bad that is.
+    """
+    return Finding(area=area, level="ok" if is_good else otherwise, text=text, remedy="" if is_good else remedy)
+
+
+def failure(area: str, text: str, remedy: str, *, where: str = "") -> Finding:
+    """Return the finding of what training needs and does not have."""
+    return Finding(area=area, level="failed", text=text, remedy=remedy, where=where)
+
+
+def listing(items: Iterable[object], separator: str = ", ") -> str:
+    """Return the first eight items as text, and dots for the others: a job may have a thousand ranks."""
+    words = list(map(str, items))
+    return separator.join(words[:8] + ["..."] * (len(words) > 8))
+
+
+def is_fit(findings: Sequence[Finding]) -> bool:
+    """Whether nothing that training needs has failed."""
+    return all(finding.level != "failed" for finding in findings)
+
+
+def merge_findings(by_rank: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
+    """Join the findings of all ranks: one line for what all of them found, and hosts and ranks with the others.
+
+    Args:
+        by_rank: Each rank's host and findings.
+    """
+    finders: dict[Finding, list[tuple[str, int]]] = {}
+    for rank, (host, findings) in enumerate(by_rank):
+        for finding in findings:
+            finders.setdefault(finding, []).append((host, rank))
+    merged = []
+    for finding, found_by in finders.items():
+        hosts = sorted({host for host, _ in found_by})
+        ranks = listing(rank for _, rank in found_by)
+        where = "" if len(found_by) == len(by_rank) else f"{', '.join(hosts)} (rank {ranks})"
+        merged.append(Finding(**{**vars(finding), "where": where}))
+    order = list(dict.fromkeys(finding.area for finding in merged))
+    return sorted(merged, key=lambda finding: order.index(finding.area))
+
+
+def render(findings: Sequence[Finding]) -> str:
+    """Return the report as text: a line per finding with its remedy below it, and the verdict."""
+    rows = []
+    for finding in findings:
+        where = f"{finding.where}: " if finding.where else ""
+        rows.append((finding.level.replace("failed", "FAILED"), finding.area, where + finding.text))
+        if finding.remedy:
+            rows.append(("", "", finding.remedy))
+    failed = [finding for finding in findings if finding.level == "failed"]
+    names = dict.fromkeys(finding.area + (f" on {finding.where}" if finding.where else "") for finding in failed)
+    bad = f"{len(failed)} check(s) FAILED: {'; '.join(names)}"
+    return f"{render_table(rows)}\n\n{bad if failed else 'everything that training needs works'}"

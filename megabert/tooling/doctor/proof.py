@@ -1,0 +1,257 @@
+"""``doctor --prove``: does everything that a run uses compute the right numbers here, and how fast is each part?
+
+A check's findings are about this rank and are merged over ranks, or about all of them (links, collectives, rates).
+Every rank goes through the same checks in the same order, since most of them have collectives inside.
+"""
+
+import contextlib
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks
+from megabert.engine.build import DTYPES, refuse_fp16_on_cpu, resolve_precision
+from megabert.foundation.full_disk import existing_folder
+from megabert.foundation.json_files import to_json
+from megabert.foundation.path_arguments import takes_paths
+from megabert.models.build import build_model
+from megabert.observability.logs import log_to_stderr, logger
+from megabert.ops.backend import usable_backends
+from megabert.ops.matmul_precision import set_matmul_precision
+from megabert.ops.proof.first_run import SETTINGS
+from megabert.ops.proof.table import PROBLEMS, Shapes, compare
+from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of
+from megabert.settings.config.loading import phase_data
+from megabert.settings.config.names import value_at
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tooling.doctor import links, rates
+from megabert.tooling.doctor.devices import check_ops
+from megabert.tooling.doctor.engine_steps import check_engines
+from megabert.tooling.doctor.finding import Finding, failure, merge_findings
+from megabert.tooling.doctor.links import SLOW_SHARE, Place
+from megabert.tooling.doctor.machine import check_versions, describe_disk_error, time_disk
+from megabert.tooling.measurements.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
+
+PRODUCT_TOKENS = {"cuda": 16_384, "cpu": 1_024}
+DISK_BYTES = 64 * 2**20
+EXCLUDE = "Leave the node out (sbatch --exclude=NODE), or find out what else runs there (top, nvidia-smi)."
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came of the checks, the same on every rank."""
+
+    findings: list[Finding]
+    measured: MeasuredRates | None
+    """None if a check of the machine failed before all rates were known."""
+
+
+@takes_paths
+def prove(
+    config: RunConfig,
+    run_dir: Path,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Proof:
+    """Check and measure on this process, or on all ranks of the job that it is part of.
+
+    Args:
+        config: A run's configuration: its model, precision, lengths, optimizer, engine and shards, if it names any.
+        run_dir: Where the run would write; it need not exist.
+        device: Device of the run.
+        is_stopped: Whether this rank has been asked to stop; if any rank has before the checks begin, none runs them.
+
+    Raises:
+        ConfigError: The configuration cannot run here.
+        DataError: Its shards are missing or damaged.
+    """
+    with distributed_world(device) as world:
+        log_to_stderr(world.rank)
+        return prove_in(world, config, run_dir, is_stopped=is_stopped)
+
+
+def prove_in(
+    world: World, config: RunConfig, run_dir: Path, *, is_stopped: Callable[[], bool] = lambda: False
+) -> Proof:
+    """Do what `prove` does in a world that is entered already."""
+    if any(world.gather(is_stopped())):
+        return Proof([], None)
+    refuse_fp16_on_cpu(config.precision, world.device)
+    config = run_on_all_ranks(world, lambda: resolve(config, world.device))
+    set_matmul_precision()
+    places = [Place(rank, host) for rank, host in enumerate(world.gather(platform.node()))]
+    return _Prover(config, run_dir, world, places).prove()
+
+
+def resolve(config: RunConfig, device: torch.device) -> RunConfig:
+    """Return the configuration with the precision and the vocabulary that ``auto`` comes to.
+
+    Raises:
+        DataError: The shards that it names are missing or damaged.
+    """
+    pieces = config.shards.planned_vocab_size
+    has_data = config.data.path is not None or config.phases[0].data is not None
+    if has_data and config.model.vocab_size == "auto":
+        pieces = ShardSet.open(phase_data(config, config.phases[0]), "train").metadata.vocab_size
+    precision = resolve_precision(config.precision, device)
+    return replace(config, precision=precision, model=config.model.with_pieces(pieces))
+
+
+class _Prover:
+    """The checks in their order. ``own`` findings are about this rank, ``joint`` ones about all ranks together."""
+
+    def __init__(self, config: RunConfig, run_dir: Path, world: World, places: list[Place]) -> None:
+        self._config, self._run_dir, self._world, self._places = config, run_dir, world, places
+        self._own: list[Finding] = []
+        self._joint: list[Finding] = []
+
+    def prove(self) -> Proof:
+        """Run all checks."""
+        self._own += [*check_versions(), *check_ops(self._world.device.type)]
+        with self._part("ops against their references"):
+            self._own += check_problems(self._config, self._world.device)
+        with self._part("collectives"):
+            elements = self._bucket_elements()
+            self._joint += links.check_collectives(self._world, self._places, elements)
+            self._joint += links.compare_links(self._world, self._places)
+            collectives = tuple(links.measure_collectives(self._world, self._places, elements))
+        with self._part("engines and a checkpoint"):
+            self._own += check_engines(self._config, self._world, self._run_dir)
+        with self._part("rates"):
+            measured = self._measure(collectives)
+        by_rank = self._world.gather([vars(finding) for finding in self._own])
+        merged = merge_findings(
+            [
+                (place.host, [Finding(**values) for values in own])
+                for place, own in zip(self._places, by_rank, strict=True)
+            ]
+        )
+        return Proof([*merged, *self._joint], measured)
+
+    @contextlib.contextmanager
+    def _part(self, title: str) -> Iterator[None]:
+        """Log how long a part of the checks takes."""
+        started = time.perf_counter()
+        yield
+        if self._world.is_main:
+            logger.info("doctor: %s: %.0f s", title, time.perf_counter() - started)
+
+    def _bucket_elements(self) -> int:
+        """Return the float32 elements of a bucket of the run's engine, which is no larger than the model."""
+        engine = deepspeed_of(self._config, self._config.precision)
+        size = value_at(engine, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE
+        with torch.device("meta"):
+            parameters = sum(parameter.numel() for parameter in build_model(self._config.model).parameters())
+        return min(int(size), DEFAULT_BUCKET_SIZE, parameters)
+
+    def _measure(self, collectives: tuple[CollectiveSpeed, ...]) -> MeasuredRates | None:
+        """Return the rates of the slowest rank, and judge each rank's."""
+        config, world, device = self._config, self._world, self._world.device
+        assert config.precision != "auto"
+        folder = existing_folder(self._run_dir)
+        written_mib_s = read_mib_s = None
+        try:
+            written_mib_s, read_mib_s = time_disk(folder, DISK_BYTES)
+        except OSError as error:
+            self._own.append(describe_disk_error(folder, error))
+        tokens = config.phases[0].max_seq_length * max(
+            1, PRODUCT_TOKENS[device.type] // config.phases[0].max_seq_length
+        )
+        copy = self._slowest("copy in memory", "GB/s", rates.copy_gb_s(device))
+        products = self._slowest("matrix products", "TFLOP/s", rates.product_tflops(config, tokens, device))
+        transfer = self._slowest("copy to the device", "GB/s", rates.host_to_device_gb_s(device))
+        written = self._slowest("disk, written", "MiB/s", written_mib_s)
+        read = self._slowest("disk, read", "MiB/s", read_mib_s)
+        loader = self._slowest("loader", "tokens/s", rates.loader_tokens_per_s(config, world))
+        phases = tuple(
+            self._phase(phase, products or 1.0) for phase in {p.max_seq_length: p for p in config.phases}.values()
+        )
+        self._joint += links.describe_speeds(collectives)
+        update_s = max(world.gather(rates.optimizer_s_per_parameter(config, device)))
+        text = f"update by {config.optimizer.name}: {1e9 * update_s:.3g} ns per parameter"
+        self._joint.append(Finding(area="rates", level="ok", text=text))
+        if written is None or read is None or copy is None or products is None:
+            return None
+        nodes = len({place.host for place in self._places})
+        return MeasuredRates(
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            memory_gib=rates.device_memory_gib(device),
+            nodes=nodes,
+            ranks_per_node=world.size // nodes,
+            precision=config.precision,
+            model=to_json(config.model),
+            copy_gb_s=copy,
+            product_tflops=products,
+            host_to_device_gb_s=transfer,
+            disk_write_mib_s=written,
+            disk_read_mib_s=read,
+            phases=phases,
+            optimizer_s_per_parameter=update_s,
+            collectives=collectives,
+            loader_tokens_per_s=loader,
+        )
+
+    def _phase(self, phase: PhaseConfig, product_rate: float) -> PhaseSpeed:
+        """Measure a phase on all ranks at the same time; the slowest rank's seconds count."""
+        speed = rates.measure_phase(self._config, phase, self._world, product_rate)
+        # Of all layers: fewer than were measured could come to no time at all, because `ends_s` may be negative.
+        layers = self._config.model.num_hidden_layers
+        rate = speed.tokens / speed.micro_step_s(layers)
+        self._slowest(f"micro-step of length {phase.max_seq_length}", "tokens/s", rate)
+        speeds = [PhaseSpeed(**values) for values in self._world.gather(vars(speed))]
+        return max(speeds, key=lambda one: one.micro_step_s(layers))
+
+    def _slowest(self, name: str, unit: str, rate: float | None) -> float | None:
+        """Return the slowest rank's rate, None if no rank has one, and judge each rank's by the others'."""
+        by_rank = {place: value for place, value in zip(self._places, self._world.gather(rate), strict=True) if value}
+        self._joint += judge_rates(name, unit, by_rank)
+        return min(by_rank.values(), default=None)
+
+
+def judge_rates(name: str, unit: str, by_rank: Mapping[Place, float]) -> list[Finding]:
+    """Return the findings about a rate: a rank that is far slower than the others fails."""
+    if not by_rank:
+        return []
+    median = statistics.median_high(by_rank.values())
+    allowed = SLOW_SHARE * median
+    slow = {place: rate for place, rate in by_rank.items() if rate < allowed}
+    if not slow:
+        place = min(by_rank, key=lambda place: by_rank[place])
+        others = f"; the slowest of {len(by_rank)}: {place}, median {median:,.4g}" if len(by_rank) > 1 else ""
+        return [Finding(area="rates", level="ok", text=f"{name}: {by_rank[place]:,.4g} {unit}{others}")]
+    text = f"{name}: {{:,.4g}} {unit}; allowed are {allowed:,.4g} or more (median of the ranks {median:,.4g})"
+    return [failure("rates", text.format(rate), EXCLUDE, where=str(place)) for place, rate in slow.items()]
+
+
+def check_problems(config: RunConfig, device: torch.device) -> list[Finding]:
+    """Hold the backend that a run would take of each op against the op's definition, in the run's shapes."""
+    length = max(phase.max_seq_length for phase in config.phases)
+    shapes = Shapes.of_model(config.model, length=length, dtype=DTYPES[config.precision])
+    findings = []
+    for op in (*shapes.ops, "dense"):
+        setting = SETTINGS.get(op, op) or op
+        asked = getattr(config.ops, setting, "auto")
+        # Disentangled attention has one plain implementation, which is its own definition, and Apex's LAMB is no op.
+        if op not in PROBLEMS or (op, asked) == ("lamb", "apex"):
+            continue
+        usable = ["torch"] if op == "dense" else usable_backends(op, device.type)
+        backend = usable[0] if asked == "auto" else asked
+        rows = list(compare(op, backend, shapes, device))
+        flag = f"--ops.{setting.replace('_', '-')}"
+        remedy = f"Take another backend of this op ({flag}) if there is one, and report this line."
+        findings += [failure("ops", str(row), remedy) for row in rows if not row.passes]
+        if all(row.passes for row in rows):
+            masks = sum(row.bound == 0 for row in rows)
+            exact = f", {masks} of them bit for bit" if masks else ""
+            text = f"{op} by {backend}: {len(rows)} problem(s) within their bounds, values and gradients{exact}"
+            findings.append(Finding(area="ops", level="ok", text=text))
+    return findings

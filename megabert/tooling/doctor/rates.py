@@ -1,0 +1,256 @@
+"""Rates of this rank's machine in the shapes of a run: copies, matrix products, a micro-step, an update, the loader."""
+
+# T packed tokens, K width of a product's input, C width of its output
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from megabert.data.batch import MicroBatch, probe_batch
+from megabert.data.order import BEGINNING
+from megabert.data.packing import shape_for
+from megabert.data.step_packer import RankShare, StepPacker
+from megabert.distributed.process_group import World
+from megabert.engine.build import DTYPES, build_engine
+from megabert.engine.engine import Engine
+from megabert.models.bert import terms_of
+from megabert.models.build import build_model, initialize
+from megabert.models.matrices import layer_matrices
+from megabert.observability.flops import training_flops
+from megabert.ops.sums_of_squares import sums_of_squares
+from megabert.optim import Fragment, StepSettings, build_optimizer
+from megabert.settings.config.deepspeed import derive_deepspeed
+from megabert.settings.config.loading import phase_data
+from megabert.settings.config.model import ModelConfig
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tooling.measurements.measured import PhaseSpeed
+from megabert.training.first_budget import first_budget
+from megabert.training.step import counts_of, weighted_loss
+
+COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
+UPDATED_PARAMETERS = {"cuda": 2**26, "cpu": 2**22}
+MOST_TOKENS = {"cuda": 32_768, "cpu": 8_192}
+"""Tokens of a measured micro-step: on a GPU more of them take as many seconds each."""
+MICRO_STEP_S = {"cuda": 1.0, "cpu": 2.0}
+"""Seconds that a measured micro-step may take; it has fewer tokens on a slower device."""
+LIMIT_S = 1.5
+"""Seconds for one measurement, after which it ends with the repetitions that it has."""
+LAYERS = 4
+"""Layers of the deeper one of the two models whose difference is the time of a layer."""
+
+
+def median_s(
+    function: Callable[[], object], device: torch.device, *, limit_s: float = LIMIT_S, least: int = 3
+) -> float:
+    """Return the median seconds of a call, the device's work included; the first call is not counted."""
+    function()
+    times: list[float] = []
+    deadline = time.perf_counter() + limit_s
+    while len(times) < least or (time.perf_counter() < deadline and len(times) < 50):
+        times.append(_seconds(function, device))
+    return statistics.median(times)
+
+
+def _seconds(function: Callable[[], object], device: torch.device) -> float:
+    _synchronize(device)
+    started = time.perf_counter()
+    function()
+    _synchronize(device)
+    return time.perf_counter() - started
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def copy_gb_s(device: torch.device) -> float:
+    """Return the bytes that a large copy within the device's memory reads and writes per second, in GB/s."""
+    source = torch.ones(COPY_BYTES[device.type] // 4, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / median_s(lambda: target.copy_(source), device) / 1e9
+
+
+def host_to_device_gb_s(device: torch.device) -> float | None:
+    """Return the rate of copies from page-locked memory to a GPU, in GB/s; None on a CPU."""
+    if device.type == "cpu":
+        return None
+    source = torch.ones(COPY_BYTES["cpu"] // 4, pin_memory=True)
+    target = torch.empty(source.shape, device=device)
+    return source.nbytes / median_s(lambda: target.copy_(source, non_blocking=True), device) / 1e9
+
+
+def product_shapes(model: ModelConfig) -> list[tuple[int, int]]:
+    """Return input and output width of the dense layers of an encoder layer."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    gates = 2 if model.traits.is_pre_norm else 1  # GeGLU has two matrices of the inner width
+    return [(hidden, 3 * hidden), (hidden, hidden), (hidden, gates * inner), (inner, hidden)]
+
+
+def product_tflops(config: RunConfig, tokens: int, device: torch.device) -> float:
+    """Return the rate of a layer's matrix products: forward, the gradient of the input and of the weight."""
+    dtype, seconds, flops = DTYPES[config.precision], 0.0, 0
+    for width, columns in product_shapes(config.model):
+        x_TK = torch.rand(tokens, width, device=device, dtype=dtype)
+        weight_KC = torch.rand(width, columns, device=device, dtype=dtype)
+        grad_TC = torch.rand(tokens, columns, device=device, dtype=dtype)
+        for left, right in ((x_TK, weight_KC), (grad_TC, weight_KC.t()), (x_TK.t(), grad_TC)):
+            seconds += median_s(partial(torch.matmul, left, right), device, limit_s=0.2)
+            flops += 2 * tokens * width * columns
+    return flops / seconds / 1e12
+
+
+def random_batch(model: ModelConfig, *, tokens: int, length: int, seed: int, masked_share: float | None) -> MicroBatch:
+    """Return a full micro-batch of random pieces, keyed by the seed."""
+    assert isinstance(model.vocab_size, int)
+    batch = probe_batch(tokens=tokens, length=length, masked_share=masked_share)
+    generator = torch.Generator().manual_seed(seed)
+    count, masked = len(batch.input_ids_T), len(batch.masked_ids_M)
+    seeds_B = torch.randint(0, 2**31 - 1, batch.instance_seeds_B.shape, generator=generator, dtype=torch.int32)
+    return replace(
+        batch,
+        segment_ids_T=(batch.position_ids_T >= length // 2).long() * (model.type_vocab_size > 1),
+        input_ids_T=torch.randint(5, model.vocab_size, (count,), generator=generator),
+        masked_ids_M=torch.randint(5, model.vocab_size, (masked,), generator=generator),
+        instance_seeds_B=seeds_B,
+    )
+
+
+def small_engine(config: RunConfig, model: ModelConfig, ds_config: dict[str, object], world: World) -> Engine:
+    """Return an engine around a fresh model of some sizes, with the run's optimizer and ops."""
+    module = build_model(
+        model, ops=config.ops, activation_checkpointing=config.activation_checkpointing, z_loss=config.z_loss
+    )
+    initialize(module, config.seed)
+    optimizer = build_optimizer(
+        module.named_parameters(),
+        config.optimizer,
+        lamb_backend=config.ops.lamb,
+        matrices=layer_matrices(module, per_head=config.optimizer.muon_heads),
+    )
+    return build_engine(module, optimizer, ds_config, world)
+
+
+def measure_phase(config: RunConfig, phase: PhaseConfig, world: World, product_rate: float) -> PhaseSpeed:
+    """Time micro-steps of two depths in turn: their difference is the time of a layer, and the ends take the rest.
+
+    Nothing is sent: stage 1 sends in the last micro-step of a step alone.
+    """
+    few, many = _depths(config.model)
+    length, device = phase.max_seq_length, world.device
+    tokens = _affordable_tokens(config, phase, world, many, product_rate)
+    ds_config = derive_deepspeed("zero1", precision=config.precision, max_grad_norm=1.0)
+    masked = phase.mean_masked
+    batch = random_batch(config.model, tokens=tokens, length=length, seed=1, masked_share=masked).to(device)
+    counts, calls = counts_of(batch), {}
+    for layers in (few, many):
+        engine = small_engine(config, _with_layers(config.model, layers), ds_config, world)
+        terms = terms_of(engine.module)
+
+        def micro_step(engine: Engine = engine, terms: object = terms) -> None:
+            loss = weighted_loss(engine.forward(batch), terms, counts=counts, world_size=world.size)  # type: ignore[arg-type]
+            engine.backward(loss)
+
+        calls[layers] = micro_step
+        micro_step()
+    # In turn, so that a machine that is busy for a while does not slow down one of them only.
+    times: dict[int, list[float]] = {layers: [] for layers in calls}
+    deadline = time.perf_counter() + 8 * MICRO_STEP_S[device.type]
+    while len(times[many]) < 3 or (time.perf_counter() < deadline and len(times[many]) < 40):
+        for layers, call in calls.items():
+            times[layers].append(_seconds(call, device))
+    low, high = (statistics.median(times[layers]) for layers in (few, many))
+    layer_s = max(0.0, high - low) / max(1, many - few) if many > few else low / many
+    return PhaseSpeed(max_seq_length=length, tokens=tokens, layer_s=layer_s, ends_s=high - many * layer_s)
+
+
+def _depths(model: ModelConfig) -> tuple[int, int]:
+    """Return two numbers of layers that differ by whole periods of a model whose layers are not all alike."""
+    few = model.num_hidden_groups or 1
+    period = model.global_attn_every_n_layers if model.traits.is_pre_norm else few
+    many = few + period * max(1, (LAYERS - 1) // period)
+    return min(few, model.num_hidden_layers), min(many, model.num_hidden_layers)
+
+
+def _with_layers(model: ModelConfig, layers: int) -> ModelConfig:
+    return replace(model, preset=None, num_hidden_layers=layers)
+
+
+def _affordable_tokens(config: RunConfig, phase: PhaseConfig, world: World, layers: int, product_rate: float) -> int:
+    """Return the tokens of the run's micro-steps, or fewer if one would take too long; the same on all ranks."""
+    length, kind = phase.max_seq_length, world.device.type
+    share = -(-phase.global_batch_size * length // world.size)
+    budget = first_budget(kind, share=share, floor=length)
+    if config.micro_batch_tokens != "auto":
+        budget = config.micro_batch_tokens
+    sizes = {"tokens": length, "squared_lengths": length**2, "masked": length // 8, "local_pairs": 0}
+    instance_flops = training_flops(_with_layers(config.model, layers), **sizes)
+    affordable = MICRO_STEP_S[kind] * product_rate * 1e12 / 3 / instance_flops
+    instances = min(budget // length, MOST_TOKENS[kind] // length, math.floor(affordable), share // length)
+    return int(min(world.gather(max(1, instances)))) * length
+
+
+def optimizer_s_per_parameter(config: RunConfig, device: torch.device) -> float:
+    """Return the seconds per parameter of an update by the run's optimizer, and of the norm of the gradient."""
+    # As Muon sees it, square matrices of the model's width, one below the other.
+    width = config.model.hidden_size
+    squares = max(1, UPDATED_PARAMETERS[device.type] // width**2)
+    flat = torch.nn.Parameter(torch.rand(squares * width, width, device=device))
+    flat.grad = torch.rand_like(flat)
+    optimizer = build_optimizer(
+        [("weight", flat)], config.optimizer, lamb_backend=config.ops.lamb, matrices={"weight": squares}
+    )
+    optimizer.attach([Fragment(flat, 0, "weight", 0, flat.numel())], {"weight": flat.shape}, None)
+    settings = StepSettings(lr=1e-3, gradient_scale=torch.ones((), dtype=torch.float64, device=device))
+
+    @torch.no_grad()
+    def update() -> None:
+        assert flat.grad is not None
+        sums_of_squares([flat.grad.view(-1)], device)
+        optimizer.step(settings)
+
+    return median_s(update, device) / flat.numel()
+
+
+def loader_tokens_per_s(config: RunConfig, world: World) -> float | None:
+    """Return the tokens that this rank's loader plans, reads and packs per second; None without shards."""
+    phase = config.phases[0]
+    if config.data.path is None and phase.data is None:
+        return None
+    shards = ShardSet.open(phase_data(config, phase), "train")
+    statistics_ = shards.statistics_in(phase)
+    budget = config.micro_batch_tokens
+    if budget == "auto":
+        share = phase.global_batch_size * statistics_.tokens // (statistics_.rows * world.size)
+        budget = first_budget(world.device.type, share=share, floor=statistics_.max_seq_length)
+    sizes = {"global_batch_size": phase.global_batch_size, "world_size": world.size, "micro_batch_tokens": budget}
+    is_gpu = world.device.type == "cuda"
+    share_of_rank = RankShare(
+        shape=shape_for(statistics_, **sizes), rank=world.rank, world_size=world.size, pad=is_gpu, pin=is_gpu
+    )
+    batch_size = phase.global_batch_size
+    masking = shards.masking_in(phase)
+    packer = StepPacker(shards, seed=0, global_batch_size=batch_size, share=share_of_rank, masking=masking)
+    position = packer.pack(BEGINNING, 0).position_after  # compiles loops, opens files
+    tokens, number, started = 0, 0, time.perf_counter()
+    while number < 3 or (time.perf_counter() - started < LIMIT_S and number < 100):
+        number += 1
+        batch = packer.pack(position, number)
+        tokens += sum(micro_batch.num_tokens for micro_batch in batch.micro_batches)
+        position = batch.position_after
+    return max(1, tokens) / (time.perf_counter() - started)
+
+
+def device_memory_gib(device: torch.device) -> float:
+    """Return the memory of the GPU, or of the host."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory / 2**30
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -1,0 +1,336 @@
+"""The needs of a recipe on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.json_files import to_json
+from megabert.observability.gpus import Gpu
+from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, zero_stage_of
+from megabert.settings.config.loading import phase_data, phase_name
+from megabert.settings.config.names import value_at
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tooling.measurements.measured import MeasuredRates
+from megabert.tooling.planning.memory import BUDGETS, Memory, estimate_memory, planned_budget
+from megabert.tooling.planning.parameters import count_parameters
+from megabert.tooling.planning.step_time import (
+    Cluster,
+    Communication,
+    StepTime,
+    StepWork,
+    datasheet_rates,
+    rates_of_proof,
+    step_time,
+)
+from megabert.training.expected_time import step_flops
+
+MASKED_PER_TOKEN = 20 / 128
+"""Share of predicted positions that is assumed without shards: 20 of 128, as in BERT's own recipe."""
+FALLBACK_EFFICIENCY = 0.44
+"""Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
+MAX_PASSES = 40
+"""Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
+EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44, "h100": 0.44}
+"""Share of the peak while computing by GPU: fitted on published tables (docs/scaling.md), and for the H100 what steps
+of one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
+
+_SCATTERED = Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
+_OVERLAPPED = replace(
+    _SCATTERED, all_gather_bytes=2, is_gather_overlapped=True, is_overlapped=True, micro_step_pass_bytes=6.3
+)
+COMMUNICATION = {
+    0: Communication(all_reduce_bytes=4),
+    1: _OVERLAPPED,
+    2: replace(_OVERLAPPED, is_per_micro_step=True),
+    3: replace(_SCATTERED, micro_step_gather_bytes=2, is_per_micro_step=True, micro_step_pass_bytes=10),
+}
+"""What our engines send in a step, by ZeRO stage, as counted by ``tests/several_ranks/test_wire.py``.
+
+Gradients are float32 at every stage. Stage 1 scatters them once per step, stage 2 in each micro-step, both bucket by
+bucket during the backward pass; both gather 16-bit weights once, during the forward pass. Stage 3 scatters in each
+micro-step, gathers weights in the forward pass and keeps them for the backward pass, up to
+``stage3_max_live_parameters``. What DeepSpeed hides there is not counted.
+
+At stages 1 and 2 products read and write float32 sums, and no 16-bit gradients: 6.3 bytes in each micro-step
+(``benchmarks/optimizer_step.log``), less in the first. At stage 3 a micro-step adds 16-bit gradients (2
+bytes) to float32 ones (4 read, 4 written).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseEstimate:
+    """What one phase takes."""
+
+    name: str
+    steps: int
+    global_batch_size: int
+    max_seq_length: int
+    tokens_per_step: float
+    flops: float
+    micro_steps: int
+    step: StepTime
+    mfu_pct: float
+    passes: float | None
+    """How often the text is read: all instances once are ``dupe_factor`` times. None if the data are not known."""
+
+    @property
+    def hours(self) -> float:
+        """Wall time of all steps, without validations and checkpoints."""
+        return self.steps * self.step.total_s / 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The needs of a recipe on a cluster."""
+
+    config: RunConfig
+    """The recipe, with the vocabulary and the precision that ``auto`` comes to."""
+    cluster: Cluster
+    zero_stage: int
+    parameters: int
+    memory_gib: dict[int, dict[int, float]]
+    """GiB per GPU by ZeRO stage and token budget."""
+    micro_batch_tokens: int
+    memory: Memory
+    """Memory of one GPU with this stage and token budget, part by part."""
+    efficiency: float
+    is_efficiency_assumed: bool
+    communication: Communication
+    measured: MeasuredRates | None = None
+    """Rates that the times follow from; None if they follow from datasheets."""
+    phases: tuple[PhaseEstimate, ...] = ()
+
+    @property
+    def hours(self) -> float:
+        """Wall time of all phases."""
+        return sum(phase.hours for phase in self.phases)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the whole run."""
+        return sum(phase.flops * phase.steps for phase in self.phases)
+
+    @property
+    def passes(self) -> float | None:
+        """Passes over the corpus, all phases together; None if any phase's data are not known."""
+        known = [phase.passes for phase in self.phases if phase.passes is not None]
+        return sum(known) if len(known) == len(self.phases) else None
+
+
+def estimate(
+    config: RunConfig,
+    cluster: Cluster,
+    *,
+    efficiency: float | None = None,
+    instances: int | None = None,
+    communication: Communication | None = None,
+    measured: MeasuredRates | None = None,
+) -> Estimate:
+    """Estimate a recipe on a cluster. Neither GPUs nor data need to be there.
+
+    Args:
+        config: The resolved configuration. Where ``data.path`` is set, lengths and vocabulary are read from the shards.
+        cluster: GPUs and nodes.
+        efficiency: Share of the peak while computing; None takes the share of published systems.
+        instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
+        communication: Traffic of another training system; None takes the traffic of the recipe's engine.
+        measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
+
+    Raises:
+        ConfigError: A micro-batch of one instance does not fit, the engine contradicts the precision, or another model
+            was measured.
+        DataError: ``data.path`` is set, and the shards are missing or damaged.
+    """
+    # The work: data, model, precision and ZeRO stage, all of which may follow from others.
+    shards = [_shards_of(config, phase) for phase in config.phases]
+    config = _resolve(config, shards, cluster.gpu)
+    if measured is not None:
+        measured.refuse_other_model(to_json(config.model), config.precision)
+    stage = zero_stage_of(deepspeed_of(config, config.precision))
+    parameters = count_parameters(config.model)
+    # How it fits: memory by stage and token budget decides the number of micro-steps.
+    memory_of = partial(estimate_memory, config, parameters=parameters, world_size=cluster.world_size)
+    longest = max(phase.max_seq_length for phase in config.phases)
+    shown = sorted({*BUDGETS, longest, *([config.micro_batch_tokens] if config.micro_batch_tokens != "auto" else [])})
+    table = {
+        stage: {budget: memory_of(zero_stage=stage, micro_batch_tokens=budget).total_gib for budget in shown}
+        for stage in sorted({1, 2, 3, stage})
+    }
+    if measured is not None and config.micro_batch_tokens == "auto":
+        config = replace(config, micro_batch_tokens=max(phase.tokens for phase in measured.phases))
+    statistics = [_statistics_of(phase, split, instances) for phase, split in zip(config.phases, shards, strict=True)]
+    budget = _budget(config, statistics, table[stage], cluster)
+    whole = Estimate(
+        config=config,
+        cluster=cluster,
+        zero_stage=stage,
+        parameters=parameters,
+        memory_gib=table,
+        micro_batch_tokens=budget,
+        memory=memory_of(zero_stage=stage, micro_batch_tokens=budget),
+        efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
+        is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
+        communication=communication or communication_of(config, stage, parameters),
+        measured=measured,
+    )
+    # How long it takes: each phase by itself.
+    passes = [_passes_of(config, phase, split, instances) for phase, split in zip(config.phases, shards, strict=True)]
+    phases = map(partial(_estimate_phase, whole), range(len(passes)), statistics, passes)
+    return replace(whole, phases=tuple(phases))
+
+
+def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Communication:
+    """Return the traffic of a recipe's ZeRO stage, and the part that its engine file lets it hide.
+
+    Args:
+        config: The run; ``model.vocab_size`` must be a number.
+        zero_stage: ZeRO stage, 0 to 3.
+        parameters: Number of parameters.
+    """
+    engine, sent = deepspeed_of(config, config.precision), COMMUNICATION[zero_stage]
+    if config.precision == "fp32":  # weights travel in 4 bytes, not in 2
+        gathers = 2 * sent.all_gather_bytes, 2 * sent.micro_step_gather_bytes
+        sent = replace(sent, all_gather_bytes=gathers[0], micro_step_gather_bytes=gathers[1])
+    if zero_stage not in (1, 2):
+        return sent
+    # One bucket holds the vocabulary, which is read first, and known last.
+    size = value_at(engine, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE
+    vocabulary = config.model.padded_vocab_size * config.model.embedding_width
+    return replace(
+        sent,
+        is_overlapped=value_at(engine, "zero_optimization.overlap_comm") is not False,
+        exposed_share=min(1.0, vocabulary / parameters),
+        buckets=1 + math.ceil(max(0, parameters - vocabulary) / size),
+    )
+
+
+def steps_that_fit(whole: Estimate, hours: float) -> list[int]:
+    """Return the steps of each phase that fit into some hours, all phases shortened by the same factor."""
+    share = min(1.0, hours / whole.hours)
+    return [max(1, int(phase.steps * share)) for phase in whole.phases]
+
+
+def passes_over(shards: ShardSet, instances: int) -> float:
+    """Return the passes over the corpus that so many instances make.
+
+    Args:
+        shards: The training split. Each pass of the build has put the whole corpus into it once, masked and paired
+            differently.
+        instances: Instances that a phase trains on.
+    """
+    build_passes = len({shard.pass_number for shard in shards.shards})
+    return instances * build_passes / shards.num_rows
+
+
+def warn_of(passes: float) -> list[str]:
+    """Return a warning, as lines of text, where a run makes more passes over the corpus than BERT's own training."""
+    warning = (
+        f"WARNING: {passes:,.1f} passes over the corpus, more than {MAX_PASSES}. BERT itself made about 40; a model "
+        "that reads the same text more often learns it by heart. Add text, or take fewer steps (--phases.N.steps)."
+    )
+    return [warning] if passes > MAX_PASSES else []
+
+
+def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics, passes: float | None) -> PhaseEstimate:
+    config, cluster, phase = whole.config, whole.cluster, whole.config.phases[index]
+    # Means of the data stand for every batch; attention's share follows the mean length.
+    batch, length = round(phase.num_instances / phase.num_steps), statistics.tokens / statistics.rows
+    tokens = batch * length
+    flops = step_flops(config, index, statistics)
+    micro_steps = max(1, -(-round(tokens) // (cluster.world_size * whole.micro_batch_tokens)))
+    work = StepWork(
+        parameters=whole.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
+    )
+    if whole.measured is None:
+        rates = datasheet_rates(cluster, efficiency=whole.efficiency, precision=config.precision)
+    else:
+        rates = rates_of_proof(
+            whole.measured,
+            cluster,
+            flops_per_token=flops / tokens,
+            layers=config.model.num_hidden_layers,
+            length=phase.max_seq_length,
+        )
+    step = step_time(work, cluster, whole.communication, rates)
+    peak = cluster.world_size * cluster.gpu.peak_tflops[config.precision] * 1e12
+    return PhaseEstimate(
+        name=phase_name(config, index),
+        steps=phase.num_steps,
+        global_batch_size=batch,
+        max_seq_length=phase.max_seq_length,
+        tokens_per_step=tokens,
+        flops=flops,
+        micro_steps=micro_steps,
+        step=step,
+        mfu_pct=100 * flops / step.total_s / peak,
+        passes=passes,
+    )
+
+
+def _passes_of(config: RunConfig, phase: PhaseConfig, shards: ShardSet | None, instances: int | None) -> float | None:
+    if shards is not None:
+        return passes_over(shards, phase.num_instances)
+    # The rows of shards hold the corpus ``dupe_factor`` times.
+    return None if instances is None else phase.num_instances * (config.shards.dupe_factor or 1) / instances
+
+
+def _statistics_of(phase: PhaseConfig, shards: ShardSet | None, instances: int | None) -> InstanceStatistics:
+    """Return the totals of a phase's shards. Without shards every sequence is assumed to be full."""
+    if shards is not None:
+        return shards.statistics_in(phase)
+    rows, length, masked = instances or phase.num_instances, phase.max_seq_length, phase.most_masked or MASKED_PER_TOKEN
+    return InstanceStatistics(
+        rows=rows,
+        tokens=rows * length,
+        masked_tokens=round(rows * length * masked),
+        max_seq_length=length,
+        max_masked=round(length * masked),
+    )
+
+
+def _shards_of(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:
+    has_data = config.data.path is not None or phase.data is not None
+    return ShardSet.open(phase_data(config, phase), "train") if has_data else None
+
+
+def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunConfig:
+    """Return the configuration with what ``auto`` and numbers of tokens come to: precision, vocabulary, steps."""
+    precision = gpu.best_precision if config.precision == "auto" else config.precision
+    if precision not in gpu.peak_tflops:
+        known = ", ".join(gpu.peak_tflops)
+        raise ConfigError(
+            f"precision={precision}: the datasheet figures of {gpu.name} are for {known}. Use {gpu.best_precision}."
+        )
+    pieces = shards[0].metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
+    phases = []
+    for phase, split in zip(config.phases, shards, strict=True):
+        # Without shards every instance is taken to be full.
+        rows, tokens = (split.statistics.rows, split.statistics.tokens) if split else (1, phase.max_seq_length)
+        phases.append(phase.with_steps(rows=rows, tokens=tokens))
+    return replace(config, precision=precision, phases=tuple(phases), model=config.model.with_pieces(pieces))
+
+
+def _budget(
+    config: RunConfig, statistics: Sequence[InstanceStatistics], totals: dict[int, float], cluster: Cluster
+) -> int:
+    """Return the token budget that the recipe sets, or the largest one that a phase finds by trying."""
+    if config.micro_batch_tokens != "auto":
+        return config.micro_batch_tokens
+    budgets = []
+    for phase, data in zip(config.phases, statistics, strict=True):
+        share = phase.global_batch_size * data.tokens // (data.rows * cluster.world_size)
+        budget = planned_budget(cluster.gpu, share=share, floor=data.max_seq_length, total_gib_of=totals)
+        if budget is None:
+            least = min(tokens for tokens in totals if tokens >= data.max_seq_length)
+            raise ConfigError(
+                f"micro_batch_tokens: {least:,} tokens take {totals[least]:.0f} GiB, the GPU has "
+                f"{cluster.gpu.memory_gib:.0f}. Take --activation_checkpointing true, a higher stage (--engine zero3), "
+                "more GPUs or a smaller model."
+            )
+        budgets.append(budget)
+    return max(budgets)

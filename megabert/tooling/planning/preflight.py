@@ -1,0 +1,338 @@
+"""``pretrain --dry-run``: check configuration and data, and print the plan of the run on a number of ranks."""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from megabert.checkpoints.loading import has_checkpoint
+from megabert.data.loader import PackedLoader
+from megabert.data.order import BEGINNING, DataPosition
+from megabert.data.packing import shape_for
+from megabert.data.step_packer import RankShare, StepBatch, StepPacker
+from megabert.engine.build import refuse_fp16_on_cpu
+from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.foundation.full_disk import existing_folder
+from megabert.foundation.path_arguments import takes_paths
+from megabert.models.build import InitialWeights
+from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
+from megabert.observability.progress import span
+from megabert.optim.schedules import learning_rate
+from megabert.settings.config.loading import phase_name
+from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.checked_shards import verify_shards
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tooling.planning.estimate import estimate, passes_over, warn_of
+from megabert.tooling.planning.memory import (
+    BUDGETS,
+    GIB,
+    Memory,
+    checkpoint_gib,
+    describe_checkpoints,
+    describe_memory,
+    estimate_memory,
+    planned_budget,
+)
+from megabert.tooling.planning.parameters import count_parameters
+from megabert.tooling.planning.schedule_plot import draw_schedules
+from megabert.tooling.planning.step_time import Cluster
+from megabert.training.expected_time import cpu_seconds, describe_cpu_time
+from megabert.training.first_budget import first_budget
+from megabert.training.run.folder import checkpoints_dir, claim_run_folder
+from megabert.training.run.start import RunInputs, begin_fork, open_inputs, resume
+from megabert.training.state import TrainerState
+
+SAMPLED_STEPS = 2
+"""Global batches that are packed, to say how full the micro-batches are."""
+HASHED_SHARDS = 4
+"""Shards of each split that are hashed, at most. The run itself hashes all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """A run that is not started."""
+
+    inputs: RunInputs
+    state: TrainerState
+    """State before the first step that the run would make."""
+    world_size: int
+    device: torch.device
+    gpu: Gpu | None
+    """GPU of the run if it is known: the one that was asked for, or this machine's."""
+    parameters: int
+
+    @property
+    def steps_left(self) -> list[int]:
+        """Steps of each phase that the run would make."""
+        return self.state.steps_left(self.inputs.config)
+
+    def instances_left(self, index: int) -> int:
+        """Return the instances of the steps that a phase has left, if no batch is skipped."""
+        phase = self.inputs.config.phases[index]
+        return phase.num_instances - phase.instances_of(phase.num_steps - self.steps_left[index])
+
+    def memory(self, tokens: int) -> Memory:
+        """Return the memory of a rank with a token budget."""
+        return estimate_memory(
+            self.inputs.config,
+            parameters=self.parameters,
+            zero_stage=self.inputs.zero_stage,
+            world_size=self.world_size,
+            micro_batch_tokens=tokens,
+        )
+
+
+@takes_paths
+def describe_run(
+    config: RunConfig,
+    run_dir: Path,
+    *,
+    initial: InitialWeights | None = None,
+    world_size: int = 1,
+    gpu: str | None = None,
+    device: str | None = None,
+) -> str:
+    """Return the plan of a run as text, phase by phase, and the disk that its checkpoints take.
+
+    A run that has begun, and a fork, are planned from their checkpoint on.
+
+    Args:
+        config: The configuration, resolved from recipe, files and flags.
+        run_dir: The folder that the run would write.
+        initial: Weights to start from.
+        world_size: Ranks to plan for. None of them is started.
+        gpu: GPU to plan for, a name of `observability.gpus`; None takes this machine's.
+        device: "cuda" or "cpu"; None takes a GPU if this machine has one.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: Whatever ``pretrain`` would refuse, except for damaged bytes in shards
+            that were not sampled.
+    """
+    dry_run = _open(config, run_dir, initial, world_size=world_size, gpu=gpu, device=device)
+    inputs, state, model = dry_run.inputs, dry_run.state, dry_run.inputs.config.model
+    lines = [
+        f"recipe {config.name}: {model.family}, {model.num_hidden_layers} layers, {model.hidden_size} wide, "
+        f"{model.vocab_size:,} pieces, {dry_run.parameters / 1e6:.1f} million parameters, {config.optimizer.name}, "
+        f"{inputs.config.precision}, ZeRO-{inputs.zero_stage}, {world_size} rank(s)"
+    ]
+    if state.is_done(inputs.config):
+        return "\n".join([*lines, f"{run_dir} is done: {state.step:,} steps"])
+    if state.step:
+        phase = inputs.config.phases[state.phase]
+        where = f"{phase_name(inputs.config, state.phase)}, step {state.phase_step:,} of {phase.num_steps:,}"
+        lines.append(f"resumes at step {state.step:,} ({where})")
+    first_step, beginnings = state.step + 1, data_positions(dry_run)
+    for index, (phase, steps) in enumerate(zip(inputs.config.phases, dry_run.steps_left, strict=True)):
+        lines += _describe_phase(dry_run, index, first_step)
+        if index > state.phase and inputs.data_sha256[index] in inputs.data_sha256[:index]:
+            lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
+        first_step += steps
+    lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
+    warnings = warn_of(_passes_at_the_end(dry_run))
+    return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
+
+
+def _passes_at_the_end(dry_run: DryRun) -> float:
+    """Return the passes over the corpus of the steps that are left, and of earlier ones over the same shards."""
+    inputs, state, passes = dry_run.inputs, dry_run.state, 0.0
+    read = {**state.left_at, inputs.data_sha256[state.phase]: state.position}
+    for index, (train, _) in enumerate(inputs.shards):
+        position = read.pop(inputs.data_sha256[index], BEGINNING)
+        read_before = position.epoch * train.num_rows + position.offset
+        passes += passes_over(train, read_before + dry_run.instances_left(index))
+    return passes
+
+
+def _describe_time(dry_run: DryRun) -> list[str]:
+    """Say how long the run takes: by datasheets on a GPU of the table, by a measurement on this machine's CPU."""
+    inputs, ranks, gpu = dry_run.inputs, dry_run.world_size, dry_run.gpu
+    if gpu and inputs.config.precision in gpu.peak_tflops:  # of the others nothing is known
+        nodes = -(-ranks // gpu.gpus_per_node)
+        cluster = Cluster(gpu=gpu, nodes=nodes, gpus_per_node=-(-ranks // nodes))
+        phases = zip(dry_run.steps_left, estimate(inputs.config, cluster).phases, strict=True)
+        time = span(sum(steps * phase.step.total_s for steps, phase in phases))
+        gpus = f"{nodes} x {cluster.gpus_per_node} {gpu.name}"
+        return [f"expected: about {time} on {gpus}; megabert estimate says what that rests on"]
+    if gpu or dry_run.device.type == "cuda":  # a GPU whose datasheet is not known
+        return []
+    # However many ranks share this CPU, together they have all of it.
+    return [describe_cpu_time(inputs.config, cpu_seconds(inputs.config, inputs.statistics), dry_run.steps_left)]
+
+
+def data_positions(dry_run: DryRun) -> dict[int, DataPosition]:
+    """Return where each phase that has steps left continues in its shards, if no batch is skipped on the way."""
+    inputs, state, beginnings = dry_run.inputs, dry_run.state, {}
+    for index in range(state.phase, len(inputs.shards)):
+        if index > state.phase:
+            state = state.next_phase(data_start=inputs.config.phases[index].data_start)
+        beginnings[index] = state.position
+        num_rows = inputs.shards[index][0].num_rows
+        state = replace(state, position=state.position.take(dry_run.instances_left(index), num_rows)[1])
+    return beginnings
+
+
+def _describe_beginning(phase: PhaseConfig, position: DataPosition) -> str:
+    if phase.data_start == "beginning":
+        return "reads the shards of an earlier phase again from their first instance (data_start: beginning)"
+    place = f"epoch {position.epoch + 1}, instance {position.offset + 1:,}"
+    return f"continues in the shards of an earlier phase after its last instance: {place} (data_start: continue)"
+
+
+def _open(
+    config: RunConfig,
+    run_dir: Path,
+    initial: InitialWeights | None,
+    *,
+    world_size: int,
+    gpu: str | None,
+    device: str | None,
+) -> DryRun:
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not (gpu or has_gpu):
+        raise ConfigError(
+            "--device cuda: this process sees no GPU. Name one to plan for (--gpu), or use the CPU (--device cpu).",
+            see="no-gpu-is-seen",
+        )
+    target = torch.device(device or ("cuda" if has_gpu else "cpu"))
+    kind = gpu_by_name(gpu) if gpu else gpu_of_device(torch.cuda.get_device_name()) if target.type == "cuda" else None
+    if gpu and kind and config.precision == "auto":
+        config = replace(config, precision=kind.best_precision)
+    if kind is None:
+        refuse_fp16_on_cpu(config.precision, target)
+    inputs = open_inputs(config, run_dir, device=target, initial=initial)
+    claim_run_folder(run_dir, inputs.config)
+    return DryRun(
+        inputs=inputs,
+        state=_state(inputs, run_dir),
+        world_size=world_size,
+        device=target,
+        gpu=kind,
+        parameters=count_parameters(inputs.config.model, inputs.objective),
+    )
+
+
+def _state(inputs: RunInputs, run_dir: Path) -> TrainerState:
+    """Return the state with which the run would begin, as `find_start` does, and write nothing."""
+    if has_checkpoint(checkpoints_dir(run_dir)):
+        return resume(run_dir, inputs)[2]
+    if inputs.config.fork is not None:
+        return begin_fork(inputs.config.fork, inputs)[2]
+    return TrainerState(data_sha256=inputs.data_sha256)
+
+
+def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
+    """Return the size of the checkpoints and of the free disk; refuse a disk that cannot hold two of them."""
+    # A new checkpoint is complete before the previous one is deleted, so both have to fit.
+    one = checkpoint_gib(dry_run.inputs.config, dry_run.parameters)
+    folder = existing_folder(checkpoints_dir(run_dir).parent)
+    free = shutil.disk_usage(folder).free / GIB
+    if free < 2 * one:
+        raise CheckpointError(
+            f"{folder}: {free:.2f} GiB are free, but a checkpoint takes {one:.2f} GiB and the one before it is kept. "
+            "Free some space or name another --run-dir.",
+            see="a-checkpoint-cannot-be-written",
+        )
+    return f"{describe_checkpoints(dry_run.inputs.config, dry_run.parameters)}; {free:.2f} GiB are free in {folder}"
+
+
+def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
+    inputs = dry_run.inputs
+    phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
+    statistics, rows = train.statistics, train.num_rows
+    title = f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}"
+    left, instances = dry_run.steps_left[index], dry_run.instances_left(index)
+    if not left:
+        return [f"{title}, {_check_files(train, held_out)}; no step is left"]
+    # The learning rate is shown where its curve bends, and also at the last step but one: the last one's is 0.
+    steps = phase.num_steps
+    warmup_steps = round(steps * phase.warmup_ratio)
+    decay_start = round(steps * (1 - (phase.decay_ratio or 0)))
+    key_steps = sorted(
+        {max(steps - left + 1, step) for step in (1, warmup_steps, steps // 2, decay_start, steps - 1, steps)}
+    )
+    rates = ", ".join(f"{learning_rate(phase, step):.2e} at {step:,}" for step in key_steps)
+    return [
+        title,
+        f"  {rows:,} instances of {statistics.tokens / rows:.1f} tokens on average, at most "
+        f"{statistics.max_seq_length}; {held_out.num_rows:,} held out; {_check_files(train, held_out)}",
+        f"  {left:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to {first_step + left - 1:,}): "
+        f"{instances:,} instances, {instances / rows:.2f} passes over the data",
+        f"  learning rate {rates} ({phase.decay})",
+        *_describe_masks(phase, train),
+        *_describe_packing(dry_run, index),
+    ]
+
+
+def _describe_batch(phase: PhaseConfig) -> str:
+    first, last = phase.initial_batch_size, f"{phase.global_batch_size:,} instances"
+    return last if first is None else f"{first:,} to {last}, growing over {phase.batch_warmup_steps:,} batches"
+
+
+def _describe_masks(phase: PhaseConfig, train: ShardSet) -> list[str]:
+    """Say how the loader masks, where the phase sets something of it."""
+    masking = train.masking_in(phase)
+    if masking is None or masking == train.metadata.masking_options:
+        return []
+    shown = " / ".join(f"{share:.0%}" for share in masking.actions)
+    return [
+        f"  masks: {phase.describe_masks() or f'{masking.masked_lm_prob:.1%} of the tokens masked'}, at most "
+        f"{masking.max_predictions_per_seq} of an instance, {shown} [MASK] / random / kept; "
+        f"held out {train.metadata.masked_lm_prob:.1%}"
+    ]
+
+
+def _check_files(*splits: ShardSet) -> str:
+    """Hash some shards of each split, evenly spaced. That every file exists is known: the splits have been opened."""
+    hashed = 0
+    for split in splits:
+        sample = {int(index) for index in np.linspace(0, len(split.shards) - 1, HASHED_SHARDS)}
+        verify_shards(split, sorted(sample))
+        hashed += len(sample)
+    return f"{sum(len(split.shards) for split in splits)} files there, SHA-256 of {hashed} right"
+
+
+def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
+    """Pack the first global batches as rank 0 would, padded as for a GPU."""
+    config, (train, _) = dry_run.inputs.config, dry_run.inputs.shards[index]
+    phase, ranks = config.phases[index], dry_run.world_size
+    batch, budget = phase.global_batch_size, _budget(dry_run, index)
+    shape = shape_for(train.statistics_in(phase), global_batch_size=batch, world_size=ranks, micro_batch_tokens=budget)
+    share = RankShare(shape=shape, world_size=ranks, pad=True)
+    masking = train.masking_in(phase)
+    packer = StepPacker(train, seed=config.seed, global_batch_size=batch, share=share, masking=masking)
+    with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
+        batches = list(loader)
+    memory = dry_run.memory(shape.tokens)
+    parts = memory.parts_gib if dry_run.gpu else memory.tensors_gib
+    room = f" (the GPU has {dry_run.gpu.memory_gib:.0f})" if dry_run.gpu else ""
+    return [
+        f"  each rank: {len(batches[0].micro_batches)} micro-step(s) of at most {shape.tokens:,} of "
+        f"{budget:,} tokens, {shape.sequences:,} sequences, {shape.masked:,} masked; {_real_share(batches)}",
+        f"  memory per rank: {describe_memory(parts)}{room}",
+    ]
+
+
+def _real_share(batches: list[StepBatch]) -> str:
+    """Say how full the padded micro-batches are, and which shapes rank 0 will see."""
+    micro_batches = [micro_batch for batch in batches for micro_batch in batch.micro_batches]
+    real = sum(micro_batch.num_tokens for micro_batch in micro_batches)
+    padded = sum(len(micro_batch.input_ids_T) for micro_batch in micro_batches)
+    shapes = [f"{size:,}" for size in sorted({len(micro_batch.input_ids_T) for micro_batch in micro_batches})]
+    named = ", ".join(shapes[:4]) + (", ..." if len(shapes) > 4 else "")
+    return f"on a GPU padded to {named} tokens, {100 * real / padded:.1f}% of them real (first {len(batches)} steps)"
+
+
+def _budget(dry_run: DryRun, index: int) -> int:
+    """Return the token budget that is set, or the one with which the run would begin its search."""
+    config, statistics = dry_run.inputs.config, dry_run.inputs.shards[index][0].statistics
+    if config.micro_batch_tokens != "auto":
+        return config.micro_batch_tokens
+    share = config.phases[index].global_batch_size * statistics.tokens // (statistics.rows * dry_run.world_size)
+    floor = statistics.max_seq_length
+    if dry_run.gpu is None:
+        return first_budget(dry_run.device.type, share=share, floor=floor)
+    totals = {tokens: dry_run.memory(tokens).total_gib for tokens in (*BUDGETS, floor)}
+    return planned_budget(dry_run.gpu, share=share, floor=floor, total_gib_of=totals) or floor

@@ -1,0 +1,198 @@
+"""Curves of a run as PNGs, and the page about it."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from megabert.foundation.files import atomic_write
+from megabert.foundation.path_arguments import takes_paths
+from megabert.observability.metrics import read_metrics
+from megabert.optim.schedules import planned_steps
+from megabert.settings.command_line.terminal import printable
+from megabert.settings.config.run import RunConfig
+from megabert.tooling.measurements.reference import Reference, reference_for
+from megabert.tooling.reports.band import bands
+from megabert.tooling.reports.on_track import Track, shards_of
+from megabert.tooling.reports.page import folded, image, render_page, section
+from megabert.tooling.reports.probes import draw_probes, probed_sets, render_probes
+from megabert.tooling.reports.report import PhaseReport
+from megabert.tooling.reports.watch import read_overview
+from megabert.training.run.folder import read_config
+
+_ACCURACIES = {
+    "train/mlm_accuracy": "masked-LM, training",
+    "eval/mlm_accuracy": "masked-LM, held out",
+    "eval/nsp_accuracy": "next sentence, held out",
+}
+CURVES: tuple[tuple[str, float, dict[str, str]], ...] = (
+    # Label of the axis, a factor, and the name of each tag's curve in the legend.
+    ("accuracy (%)", 100, _ACCURACIES),
+    ("learning rate", 1, {"train/lr": ""}),
+    ("instances per batch", 1, {"train/global_batch_size": ""}),
+    ("masked tokens (%)", 100, {"train/masked_share": ""}),
+    ("gradient norm", 1, {"train/grad_norm": ""}),
+    ("sequences/s", 1, {"perf/sequences_per_s": ""}),
+    ("share of the time or peak (%)", 1, {"perf/data_wait_pct": "waiting for data", "perf/mfu_pct": "MFU"}),
+)
+_ABOVE: dict[str, Any] = {
+    **{"loc": "lower center", "bbox_to_anchor": (0.5, 1)},
+    **{"fontsize": 8, "frameon": False, "columnspacing": 1, "handlelength": 1.5},
+}
+"""A legend above its panel."""
+_PLANNED_POINTS = 200
+"""Points of a phase at which its planned schedules are drawn."""
+
+
+@takes_paths
+def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
+    """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG.
+
+    The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary.
+    """
+    figure = Figure(figsize=(8, 4.5), dpi=120)
+    axes = figure.subplots()
+    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir))
+    axes.set_xlabel("step")
+    atomic_write(path, _png(figure))
+
+
+@takes_paths
+def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
+    """Return a PNG of loss, accuracies, schedules, gradient norm, throughput and waiting over steps.
+
+    The schedules are also drawn as they are planned, to the end of the run.
+
+    Args:
+        run_dir: Run folder.
+        reports: One for each phase that was validated; may be empty.
+    """
+    rows = read_metrics(run_dir)
+    plans = _planned(read_config(run_dir), rows)
+    figure = Figure(figsize=(11, 13), dpi=110)
+    grid = figure.subplots(4, 2, sharex=True)
+    axes = list(grid.flat)
+    _plot_losses(axes[0], rows, reports, _reference_of(run_dir))
+    for pair, (label, factor, names) in zip(axes[1:], CURVES, strict=True):
+        for tag in names:
+            points = [(step, factor * value) for step, value in plans.get(tag, [])]
+            if points:
+                pair.plot(*zip(*points, strict=True), color="tab:gray", linestyle=":", linewidth=1, label="planned")
+        _plot_tags(pair, rows, names, factor)
+        pair.set_ylabel(label)
+    for pair in grid[-1]:
+        pair.set_xlabel("step")
+    return _png(figure)
+
+
+def draw_track(track: Track) -> bytes:
+    """Return a PNG of a run beside the bands of its reference, with a panel for each series."""
+    tags = list(track.series)
+    figure = Figure(figsize=(11, 2.6 * -(-len(tags) // 2)), dpi=110)
+    rows = read_metrics(track.run_dir)
+    for axes, tag in zip(figure.subplots(-(-len(tags) // 2), 2, squeeze=False).flat, tags, strict=False):
+        _plot_band(axes, track.reference, tag)
+        _plot_tags(axes, rows, {tag: "run"}, 1)
+        outside = [(point.step, point.value) for point in track.series[tag] if not point.is_inside]
+        if outside:
+            axes.plot(*zip(*outside, strict=True), "x", color="tab:red", label="outside")
+            axes.legend(framealpha=0.6)
+        axes.set_ylabel(tag)
+        axes.set_xlabel("step")
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
+    figure.tight_layout()
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+@takes_paths
+def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
+    """Return the page as HTML, pictures and all. It loads nothing, and follows the browser's light or dark scheme.
+
+    Args:
+        run_dir: Run folder.
+        picture: PNG from ``draw_page``.
+        tables: Titles and plain text to show between the curves and the configuration.
+    """
+    parts = [image("curves over steps", picture), section("Progress", read_overview(run_dir).text)]
+    parts += [section(title, text) for title, text in tables]
+    rows = read_metrics(run_dir)
+    if probed_sets(rows):
+        drawn = image("accuracy on minimal pairs over steps", draw_probes(rows))
+        parts.append(section("Minimal pairs", render_probes(rows), drawn))
+    parts += [folded(run_dir / name) for name in ("config.yaml", "command.txt", "environment.json")]
+    return render_page(run_dir, parts)
+
+
+def _reference_of(run_dir: Path) -> Reference | None:
+    config = read_config(run_dir)
+    return reference_for(config, shards_of(run_dir, config))
+
+
+def _plot_band(axes: Any, reference: Reference, tag: str) -> None:
+    """Plot the band of a series, phase by phase, and the means in its middle."""
+    label = f"{len(reference.seeds)} runs of ours"
+    for points in filter(None, bands(reference, tag)):
+        steps, centres = [point.step for point in points], [point.centre for point in points]
+        edges = ([point.centre + sign * point.half for point in points] for sign in (-1, 1))
+        axes.fill_between(steps, *edges, color="tab:green", alpha=0.2, linewidth=0)
+        axes.plot(steps, centres, color="tab:green", linewidth=1, marker="." if len(steps) == 1 else None, label=label)
+        label = ""
+
+
+def _plot_losses(
+    axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport], reference: Reference | None
+) -> None:
+    """Plot the losses, the baseline of each phase that ``reports`` has, and the reference's held-out loss."""
+    if reference is not None:
+        _plot_band(axes, reference, "eval/mlm_loss")
+    _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1)
+    for report in reports:
+        begin, end = report.begin, report.begin + report.steps
+        label = "unigram" if report is reports[0] else ""
+        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=label)
+        if begin:
+            axes.axvline(begin, color="black", linewidth=0.5)
+        # A name is no formula, whatever dollars and underscores it has.
+        place = ((begin + end) / 2, 1.01)
+        axes.annotate(printable(report.name), place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
+    axes.set_ylabel("masked-LM loss (nats)")
+    if axes.get_legend():
+        axes.legend(loc="upper right")
+
+
+def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """Return the planned points of each schedule by tag; the masked share has points in phases that set it."""
+    # A fork may have changed the length of an earlier phase: the last row knows where its own phase began.
+    last = next((row for row in reversed(rows) if "phase_step" in row), None)
+    shift = 0
+    if last is not None:
+        begin = sum(phase.num_steps for phase in config.phases[: last["phase"] - 1])
+        shift = last["step"] - last["phase_step"] - begin
+    planned = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
+    steps = [step._replace(step=step.step + shift) for step in planned if step.step + shift > 0]
+    return {
+        "train/lr": [(step.step, step.rate) for step in steps],
+        "train/global_batch_size": [(step.step, step.batch_size) for step in steps],
+        "train/masked_share": [(step.step, step.masked_share) for step in steps if step.masked_share is not None],
+    }
+
+
+def _plot_tags(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], factor: float) -> None:
+    for tag, name in names.items():
+        points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
+        if not points:
+            continue
+        is_rare = tag.startswith("eval/")
+        axes.plot(*zip(*points, strict=True), linewidth=1, marker="o" if is_rare else None, markersize=3, label=name)
+    count = len(axes.get_legend_handles_labels()[1])  # curves without a name are in no legend
+    if count > 2:  # no room for it among the curves
+        axes.legend(**_ABOVE, ncols=count)
+    elif count:
+        axes.legend(framealpha=0.6)

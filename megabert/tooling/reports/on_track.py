@@ -1,0 +1,193 @@
+"""Whether a run is on track: its losses and accuracies beside the curves of runs of ours with other seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from megabert.foundation.errors import CheckpointError, DataError, MegabertError
+from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.text_tables import render_table
+from megabert.observability.metrics import read_metrics
+from megabert.settings.config.loading import differences
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards import read_manifest
+from megabert.tooling.measurements.reference import (
+    FOLDER,
+    SERIES,
+    Reference,
+    describe_end,
+    describe_expected,
+    read_reference,
+    reference_for,
+    science_fields,
+    shipped_references,
+)
+from megabert.tooling.reports.band import TrackPoint, points_in_band
+from megabert.training.run.folder import read_config, run_data
+
+OTHER_SHARDS = "other ones than the reference's (another text, vocabulary or masks), so losses cannot be compared"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track:
+    """A run beside a reference."""
+
+    run_dir: Path
+    reference: Reference
+    config: dict[str, tuple[Any, Any]]
+    """Both values, the reference's first, of each field that the result depends on and that differs, by path."""
+    has_same_shards: bool | None
+    """Whether the shards of the phases that are compared are the reference's; None if they are no longer there."""
+    step: int
+    """Last step that the run logged."""
+    series: dict[str, list[TrackPoint]]
+
+    @property
+    def is_on_track(self) -> bool:
+        """Whether every series is within its band at its last point, and the shards are not known to be others."""
+        return self.has_same_shards is not False and all(points[-1].is_inside for points in self.series.values())
+
+    @property
+    def first_outside(self) -> tuple[str, TrackPoint] | None:
+        """The series that left its band first, and where."""
+        first = [(tag, next((p for p in points if not p.is_inside), None)) for tag, points in self.series.items()]
+        return min(((tag, p) for tag, p in first if p is not None), key=lambda entry: entry[1].step, default=None)
+
+
+@takes_paths
+def compare_with_curves(run_dir: Path, curves: Path | None = None) -> Track:
+    """Compare a run with the curves of its recipe.
+
+    Args:
+        run_dir: Run folder.
+        curves: A file of curves; None takes the file that the package ships of the run's recipe.
+
+    Raises:
+        CheckpointError: The folder is no run folder, or nothing was logged at a step of the curves yet.
+        DataError: There are no curves of this recipe, vocabulary or length, or the file is damaged.
+    """
+    config, rows = read_config(run_dir), read_metrics(run_dir)
+    shards = shards_of(run_dir, config)
+    reference = _chosen(run_dir, config, shards) if curves is None else read_reference(curves)
+    phases = _refuse_unlike(run_dir, config, reference, curves)
+    series = {tag: points_in_band(reference, tag, rows, phases=phases) for tag in SERIES}
+    series = {tag: points for tag, points in series.items() if points}
+    if not series:
+        raise CheckpointError(
+            f"{run_dir / 'metrics.jsonl'}: nothing was logged that the curves have, whose first step is "
+            f"{min(s.steps[0] for s in reference.phases[0].series.values())}. Compare again later."
+        )
+    own, others = shards[:phases], reference.data_sha256[:phases]
+    return Track(
+        run_dir=run_dir,
+        reference=reference,
+        config=differences(reference.config, science_fields(config)),
+        has_same_shards=None if None in own else own == others,
+        step=max(row["step"] for row in rows),
+        series=series,
+    )
+
+
+def shards_of(run_dir: Path, config: RunConfig) -> list[str | None]:
+    """Return the identity of each phase's shards, None if they are not there."""
+    found: list[str | None] = []
+    for phase in config.phases:
+        try:
+            found.append(read_manifest(run_data(run_dir, config, phase)).data_sha256)
+        except MegabertError:
+            found.append(None)
+    return found
+
+
+def render_track(track: Track) -> str:
+    """Return the comparison as text; the last line is the verdict."""
+    reference = track.reference
+    lines = [
+        f"run: {track.run_dir}, step {track.step}",
+        f"reference: {reference.recipe} on {reference.text}, seeds {', '.join(map(str, reference.seeds))}, commit "
+        f"{reference.commit}, {reference.device}",
+        f"its end: {describe_end(reference)}",
+    ]
+    if track.has_same_shards is not True:
+        lines.append("shards: " + ("not there" if track.has_same_shards is None else OTHER_SHARDS))
+        lines += [f"the reference's are built by: {command}" for command in reference.commands if " build " in command]
+    lines += [f"{path}: {old!r} in the reference, {new!r} in the run" for path, (old, new) in track.config.items()]
+    rows = [
+        (tag, last.step, f"{last.value:.4f}", f"{last.low:.4f} to {last.high:.4f}", _describe_outside(points))
+        for tag, points in track.series.items()
+        for last in points[-1:]
+    ]
+    headers = ("series", "step", "run", "band", "outside at steps")
+    lines += ["", render_table(rows, headers=headers, align="lrrll"), "", _verdict(track)]
+    return "\n".join(lines)
+
+
+def track_as_dict(track: Track) -> dict[str, Any]:
+    """Return the comparison as values for JSON."""
+    first = track.first_outside
+    return {
+        "on_track": track.is_on_track,
+        "step": track.step,
+        "first_outside": None if first is None else {"series": first[0], **vars(first[1])},
+        "same_shards": track.has_same_shards,
+        "config": track.config,
+        "series": {tag: [{**vars(p), "inside": p.is_inside} for p in ps] for tag, ps in track.series.items()},
+    }
+
+
+def _chosen(run_dir: Path, config: RunConfig, shards: list[str | None]) -> Reference:
+    """Return the shipped curves of a run's recipe."""
+    reference = reference_for(config, shards)
+    if reference is not None:
+        return reference
+    sizes = [one.vocab_size for one in shipped_references(config.name)]
+    if sizes:
+        raise DataError(
+            f"{run_dir}: its vocabulary has {config.model.vocab_size} pieces, the curves of {config.name} are of "
+            f"{' and '.join(map(str, sizes))}: losses over different pieces cannot be compared. Build shards with that "
+            "--vocab-size, or name a file of curves: compare RUN FILE.json"
+        )
+    known = sorted({path.stem.partition("-")[0] for path in FOLDER.glob("*.json")})
+    expected = "".join(f"\n{line}" for line in describe_expected(config.name))
+    raise DataError(
+        f"{run_dir}: there are no curves of recipe {config.name}; there are of {', '.join(known)}. Compare two runs, "
+        f"or name a file of curves: compare RUN FILE.json{expected}"
+    )
+
+
+def _refuse_unlike(run_dir: Path, config: RunConfig, reference: Reference, curves: Path | None) -> int:
+    """Refuse curves of another recipe, vocabulary or length; return how many phases can be compared."""
+    pairs = zip(config.phases, reference.phases, strict=False)
+    alike = [own.max_seq_length == other.max_seq_length for own, other in pairs]
+    phases = [*alike, False].index(False)
+    differing = {
+        "recipe": (config.name, reference.recipe),
+        "model.vocab_size": (config.model.vocab_size, reference.vocab_size),
+        "phases.0.max_seq_length": (config.phases[0].max_seq_length, reference.phases[0].max_seq_length),
+    }
+    for field, (own, other) in differing.items():
+        if own != other:
+            raise DataError(
+                f"{run_dir}: {field} is {own}, the curves{f' in {curves}' if curves else ''} are of {other}: they "
+                "cannot be compared. Name curves of such runs, or compare two runs."
+            )
+    return phases
+
+
+def _describe_outside(points: Sequence[TrackPoint]) -> str:
+    """Return the spans of steps at which a series was outside of its band."""
+    spans = [[p.step for p in span] for is_inside, span in groupby(points, key=lambda p: p.is_inside) if not is_inside]
+    return ", ".join(f"{span[0]}" if span[0] == span[-1] else f"{span[0]} to {span[-1]}" for span in spans) or "-"
+
+
+def _verdict(track: Track) -> str:
+    first = track.first_outside
+    where = "" if first is None else f"outside of the band first at step {first[1].step}: {first[0]} is "
+    if first is not None:
+        where += f"{first[1].value:.4f}, not {first[1].low:.4f} to {first[1].high:.4f}"
+    if track.is_on_track:
+        return f"on track at step {track.step}" + (f"; {where}" if where else "")
+    reasons = [] if track.has_same_shards is not False else [OTHER_SHARDS]
+    return "; ".join([f"not on track at step {track.step}", *reasons, *([where] if where else [])])

@@ -1,0 +1,243 @@
+"""The scores of a run, phase by phase, next to a predictor that has no model and knows word frequencies alone."""
+
+# T packed tokens, M masked positions, V vocabulary
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from megabert.data.dynamic_masking import DynamicMasker
+from megabert.data.packing import shape_for
+from megabert.data.step_packer import RankShare, validation_batches
+from megabert.downstream.export.sources import open_source
+from megabert.foundation.errors import CheckpointError
+from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.text_tables import render_table
+from megabert.observability.metrics import read_metrics
+from megabert.settings.config.loading import phase_name
+from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.shard_set import ShardSet
+from megabert.training.run.folder import read_config, run_data
+
+_SPAN_ROWS = 65_536
+
+
+@dataclass(frozen=True, eq=False)
+class UnigramBaseline:
+    """A unigram predictor of masked tokens.
+
+    Attributes:
+        counts: Int64 of shape (V,), how often each piece was a target in training, plus one.
+        loss: Mean negative log-likelihood in nats on the held-out masked positions.
+        accuracy: Share of them that are the most frequent piece.
+    """
+
+    counts: NDArray[np.int64]
+    loss: float
+    accuracy: float
+
+
+def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> UnigramBaseline:
+    """Fit on the training targets with add-one smoothing, score on the held-out masked positions.
+
+    Args:
+        train: Shards whose ``masked_lm_ids`` are all counted; where the loader draws the masks, epoch 0's are taken.
+        held_out: Shards that are scored.
+        max_instances: How many held-out instances are scored, the first ones, as in a validation.
+    """
+    # In blocks of rows, because a corpus' targets do not fit into memory at once.
+    counts = np.ones(train.metadata.vocab_size, np.int64)
+    for first in range(0, train.num_rows, _SPAN_ROWS):
+        counts += _counts(train, first, min(first + _SPAN_ROWS, train.num_rows))
+    targets = _counts(held_out, 0, min(max_instances, held_out.num_rows))
+    log_probability = np.log(counts / counts.sum())
+    total = max(1, int(targets.sum()))
+    return UnigramBaseline(
+        counts=counts,
+        loss=float(-(targets * log_probability).sum() / total),
+        accuracy=float(targets[counts.argmax()] / total),
+    )
+
+
+def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
+    columns = shards.columns(((first, stop),))
+    if not shards.has_masks:  # the same masks as in a validation
+        columns = DynamicMasker(shards, seed=0).mask(columns, 0)
+    return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseReport:
+    """The scores of a phase; losses in nats."""
+
+    index: int
+    """Index of the phase in the configuration."""
+    name: str
+    begin: int
+    """Step of the run after which the phase began. A fork has none before its own first phase."""
+    steps: int
+    held_out_mlm_loss: float
+    unigram: UnigramBaseline
+    cells: tuple[tuple[str, str], ...]
+    """The phase's column of the table: the name of each row and the text under it, "-" if the phase has none."""
+
+    @property
+    def margin(self) -> float:
+        """How far the held-out loss is below the unigram predictor's, in nats."""
+        return self.unigram.loss - self.held_out_mlm_loss
+
+
+@takes_paths
+def report_run(run_dir: Path) -> list[PhaseReport]:
+    """Read a run's metrics and score the unigram baseline on the same held-out positions.
+
+    Raises:
+        CheckpointError: The run has no validated phase yet.
+        DataError: The shards are no longer there.
+    """
+    config, rows = read_config(run_dir), read_metrics(run_dir)
+    by_phase = [[row for row in rows if row.get("phase") == index + 1] for index in range(len(config.phases))]
+    reports = [
+        _report_phase(run_dir, config, index, own)
+        for index, own in enumerate(by_phase)
+        if any("eval/mlm_loss" in row for row in own) and any("train/mlm_loss" in row for row in own)
+    ]
+    if not reports:
+        raise CheckpointError(f"{run_dir / 'metrics.jsonl'}: no phase has been validated yet. Ask again later.")
+    return reports
+
+
+def render_reports(reports: list[PhaseReport]) -> str:
+    """Return the reports as a table with a column for each phase; rows that no phase has are left out."""
+    columns = [[text for _, text in report.cells] for report in reports]
+    rows = [(name, *texts) for (name, _), *texts in zip(reports[0].cells, *columns, strict=True)]
+    return render_table([row for row in rows if set(row[1:]) != {"-"}], align="l" + "r" * len(reports))
+
+
+def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[str, Any]]) -> PhaseReport:
+    phase = config.phases[index]
+    train = [row for row in rows if "train/mlm_loss" in row]
+    scores = [row for row in rows if "eval/mlm_loss" in row][-1]
+    loss, accuracy = scores["eval/mlm_loss"], scores.get("eval/mlm_accuracy", math.nan)
+    # The baselines are scored on the instances of a validation: word frequencies, and the larger class of pairs.
+    folder, limit = run_data(run_dir, config, phase), config.validation.max_instances
+    held_out = ShardSet.open(folder, "validation")
+    unigram = fit_unigram(ShardSet.open(folder, "train"), held_out, max_instances=limit)
+    share = float(held_out.columns(((0, min(limit, held_out.num_rows)),)).next_sentence_labels.mean())
+    # Shards without a sentence objective have no accuracy of it, families other than ELECTRA no discriminator.
+    pairs, auc = scores.get("eval/nsp_accuracy"), scores.get("eval/rtd_auc")
+    rate = statistics.median_high(row.get("perf/sequences_per_s", math.nan) for row in train)
+    steps = max(row.get("phase_step", 0) for row in train)
+    name = f"{phase_name(config, index)} ({phase.max_seq_length})"
+    cells = (
+        ("phase", name),
+        ("steps", f"{steps}"),
+        ("masked-LM loss, first", f"{train[0]['train/mlm_loss']:.3f}"),
+        ("masked-LM loss, last", f"{train[-1]['train/mlm_loss']:.3f}"),
+        ("held-out masked-LM loss", f"{loss:.3f}"),
+        ("  unigram baseline", f"{unigram.loss:.3f}"),
+        ("  nats below the baseline", f"{unigram.loss - loss:.3f}"),
+        ("held-out masked-LM accuracy", _percent(accuracy)),
+        ("  unigram baseline", _percent(unigram.accuracy)),
+        ("held-out next-sentence accuracy", _percent(pairs)),
+        ("  chance (the larger class)", _percent(pairs and max(share, 1 - share))),
+        ("held-out discriminator AUC", "-" if auc is None else f"{auc:.3f}"),
+        ("sequences/s", f"{rate:.0f}"),
+    )
+    return PhaseReport(
+        index=index,
+        name=name,
+        begin=train[-1]["step"] - train[-1].get("phase_step", 0),
+        steps=steps,
+        held_out_mlm_loss=loss,
+        unigram=unigram,
+        cells=cells,
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
+KINDS = ("[MASK]", "its own piece", "a random piece")
+_POSITION_ROWS = 256
+"""How many held-out instances are scored position by position, unless asked for more or less."""
+_BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class KindLoss:
+    """Held-out losses in nats of the positions that show one thing."""
+
+    kind: str
+    """The piece that they show, one of ``KINDS``."""
+    count: int
+    """Number of positions."""
+    model: float
+    """Mean loss of the model; not a number without positions."""
+    unigram: float
+    """Mean loss of the unigram baseline at the same positions."""
+
+    @property
+    def margin(self) -> float:
+        """How far the model's loss is below the unigram predictor's, in nats."""
+        return self.unigram - self.model
+
+
+@torch.no_grad()
+@takes_paths
+def score_positions(
+    run_dir: Path, report: PhaseReport, *, checkpoint: str, max_instances: int = _POSITION_ROWS
+) -> list[KindLoss]:
+    """Score a phase's held-out positions on the CPU, kind by kind in the order of ``KINDS``.
+
+    80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section
+    3.1). A model that merely repeats its input gains half a nat in the mean. Scores by kind tell this from reading the
+    context, which only [MASK] and random pieces ask for.
+
+    Args:
+        run_dir: Run folder.
+        report: The phase's report.
+        checkpoint: ``last``, ``best`` or a step.
+        max_instances: How many held-out instances are scored, the first ones.
+    """
+    config = read_config(run_dir)
+    shards = ShardSet.open(run_data(run_dir, config, config.phases[report.index]), "validation")
+    model = open_source(str(run_dir), checkpoint).build_model().eval()
+    shape = shape_for(
+        shards.statistics,
+        global_batch_size=max_instances,
+        world_size=1,
+        micro_batch_tokens=max(_BATCH_TOKENS, shards.metadata.max_seq_length),
+    )
+    # The same positions for both: the model's loss is in float64, the baseline's is minus the log of a frequency.
+    counts = torch.from_numpy(report.unigram.counts).double()
+    unigram_V = -(counts / counts.sum()).log()
+    parts: list[torch.Tensor] = []
+    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=max_instances):
+        logits_MV = model(batch, with_logits=True).mlm_logits_MV
+        loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
+        seen_M = batch.input_ids_T[batch.masked_positions_M]
+        # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
+        kind_M = torch.where(
+            seen_M == shards.metadata.special_ids["mask"], 0, (seen_M != batch.masked_ids_M).long() + 1
+        )
+        parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
+    kinds_M, *losses = torch.cat(parts, dim=1)
+    return [
+        KindLoss(kind, int(chosen_M.sum()), *(float(loss_M[chosen_M].mean()) for loss_M in losses))
+        for kind, chosen_M in ((kind, kinds_M == index) for index, kind in enumerate(KINDS))
+    ]
+
+
+def render_positions(losses: list[KindLoss]) -> str:
+    """Return the losses of each kind of position as a table."""
+    rows = [(f"  {row.kind}", row.count, *(f"{loss:.3f}" for loss in (row.model, row.unigram))) for row in losses]
+    headers = ("held-out masked-LM loss by what the position shows", "count", "model", "unigram")
+    return render_table(rows, headers=headers, align="lrrr")

@@ -1,0 +1,1 @@
+"""Probes of a model in training: minimal pairs, scored on masked copies of their sentences."""

@@ -1,0 +1,137 @@
+"""Estimates of builds that nobody runs here."""
+
+import pytest
+from unit.data_prep.conftest import write_jsonl
+
+from data_prep.cli import main
+from data_prep.config.build import BuildConfig, SourceConfig
+from data_prep.config.cleaning import CleanConfig
+from data_prep.extract.inputs import find_files, plan_chunks
+from data_prep.planning import estimate as module
+from data_prep.planning.estimate import estimate, require_space, shown
+from megabert.foundation.errors import ConfigError, DataError
+
+
+def config(**changes):
+    return BuildConfig(sources=(SourceConfig(input="web/*.jsonl"),), **changes)
+
+
+@pytest.mark.parametrize("terabytes", [0.001, 0.1, 1, 10, 30])
+@pytest.mark.parametrize("lengths", [(128,), (128, 512)])
+def test_files_and_memory_stay_within_what_is_promised_at_any_size(terabytes, lengths):
+    plan = estimate(config(lengths=lengths), int(terabytes * 1e12), 1000)
+    assert plan.shards <= 50_000
+    assert plan.most_opened <= 256
+    assert plan.rank0_mib < 500 + 150 * terabytes  # a restart reads the record of every finished unit
+    assert plan.stages[-1].bytes / 1e12 == pytest.approx(terabytes * 3.058 * len(lengths), rel=0.01)
+
+
+def test_cost_grows_with_the_text():
+    small, large = (estimate(config(), int(size), 1) for size in (5e11, 1e13))
+    assert large.seconds / small.seconds == pytest.approx(20, rel=0.15)  # one more level of merging
+
+
+def test_estimated_units_are_those_of_the_plan(built, make_config, corpus):
+    """A corpus of megabytes, where every rounding shows."""
+    files = find_files(make_config().sources)
+    plan = estimate(make_config(), files, 2)
+    units = {stage.title: stage.units for stage in plan.stages}
+    assert units["extract"] == len(plan_chunks(files, make_config().chunk_bytes))
+    assert units["vocabulary"] == units["extract"] + 1  # a chunk gives one file, whose words one unit counts
+    instances = [entry for manifest in built.manifests.values() for entry in manifest.shards]
+    assert units["instances"] == len(instances)
+
+
+def test_weights_count_in_the_documents_and_the_instances(corpus):
+    plain, heavy = (BuildConfig(sources=(SourceConfig(input=str(corpus), weight=weight),)) for weight in (1, 60))
+    once, often = (estimate(config, find_files(config.sources), 2) for config in (plain, heavy))
+    for title, times in (("extract", 1), ("tokens", 1), ("documents", 60), ("instances", 60)):
+        sizes = [stage.bytes for plan in (once, often) for stage in plan.stages if stage.title == title]
+        assert sizes[1] == pytest.approx(times * sizes[0], rel=1e-3)
+
+
+def test_keys_of_near_duplicates_count_in_the_disk_and_the_time():
+    clean = CleanConfig(rules=("near_duplicates", "duplicate_documents"))
+    plain, near = (estimate(changed, 10**12, 100) for changed in (config(), config(clean=clean)))
+    documents = 10**12 / plain.sample.bytes_per_document
+    assert near.work_bytes - plain.work_bytes == pytest.approx(2 * 14 * 16 * documents, rel=1e-6)
+    assert near.seconds - plain.seconds == pytest.approx(10**12 / 1e6 * (1 / 47 + 1 / 60) / 100, rel=1e-6)
+
+
+def test_identification_of_languages_counts_in_the_time():
+    stated, identified = (estimate(changed, 10**12, 100) for changed in (config(), config(language="auto")))
+    documents = 10**12 / stated.sample.bytes_per_document
+    assert identified.seconds - stated.seconds == pytest.approx(1.2e-3 * documents / 100, rel=1e-6)
+    quicker = estimate(config(language="auto", language_model="lid.176.bin"), 10**12, 100)
+    assert stated.seconds < quicker.seconds < identified.seconds
+
+
+def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch):
+    plan = estimate(config(), 10**9, 2)
+    assert "at the peak" in require_space(plan, tmp_path / "new" / "out")
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, plan.peak_bytes - 1))
+    with pytest.raises(DataError, match=r"new/out: the build will take about .* --ignore-disk-space"):
+        require_space(plan, tmp_path / "new" / "out")
+
+
+def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, capsys):
+    source = write_jsonl(tmp_path / "a.jsonl", texts[:30])
+    flags = [
+        "--lengths",
+        "64",
+        "--vocab-size",
+        "800",
+        "--dupe-factor",
+        "1",
+        "--workers",
+        "1",
+        "--validation-share",
+        "0",
+    ]
+    command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags]
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, 1000))
+    assert main(command) == 3
+    assert "and 1.0 KB are free" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([*command, "--ignore-disk-space"]) == 0
+    monkeypatch.undo()
+    assert main([*command, "--dry-run"]) == 0
+    assert "disk: " in capsys.readouterr().out
+
+
+def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
+    assert main(["estimate", "--input-bytes", "10TB", "--ranks", "1000"]) == 0
+    shown_text = capsys.readouterr().out
+    for word in (
+        "10.0 TB of text, taken to be English (4.76 bytes per token), 1,000 ranks",
+        "hash input",
+        "chunks",
+        "instances",
+        "shuffle: 18.0 TB",
+        "at the peak",
+    ):
+        assert word in shown_text
+    assert main(["estimate", "--input-bytes", "1MB", "--ranks", "5000"]) == 0
+    assert "of the ranks find no unit" in capsys.readouterr().out
+    for words, message in (
+        (["--input-bytes", "1TB", "--buckets", "4"], "give 10,505 or more"),
+        (["--input-bytes", "many"], "'many' is no number of bytes; write 500GB"),
+        (["--input-bytes", "0"], "'0' is no number of bytes"),
+        (["--input-bytes", "1TB", "--input", "x"], "Leave one of the two out"),
+        ([], "No text given"),
+    ):
+        assert main(["estimate", *words]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["estimate", "--input-bytes", "9000PB", "--output", str(tmp_path)]) == 3
+    with pytest.raises(ConfigError, match="buckets=1 puts"):
+        estimate(config(buckets=1), 10**12, 1)
+
+
+def test_sizes_are_shown_in_decimal_units():
+    assert [shown(size) for size in (0, 999, 1500, 5.5e12, 9e18)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.5 KB",
+        "5.5 TB",
+        "9,000.0 PB",
+    ]

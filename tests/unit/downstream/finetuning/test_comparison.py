@@ -1,0 +1,181 @@
+"""Fine-tunings side by side and their reports, from result folders written by hand."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from megabert.cli import main
+from megabert.downstream.finetuning.comparison import SetComparison, compare_finetunings
+from megabert.downstream.finetuning.grid.results import read_summaries
+from megabert.downstream.finetuning.results import FinetuneSettings, summarize
+from megabert.foundation.errors import CheckpointError, ConfigError
+
+RIGHT = "yes no yes no yes no".split()  # noqa: SIM905
+
+
+def write_finetuning(
+    folder: Path, said: list[str], *, task: str = "rte", rate: float = 1e-3, words: str = "text"
+) -> Path:
+    """Write the folder of a finished fine-tuning with one seed and these predictions."""
+    seed = folder / "seed_1"
+    seed.mkdir(parents=True)
+    settings = FinetuneSettings(task=task, settings={"learning_rate": rate}, sha256={}, model="m")
+    (folder / "finetune.json").write_text(json.dumps(vars(settings)))
+    accuracy = sum(a == b for a, b in zip(RIGHT, said, strict=True)) / len(RIGHT)
+    result = {"seed": 1, "score": accuracy, "examples_per_s": 1.0}
+    scores = {"metrics": {"dev": {"accuracy": accuracy}}, "baseline": {"dev": {"accuracy": 0.5}}}
+    (seed / "result.json").write_text(json.dumps({**result, **scores}))
+    rows = [
+        {"line": line, "text": f"{words} {line}", "label": label, "prediction": guess, "correct": label == guess}
+        | {"probabilities": {"yes": 0.1, "no": 0.1, guess: 0.5 + line / 100}}
+        for line, (label, guess) in enumerate(zip(RIGHT, said, strict=True), 2)
+    ]
+    (seed / "predictions_dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summarize(folder, task, [1])
+    return folder
+
+
+@pytest.fixture
+def two(tmp_path):
+    """B fixes the example in line 2 and breaks those in lines 5 and 6."""
+    a = write_finetuning(tmp_path / "a", ["no", "no", "yes", "no", "yes", "yes"])
+    return a, write_finetuning(tmp_path / "b", ["yes", "no", "yes", "yes", "no", "yes"], rate=3e-3)
+
+
+def test_what_was_fixed_and_broken_is_counted_and_shown(two, capsys):
+    (one,) = compare_finetunings(*two).sets
+    assert (one.fixed, one.broken) == ([2], [5, 6])
+    assert one.p_value == 1, "one and two of three: a coin does as much"
+    assert main(["compare", *map(str, two)]) == 6
+    printed = capsys.readouterr().out
+    assert "learning_rate: 0.001 and 0.003" in printed
+    assert "rte   dev  accuracy  66.67  50.00  -16.67            50.00" in printed
+    assert "3 as good (2 of them right), 1 fixed by B, 2 broken by B" in printed
+    assert "line 2: text 2\n    label yes, A said no (0.52), B said yes (0.52)" in printed
+
+
+def test_json_has_every_line(two, capsys):
+    assert main(["compare", *map(str, two), "--json"]) == 6
+    content = json.loads(capsys.readouterr().out)
+    assert content["examples"][0]["broken"] == [5, 6]
+    assert content["scores"]["rte"]["b"]["dev"]["accuracy"] == 0.5
+
+
+def test_equal_predictions_are_equal(two):
+    assert main(["compare", str(two[0]), str(two[0])]) == 0
+
+
+def test_sign_test_is_small_for_one_sided_changes(tmp_path):
+    a = write_finetuning(tmp_path / "a", [{"yes": "no", "no": "yes"}[label] for label in RIGHT])
+    (one,) = compare_finetunings(a, write_finetuning(tmp_path / "b", RIGHT)).sets
+    assert one.p_value == 2 / 2**6
+
+
+def test_sign_test_of_many_changes_is_the_normal_curve():
+    one = SetComparison("rte", "dev", {}, {}, fixed=[*range(49_900)], broken=[*range(50_700)])
+    z = (abs(49_900 - 50_700) - 1) / 100_600**0.5
+    assert one.p_value == pytest.approx(math.erfc(z / 2**0.5), rel=1e-3)
+    assert SetComparison("rte", "dev", {}, {}, fixed=[], broken=[]).p_value == 1
+
+
+def write_grid(folder: Path, said: list[str]) -> Path:
+    """Write the folder of a finished grid of two sets with one cell each."""
+    sets = {}
+    for name, task in (("rte", "rte"), ("mine", "qnli")):
+        cell = write_finetuning(folder / name / "cell", said, task=task)
+        setting = {"learning_rate": 1e-3, "epochs": 3.0, "seeds": [1], "failed": [], "score": 0.5, "deviation": 0.0}
+        summary = json.loads((cell / "results.json").read_text())
+        sets[name] = {"task": task, "settings": [setting], "choice": 0, "cell": f"{name}/cell", "summary": summary}
+    (folder / "grid.json").write_text("{}")
+    (folder / "results.json").write_text(json.dumps({"sets": sets}))
+    return folder
+
+
+def test_grids_are_compared_set_by_set_and_with_single_runs(tmp_path, capsys):
+    a, b = write_grid(tmp_path / "a", RIGHT), write_grid(tmp_path / "b", ["no", *RIGHT[1:]])
+    assert main(["compare", str(a), str(a)]) == 0
+    printed = capsys.readouterr().out
+    assert "mine  dev  accuracy  100.00  100.00   0.00            50.00" in printed
+    assert main(["compare", str(a), str(b)]) == 6
+    assert "mine dev, predictions of the best seeds for 6 examples" in capsys.readouterr().out
+    assert main(["compare", str(a), str(b / "rte" / "cell"), "--json"]) == 6
+    assert list(json.loads(capsys.readouterr().out)["scores"]) == ["rte"]
+    assert list(read_summaries(a)) == ["rte", "mine"]
+
+
+def test_report_of_a_grid_has_its_tables_and_the_choices(tmp_path, capsys):
+    assert main(["report", str(write_grid(tmp_path / "a", ["no", *RIGHT[1:]]))]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"mine +dev +accuracy +83.33 +50.00 +0.001 +3", printed)
+    assert "mean  2 of 2 sets" in printed
+    assert printed.count("dev: 1 of 6 are not exact") == 2
+
+
+@pytest.mark.parametrize(
+    "content", ["{", '{"sets": 1}', '{"sets": {"rte": {"task": "x", "settings": []}}}', '{"sets": {"rte": {}}}']
+)
+def test_damaged_results_of_a_grid_are_named(tmp_path, content):
+    write_grid(tmp_path, RIGHT)
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"results.json: .*damaged or edited.* Run the same grid again"):
+        read_summaries(tmp_path)
+
+
+def test_other_tasks_and_other_examples_are_refused(two, tmp_path):
+    with pytest.raises(ConfigError, match=r"is of rte, .* of cola: there is nothing to compare"):
+        compare_finetunings(two[0], write_finetuning(tmp_path / "c", RIGHT, task="cola"))
+    with pytest.raises(ConfigError, match="the examples of dev differ"):
+        compare_finetunings(two[0], write_finetuning(tmp_path / "d", RIGHT, words="other"))
+
+
+@pytest.mark.parametrize("field", ["tags", "answers", "start", "endings"])
+def test_corrected_gold_answers_make_other_examples(field, two):
+    for folder, value in zip(two, (["B-PER"], ["O"]), strict=True):
+        path = folder / "seed_1" / "predictions_dev.jsonl"
+        rows = [{**json.loads(line), field: value} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ConfigError, match="the examples of dev differ"):
+        compare_finetunings(*two)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]\n",
+        b'{"line": 2}\n',
+        b"\xff",
+        b'{"line": 2, "prediction": "a", "error": "b"}\n',
+        b'{"line": 2, "label": [], "prediction": "a", "correct": true, "probabilities": {"a": 1}}\n',
+        b'{"line": 2, "label": "a", "prediction": "a", "correct": true, "probabilities": {}}\n',
+    ],
+)
+def test_damaged_predictions_are_named(two, content):
+    (two[1] / "seed_1" / "predictions_dev.jsonl").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"predictions_dev.jsonl.* Delete the seed's result.json"):
+        compare_finetunings(*two)
+
+
+def test_report_shows_scores_confusions_and_the_surest_errors(two, capsys):
+    assert main(["report", str(two[1]), "--examples", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "dev  accuracy  50.00            50.00" in printed
+    assert "dev: 3 of 6 are not exact; the first 2" in printed
+    assert printed.index("line 7: text 7") < printed.index("line 6: text 6")
+    assert "line 5" not in printed
+
+
+@pytest.mark.parametrize("words", [["report", "--png", "x.png"], ["report", "--checkpoint", "best"]])
+def test_flags_without_effect_on_a_report_are_refused(words, two, capsys):
+    assert main([*words[:1], str(two[0]), *words[1:]]) == 2
+    assert f"{words[1]} has no effect on the report of a fine-tuning" in capsys.readouterr().err
+
+
+def test_summary_whose_parts_do_not_fit_is_named(two):
+    summary = json.loads((two[0] / "results.json").read_text())
+    (two[0] / "results.json").write_text(json.dumps({**summary, "baseline": {}}))
+    with pytest.raises(CheckpointError, match=r"results.json: damaged or edited"):
+        read_summaries(two[0])

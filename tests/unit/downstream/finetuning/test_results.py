@@ -1,0 +1,64 @@
+"""The output folder of a fine-tuning: which command continues it, its summary over seeds, and damaged files."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from megabert.downstream.finetuning.finetune import claim_folder
+from megabert.downstream.finetuning.results import read_summary, summarize
+from megabert.foundation.errors import CheckpointError
+from megabert.settings.config.finetune import FinetuneConfig
+
+
+def prepared(**settings):
+    kind = SimpleNamespace(task=SimpleNamespace(name="rte"), config=FinetuneConfig(model="m", data="d", **settings))
+    return SimpleNamespace(kind=kind, identity={"tokenizer": "0" * 64})
+
+
+def write_result(folder, seed, score, **fields):
+    (folder / f"seed_{seed}").mkdir(parents=True)
+    scores = {"metrics": {"dev": {"accuracy": score}}, "baseline": {"dev": {"accuracy": 0.5}}}
+    content = {"seed": seed, "score": score, **scores, "examples_per_s": 10.0, **fields}
+    (folder / f"seed_{seed}" / "result.json").write_text(json.dumps(content))
+
+
+def test_summary_is_over_seeds_and_read_back(tmp_path):
+    write_result(tmp_path, 1, 0.5, history=[{"step": 1, "accuracy": 0.5}])  # a result holds more than the summary reads
+    write_result(tmp_path, 2, 1)
+    summary = summarize(tmp_path, "rte", [1, 2])
+    assert summary.mean == {"dev": {"accuracy": 0.75}}
+    assert summary.deviation["dev"]["accuracy"] == pytest.approx(0.5 / 2**0.5)
+    assert (summary.best_seed, summary.best_model) == (2, str(tmp_path / "seed_2" / "model"))
+    assert read_summary(tmp_path) == summary
+    table = (tmp_path / "results.md").read_text().splitlines()
+    assert table[3].startswith("rte: scores in points (100 = perfect)")
+    assert table[5].split() == ["dev", "accuracy", "75.00", "+-", "35.36", "50.00"]
+
+
+def test_same_settings_continue_and_others_are_refused(tmp_path):
+    claim_folder(tmp_path, prepared(betas=(0.9, 0.98)))
+    claim_folder(tmp_path, prepared(betas=(0.9, 0.98), seeds=5, micro_batch_tokens=64))
+    with pytest.raises(CheckpointError, match=r"settings.epochs: 3.0 -> 4.0"):
+        claim_folder(tmp_path, prepared(betas=(0.9, 0.98), epochs=4.0))
+
+
+def test_folder_with_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(CheckpointError, match=r"holds thesis.tex, so it is left alone"):
+        claim_folder(tmp_path, prepared())
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"task": 1, "settings": {}, "sha256": {}}', '{"task": "rte"}'])
+def test_damaged_settings_are_named(tmp_path, content):
+    (tmp_path / "finetune.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"finetune.json: damaged or edited .* Name a new --output-dir"):
+        claim_folder(tmp_path, prepared())
+
+
+def test_damaged_result_is_named(tmp_path):
+    write_result(tmp_path, 1, "high")
+    with pytest.raises(
+        CheckpointError, match=r"result.json: damaged or edited \(score: .* Delete it to train this seed"
+    ):
+        summarize(tmp_path, "rte", [1])

@@ -1,0 +1,122 @@
+"""What is read before a training: every family's weights, subsets, files."""
+
+import pytest
+from support.parity_heads import ENCODERS
+
+from megabert.downstream.export.huggingface import write_huggingface
+from megabert.downstream.export.model_card import ModelCard
+from megabert.downstream.finetuning.finetune import _load_weights
+from megabert.downstream.finetuning.model import TaskModel
+from megabert.downstream.finetuning.saved_model import read_saved_model
+from megabert.downstream.finetuning.setup import find_labelled_files, prepare, split, subset
+from megabert.downstream.finetuning.tasks import find_task
+from megabert.foundation.errors import CheckpointError, DataError
+from megabert.models.build import InitialWeights, build_model, initialize
+from megabert.models.embedding_sharing import whole_tables
+from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.model import ModelConfig
+
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
+
+@pytest.fixture
+def data(tmp_path):
+    rows = "".join(f"the cat sat\t{i % 2}\n" for i in range(10))
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text(f"text\tlabel\n{rows}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_dir, data, tmp_path):
+    family, sizes = encoder.partition(",")[0], {name: getattr(model_config, name) for name in SIZES}
+    config = ModelConfig(**{"family": family, **sizes, **ENCODERS[encoder]})
+    pretrained = build_model(config)
+    initialize(pretrained, 3)
+    state = {name: value.detach() for name, value in pretrained.named_parameters()}
+    folder = tmp_path / "model"
+    write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
+    assert prepared.model.family == family
+    assert prepared.kind.has_segments is (config.type_vocab_size > 1)
+    model = TaskModel(prepared.model, head=prepared.kind.head, num_outputs=2)
+    given = set(_load_weights(model, prepared.source.weights))
+    new = {name for name, _ in model.named_parameters()} - given
+    has_pooler = family in ("bert", "albert", "modernbert")  # the last one's is the dense layer of its masked LM
+    expected = {"classifier.weight", "classifier.bias"}
+    assert new == expected | (set() if has_pooler else {"bert.pooler.dense.weight", "bert.pooler.dense.bias"})
+    name = "bert.embeddings.word_embeddings.weight"
+    assert dict(model.named_parameters())[name][:100].equal(state[name][:100])
+
+
+@pytest.mark.parametrize("family", ["electra", "deberta-v3"])
+def test_discriminator_with_a_shallower_generator_is_fine_tuned_without_it(
+    family, model_config, tokenizer_dir, data, tmp_path
+):
+    sizes = {name: getattr(model_config, name) for name in SIZES}
+    config = ModelConfig(**{"family": family, **sizes, "generator_size": 1.0, "generator_layers": 1})
+    pretrained = build_model(config)
+    initialize(pretrained, 3)
+    state = whole_tables({name: value.detach() for name, value in pretrained.named_parameters()})
+    folder = tmp_path / "model"
+    write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
+    model = TaskModel(prepared.model, head=prepared.kind.head, num_outputs=2)
+    assert not [name for name, _ in model.named_parameters() if name.startswith("generator.")]
+    _load_weights(model, prepared.source.weights)
+    name = "bert.embeddings.word_embeddings.weight"
+    assert dict(model.named_parameters())[name].equal(state[name])
+    assert read_saved_model(folder).model.generator_size is None
+
+
+def test_one_label_alone_is_refused_where_the_task_has_two(model_config, tokenizer_dir, data, tmp_path):
+    folder = tmp_path / "model"
+    model = build_model(model_config)
+    state = {name: value.detach() for name, value in model.named_parameters()}
+    write_huggingface(folder, state=state, config=model_config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    (data / "train.tsv").write_text("sentence\tlabel\nthe cat\t0\nsat\t0\n")
+    (data / "dev.tsv").write_text("sentence\tlabel\nthe cat\t1\n")
+    with pytest.raises(DataError, match=r"train.tsv: every example has the label '0'"):
+        prepare(find_task("sst2"), FinetuneConfig(model=str(folder), data=str(data)))
+
+
+def test_weights_without_a_layer_are_refused(model_config):
+    model = TaskModel(model_config, head=_head(), num_outputs=2)
+    state = {n: p.detach() for n, p in model.named_parameters() if ".layer.1." not in n}
+    with pytest.raises(CheckpointError, match="lack 12 parameters of the encoder"):
+        _load_weights(model, InitialWeights(source="there", tokenizer_sha256="", read=lambda: state))
+
+
+def _head():
+    from megabert.downstream.finetuning.task_kinds.sequence import Classification
+
+    return Classification.head
+
+
+def test_subsets_are_fixed_and_in_order():
+    chosen = subset(list(range(100)), 10)
+    assert chosen == sorted(chosen) == subset(list(range(100)), 10)
+    assert len(set(chosen)) == 10
+    assert subset([1, 2], 5) == [1, 2]
+
+
+def test_split_holds_out_each_example_once(tmp_path):
+    train, held_out = split(list(range(50)), 0.1, tmp_path)
+    assert len(held_out) == 5
+    assert sorted([*train, *held_out]) == list(range(50))
+    with pytest.raises(DataError, match="too few to hold any out"):
+        split([1], 0.1, tmp_path)
+
+
+def test_mnli_is_scored_on_both_sets(tmp_path):
+    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+        (tmp_path / name).write_text("x\n")
+    _, evaluation = find_labelled_files(find_task("mnli"), FinetuneConfig(model="m", data=str(tmp_path)))
+    assert [path.stem for path in evaluation] == ["dev_matched", "dev_mismatched"]

@@ -1,0 +1,105 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from megabert.cli import main
+from megabert.downstream.export import model_folder as folders
+from megabert.downstream.inspection.encode_text import RankedPiece
+from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses, unigram_guesses
+from megabert.foundation.errors import ConfigError
+from megabert.models.bert import BertForPreTraining
+from megabert.models.build import initialize
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "[", "]", "mask", ".", "##s"]
+
+
+def test_each_mask_gets_its_best_guesses_first(model, tokenizer):
+    guesses = fill_mask(model, tokenizer, "the [MASK] sat . the [MASK]s .", top_k=3)
+    assert len(guesses) == 2
+    for column in guesses:
+        probabilities = [guess.score for guess in column]
+        assert len(column) == 3
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert all(guess.piece in PIECES for guess in column)
+    whole = fill_mask(model, tokenizer, "the [MASK]", top_k=len(PIECES))[0]
+    assert abs(sum(guess.score for guess in whole) - 1) < 1e-5
+
+
+def test_guesses_are_of_the_model_at_the_mask(model, tokenizer):
+    with torch.no_grad():
+        model.cls.predictions.decoder.bias[PIECES.index("dog")] = 20
+    assert fill_mask(model, tokenizer, "the [MASK] sat", top_k=1)[0][0].piece == "dog"
+
+
+def test_rows_without_a_piece_are_never_guessed(model, tokenizer):
+    config = replace(model.config, vocab_size=len(PIECES) + 3)
+    larger = BertForPreTraining(config)
+    initialize(larger, 0)
+    with torch.no_grad():
+        larger.cls.predictions.decoder.bias[len(PIECES) :] = 20
+    (guesses,) = fill_mask(larger, tokenizer, "the [MASK] sat", top_k=len(PIECES) + 3)
+    assert {guess.piece for guess in guesses} == set(PIECES)
+    assert abs(sum(guess.score for guess in guesses) - 1) < 1e-5
+
+
+def test_dropout_is_off_and_the_mode_restored(model, tokenizer):
+    model.train()
+    assert fill_mask(model, tokenizer, "the [MASK]") == fill_mask(model, tokenizer, "the [MASK]")
+    assert model.training
+    assert fill_mask(model.eval(), tokenizer, "the [MASK]")
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("the cat", r"has no \[MASK\]"), ("the " * 11 + "[MASK]", "14 tokens, the model positions for 12")],
+)
+def test_texts_that_cannot_be_filled_are_refused(text, message, model, tokenizer):
+    with pytest.raises(ConfigError, match=message):
+        fill_mask(model, tokenizer, text)
+
+
+def test_unigram_guesses_are_the_most_frequent(tokenizer):
+    counts = np.zeros(len(PIECES), np.int64)
+    counts[PIECES.index("cat")], counts[PIECES.index("the")] = 1, 3
+    assert unigram_guesses(counts, tokenizer, top_k=2) == [RankedPiece("the", 0.75), RankedPiece("cat", 0.25)]
+
+
+def test_guesses_are_shown_side_by_side():
+    table = render_guesses(
+        "a [MASK]",
+        {
+            "unigram": [[RankedPiece("the", 0.25), RankedPiece("a", 0.1)]],
+            "trained": [[RankedPiece("cat", 0.5), RankedPiece("dog", 0.25)]],
+        },
+    )
+    assert table.splitlines() == [
+        "a [MASK]",
+        "  unigram    trained",
+        "  the 25.0%  cat 50.0%",
+        "  a 10.0%    dog 25.0%",
+    ]
+
+
+def test_the_command_finds_a_shipped_model_by_its_name(model_folder, tmp_path, monkeypatch, capsys):
+    model_folder.rename(tmp_path / "english")
+    monkeypatch.setattr(folders, "SHIPPED_MODELS", tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["fill-mask", "--model", "english", "the [MASK] sat", "--top", "1"]) == 0
+    assert "the [MASK] sat" in capsys.readouterr().out
+
+
+def test_an_output_in_the_folder_of_a_shipped_model_is_refused(model_folder, tmp_path, monkeypatch, capsys):
+    config = model_folder / "config.json"
+    before = config.read_bytes()
+    model_folder.rename(tmp_path / "english")
+    monkeypatch.setattr(folders, "SHIPPED_MODELS", tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    output = tmp_path / "english" / config.name
+    assert main(["attention", "--model", "english", "--output", str(output), "the cat"]) != 0
+    assert str(output) in capsys.readouterr().err
+    assert output.read_bytes() == before

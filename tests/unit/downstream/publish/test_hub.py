@@ -1,0 +1,307 @@
+"""Pushing an exported folder to a stand-in for the Hugging Face Hub, interrupting it, and loading it back."""
+
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+import transformers
+from huggingface_hub import HfApi, ModelCard, constants
+from support import exported_models, hub_server
+from support.hub_server import TOKEN, Fault, running, sha256
+from transformers import AutoModel, AutoTokenizer
+
+from megabert.downstream.publish import hub
+from megabert.downstream.publish.hub import PushTarget, open_hub, push_folder
+from megabert.foundation.errors import ConfigError, DataError
+
+REPO = "owner/little-bert"
+STEP_6 = PushTarget(repo=REPO, revision="step-6")
+ONLY_STEP_4 = PushTarget(repo=REPO, revision="step-4", has_main=False)
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    with running() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        # huggingface_hub has read its variables already.
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(hub, "LARGE", 10_000)
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path, config, tokenizer_dir):
+    return exported(tmp_path / "model", config, tokenizer_dir)
+
+
+def exported(folder, config, tokenizer_dir, seed=0):
+    """An export with two large files."""
+    exported_models.write(folder, exported_models.model_of(config, seed=seed), tokenizer_dir)
+    (folder / "onnx").mkdir()
+    (folder / "onnx/model.onnx").write_bytes(bytes([seed]) * 20_000)
+    return folder
+
+
+def push(folder, target=STEP_6):
+    return push_folder(folder, open_hub(target.repo), target, message="Step 6 of debug")
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def pushed(server, revision):
+    repository = server.repositories[REPO]
+    files = dict(repository.commits[repository.branches[revision]])
+    assert files.pop(".gitattributes")
+    return files
+
+
+def test_a_push_shows_the_folder_as_main_and_as_the_step(server, folder):
+    assert push(folder) == f"{server.url}/{REPO}/tree/step-6"
+    repository = server.repositories[REPO]
+    assert pushed(server, "main") == pushed(server, "step-6") == files_of(folder)
+    assert repository.branches["main"] == repository.branches["step-6"]
+    assert repository.titles == ["initial commit", "Step 6 of debug"]
+    assert not repository.is_private
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet():
+    transformers.logging.set_verbosity_error()
+
+
+def test_a_pushed_model_loads_by_name_and_revision(server, folder, tmp_path, config, tokenizer_dir):
+    push(folder)
+    other = exported(tmp_path / "other", config, tokenizer_dir, seed=1)
+    push(other, ONLY_STEP_4)
+    for revision, local in (("main", folder), ("step-6", folder), ("step-4", other)):
+        model, own = AutoModel.from_pretrained(REPO, revision=revision), AutoModel.from_pretrained(local)
+        assert all((model.state_dict()[name] == value).all() for name, value in own.state_dict().items())
+    assert AutoTokenizer.from_pretrained(REPO, revision="step-4")("the cat sat").input_ids
+
+
+def test_a_second_revision_leaves_main_and_uploads_only_what_is_new(server, folder, tmp_path, config, tokenizer_dir):
+    push(folder)
+    main = pushed(server, "main")
+    other = exported(tmp_path / "other", config, tokenizer_dir, seed=1)
+    (other / "onnx/model.onnx").write_bytes((folder / "onnx/model.onnx").read_bytes())
+    server.requests.clear()
+    assert push(other, ONLY_STEP_4) == f"{server.url}/{REPO}/tree/step-4"
+    assert pushed(server, "main") == main
+    assert pushed(server, "step-4") == files_of(other)
+    assert server.count("PUT /storage") == 1
+    assert set(server.repositories[REPO].branches) == {"main", "step-6", "step-4"}
+
+
+def test_the_same_push_again_changes_nothing(server, folder):
+    push(folder)
+    branches = dict(server.repositories[REPO].branches)
+    server.requests.clear()
+    push(folder)
+    assert server.repositories[REPO].branches == branches
+    assert server.count("PUT|/commit/") == 0
+
+
+def test_a_corrected_card_is_one_commit_to_each_branch_without_weights(server, folder):
+    push(folder)
+    server.requests.clear()
+    card = folder / "README.md"
+    card.write_text(card.read_text().replace("A test.", "Corrected."))
+    push(folder)
+    assert pushed(server, "main") == pushed(server, "step-6") == files_of(folder)
+    assert (server.count("PUT"), server.count("/commit/")) == (0, 2)
+
+
+def test_files_of_an_earlier_export_go_and_those_of_the_owner_stay(server, folder):
+    push(folder)
+    HfApi().upload_file(path_or_fileobj=b"picture", path_in_repo="plot.txt", repo_id=REPO)
+    (folder / "onnx/model.onnx").unlink()
+    push(folder)
+    assert pushed(server, "main") == files_of(folder) | {"plot.txt": b"picture"}
+
+
+WEIGHTS, GRAPH = "model.safetensors (0.1 MB)", "onnx/model.onnx (0.0 MB)"
+
+
+@pytest.mark.parametrize(
+    ("target", "place", "there"),
+    [
+        (STEP_6, "PUT", f"the repository, {WEIGHTS}"),
+        (STEP_6, "/commit/", f"the repository, {WEIGHTS}, {GRAPH}"),
+        (STEP_6, "POST .*/branch/", f"the repository, {WEIGHTS}, {GRAPH}, main"),
+        (ONLY_STEP_4, "PUT", f"the repository, {WEIGHTS}"),
+        (ONLY_STEP_4, "/commit/", f"the repository, {WEIGHTS}, {GRAPH}"),
+        (ONLY_STEP_4, "/branch/step-4", f"the repository, {WEIGHTS}, {GRAPH}, unfinished-step-4"),
+    ],
+)
+def test_an_interrupted_push_shows_nothing_and_continues(target, place, there, server, folder):
+    graph = sha256((folder / "onnx/model.onnx").read_bytes())
+    server.faults = [Fault(f"PUT .*{graph}" if place == "PUT" else place, times=10_000)]
+    with pytest.raises(DataError) as stopped:
+        push(folder, target)
+    assert str(stopped.value).startswith(f"{server.url}/{REPO}: ")
+    assert f"Already there: {there}. Check the network and HF_ENDPOINT; the same command continues." in str(
+        stopped.value
+    )
+    # Nobody sees a part of it: the branch is not there, and main is as it was, or whole.
+    repository = server.repositories[REPO]
+    assert target.revision not in repository.branches
+    assert pushed(server, "main") == (files_of(folder) if there.endswith("main") else {})
+    server.faults.clear()
+    push(folder, target)
+    assert pushed(server, target.revision) == files_of(folder)
+    assert set(repository.branches) == {"main", target.revision}
+    large = [len(content) for name, content in files_of(folder).items() if name.endswith(("onnx", "safetensors"))]
+    assert server.stored_bytes == sum(large)  # nothing was taken twice
+
+
+def test_a_killed_push_continues(server, folder):
+    released = threading.Event()
+    server.faults = [Fault(r"PUT /storage/.*", waits=released, status=500)]
+    child = multiprocessing.get_context("fork").Process(target=push, args=(folder, ONLY_STEP_4))
+    child.start()
+    assert server.reached.wait(30)
+    os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    released.set()
+    assert set(server.repositories[REPO].branches) == {"main", "unfinished-step-4"}
+    push(folder, ONLY_STEP_4)
+    assert pushed(server, "step-4") == files_of(folder)
+    assert set(server.repositories[REPO].branches) == {"main", "step-4"}
+
+
+@pytest.mark.parametrize("status", [None, 503, 429])
+@pytest.mark.parametrize(
+    "place", ["/repos/create", "/refs", "/preupload/", "/objects/batch", "PUT", "/commit/", "/branch/"]
+)
+def test_a_failure_that_passes_is_tried_again(place, status, server, folder):
+    server.faults = [Fault(place, status)]
+    push(folder)
+    assert pushed(server, "main") == pushed(server, "step-6") == files_of(folder)
+    assert server.faults[0].times == 0
+
+
+def test_a_server_without_storage_by_chunks_is_named_with_the_remedy(server, folder, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    with pytest.raises(DataError, match=r"uploading model.safetensors failed .*HF_HUB_DISABLE_XET=1.*continues"):
+        push(folder)
+
+
+def test_without_a_token_the_error_names_the_command_to_log_in(server, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ConfigError, match=r"not logged in to http://127.*`hf auth login`.*HF_TOKEN"):
+        open_hub(REPO)
+    assert not server.requests
+
+
+def test_a_wrong_token_is_refused(server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    with pytest.raises(ConfigError, match=r"refuses your token.*hf auth login"):
+        open_hub(REPO)
+
+
+def test_another_owners_repository_is_refused_before_any_upload(server, folder):
+    target = PushTarget(repo="google/bert")
+    with pytest.raises(ConfigError, match=r"making the repository was refused \(403: You don't have the rights"):
+        push(folder, target)
+    assert not server.count("PUT|preupload")
+
+
+@pytest.mark.parametrize("name", ["bert", "a/b/c", "owner/", "owner/-bert", "o wner/bert"])
+def test_a_name_that_no_repository_has_is_refused(name, server):
+    with pytest.raises(ConfigError, match=f"--push {name}"):
+        open_hub(name)
+    assert not server.requests
+
+
+def test_an_address_may_end_in_a_slash(server, folder, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", f"{server.url}/")
+    assert push(folder) == f"{server.url}/{REPO}/tree/step-6"
+
+
+def test_a_signature_of_the_storage_is_in_no_message(server, folder, monkeypatch, caplog):
+    monkeypatch.setattr(hub_server, "SIGNATURE", "?X-Signature=secret")
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "propagate", True)  # to caplog
+    server.faults = [Fault("PUT /storage", status=418, says="", times=10_000)]
+    with pytest.raises(ConfigError, match=r"418: .*/storage/owner/little-bert/[0-9a-f]{64}'") as refused:
+        push(folder)
+    assert server.count("PUT /storage") == 1
+    server.faults = [Fault("PUT /storage", status=503, says="", times=10_000)]
+    with pytest.raises(DataError) as broken:
+        push(folder)
+    assert {record.name.partition(".")[0] for record in caplog.records} == {"huggingface_hub", "megabert"}
+    assert not any("secret" in text for text in (str(refused.value), str(broken.value), *caplog.messages))
+
+
+@pytest.mark.parametrize("url", ["nowhere", "http://x:port", "http://[", "ftp://127.0.0.1"])
+def test_an_address_that_is_none_is_named(url, server, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    with pytest.raises(ConfigError, match="HF_ENDPOINT="):
+        open_hub(REPO)
+
+
+def test_a_server_that_is_not_there_is_named(server, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(DataError, match=r"http://127.0.0.1:1: cannot be reached .*HF_ENDPOINT"):
+        open_hub(REPO)
+
+
+@pytest.mark.parametrize("start", ["http://anna:hush@", "http://anna:hu@sh@", "ftp://anna:hush@", "anna:hush@"])
+def test_a_password_in_the_address_is_in_no_message(start, server, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", f"{start}127.0.0.1:1")
+    with pytest.raises((ConfigError, DataError), match=r"127.0.0.1:1: (cannot be reached|is no address)") as refused:
+        open_hub(REPO)
+    assert not {"hu", "sh", "hush", "anna"} & {*re.split(r"\W+", str(refused.value))}
+
+
+def test_a_password_in_the_address_is_in_no_refusal_of_the_server(server, folder):
+    api = open_hub(REPO)
+    api.endpoint = server.url.replace("//", "//anna:hush@")  # it takes the place of the token, so the Hub refuses it
+    with pytest.raises(ConfigError, match=f"^{server.url}/{REPO}: .*401") as refused:
+        push_folder(folder, api, STEP_6, message="Step 6")
+    assert "hush" not in str(refused.value)
+
+
+def test_a_card_that_the_hub_refuses_is_named_before_any_upload(server, folder):
+    card = folder / "README.md"
+    card.write_text(card.read_text().replace("license: apache-2.0", "license: my-own"))
+    with pytest.raises(ConfigError, match=r"checking .*/README.md was refused \(400: .*license.*Nothing was uploaded"):
+        push(folder)
+    assert not server.repositories
+
+
+def test_a_card_that_is_not_utf8_is_named_before_any_upload(server, folder):
+    (folder / "README.md").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"README.md: is not UTF-8 \(byte 0xe9\)"):
+        push(folder)
+    assert not server.repositories
+
+
+def test_private_makes_a_private_repository_and_refuses_a_public_one(server, folder):
+    private = PushTarget(repo=REPO, is_private=True)
+    assert push(folder, private) == f"{server.url}/{REPO}"
+    assert server.repositories[REPO].is_private
+    server.repositories[REPO].is_private = False
+    with pytest.raises(ConfigError, match=r"--private: .*is public"):
+        push(folder, private)
+
+
+def test_the_hubs_own_parser_reads_the_card(folder):
+    data = ModelCard.load(folder / "README.md").data
+    (loss, accuracy) = data.eval_results
+    assert (data.model_name, data.license, data.language) == ("Little BERT", "apache-2.0", ["en"])
+    assert (loss.metric_type, loss.metric_value, loss.task_type) == ("eval/mlm_loss", 4.25, "fill-mask")
+    assert accuracy.metric_value == 0.125

@@ -1,0 +1,145 @@
+"""Merges: the arithmetic, models that do not fit, and the command with its scores."""
+
+import json
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.parity_models import CASES, make_tokenizer, random_model, write
+
+from megabert.cli import main
+from megabert.downstream.export.model_folder import folder_and_checkpoint
+from megabert.downstream.publish.merging import merge_parts, open_parts
+from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.models.build import initialize
+
+CASE = CASES[0]
+TEXT = "a cab ate a bee. the dog sat on 12 figs, 34 cabs.\n\n" * 20
+
+
+def make_model(folder, *, scale=1.0, case=CASE, seed=None, extra=""):
+    model = random_model(case.config, case.objective)
+    if seed is not None:
+        initialize(model, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    tokenizer = make_tokenizer(folder.with_name(f"{folder.name}-tokenizer"), pad_id=1)
+    if extra:
+        (tokenizer / "vocab.txt").write_text((tokenizer / "vocab.txt").read_text().replace("?", extra))
+        (tokenizer / "tokenizer.json").unlink()
+    write(model, folder, tokenizer)
+    return str(folder)
+
+
+def weights_of(name):
+    return load_file(f"{name}/model.safetensors")
+
+
+def test_the_mean_is_weighted_and_exact(tmp_path):
+    names = [make_model(tmp_path / "one"), make_model(tmp_path / "three", scale=3.0)]
+    for weights, factor in ((None, 2.0), ([1.0, 3.0], 2.5), ([1.0, 0.0], 1.0), ([5.0, 15.0], 2.5)):
+        parts = open_parts(names, weights)
+        assert sum(part.share for part in parts) == 1
+        state, one = merge_parts(parts).weights.read(), parts[0].source.weights.read()
+        for name, value in one.items():
+            torch.testing.assert_close(state[name], value * factor, rtol=1e-6, atol=0)
+            assert state[name].dtype == torch.float32
+
+
+def test_a_model_with_itself_is_itself_bit_for_bit(tmp_path):
+    name = make_model(tmp_path / "one", seed=3)
+    assert main(["merge", name, name, "--to", str(tmp_path / "merged")]) == 0
+    merged, one = weights_of(tmp_path / "merged"), weights_of(name)
+    assert merged.keys() == one.keys()
+    assert all(torch.equal(merged[key], value) for key, value in one.items())
+
+
+def test_scores_name_the_best_and_the_distance_to_it(tmp_path, capsys):
+    names = [make_model(tmp_path / "calm", seed=1), make_model(tmp_path / "wild", scale=4.0)]
+    (tmp_path / "text.txt").write_text(TEXT)
+    words = ["--to", str(tmp_path / "merged"), "--data.path", str(tmp_path / "text.txt"), "--device", "cpu"]
+    assert main(["merge", *names, *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    losses = {line.split()[0]: float(line.split()[1]) for line in lines[1:4]}
+    assert losses.keys() == {*names, "merge"}
+    best = min(losses, key=losses.__getitem__)
+    assert best == names[0]
+    assert lines[4].startswith(f"best on {tmp_path / 'text.txt'}: {best}; the merge is +")
+    gap = float(re.search(r"the merge is (\S+) from", lines[4])[1])
+    assert gap == pytest.approx(losses["merge"] - losses[best], abs=2e-4)
+    assert f"held-out loss of merge | {losses['merge']:.4f}" in (tmp_path / "merged/README.md").read_text()
+
+
+def test_a_model_that_is_named_twice_and_one_called_merge_have_scores_of_their_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "merge", seed=1), make_model(tmp_path / "one", scale=4.0)
+    (tmp_path / "text.txt").write_text(TEXT)
+    words = ["--to", "merged", "--weights", "1", "2", "1", "--data.path", "text.txt", "--device", "cpu"]
+    assert main(["merge", "merge", "one", "one", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.split("  +", line)[0] for line in lines[1:5]] == ["merge (2)", "one", "one (2)", "merge"]
+    card = (tmp_path / "merged/README.md").read_text()
+    assert all(f"{name} | {share} of the mean" in card for name, share in (("one", "0.5000"), ("one (2)", "0.2500")))
+    losses = [re.search(rf"held-out loss of {re.escape(name)} \| (\S+)", card)[1] for name in ("merge (2)", "merge")]
+    assert losses == [lines[1].split()[-2], lines[4].split()[-2]]
+    assert losses[0] != losses[1]
+
+
+def test_a_folder_with_other_files_is_refused_before_the_scoring(tmp_path, capsys):
+    one = make_model(tmp_path / "one")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("mine")
+    (tmp_path / "text.txt").write_text(TEXT)
+    words = ["--to", str(tmp_path / "mine"), "--data.path", str(tmp_path / "text.txt"), "--device", "cpu"]
+    assert main(["merge", one, one, *words]) == 2
+    output = capsys.readouterr()
+    assert "holds notes.txt" in output.err
+    assert not output.out
+
+
+def test_models_that_mean_other_things_are_refused_with_both_values(tmp_path):
+    one = make_model(tmp_path / "one")
+    other = make_model(tmp_path / "relu", case=CASES[1])
+    with pytest.raises(ConfigError, match=r"hidden_act=gelu in \S+one and hidden_act=gelu_new in \S+relu"):
+        open_parts([one, other])
+    pieces = make_model(tmp_path / "pieces", extra="!")
+    with pytest.raises(
+        ConfigError, match=r"one has the tokenizer [0-9a-f]{12}, \S+pieces has [0-9a-f]{12} \(SHA-256\)"
+    ):
+        open_parts([one, pieces])
+
+
+def test_fine_tuned_models_are_refused_since_their_head_would_be_lost(tmp_path):
+    one = make_model(tmp_path / "one")
+    path = tmp_path / "one" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["BertForSequenceClassification"]}))
+    with pytest.raises(ConfigError, match=r"one: is a BertForSequenceClassification, and a merge has no head"):
+        open_parts([one, one])
+
+
+def test_heads_that_one_model_lacks_are_named(tmp_path):
+    one, bare = make_model(tmp_path / "one"), make_model(tmp_path / "bare")
+    kept = {name: value for name, value in weights_of(bare).items() if not name.startswith("cls.seq")}
+    save_file(kept, f"{bare}/model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"only \S+one has cls.seq_relationship.bias"):
+        merge_parts(open_parts([one, bare]))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("runs/a@40", ("runs/a", "40")),
+        ("runs/a", ("runs/a", "last")),
+        ("runs/a@best", ("runs/a", "best")),
+        ("@4", ("@4", "last")),
+    ],
+)
+def test_a_checkpoint_is_part_of_a_name(name, expected):
+    assert folder_and_checkpoint(name) == expected
+
+
+def test_a_folder_with_an_at_in_its_name_is_taken_as_it_is(tmp_path):
+    (tmp_path / "run@4").mkdir()
+    assert folder_and_checkpoint(str(tmp_path / "run@4")) == (str(tmp_path / "run@4"), "last")

@@ -1,0 +1,87 @@
+"""Exports of runs, and of folders that were exported before: what their cards say, which files they keep. Live runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.exported_models import model_of, write
+
+from megabert.cli import main
+from megabert.downstream.export import model_folder
+from megabert.downstream.export.export_folder import EVAL_RESULTS
+from megabert.downstream.publish.forms import Forms
+from megabert.downstream.publish.run_folder import export_again, export_run
+from megabert.foundation.errors import ConfigError
+from megabert.library import load_model
+from megabert.models.build import build_model, initialize
+
+
+@pytest.fixture
+def exported(config, tokenizer_dir, tmp_path) -> Path:
+    write(tmp_path / "model", model_of(config), tokenizer_dir)
+    return tmp_path / "model"
+
+
+def test_the_card_states_the_software_of_the_training(write_step, tmp_path):
+    assert export_run(write_step(3), tmp_path / "out") == 3
+    software = (tmp_path / "out/README.md").read_text().split("## Software")[1]
+    assert "| megabert | 0.9 |" in software
+    assert "| torch | 2.11 |" in software
+
+
+def test_all_looks_into_a_live_run_see_one_checkpoint(write_step):
+    run_dir, texts = write_step(1), ["the cat sat", "a dog"]
+    model = load_model(run_dir, device="cpu")
+    before = model.embed(texts)
+    write_step(2)
+    assert model.fill_mask("the cat [MASK]")
+    np.testing.assert_array_equal(model.embed(texts), before)
+    assert not np.array_equal(load_model(run_dir, device="cpu").embed(texts), before)
+
+
+def test_forms_that_are_not_named_again_are_refused(exported, tmp_path):
+    vectors = tmp_path / "vectors"
+    export_again(exported, vectors, Forms(vectors="cls"))
+    with pytest.raises(ConfigError, match=r"vectors: has modules\.json, .* Give --sentence-transformers KIND again"):
+        export_again(vectors, vectors, Forms())
+    (vectors / "onnx").mkdir()
+    (vectors / "onnx/model.onnx").write_bytes(b"graph")
+    with pytest.raises(ConfigError, match=r"has onnx/model\.onnx, which the new export would lack\. Give --onnx again"):
+        export_again(vectors, tmp_path / "out", Forms(vectors="cls"))
+    with pytest.raises(ConfigError, match=r"modules\.json and onnx.* --sentence-transformers KIND and --onnx again"):
+        export_again(vectors, tmp_path / "out", Forms())
+    assert not (tmp_path / "out").exists()
+    assert (vectors / "1_Pooling/config.json").is_file()
+
+
+def test_scores_and_the_card_of_a_generator_are_kept(config, tokenizer_dir, tmp_path):
+    model = build_model(replace(config, family="electra", generator_size=0.5))
+    initialize(model, 0)
+    write(tmp_path / "model", model, tokenizer_dir)
+    texts = {"README.md": "# Mine\n", "generator/README.md": "# Mine, too\n", EVAL_RESULTS: "[]\n"}
+    for name, text in texts.items():
+        (tmp_path / "model" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "model" / name).write_text(text)
+    for source in ("model", "again"):  # the second time into the folder itself
+        export_again(tmp_path / source, tmp_path / "again", Forms(vectors="mean"))
+        assert {name: (tmp_path / "again" / name).read_text() for name in texts} == texts
+
+
+def test_a_classifier_without_a_card_gets_one_of_its_task(exported, tmp_path):
+    path = exported / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": ["BertForSequenceClassification"]}))
+    (exported / "README.md").unlink()
+    export_again(exported, tmp_path / "out", Forms())
+    assert "pipeline_tag: text-classification" in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_shipped_model_is_exported_by_its_name(exported, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    exported.rename(tmp_path / "models/english")
+    monkeypatch.setattr(model_folder, "SHIPPED_MODELS", tmp_path / "models")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["export", "english", "--to", "out", "--sentence-transformers", "mean"]) == 0
+    assert Path("out/modules.json").is_file()

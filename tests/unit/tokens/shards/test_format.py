@@ -1,0 +1,142 @@
+import json
+from dataclasses import asdict, replace
+
+import pyarrow as pa
+import pytest
+
+from megabert.foundation.errors import DataError
+from megabert.tokens.shards import Manifest, ShardEntry, ShardMetadata, instance_schema, read_manifest, write_manifest
+
+
+@pytest.fixture
+def folder(tmp_path, metadata):
+    (tmp_path / "train-0000-0.arrow").write_bytes(b"x")
+    (tmp_path / "validation-0000-0.arrow").write_bytes(b"y")
+    shards = [
+        ShardEntry("train-0000-0.arrow", "train", 3, 30, 6, "0" * 64, 0, 0),
+        ShardEntry("validation-0000-0.arrow", "validation", 1, 9, 1, "1" * 64, 0, 0),
+    ]
+    write_manifest(tmp_path, Manifest(metadata=metadata, shards=shards, config={"seed": 7}))
+    return tmp_path
+
+
+def edit(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def edit_shard(folder, index, **changes):
+    shards = json.loads((folder / "manifest.json").read_text())["shards"]
+    shards[index] |= changes
+    edit(folder, shards=shards)
+
+
+def test_manifest_is_read_as_written(folder, metadata):
+    manifest = read_manifest(folder)
+    assert manifest.metadata == metadata
+    assert [shard.rows for shard in manifest.of_split("train")] == [3]
+    assert manifest.totals()["validation"] == {"shards": 1, "rows": 1, "tokens": 9, "masked_tokens": 1}
+    assert manifest.config == {"seed": 7}
+
+
+def test_folder_without_manifest_is_unfinished(tmp_path):
+    with pytest.raises(DataError, match="no finished folder"):
+        read_manifest(tmp_path)
+
+
+def test_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=f"There is no {tmp_path}/typo: check the path"):
+        read_manifest(tmp_path / "typo" / "instances" / "128")
+
+
+def test_manifest_without_shards_is_refused(folder, metadata):
+    edit(folder, shards=[], totals={})
+    with pytest.raises(DataError, match="lists no shards"):
+        read_manifest(folder)
+    with pytest.raises(DataError, match="no shard"):
+        write_manifest(folder, Manifest(metadata=metadata, shards=[]))
+
+
+def test_other_version_is_refused(folder):
+    edit(folder, format_version=3)
+    with pytest.raises(DataError, match="format_version=3"):
+        read_manifest(folder)
+
+
+def test_missing_shard_is_named(folder):
+    (folder / "train-0000-0.arrow").unlink()
+    with pytest.raises(DataError, match=r"train-0000-0\.arrow"):
+        read_manifest(folder)
+
+
+def test_damaged_json_is_refused(folder):
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(DataError, match="damaged or edited"):
+        read_manifest(folder)
+
+
+def test_edited_counts_are_refused(folder):
+    edit_shard(folder, 0, rows=4)
+    with pytest.raises(DataError, match="totals"):
+        read_manifest(folder)
+
+
+def test_path_in_file_name_is_refused(folder):
+    edit_shard(folder, 0, file="../train-0000-0.arrow")
+    with pytest.raises(DataError, match="plain file name"):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(("field", "value"), [("rows", "3"), ("sha256", None), ("split", "test"), ("color", "red")])
+def test_wrong_or_unknown_field_of_a_shard_is_named(folder, field, value):
+    edit_shard(folder, 1, **{field: value})
+    with pytest.raises(DataError, match=rf"manifest.json: damaged or edited \(shards\.1\.{field}: "):
+        read_manifest(folder)
+
+
+def test_data_digest_is_of_the_instances_alone(folder):
+    manifest = read_manifest(folder)
+    same = replace(manifest, config={"sources": "elsewhere"}, versions={"sentencex": "99"}, statistics={})
+    assert same.data_sha256 == manifest.data_sha256
+    first, *rest = manifest.shards
+    for change in ({"rows": first.rows + 1}, {"sha256": "2" * 64}, {"split": "validation"}):
+        assert replace(manifest, shards=[replace(first, **change), *rest]).data_sha256 != manifest.data_sha256
+    other = replace(manifest, metadata=replace(manifest.metadata, seed=manifest.metadata.seed + 1))
+    assert other.data_sha256 != manifest.data_sha256
+
+
+def test_metadata_survives_arrow(metadata):
+    assert ShardMetadata.from_arrow(instance_schema(metadata)) == metadata
+
+
+@pytest.mark.parametrize(("size", "expected"), [(65_536, pa.uint16()), (65_537, pa.uint32())])
+def test_ids_take_the_narrowest_type(metadata, size, expected):
+    schema = instance_schema(replace(metadata, vocab_size=size))
+    assert schema.field("input_ids").type.value_type == expected
+    assert schema.field("masked_lm_ids").type.value_type == expected
+
+
+def test_foreign_schema_is_refused():
+    with pytest.raises(DataError, match="not an instance shard"):
+        ShardMetadata.from_arrow(pa.schema([("text", pa.string())]), "x.arrow")
+
+
+def test_other_columns_are_refused(metadata):
+    schema = instance_schema(metadata).remove(1)
+    with pytest.raises(DataError, match="columns"):
+        ShardMetadata.from_arrow(schema, "x.arrow")
+
+
+def test_metadata_of_another_version_is_refused(metadata):
+    with pytest.raises(DataError, match="format_version=99"):
+        ShardMetadata.from_dict({**asdict(metadata), "format_version": 99})
+
+
+def test_unknown_objective_is_refused(metadata):
+    with pytest.raises(DataError, match="allowed: nsp, sop, none"):
+        replace(metadata, objective="clm")
+
+
+def test_missing_mask_id_is_refused(metadata):
+    with pytest.raises(DataError, match="lacks mask"):
+        replace(metadata, special_ids={"pad": 0, "unk": 1, "cls": 2, "sep": 3})

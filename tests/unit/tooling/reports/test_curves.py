@@ -1,0 +1,51 @@
+import re
+
+from matplotlib.figure import Figure
+from support.run_folders import eval_row, train_row, write_run
+
+from megabert.observability.metrics import read_metrics
+from megabert.tooling.reports import curves
+from megabert.tooling.reports.curves import draw_page, render_run_page
+from megabert.tooling.reports.report import report_run
+from megabert.training.run.folder import read_config
+
+
+def test_page_of_a_run_without_validation_has_its_curves(tmp_path):
+    run = write_run(tmp_path / "run", [train_row(step, 8.0) for step in (1, 2)])
+    picture = draw_page(run, [])
+    assert picture.startswith(b"\x89PNG")
+    page = render_run_page(run, picture, [("Notes", "a < b")])
+    assert "a &lt; b" in page
+    assert "step 2 of 1,360" in page
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+
+
+def test_page_shows_what_the_schedules_plan(tmp_path):
+    rows = [train_row(step, 8.0) for step in (1, 2)]
+    one = draw_page(write_run(tmp_path / "one", rows), [])
+    other = draw_page(write_run(tmp_path / "other", rows, phases={"0": {"masked_lm_prob": 0.3}}), [])
+    assert one != other
+
+
+def test_curves_of_an_empty_run_are_empty(tmp_path):
+    assert draw_page(write_run(tmp_path / "run", []), []).startswith(b"\x89PNG")
+
+
+def test_curves_change_with_the_metrics(tmp_path):
+    one = draw_page(write_run(tmp_path / "one", [train_row(1, 8.0), train_row(2, 7.0)]), [])
+    two = draw_page(write_run(tmp_path / "two", [train_row(1, 8.0), train_row(2, 7.0), eval_row(2, 7.0)]), [])
+    assert one != two
+
+
+def test_phases_of_a_fork_are_drawn_at_the_steps_of_its_run(tmp_path, shard_folder):
+    rows = [train_row(1300 + step, 8.0, phase=2, phase_step=step) for step in range(1, 21)]
+    # The first phase had 1,300 steps in the run that was forked, and has 500 here.
+    phases = {"0": {"steps": 500}, "1": {"data": str(shard_folder)}}
+    run = write_run(tmp_path / "run", [*rows, eval_row(1320, 7.0, phase=2)], phases=phases)
+    axes = Figure().subplots()
+    curves._plot_losses(axes, read_metrics(run), report_run(run), None)
+    (baseline,) = axes.collections
+    assert baseline.get_segments()[0][:, 0].tolist() == [1300, 1320]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "held out", "unigram"]
+    steps = [step for step, _ in curves._planned(read_config(run), read_metrics(run))["train/lr"]]
+    assert (min(steps), 1300 in steps, 1301 in steps, max(steps)) == (801, True, True, 1360)

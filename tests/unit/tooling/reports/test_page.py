@@ -1,0 +1,42 @@
+"""The page about a fine-tuning and about a grid."""
+
+import base64
+import re
+
+import pytest
+from unit.downstream.finetuning.test_comparison import RIGHT, write_finetuning, write_grid
+
+from megabert.cli import main
+
+
+def test_page_of_a_grid_has_its_picture_tables_and_errors(tmp_path, capsys):
+    grid = write_grid(tmp_path / "<grid>", ["no", *RIGHT[1:]])
+    png, page = tmp_path / "scores.png", tmp_path / "page.html"
+    assert main(["report", str(grid), "--html", str(page), "--png", str(png)]) == 0
+    text = page.read_text()
+    pictures = re.findall('<img alt="[^"]+" src="data:image/png;base64,([^"]+)">', text)
+    assert [base64.b64decode(one) for one in pictures] == [png.read_bytes()]
+    assert re.findall("<h2>(.+)</h2>", text) == ["The choices", "Every setting", "rte", "mine"]
+    assert "&lt;grid&gt;" in text
+    assert "<grid>" not in text
+    assert text.count("dev: 1 of 6 are not exact") == 2
+    assert "<summary>grid.json</summary>" in text
+    assert f"page: {page}" in capsys.readouterr().out
+
+
+def test_page_of_a_fine_tuning_has_its_scores_and_settings(tmp_path):
+    folder, page = write_finetuning(tmp_path / "one", ["no", *RIGHT[1:]]), tmp_path / "page.html"
+    assert main(["report", str(folder), "--html", str(page)]) == 0
+    text = page.read_text()
+    assert "dev: 1 of 6 are not exact" in text
+    assert "<summary>finetune.json</summary>" in text
+    assert "<img" not in text
+
+
+@pytest.mark.parametrize("flag", ["--html", "--png"])
+def test_page_in_the_place_of_the_results_is_refused(flag, tmp_path, capsys):
+    grid = write_grid(tmp_path / "grid", RIGHT)
+    before = (grid / "results.json").read_bytes()
+    assert main(["report", str(grid), flag, str(grid / "results.json")]) == 2
+    assert "which this command reads" in capsys.readouterr().err
+    assert (grid / "results.json").read_bytes() == before
