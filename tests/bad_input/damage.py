@@ -200,7 +200,7 @@ def outcomes(target: Target, indices: range, seed: int, folder: Path) -> Iterato
 
 def prepare(folder: Path) -> None:
     """Begin a build with all rules, and leave it before it deletes what steps 1 to 4 left."""
-    from data_prep.config.build import build as config
+    from data_prep.config import build as config
     from data_prep.execution.executors import Executor
     from data_prep.pipeline import build
     from data_prep.steps import step4_chunks
