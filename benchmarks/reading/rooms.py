@@ -1,6 +1,6 @@
-"""Counts the rooms of the house, its floors, arrows and circles, from the imports: ``python benchmarks/reading/rooms.py``.
+"""Counts rooms, floors, arrows and circles of the imports: ``python benchmarks/reading/rooms.py``.
 
-A room is a folder or a file at the top of ``megabert`` or ``data_prep``. An arrow leads from a room to each room that it
+A room is a folder or a file at the top of ``megabert`` or ``data_prep``. An arrow leads from a room to each that it
 imports. A room's floor is the length of its longest way down. ``--depth 2`` takes the rooms within the storeys as well.
 """
 
