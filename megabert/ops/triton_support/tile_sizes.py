@@ -34,7 +34,12 @@ class Tiles:
     warps: int
     """Warps of 32 threads in a program: Triton's ``num_warps``."""
     stages: int = 1
-    """Depth of software pipelining: Triton's ``num_stages``. Loads of so many loop iterations are under way at once."""
+    """Triton's ``num_stages``: the number of loop iterations whose tiles have room in shared memory.
+
+    With N, the loads of an iteration are issued N - 1 iterations ahead. With 2 they are issued at the end of the
+    iteration before, so the next one begins by waiting for them while nothing else is in flight; with 3 the loads of a
+    further iteration stay in flight through that wait. With 1 nothing is loaded ahead.
+    """
 
     def tuned(self, launch: str) -> "Tiles":
         """Return the tile that ``megabert tune`` found for a launch, if its file is in use, and else this one."""
@@ -146,17 +151,17 @@ class AttentionTiles:
 FAMILIES = {(8, 0): 80, (8, 6): 86, (8, 9): 86, (9, 0): 90, (10, 0): 100, (10, 3): 100, (12, 0): 120, (12, 1): 120}
 """Maps compute capability to a column of the tables below; a card that is not here gets the smallest blocks."""
 
-FORWARD = {80: (128, 64, 8, 2), 86: (128, 64, 8, 2), 90: (128, 64, 8, 2), 100: (128, 64, 8, 1), 120: (128, 64, 8, 2)}
+FORWARD = dict.fromkeys((80, 86, 90, 100, 120), (128, 64, 8, 3))
 """Queries, keys, warps, stages of the forward pass, 16 bits, heads up to 64 wide, sequences above 64."""
 
 WHOLE = {
     32: dict.fromkeys((80, 86, 120), (32, 32, 4, 1)),
-    64: {80: (32, 64, 4, 2), 86: (32, 64, 4, 2), 90: (64, 64, 4, 2), 100: (64, 64, 4, 1), 120: (32, 64, 4, 2)},
-    128: {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 2)},
+    64: {80: (32, 64, 4, 3), 86: (32, 64, 4, 3), 90: (64, 64, 4, 3), 100: (64, 64, 4, 3), 120: (32, 64, 4, 3)},
+    128: {80: (32, 128, 8, 1), 86: (32, 128, 8, 3), 90: (64, 128, 8, 3), 100: (32, 128, 8, 3), 120: (32, 128, 8, 3)},
 }
 """The backward pass that holds all keys of a head, by longest sequence; at 256 it spills on the cards left out."""
 
-TILED = {80: (32, 128, 8, 1), 86: (32, 128, 8, 1), 90: (64, 128, 8, 2), 100: (32, 128, 8, 1), 120: (32, 128, 8, 1)}
+TILED = {80: (32, 128, 8, 3), 86: (32, 128, 8, 1), 90: (64, 128, 8, 3), 100: (32, 128, 8, 3), 120: (32, 128, 8, 3)}
 """The backward pass in tiles of keys, for longer sequences."""
 RUNNING = (86, 90, 100)
 """Cards on which a program that takes these tiles in turn spills no registers."""
@@ -198,19 +203,19 @@ class RotaryTiles:
 
 
 ROTARY = {
-    80: ((128, 64, 8, 2), (128, 64, 8, 1), (32, 128, 8, 1)),
-    86: ((128, 64, 8, 2), (128, 64, 8, 1), (32, 128, 8, 1)),
-    90: ((128, 64, 8, 2), (128, 64, 8, 2), (64, 128, 8, 2)),
-    100: ((128, 64, 8, 1), (128, 64, 8, 1), (32, 128, 8, 1)),
-    120: ((128, 64, 8, 2), (128, 32, 8, 1), (32, 128, 8, 1)),
+    80: ((128, 64, 8, 3), (128, 64, 8, 3), (32, 128, 8, 3)),
+    86: ((128, 64, 8, 3), (128, 64, 8, 3), (32, 128, 8, 3)),
+    90: ((128, 64, 8, 3), (128, 64, 8, 3), (64, 128, 8, 3)),
+    100: ((128, 64, 8, 3), (128, 64, 8, 3), (32, 128, 8, 3)),
+    120: ((128, 64, 8, 3), (128, 32, 8, 3), (32, 128, 8, 3)),
 }
 """Queries, keys, warps, stages of the three passes with rotary positions, 16 bits, heads up to 64 wide."""
 ROTARY_WINDOW = {
-    80: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 64, 4, 1)),
-    86: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 64, 4, 1)),
-    90: ((64, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 1)),
-    100: ((64, 64, 4, 1), (64, 64, 4, 1), (32, 64, 4, 1)),
-    120: ((64, 64, 4, 2), (64, 64, 4, 1), (32, 64, 4, 1)),
+    80: ((64, 64, 4, 3), (64, 64, 4, 3), (32, 64, 4, 3)),
+    86: ((64, 64, 4, 3), (64, 64, 4, 3), (32, 64, 4, 3)),
+    90: ((64, 64, 4, 3), (64, 64, 4, 3), (64, 64, 4, 3)),
+    100: ((64, 64, 4, 3), (64, 64, 4, 3), (32, 64, 4, 3)),
+    120: ((64, 64, 4, 3), (64, 64, 4, 3), (32, 64, 4, 3)),
 }
 """The same with a window: of 128 tokens, 64 queries meet 192 keys where each sees 129, and 128 queries 256."""
 TURNING = (90, 100)
@@ -247,11 +252,11 @@ class DisentangledTiles:
 
 
 DISENTANGLED = {
-    80: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
-    86: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
-    90: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
-    100: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 1)),
-    120: ((64, 32, 4, 1), (32, 64, 4, 1), (64, 64, 4, 2)),
+    80: ((64, 32, 4, 3), (32, 64, 4, 1), (64, 64, 4, 3)),
+    86: ((64, 32, 4, 3), (32, 64, 4, 1), (64, 64, 4, 3)),
+    90: ((64, 32, 4, 3), (32, 64, 4, 3), (64, 64, 4, 3)),
+    100: ((64, 32, 4, 1), (32, 64, 4, 3), (64, 64, 4, 3)),
+    120: ((64, 32, 4, 3), (32, 64, 4, 1), (64, 64, 4, 3)),
 }
 """Queries, keys, warps, stages of the three launches with scores of positions, 16 bits, heads up to 64 wide."""
 DISTANCES = Tiles(32, 128, warps=4)

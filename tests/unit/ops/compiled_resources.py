@@ -20,7 +20,7 @@ from unittest import mock
 
 import torch
 import triton
-from inner_loop import CUOBJDUMP, loops_of, per_element
+from inner_loop import CUOBJDUMP, left_in_flight, loops_of, per_element
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
@@ -41,8 +41,8 @@ LOOPS = (
 """Kernels whose inner loop is counted, on the card that the counts are for."""
 
 
-def resources(kernel) -> dict[str, int]:
-    """Registers and stack of a thread, shared memory of a block, in bytes."""
+def resources(kernel) -> dict[str, int | None]:
+    """Registers and stack of a thread, shared memory of a block in bytes, copies in flight while a loop waits."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(kernel.asm["cubin"])
         cubin.flush()
@@ -54,14 +54,15 @@ def resources(kernel) -> dict[str, int]:
         "stack": numbers["STACK"] + numbers["LOCAL"],
         "shared": kernel.metadata.shared,
         "warps": kernel.metadata.num_warps,
+        "in_flight": left_in_flight(kernel.asm["ttgir"]),
     }
 
 
 class Compiler:
     """Stands in for Triton's launch."""
 
-    def __init__(self, card: int):
-        self.card = card
+    def __init__(self, card: int, stages: int | None = None):
+        self.card, self.stages = card, stages
         self.label = ""
         self.resources: dict[str, dict] = {}
 
@@ -69,7 +70,7 @@ class Compiler:
         """Compile what would be launched."""
         target = GPUTarget("cuda", self.card, 32)
         backend = make_backend(target)
-        options |= {"debug": False, "instrumentation_mode": ""}
+        options |= {"debug": False, "instrumentation_mode": ""} | ({"num_stages": self.stages} if self.stages else {})
         binder = create_function_from_signature(function.signature, function.params, backend)
         bound, specialization, rest = binder(*args, **options)
         parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
@@ -257,11 +258,11 @@ def cases(everything: bool):
                         yield label, attention, (dtype, length, heads, head_width, dropout)
 
 
-def compile_all(card: int, *, everything: bool, only: str) -> dict[str, dict]:
-    """Return what each kernel takes on one card."""
+def compile_all(card: int, *, everything: bool, only: str, stages: int | None = None) -> dict[str, dict]:
+    """Return what each kernel takes on one card, with other stages than its own if they are given."""
     from megabert.ops.triton_support import tile_sizes as tiles
 
-    compiler = Compiler(card)
+    compiler = Compiler(card, stages)
     with (
         mock.patch.object(
             JITFunction, "run", lambda function, *args, **options: compiler.run(function, *args, **options)
@@ -282,13 +283,16 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every dtype and shape")
     parser.add_argument("--cards", default=",".join(map(str, CARDS)))
     parser.add_argument("--only", default="", help="ops whose name contains this")
+    parser.add_argument("--stages", type=int, help="compile with so many in place of each kernel's own")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--write-budget", action="store_true")
     arguments = parser.parse_args()
     assert os.environ.get("TRITON_INTERPRET") != "1", "the interpreter's kernels cannot be compiled"
     table: dict[str, dict[str, dict]] = {}
     for card in map(int, arguments.cards.split(",")):
-        for name, taken in compile_all(card, everything=arguments.all, only=arguments.only).items():
+        for name, taken in compile_all(
+            card, everything=arguments.all, only=arguments.only, stages=arguments.stages
+        ).items():
             table.setdefault(name, {})[str(card)] = taken
     if arguments.write_budget:
         write_budget(table)
@@ -299,16 +303,28 @@ def main() -> None:
 
 
 def write_budget(table: dict) -> None:
-    """Registers are rounded up to 8, which is how a card deals them out."""
+    """Registers are rounded up to 8, which is how a card deals them out. Reasons for waiting are kept."""
     lines = [
         f"  {json.dumps(name)}: "
-        + json.dumps({card: [-(-t["registers"] // 8) * 8, t["stack"], t["shared"]] for card, t in cards.items()})
+        + json.dumps(
+            {card: [-(-t["registers"] // 8) * 8, t["stack"], t["shared"], t["in_flight"]] for card, t in cards.items()}
+        )
         for name, cards in table.items()
     ]
     loops = [f"  {json.dumps(name)}: {json.dumps(list(loop.values()))}" for name, loop in loops_of(table).items()]
-    head = {"triton": triton.__version__, "columns": ["registers", "stack bytes", "shared bytes"]}
+    head = {"triton": triton.__version__, "columns": ["registers", "stack bytes", "shared bytes", "in flight"]}
     head["loop columns"] = ["instructions an element", "those of the ALU pipe", "matrix instructions of the old kind"]
-    body = ', "kernels": {\n' + ",\n".join(lines) + '\n}, "loops": {\n' + ",\n".join(loops) + "\n}}\n"
+    reasons = json.loads(BUDGET.read_text())["waits with nothing in flight"]
+    waits = [f"  {json.dumps(name)}: {json.dumps(reason)}" for name, reason in reasons.items()]
+    body = (
+        ', "waits with nothing in flight": {\n'
+        + ",\n".join(waits)
+        + '\n}, "kernels": {\n'
+        + ",\n".join(lines)
+        + '\n}, "loops": {\n'
+        + ",\n".join(loops)
+        + "\n}}\n"
+    )
     BUDGET.write_text(json.dumps(head)[:-1] + body)
 
 

@@ -20,6 +20,8 @@ ALU = re.compile(
     "VIADD|VIADDMNMX|HMNMX2"
 )
 MATRIX = frozenset(("HGMMA", "HMMA"))
+PRODUCT = re.compile(r"tt\.dot |ttng\.warp_group_dot |ttng\.tc_gen5_mma")
+WAIT = re.compile(r"async_wait.*\bnum = (\d+)")
 
 
 def opcodes(cubin: bytes) -> list[tuple[int, str, str]]:
@@ -41,6 +43,31 @@ def loops(instructions: list[tuple[int, str, str]]) -> list[list[str]]:
             first = index[int(target[1], 16)]
             bodies.append([opcode for _, opcode, _ in instructions[first : number + 1]])
     return bodies
+
+
+def left_in_flight(ttgir: str) -> int | None:
+    """Return the fewest groups of copies that a loop with matrix products leaves in flight when it waits for one.
+
+    Args:
+        ttgir: Triton's representation of the kernel, in which copies and waits are named.
+
+    Returns:
+        0 if a loop waits for all copies, or copies nothing ahead; None for a kernel without such a loop.
+    """
+    fewest: list[int] = []
+    open_loops: list[tuple[int, list[str]]] = []  # depth of the braces around, lines of its own
+    depth = 0
+    for line in ttgir.splitlines():
+        if re.search(r"\bscf\.(for|while)\b", line):
+            open_loops.append((depth, []))
+        elif open_loops:
+            open_loops[-1][1].append(line)
+        depth += line.count("{") - line.count("}")
+        while open_loops and depth <= open_loops[-1][0] and "}" in line:
+            _, body = open_loops.pop()
+            if any(map(PRODUCT.search, body)):
+                fewest.append(min((int(wait[1]) for wait in map(WAIT.search, body) if wait), default=0))
+    return min(fewest, default=None)
 
 
 def matrix_loop(cubin: bytes) -> list[str]:

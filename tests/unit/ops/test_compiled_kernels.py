@@ -59,10 +59,25 @@ def over_budget(table, kernels):
     for name, cards in table.items():
         for card, taken in cards.items():
             needed = [taken["registers"], taken["stack"], taken["shared"]]
-            allowed = kernels.get(name, {}).get(card, [0, 0, 0])
+            *allowed, _ = kernels.get(name, {}).get(card, [0, 0, 0, None])
             if any(value > limit for value, limit in zip(needed, allowed, strict=True)):
                 problems.append(f"{name} on sm_{card}: [registers, stack, shared] {needed}, budget {allowed}")
     return problems
+
+
+def below_what_is_in_flight(table, kernels):
+    problems = []
+    for name, cards in table.items():
+        for card, taken in cards.items():
+            least = kernels.get(name, {}).get(card, [0, 0, 0, None])[-1]
+            if (taken["in_flight"] is None) != (least is None) or (least or 0) > (taken["in_flight"] or 0):
+                problems.append(f"{name} on sm_{card}: waits with {taken['in_flight']} in flight, budget {least}")
+    return problems
+
+
+def waits_without_a_reason(kernels, reasons):
+    waiting = {f"{name} on sm_{card}" for name, cards in kernels.items() for card in cards if cards[card][-1] == 0}
+    return waiting ^ reasons.keys()
 
 
 def over_budget_in_the_loop(table, loops):
@@ -97,12 +112,27 @@ def test_kernels_keep_to_their_budget(cards):
     assert loops_of(table).keys() == budget["loops"].keys()
     assert over_budget_in_the_loop(table, budget["loops"]) == []
     assert over_budget(table, budget["kernels"]) == []
+    assert below_what_is_in_flight(table, budget["kernels"]) == []
 
 
 def test_budget_admits_no_spill_on_any_card():
     kernels = json.loads((HERE / "kernel_budget.json").read_text())["kernels"]
     assert {card for cards in kernels.values() for card in cards} == set(SHARED_LIMIT_KIB)
-    assert [name for name, cards in kernels.items() if any(stack for _, stack, _ in cards.values())] == []
+    assert [name for name, cards in kernels.items() if any(stack for _, stack, *_ in cards.values())] == []
+
+
+def test_a_loop_that_waits_with_nothing_in_flight_has_a_reason():
+    budget = json.loads((HERE / "kernel_budget.json").read_text())
+    assert waits_without_a_reason(budget["kernels"], budget["waits with nothing in flight"]) == set()
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_fewer_stages_are_seen(stages):
+    kernels = json.loads((HERE / "kernel_budget.json").read_text())["kernels"]
+    table = compiled("--cards", "90", "--only", "rotary", "--stages", str(stages))
+    problems = below_what_is_in_flight(table, kernels)
+    assert len(problems) == sum(cards["90"]["in_flight"] is not None for cards in table.values()) == 6
+    assert all("waits with 0 in flight" in problem for problem in problems)
 
 
 def test_budget_of_inner_loops_is_within_what_was_predicted():
@@ -116,10 +146,13 @@ def test_checks_see_what_is_over():
     loop = {"issued": 22.5, "alu": 11.0, "hmma": 0}
     assert over_budget_in_the_loop({"probe": {"90": {"loop": loop}}}, {"probe": [22.4, 11.0, 0]})
     assert over_budget_in_the_loop({"probe": {"90": {"loop": loop}}}, {"probe": [22.5, 11.0, 0]}) == []
-    taken = {"registers": 200, "stack": 8, "shared": 100 * 1024, "warps": 16}
+    taken = {"registers": 200, "stack": 8, "shared": 100 * 1024, "warps": 16, "in_flight": 2}
     assert len(over_the_limit({"probe": {"86": taken}})) == 2
     assert over_the_limit({"probe": {"90": taken | {"registers": 128}}}) == []
-    assert over_budget({"probe": {"86": taken}}, {"probe": {"86": [200, 0, 102_400]}})
+    assert over_budget({"probe": {"86": taken}}, {"probe": {"86": [200, 0, 102_400, 2]}})
+    assert below_what_is_in_flight({"probe": {"86": taken}}, {"probe": {"86": [200, 0, 102_400, 3]}})
+    assert below_what_is_in_flight({"probe": {"86": taken}}, {"probe": {"86": [200, 0, 102_400, 2]}}) == []
+    assert waits_without_a_reason({"probe": {"86": [200, 0, 102_400, 0]}}, {}) == {"probe on sm_86"}
 
 
 @pytest.mark.soak
