@@ -28,7 +28,7 @@ Without IS_WHOLE, delta = rowsum(dO * O) / c comes from ``attention_delta``.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, place_and_head, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs, exp2
 
 
@@ -49,9 +49,9 @@ def attention_delta(
     ROWS: tl.constexpr,  # queries of a program, the padding of a sequence
 ):
     """Write delta = rowsum(dO * O) / c of ROWS queries of one head, for the backward pass in key tiles."""
-    block = tl.program_id(0) % blocks
-    sequence = tl.program_id(0) // blocks
-    head = tl.program_id(1)
+    place, head = place_and_head(heads)
+    block = place % blocks
+    sequence = place // blocks
     start, length = bounds(cu_seqlens_ptr, sequence, sequences, tokens)
     if block * ROWS >= length:
         return
@@ -67,7 +67,7 @@ def attention_delta(
 
 @triton.jit
 def _store_bias_sums(
-    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, width)
+    bias_ptr,  # this program's sums of dK over tokens, float32, (HEAD,); those of dV lie ``sequences`` rows further
     sequences,  # programs of a head
     width,  # D
     dk,  # this program's, (BLOCK_H,)
@@ -77,9 +77,8 @@ def _store_bias_sums(
 ):
     """Store one program's part of the gradient of the bias."""
     h = tl.arange(0, BLOCK_H)
-    bias_ptr += tl.program_id(0) * width + tl.program_id(1) * HEAD + h
-    tl.store(bias_ptr, dk, mask=h < HEAD)
-    tl.store(bias_ptr + sequences * width, dv, mask=h < HEAD)
+    tl.store(bias_ptr + h, dk, mask=h < HEAD)
+    tl.store(bias_ptr + sequences * width + h, dv, mask=h < HEAD)
 
 
 @triton.jit
@@ -190,9 +189,9 @@ def attention_backward(
 ):
     """Differentiate by one tile of keys and values of one head, or by all of them, tile after tile."""
     # Which keys of which sequence: programs are numbered sequence by sequence.
-    tile = tl.program_id(0) % tiles
-    sequence = tl.program_id(0) // tiles
-    head = tl.program_id(1)
+    place, head = place_and_head(heads)
+    tile = place % tiles
+    sequence = place // tiles
     width = heads * HEAD
     start, length = bounds(cu_seqlens_ptr, sequence, sequences, tokens)
     dqkv_ptr += head * HEAD
@@ -201,6 +200,8 @@ def attention_backward(
         write_zeros(dqkv_ptr + width, start, length, tile * ROWS, tiles * ROWS, 3 * width, HEAD, BLOCK_H, ROWS)
         write_zeros(dqkv_ptr + 2 * width, start, length, tile * ROWS, tiles * ROWS, 3 * width, HEAD, BLOCK_H, ROWS)
         return
+    if bias_ptr is not None:
+        bias_ptr += place * width + head * HEAD
     if tile * COLUMNS >= length:
         if bias_ptr is not None:
             none = tl.zeros((BLOCK_H,), dtype=tl.float32)

@@ -35,6 +35,18 @@ def bounds(
 
 
 @triton.jit
+def place_and_head(
+    heads,  # programs of a place, such as N
+):
+    """Return a program's place in the packed tokens and its head.
+
+    Programs that run at the same time have neighbouring heads of few places. A token's heads lie side by side, so these
+    programs read whole pages of DRAM: 17 instead of 132 by 132 programs of BERT-Large.
+    """
+    return tl.program_id(0) // heads, tl.program_id(0) % heads
+
+
+@triton.jit
 def first_query(start, sequence, PADDING: tl.constexpr):
     """Return where a sequence that begins at token ``start`` begins in ``lse`` and ``delta``, a multiple of 16."""
     return start // 16 * 16 + sequence * (PADDING + 16)
@@ -136,9 +148,9 @@ def attention_forward(
 ):
     """Attend with ROWS queries of one head to all keys of their sequence."""
     # Which queries of which sequence: programs are numbered sequence by sequence.
-    block = tl.program_id(0) % blocks
-    sequence = tl.program_id(0) // blocks
-    head = tl.program_id(1)
+    place, head = place_and_head(heads)
+    block = place % blocks
+    sequence = place // blocks
     width = heads * HEAD
     start, length = bounds(cu_seqlens_ptr, sequence, sequences, tokens)
     out_ptr += head * HEAD

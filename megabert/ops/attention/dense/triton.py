@@ -63,7 +63,7 @@ class _Attention(torch.autograd.Function):
         out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
         queries = tokens // 16 * 16 + sequences * (tiles.forward.rows + 16)
         lse_NR = out_TD.new_empty(num_heads, queries, dtype=torch.float32)
-        attention_forward[((sequences + 1) * blocks, num_heads)](
+        attention_forward[((sequences + 1) * blocks * num_heads,)](
             *(qkv_TC, cu_seqlens, *seeds_and_constants(dropout), out_TD, lse_NR),
             *(tokens, queries, sequences, num_heads, blocks),
             *(LOG2_E / math.sqrt(head_width), *threshold_and_scale(dropout)),
@@ -98,7 +98,7 @@ class _Attention(torch.autograd.Function):
             room = tiles.forward.rows
             write_delta(delta_NR, out_TD, grad_TD, cu_seqlens, max_seqlen=max_seqlen, rows=room, scale=scale)
             sums_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
-        attention_backward[((sequences + 1) * key_tiles, num_heads)](
+        attention_backward[((sequences + 1) * key_tiles * num_heads,)](
             *(qkv_TC, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
             *(lse_NR, delta_NR, dqkv_TC, sums_KTD, biases_2BD),
             *(tokens, sequences, num_heads, lse_NR.shape[1], key_tiles),
@@ -143,7 +143,7 @@ def write_delta(
     """Write rowsum(dO * O) / scale for the backward pass in key tiles; every sequence has room for ``rows`` more."""
     (heads, queries), (tokens, width) = delta_NR.shape, out_TD.shape
     sequences, blocks = cu_seqlens.numel() - 1, max(1, triton.cdiv(max_seqlen, rows))
-    attention_delta[(sequences * blocks, heads)](
+    attention_delta[(sequences * blocks * heads,)](
         *(out_TD, grad_TD, cu_seqlens, delta_NR, tokens, sequences, heads, blocks, queries, 1.0 / scale),
         HEAD=width // heads,
         BLOCK_H=power_of_two(width // heads),

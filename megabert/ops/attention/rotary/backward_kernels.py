@@ -17,7 +17,7 @@ end.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import dropout_keys, write_zeros
+from megabert.ops.attention.dense.kernels import dropout_keys, place_and_head, write_zeros
 from megabert.ops.attention.rotary.kernels import (
     first_key,
     is_seen,
@@ -59,7 +59,7 @@ def rotary_attention_backward_queries(
     COLUMNS: tl.constexpr,  # keys read at once
 ):
     """Differentiate by ROWS queries of one head, and write their delta for the keys."""
-    tile, head = tl.program_id(0), tl.program_id(1)
+    tile, head = place_and_head(heads)
     sequence, start, length, first_row = tile_of(cu_seqlens_ptr, sequences, tokens, tile, ROWS)
     width = heads * HEAD
     dqkv_ptr += head * HEAD
@@ -149,7 +149,7 @@ def rotary_attention_backward_keys(
     Scores are transposed (keys by queries), so that both products with them take their left side from registers. Rows
     of keys past the end may hold anything and are not written. Queries past the end have an lse of +inf: P is zero.
     """
-    tile, head = tl.program_id(0), tl.program_id(1)
+    tile, head = place_and_head(heads)
     sequence, start, length, first_col = tile_of(cu_seqlens_ptr, sequences, tokens, tile, COLUMNS)
     width = heads * HEAD
     dqkv_ptr += head * HEAD + width

@@ -20,7 +20,7 @@ without masks.
 import triton
 import triton.language as tl
 
-from megabert.ops.attention.dense.kernels import bounds, dropout_keys, weigh, write_zeros
+from megabert.ops.attention.dense.kernels import bounds, dropout_keys, place_and_head, weigh, write_zeros
 from megabert.ops.triton_support.device_functions import drop_pairs
 
 
@@ -164,7 +164,7 @@ def rotary_turn(
     ROWS: tl.constexpr,  # tokens of a program
 ):
     """Copy ROWS queries, keys and values of one head, queries and keys turned; padding is left as it is."""
-    tile, part = tl.program_id(0), tl.program_id(1)
+    tile, part = place_and_head(3 * heads)
     sequence, start, length, first_row = tile_of(cu_seqlens_ptr, sequences, tokens, tile, ROWS)
     if (first_row >= length) | (sequence == sequences):
         return
@@ -205,7 +205,7 @@ def rotary_attention_forward(
     COLUMNS: tl.constexpr,  # keys read at once
 ):
     """Attend with ROWS queries of one head to the keys of their sequence that they see."""
-    tile, head = tl.program_id(0), tl.program_id(1)
+    tile, head = place_and_head(heads)
     sequence, start, length, first_row = tile_of(cu_seqlens_ptr, sequences, tokens, tile, ROWS)
     width = heads * HEAD
     out_ptr += head * HEAD

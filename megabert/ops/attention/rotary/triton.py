@@ -60,7 +60,7 @@ class _RotaryAttention(torch.autograd.Function):
             qkv_TC = _turned(qkv_TC, turns_S2E, cu_seqlens, num_heads)
         out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
         lse_NR = out_TD.new_empty(num_heads, count * tiles.forward.rows, dtype=torch.float32)
-        rotary_attention_forward[(count, num_heads)](
+        rotary_attention_forward[(count * num_heads,)](
             *(qkv_TC, turns_S2E, cu_seqlens, *seeds_and_constants(dropout), out_TD, lse_NR),
             *(tokens, lse_NR.shape[1], cu_seqlens.numel() - 1, num_heads),
             *(LOG2_E / math.sqrt(head_width), *threshold_and_scale(dropout)),
@@ -82,13 +82,13 @@ class _RotaryAttention(torch.autograd.Function):
         numbers = (tokens, lse_NR.shape[1], cu_seqlens.numel() - 1, num_heads)
         scales = (LOG2_E / math.sqrt(head_width), scale / math.sqrt(head_width), threshold)
         # The pass by queries writes delta, which the pass by keys reads.
-        rotary_attention_backward_queries[(_tiles_of(tokens, cu_seqlens, tiles.queries.rows), num_heads)](
+        rotary_attention_backward_queries[(_tiles_of(tokens, cu_seqlens, tiles.queries.rows) * num_heads,)](
             *(qkv_TC, turns_S2E, out_TD, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
             *(lse_NR, delta_NR, dqkv_TC, *numbers, *scales, 1.0 / scale),
             **constants,
             **launch_options(tiles.queries, head_width),
         )
-        rotary_attention_backward_keys[(_tiles_of(tokens, cu_seqlens, tiles.keys.columns), num_heads)](
+        rotary_attention_backward_keys[(_tiles_of(tokens, cu_seqlens, tiles.keys.columns) * num_heads,)](
             *(qkv_TC, turns_S2E, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
             *(lse_NR, delta_NR, dqkv_TC, *numbers, *scales, scale),
             PADDING=tiles.forward.rows,
@@ -102,7 +102,7 @@ def _turned(qkv_TC: Tensor, turns_S2E: Tensor, cu_seqlens: Tensor, num_heads: in
     """Return a copy with queries and keys turned; tokens of no sequence do not matter."""
     rows, head_width = 64, qkv_TC.shape[1] // (3 * num_heads)
     turned_TC = torch.empty_like(qkv_TC)
-    rotary_turn[(_tiles_of(len(qkv_TC), cu_seqlens, rows), 3 * num_heads)](
+    rotary_turn[(_tiles_of(len(qkv_TC), cu_seqlens, rows) * 3 * num_heads,)](
         *(qkv_TC, turns_S2E, cu_seqlens, turned_TC),
         *(len(qkv_TC), cu_seqlens.numel() - 1, num_heads),
         HEAD=head_width,
