@@ -67,7 +67,7 @@ def attention_delta(
 
 @triton.jit
 def _store_bias_sums(
-    bias_ptr,  # this program's sums of dK over tokens, float32, (HEAD,); those of dV lie ``sequences`` rows further
+    bias_ptr,  # this program's sums of dK over tokens, float32, (HEAD,); the sums of dV are ``sequences`` rows later
     sequences,  # programs of a head
     width,  # D
     dk,  # this program's, (BLOCK_H,)
