@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.engine import fragment_table
+from megabert.engine import fragment_checks
 from megabert.optim import Fragment
 
 
@@ -113,7 +113,7 @@ class Bucket:
             if first < end:
                 weights = parameter.detach().view(-1)[first - position : end - position]
                 fragment = Fragment(self.master, first - begin, name, first - position, end - first)
-                yield fragment_table.checked(fragment, weights)
+                yield fragment_checks.checked(fragment, weights)
 
 
 def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) -> list[dict[str, Any]]:
