@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import ConfigDict, Field
-from pydantic_core import ArgsKwargs
 
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, str_min_length=1)
 """How every configuration dataclass is validated: no unknown keys, finite numbers, no empty text."""
@@ -26,17 +25,6 @@ Weight = Annotated[float, Field(ge=0, le=1000)]
 """Coefficient of a term, such as weight decay; 0 leaves the term out."""
 Norm = Annotated[float, Field(ge=0, le=10**9)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
-
-
-def given_fields(values: Any) -> dict[str, Any] | None:
-    """Return the fields that are given to a validator of mode ``before``; None if pydantic will refuse them.
-
-    The values that a validator returns are checked as Python's own: for a tuple, no list is accepted.
-    """
-    given = values.kwargs or {} if isinstance(values, ArgsKwargs) else values
-    if not isinstance(given, dict):
-        return None
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 class FieldRow(NamedTuple):

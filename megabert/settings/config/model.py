@@ -9,7 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.settings.config.families import FAMILIES, Family, FamilyName
-from megabert.settings.config.fields import STRICT, Epsilon, given_fields
+from megabert.settings.config.fields import STRICT, Epsilon
+from megabert.settings.config.names import given_fields
 
 DecayRate = Annotated[float, Field(ge=0, lt=1)]
 """Share of a running mean that a step keeps."""

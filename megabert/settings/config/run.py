@@ -6,18 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from megabert.settings.config.fields import (
-    STRICT,
-    Count,
-    Epsilon,
-    Norm,
-    PackedTokens,
-    Rate,
-    Seconds,
-    Weight,
-    given_fields,
-)
+from megabert.settings.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Rate, Seconds, Weight
 from megabert.settings.config.model import DecayRate, ModelConfig
+from megabert.settings.config.names import given_fields
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.shards import ShardsConfig
 
