@@ -116,6 +116,13 @@ def keyed_dropout(dtype: torch.dtype, width: int) -> None:
     dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys))
 
 
+def embedding(dtype: torch.dtype, width: int, rows: int) -> None:
+    from megabert.ops.triton_support.table_gradients import table_gradient_triton
+
+    order, first = meta(TOKENS, dtype=torch.int64), meta(rows + 1, dtype=torch.int64)
+    table_gradient_triton(meta(TOKENS, width, dtype=dtype).detach(), order, first)
+
+
 def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
     from megabert.ops.bias_gelu.triton import bias_gelu_triton
 
@@ -214,6 +221,7 @@ def cases(everything: bool):
     """Label, op and its arguments: BERT-Large's shapes in bfloat16; with ``--all`` the other dtypes and shapes too."""
     bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
     yield "bf16 1024", keyed_dropout, (bf16, 1024)
+    yield "bf16 1024", embedding, (bf16, 1024, 30_528)
     yield "bf16 1024", layer_norm, (bf16, 1024, True)
     yield "bf16 1024 pre-norm", add_layer_norm, (bf16, 1024, False)
     yield "bf16 30528", cross_entropy, (bf16, 30_528)

@@ -17,6 +17,7 @@ import megabert.ops
 from megabert.ops.proof import exact_problems, inputs, problems
 from megabert.ops.proof.problem import errors
 from megabert.ops.triton_support.dropout_kernels import dropped_triton
+from megabert.ops.triton_support.table_gradients import table_gradient_triton
 
 
 def run(*of_kernels):
@@ -43,6 +44,8 @@ def run_all_kernels(generator):
     lamb.run(**lamb.tensors, backend="triton")
     site = inputs.dropout_stream([2000], 2000, torch.device("cpu")).site(3, 1, 0.1)
     dropped_triton(torch.randn(2000, 8), site)
+    order = torch.arange(40)
+    table_gradient_triton(torch.randn(40, 200), order, torch.arange(0, 41, 2))
 
 
 def functions_of_ops() -> set[str]:
