@@ -16,7 +16,7 @@ One SIGTERM, second by second:
     0     the thread reads its number from a pipe (`_listen`) and starts `_acknowledge`, which sleeps
     0     or once its function in C returns, the main thread enters `_end`: `Interrupted` is raised, a timer started
     0.1   and every 0.1 s: `_raise_again` raises it once more if the object is gone and the command still runs
-    1     `_acknowledge` says on stderr what the command waits for, unless it has ended
+    1     `_acknowledge` says on stderr the work that the command finishes, unless it has ended
     5     from now on another SIGTERM is a second one: `_listen` ends the process at once
     end   `words` makes the last message, `close` stops the timer and ignores what still comes
 
