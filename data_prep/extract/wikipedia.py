@@ -148,7 +148,7 @@ def plain_text(markup: str, site: Site) -> str:
 
 
 def _variant(match: re.Match[str]) -> str:
-    """Return the first variant that is stated, or nothing where none is shown."""
+    """Return the first variant that is stated; nothing if none is shown."""
     flags, content = match[1] or "", match[2]
     if any(HIDDEN_FLAGS.fullmatch(flag.strip()) for flag in flags.rstrip("|").split(";")):
         return ""
