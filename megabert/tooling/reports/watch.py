@@ -54,7 +54,7 @@ def read_overview(run_dir: Path) -> RunOverview:
     """
     config, rows = read_config(run_dir), read_metrics(run_dir)
     status, beats = check_status(run_dir), read_beats(run_dir)
-    verdict = _verdict(status)
+    verdict = describe_verdict(status)
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
 
@@ -170,7 +170,7 @@ def _curve(losses: list[float]) -> str:
     return f"masked-LM loss   |{drawn}| {means[0]:.3f} to {means[-1]:.3f}"
 
 
-def _verdict(status: StatusRecord) -> str:
+def describe_verdict(status: StatusRecord) -> str:
     """Return the recorded verdict, corrected if a run says that it is running and its process is gone."""
     if status.status == "running" and status.host == socket.gethostname() and not _is_alive(status.pid):
         return "killed (it said running, but its process is gone): the same command resumes it"
