@@ -9,7 +9,6 @@ from typing import Any
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write, open_in_place, read_small
 from megabert.foundation.json_files import parse_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.logs import logger
 from megabert.observability.trackers.process import TrackerProcess, finish
 from megabert.observability.trackers.rows import COUNTERS, Value
@@ -108,7 +107,6 @@ class MetricWriter:
             self._waiting = self._waiting[os.write(self._file, self._waiting) :]
 
 
-@takes_paths
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """Return the rows of a run's ``metrics.jsonl``; lines that were cut off or damaged are left out, with a warning.
 

@@ -20,7 +20,6 @@ from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
 from megabert.downstream.export.export_folder import EXPORTED
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.foundation.path_arguments import takes_paths
 
 Hub = HfApi
 """A hub with a token that it has accepted."""
@@ -101,7 +100,6 @@ def _endpoint() -> str | None:
     raise ConfigError(f"HF_ENDPOINT={shown}: is no address of a server. Write it as https://huggingface.co.")
 
 
-@takes_paths
 def push_folder(folder: Path, api: Hub, target: PushTarget, *, message: str) -> str:
     """Push an exported folder, and return the address of its page. The same call continues an interrupted one.
 

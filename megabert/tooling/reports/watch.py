@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from megabert.foundation.files import read_small
-from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.metrics import read_metrics
 from megabert.observability.progress import seconds_left, span
 from megabert.settings.config.loading import phase_name
@@ -45,7 +44,6 @@ class RunOverview:
     """All about the run, for a terminal."""
 
 
-@takes_paths
 def read_overview(run_dir: Path) -> RunOverview:
     """Read a run's files.
 
