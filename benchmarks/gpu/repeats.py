@@ -29,7 +29,6 @@ from megabert.ops.proof.problem import Problem, values_and_gradients
 from megabert.ops.proof.problems import GradientSum, embedding_problem
 from megabert.settings.config.run import OpsConfig
 
-RUNS, OP_RUNS = 300, 50
 DTYPE = torch.bfloat16
 WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """NVIDIA's setting for products that repeat even if several streams use cuBLAS; megabert has one stream."""
@@ -81,7 +80,7 @@ def model_row(sizes: Sizes) -> Row:
     digest = hashlib.sha256()
     for tensor in run().values():
         digest.update(tensor.detach().float().cpu().numpy().tobytes())
-    return count_differences(run, RUNS) | {"sha256": digest.hexdigest()[:16]}
+    return count_differences(run, sizes.repeats) | {"sha256": digest.hexdigest()[:16]}
 
 
 def workspace_row(sizes: Sizes, default: Row) -> Row:
@@ -101,10 +100,10 @@ def table_rows(rows: Rows, sizes: Sizes, generator: torch.Generator) -> None:
         problem = embedding_problem((tokens, WIDTH), generator, rows=count, has_sum=False)
         tensors = {tensor: value.to(DTYPE) for tensor, value in problem.tensors.items()}
         ours = functools.partial(values_and_gradients, functools.partial(problem.run, backend="auto"), tensors)
-        rows.measure(f"gradient of {name}, {tokens} tokens", functools.partial(count_differences, ours, RUNS))
+        rows.measure(f"gradient of {name}, {tokens} tokens", functools.partial(count_differences, ours, sizes.repeats))
         if name == "segments":
             theirs = functools.partial(values_and_gradients, problem.reference, tensors)
-            row = functools.partial(count_differences, theirs, RUNS, verdict="repeats")
+            row = functools.partial(count_differences, theirs, sizes.repeats, verdict="repeats")
             rows.measure(f"gradient of {name}, {tokens} tokens, torch's own", row)
 
 
@@ -130,4 +129,4 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
         rows.measure(f"{model}, fixed workspace", functools.partial(workspace_row, sizes, default))
     table_rows(rows, sizes, generator)
     for label, run in op_runs(sizes, generator).items():
-        rows.measure(label, functools.partial(count_differences, run, OP_RUNS))
+        rows.measure(label, functools.partial(count_differences, run, sizes.repeats // 6))

@@ -33,6 +33,8 @@ class Sizes:
     steps: int
     """Timed training steps."""
     warmup: int
+    repeats: int
+    """Runs of a model whose bits are compared; a sixth of it for an op."""
     agreement_steps: int
     agreement_layers: int
     agreement_hidden: int
@@ -57,6 +59,7 @@ GPU = Sizes(
     span=256,
     steps=60,
     warmup=5,
+    repeats=300,
     agreement_steps=100,
     agreement_layers=6,
     agreement_hidden=512,
@@ -80,6 +83,7 @@ TINY = Sizes(
     span=8,
     steps=2,
     warmup=1,
+    repeats=12,
     agreement_steps=3,
     agreement_layers=2,
     agreement_hidden=64,

@@ -262,9 +262,8 @@ def test_model_of_a_process_with_another_workspace_is_compared_with_the_default(
     from benchmarks.gpu import repeats
     from benchmarks.gpu.sizes import TINY
 
-    monkeypatch.setattr(repeats, "RUNS", 2)
     default = repeats.model_row(TINY)
-    assert (default["passes"], default["runs"]) == (True, 2)
+    assert (default["passes"], default["runs"]) == (True, TINY.repeats)
     assert default == repeats.model_row(TINY)
     monkeypatch.setattr(repeats, "ProcessPoolExecutor", InThisProcess)
     assert repeats.workspace_row(TINY, default)["equals_default"] is True
