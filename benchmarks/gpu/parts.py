@@ -26,7 +26,7 @@ PARTS = {
     "training": Part(53, ("pydantic",)),
     "products": Part(33),
     "repeats": Part(48, ("pydantic",)),
-    "resume": Part(68, TRAINER),
+    "resume": Part(75, TRAINER),
     "agreement": Part(53, ("pydantic",)),
     "ops": Part(48),
     "trainer": Part(118, TRAINER),
