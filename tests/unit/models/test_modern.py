@@ -6,10 +6,11 @@ from itertools import pairwise
 import pytest
 import torch
 import transformers
+from support.parity_models import count_encoder_parameters
 from unit.models.test_bert import gradients, loss_of, model_of
 
 from megabert.models.build import initial_value
-from megabert.models.convert import count_encoder_parameters, from_huggingface, load_parameters, to_huggingface
+from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 
