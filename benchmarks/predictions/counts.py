@@ -5,6 +5,7 @@ kernel passes here with its shapes. Kernels read and write each tensor that they
 place of ``TWICE``; partial sums that a program keeps in the cache (``CACHED``) do not count.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +15,9 @@ from fake_cuda.fake_gpu import fake_engine, fake_gpu, ops_of
 from fake_cuda.fake_step import step_on
 from fake_cuda.watch import Watch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from benchmarks.gpu.training import PARTS
-from benchmarks.optimizer_step import moved_bytes
 from megabert.models.build import build_model
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE
 from megabert.settings.config.model import ModelConfig
@@ -26,6 +27,15 @@ OTHERS = "other operations"
 TWICE = {"lamb_update": ("exp_avg_ptr", "exp_avg_sq_ptr", "gradient_ptr"), "lamb_apply": ("weights_ptr",)}
 """Tensors that a kernel reads and writes."""
 CACHED = {"attention_backward": "sums_ptr"}
+FREE = re.compile(
+    "view|detach|alias|empty|new_empty|split|slice|select|expand|"
+    "unsqueeze|as_strided|narrow|transpose|resolve_conj|device"
+)
+"""Operations without a kernel: they look at a tensor in another way, ask it something, or allocate."""
+OVERWRITING = ("copy_", "zero_", "fill_")
+"""Operations whose result does not depend on what was there."""
+GATHERING = ("embedding", "index_select", "gather")
+"""Operations that read some rows of their first tensor."""
 FLOPS_PER_ELEMENT = {
     "attention_forward": 4,
     "attention_backward": 10,
@@ -185,6 +195,23 @@ def by_part(work: dict[Label, Work], field_name: str) -> Counter[str]:
     for label, each in work.items():
         sums[label.part] += getattr(each, field_name)
     return sums
+
+
+def moved_bytes(function: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Return the bytes of the tensors that an operation of torch reads and writes; 0 if it has no kernel."""
+    name = function.overloadpacket.__name__
+    if function.is_view or FREE.match(name) or "c10d" in str(function):
+        return 0
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    written = args[0] if result is None else result  # operations on lists in place return nothing
+    made = [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor)]
+    if name in GATHERING:  # of the first tensor it reads no more than it returns
+        given[0] = made[0]
+    moved = sum(leaf.nbytes for leaf in given + made)
+    known = {id(leaf) for leaf in given}
+    if name in OVERWRITING and any(id(leaf) in known for leaf in made):
+        moved -= given[0].nbytes  # it is written only
+    return moved
 
 
 assert torch.version.cuda is None, "torch's build for GPUs has a guard of its own"
