@@ -1,4 +1,4 @@
-"""What a row of metrics holds, and the names of its values in trackers."""
+"""Rows of metrics, and the names of their values in trackers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -91,15 +91,15 @@ def _layer_norm_inputs(
 def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
     """Return GELU of (tokens, width)."""
     tensors = normal(generator, x_TF=shape, bias_F=shape[1:])
-    ops = (functools.partial(op, approximate=approximate) for op in (bias_gelu, bias_gelu_reference))
-    return Problem(*ops, tensors | {"x_TF": 2 * tensors["x_TF"]})
+    run, reference = (functools.partial(op, approximate=approximate) for op in (bias_gelu, bias_gelu_reference))
+    return Problem(run, reference, tensors | {"x_TF": 2 * tensors["x_TF"]})
 
 
 def gated_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
     """Return GeGLU with a result of (tokens, width)."""
     x_TC = 2 * normal(generator, x_TC=(shape[0], 2 * shape[1]))["x_TC"]
-    ops = (functools.partial(op, approximate=approximate) for op in (gated_gelu, gated_gelu_reference))
-    return Problem(*ops, {"x_TC": x_TC})
+    run, reference = (functools.partial(op, approximate=approximate) for op in (gated_gelu, gated_gelu_reference))
+    return Problem(run, reference, {"x_TC": x_TC})
 
 
 def attention_problem(
