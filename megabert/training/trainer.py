@@ -22,7 +22,7 @@ from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress, seconds_left
-from megabert.observability.trackers.interface import Value
+from megabert.observability.trackers.rows import Value
 from megabert.optim import StepSettings, learning_rate
 from megabert.settings.command_line.signals import SIGNALS
 from megabert.settings.config.loading import phase_name
