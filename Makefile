@@ -7,6 +7,7 @@ CORPUS ?= english
 RECIPE ?= demo
 RUN_DIR ?=
 PART ?=
+FILE ?=
 JOBS ?= 2
 export PYTHON TORCH_INDEX
 
@@ -29,8 +30,9 @@ $(installed): setup.cfg requirements/cpu.txt requirements/cuda.txt requirements/
 demo: $(installed) ## Raw text to a BERT that transformers loads (CORPUS=english or korean, RECIPE=demo or demo_modern), in runs/demo
 	@VENV=$(VENV) CORPUS=$(CORPUS) RECIPE=$(RECIPE) RUN_DIR=$(RUN_DIR) bash examples/demo.sh
 
-test: $(installed) ## The tests, without a GPU, JOBS=2 files at a time
-	@$(bin)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: $(installed) ## The tests, without a GPU, JOBS=2 files at a time; FILE=megabert/optim/lamb.py for those of one module
+	@tests="$(if $(FILE),$$($(bin)/python tests/support/find_tests.py $(FILE)))" && \
+	  $(bin)/python -m pytest $(if $(FILE),$$tests,-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 
 smoke: $(installed) ## Train the debug recipe for a few steps on a small corpus, in under a minute
 	@$(bin)/python -m pytest tests/integration -k smoke

@@ -37,7 +37,6 @@ from data_prep.execution.build_state import (
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
-from data_prep.execution.sealed import seal, unseal
 from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, hash_inputs
@@ -56,6 +55,7 @@ from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.sealed import seal, unseal
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import Manifest
 

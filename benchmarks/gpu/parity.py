@@ -13,7 +13,10 @@ from benchmarks.gpu.sizes import TINY, Sizes
 from benchmarks.gpu.warm import compile_beside
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import Problem
-from megabert.ops.proof.table import ADD_LAYER_NORM_EXTRAS, LAYER_NORM_EXTRAS, ROUNDED, compare_one
+from megabert.ops.proof.table import ADD_LAYER_NORM_EXTRAS, LAYER_NORM_EXTRAS, compare_one
+
+ROUNDED = (None, torch.bfloat16, torch.float16)
+"""Dtypes of the model's weights, which LAMB writes next to the masters; None: masters alone."""
 
 
 def parity_problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Problem]:

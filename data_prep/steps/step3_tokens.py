@@ -15,10 +15,10 @@ from data_prep.documents.held_out import split_of
 from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome, StepRecords
-from data_prep.execution.sealed import unseal
 from data_prep.execution.work_units import Build
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
+from megabert.foundation.sealed import unseal
 from megabert.tokens.shards import token_type
 from megabert.tokens.tokenization import Tokenizer
 

@@ -12,9 +12,9 @@ import numpy as np
 from bad_input.material import COMMANDS, run_flags
 
 from data_prep.cli import main as megabert_data
-from data_prep.execution import sealed
 from data_prep.execution.build_state import BuildState, read_state
 from megabert.cli import main as megabert
+from megabert.foundation import sealed
 
 
 class Refused(Exception):
@@ -196,9 +196,8 @@ def fit_records(folder: Path) -> None:
 def fit_checkpoints(folder: Path) -> None:
     """Let the manifests of checkpoints vouch for files and content as they are."""
     for path in folder.glob("run/checkpoints/*/manifest.json"):
-        content = json.loads(path.read_bytes())["content"]
+        content = json.loads(b"{" + path.read_bytes()[sealed.START :])
         for name, stored in content["files"].items():
             data = (path.parent / name).read_bytes()
             stored |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        path.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "content": content}))
+        path.write_bytes(sealed.seal(content, "checkpoint"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.predictions.counts import by_part, seen_elements, step_work
+from benchmarks.predictions.counts import by_part, seen_tiles, step_work
 
 TOKENS, HIDDEN, INTERMEDIATE = 2048, 128, 384
 MODEL = {
@@ -32,8 +32,7 @@ def test_one_more_layer_adds_its_products_and_sixteen_hidden_and_eight_intermedi
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "reach", "elements"),
-    [(64, 64, 0, 256 * 256), (128, 64, 0, 256 * 256), (64, 64, 64, 64 * (128 + 192 + 192 + 128))],
+    ("rows", "columns", "reach", "tiles"), [(64, 64, 0, 16), (128, 64, 0, 8), (64, 64, 64, 2 + 3 + 3 + 2)]
 )
-def test_elements_of_attention_are_those_of_whole_tiles(rows, columns, reach, elements):
-    assert seen_elements(256, rows, columns, reach) == elements
+def test_tiles_of_attention_are_those_that_a_query_sees(rows, columns, reach, tiles):
+    assert seen_tiles(256, rows, columns, reach) == tiles

@@ -1,6 +1,5 @@
 """What a user may get wrong ends in one clear message, the right exit code, and nothing half-written."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -53,22 +52,6 @@ def test_flipped_byte_in_a_shard_is_refused_by_name(copied, tmp_path, capsys):
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     refused(capsys, tmp_path / "run", pretrain(copied, tmp_path / "run"), 3, shard.name, "SHA-256")
-
-
-def test_folder_without_manifest_is_unfinished(copied, tmp_path, capsys):
-    (copied / "instances" / "128" / "manifest.json").unlink()
-    refused(capsys, tmp_path / "run", pretrain(copied, tmp_path / "run"), 3, "manifest.json", "megabert-data build")
-
-
-def test_manifest_without_shards_is_refused(copied, tmp_path, capsys):
-    path = copied / "instances" / "64" / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "shards": [], "totals": {}}))
-    refused(capsys, tmp_path / "run", pretrain(copied, tmp_path / "run"), 3, "lists no shards")
-
-
-def test_length_above_the_models_positions_is_refused(shards, tmp_path, capsys):
-    code = pretrain(shards, tmp_path / "run", **{"model.max_position_embeddings": 100})
-    refused(capsys, tmp_path / "run", code, 2, "phases[1].max_seq_length=128", "Build shards of length 100 or less")
 
 
 def test_sixteen_bits_on_stage_0_are_refused(shards, tmp_path, capsys):

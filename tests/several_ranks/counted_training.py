@@ -6,22 +6,15 @@ from types import SimpleNamespace
 from several_ranks.test_engine_bert import micro_batch
 from several_ranks.toy_training import ENGINES, ds_config
 from several_ranks.wire import counting
+from support.tiny_models import tiny_config
 
 from megabert.engine.build import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
-from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OptimizerConfig
 from megabert.training.step import accumulate, update
 
-MODEL = ModelConfig(
-    vocab_size=1000,
-    hidden_size=96,
-    num_hidden_layers=6,
-    num_attention_heads=2,
-    intermediate_size=384,
-    max_position_embeddings=40,
-)
+MODEL = tiny_config(vocab_size=1000, hidden_size=96, num_hidden_layers=6, intermediate_size=384)
 BUCKETS = {"reduce_bucket_size": 250_000, "allgather_bucket_size": 250_000, "stage3_prefetch_bucket_size": 250_000}
 ALIASES = {"reduce_scatter_single": "reduce_scatter", "all_gather_single": "all_gather", "allgather": "all_gather"}
 SETTINGS = StepSettings(lr=1e-3)

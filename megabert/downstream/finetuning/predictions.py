@@ -10,7 +10,6 @@ from megabert.downstream.finetuning.results import Summary, render_summary, seed
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import open_to_read
 from megabert.foundation.json_files import parse_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 
 MOST_LABELS = 20
@@ -87,7 +86,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
 
-@takes_paths
 def render_report(output_dir: Path, summary: Summary, *, examples: int) -> str:
     """Return scores, confusions of labels, and the surest errors of the best seed's predictions.
 

@@ -57,7 +57,7 @@ micro-step, gathers weights in the forward pass and keeps them for the backward 
 ``stage3_max_live_parameters``. What DeepSpeed hides there is not counted.
 
 At stages 1 and 2 products read and write float32 sums, and no 16-bit gradients: 6.3 bytes in each micro-step
-(``benchmarks/optimizer_step.log``), less in the first. At stage 3 a micro-step adds 16-bit gradients (2
+(``benchmarks/results/optimizer_step.log``), less in the first. At stage 3 a micro-step adds 16-bit gradients (2
 bytes) to float32 ones (4 read, 4 written).
 """
 

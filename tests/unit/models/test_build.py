@@ -3,19 +3,11 @@
 from dataclasses import replace
 
 import torch
+from support.tiny_models import tiny_config
 
 from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
-from megabert.settings.config.model import ModelConfig
 
-CONFIG = ModelConfig(
-    family="electra",
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=16,
-)
+CONFIG = tiny_config("electra")
 
 
 def test_discriminator_begins_with_the_weights_of_a_masked_lm():

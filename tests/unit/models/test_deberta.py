@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from support.tiny_models import SIZES, tiny_config
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
-from unit.models.test_bert import CONFIG, gradients, model_of
+from unit.models.test_bert import gradients, model_of
 
 from megabert.downstream.export.config_json import config_json
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
@@ -14,24 +15,13 @@ from megabert.models.deberta import positions_of
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import SpecialIds
 
-SIZES = {
-    name: getattr(CONFIG, name)
-    for name in (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "max_position_embeddings",
-    )
-}
 CONFIGS = {
-    "first": ModelConfig(family="deberta", **SIZES),
-    "second": ModelConfig(family="deberta-v2", position_buckets=8, **SIZES),
-    "second, weights of its own": ModelConfig(
-        family="deberta-v2", position_buckets=8, share_att_key=False, norm_rel_ebd="none", **SIZES
+    "first": tiny_config("deberta"),
+    "second": tiny_config("deberta-v2", position_buckets=8),
+    "second, weights of its own": tiny_config(
+        "deberta-v2", position_buckets=8, share_att_key=False, norm_rel_ebd="none"
     ),
-    "second, convolution": ModelConfig(family="deberta-v2", position_buckets=8, conv_kernel_size=3, **SIZES),
+    "second, convolution": tiny_config("deberta-v2", position_buckets=8, conv_kernel_size=3),
 }
 OPTIONS = {"objective": "none"}
 DECODING = replace(

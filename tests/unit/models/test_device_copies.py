@@ -11,31 +11,18 @@ import torch
 pytest.importorskip("triton")
 
 from support.recorded_launches import META, recording
+from support.tiny_models import tiny_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from megabert.data.batch import probe_batch
 from megabert.models import bert
 from megabert.models.build import build_model
-from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig
 
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 128,
-    "max_position_embeddings": 128,
-}
-FAMILIES = {
-    "bert": {},
-    "roberta": {},
-    "albert": {"embedding_size": 32},
-    "modernbert": {"local_attention": 32},
-    "deberta": {},
-    "deberta-v3": {},
-}
+SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "max_position_embeddings": 128}
+FAMILIES = {"albert": {"embedding_size": 32}, "modernbert": {"local_attention": 32}}
+FAMILIES |= {family: {} for family in ("bert", "roberta", "deberta", "deberta-v3")}
 
 
 class Crossings(TorchDispatchMode):
@@ -59,7 +46,7 @@ def crossings_of_two_micro_steps(family: str) -> list[dict[str, int]]:
     counts = []
     with recording() as launched:
         with META:
-            model = build_model(ModelConfig(family=family, **SIZES, **FAMILIES[family]), ops=ops).bfloat16()
+            model = build_model(tiny_config(family, **SIZES, **FAMILIES[family]), ops=ops).bfloat16()
         for _ in range(2):
             batch = probe_batch(tokens=1000, length=100).to(META)
             with Crossings() as seen:

@@ -5,23 +5,14 @@ import math
 
 import pytest
 import torch
+from support.tiny_models import tiny_config
 
 from megabert.models.build import build_model, initialize
 from megabert.models.electra import DISCRIMINATOR_WEIGHT, replace_tokens
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 
-CONFIG = ModelConfig(
-    family="electra",
-    vocab_size=70,
-    embedding_size=24,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=48,
-    max_position_embeddings=40,
-    generator_size=0.5,
-)
+CONFIG = tiny_config("electra", embedding_size=24, generator_size=0.5)
 DEBERTA = dataclasses.replace(
     CONFIG,
     family="deberta-v3",

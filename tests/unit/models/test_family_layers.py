@@ -1,21 +1,26 @@
-"""What each family with layers of its own keeps: sequences apart, packing without effect, recomputation, 16 bits."""
+"""What BERT and families with layers of their own keep: sequences apart, packing, recomputation, 16 bits."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from unit.models.test_bert import gradients, loss_of, model_of
+from unit.models.test_bert import CONFIG, gradients, loss_of, whole_and_parts
+from unit.models.test_bert import model_of as bert_of
 from unit.models.test_deberta import CONFIGS, DECODING
 from unit.models.test_modern import DROPPING
 
 from megabert.settings.config.model import ModelConfig
 
 FAMILIES = {
+    "bert": CONFIG,
     **{f"deberta, {name}": config for name, config in CONFIGS.items()},
     "deberta, decoder": replace(DECODING, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1),
     "modernbert": DROPPING,
 }
-OPTIONS = {"objective": "none"}
+
+
+def model_of(config: ModelConfig, **options):
+    return bert_of(config, objective="nsp" if config.family == "bert" else "none", **options)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -25,7 +30,7 @@ def config(request) -> ModelConfig:
 
 @pytest.mark.parametrize("lengths", [[20, 7], []])
 def test_every_parameter_gets_a_gradient(config, lengths, make_batch):
-    parameter_gradients = gradients(model_of(config, **OPTIONS), make_batch(lengths, vocab_size=70, padding=3))
+    parameter_gradients = gradients(model_of(config), make_batch(lengths, vocab_size=70, padding=3))
     for name, gradient in parameter_gradients.items():
         assert gradient is not None, name
         assert gradient.isfinite().all(), name
@@ -33,7 +38,7 @@ def test_every_parameter_gets_a_gradient(config, lengths, make_batch):
 
 
 def test_tokens_attend_within_their_sequence_and_its_order_matters(config, make_batch):
-    model = model_of(config, **OPTIONS).eval()
+    model = model_of(config).eval()
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
     batch = make_batch([20, 7], vocab_size=70)
@@ -46,24 +51,16 @@ def test_tokens_attend_within_their_sequence_and_its_order_matters(config, make_
 
 def test_padding_and_packing_change_neither_losses_nor_gradients(config, make_batch):
     """Two micro-batches, one of them padded, equal one, dropout on: masks are keyed by instance."""
-    whole, parts = make_batch([20, 7, 13], vocab_size=70), []
-    for first, last, start, stop, padding in ((0, 1, 0, 20, 0), (1, 3, 20, 40, 4)):
-        part = make_batch([20, 7, 13][first:last], vocab_size=70, padding=padding)
-        is_here = (whole.masked_positions_M >= start) & (whole.masked_positions_M < stop)
-        part.input_ids_T[: stop - start] = whole.input_ids_T[start:stop]
-        part.masked_positions_M = whole.masked_positions_M[is_here] - start
-        part.masked_ids_M = whole.masked_ids_M[is_here]
-        part.instance_seeds_B[: last - first] = whole.instance_seeds_B[first:last]
-        parts.append(part)
-    together = gradients(model_of(config, **OPTIONS), whole)
-    apart = gradients(model_of(config, **OPTIONS), *parts)
+    whole, parts = whole_and_parts(make_batch)
+    together = gradients(model_of(config), whole)
+    apart = gradients(model_of(config), *parts)
     for name, gradient in together.items():
         torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_activation_checkpointing_gives_equal_losses_and_gradients(config, make_batch):
     batch = make_batch([20, 7], vocab_size=70)
-    plain, recomputing = model_of(config, **OPTIONS), model_of(config, activation_checkpointing=True, **OPTIONS)
+    plain, recomputing = model_of(config), model_of(config, activation_checkpointing=True)
     assert torch.equal(loss_of(plain, batch), loss_of(recomputing, batch))
     expected = gradients(plain, batch)
     for name, gradient in gradients(recomputing, batch).items():
@@ -71,8 +68,12 @@ def test_activation_checkpointing_gives_equal_losses_and_gradients(config, make_
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_16_bit_losses_are_near(dtype, config, make_batch):
+def test_16_bit_losses_are_float32_and_near(dtype, config, make_batch):
     batch = make_batch([20, 7, 13], vocab_size=70)
-    expected = loss_of(model_of(config, **OPTIONS), batch)
-    loss = loss_of(model_of(config, **OPTIONS).to(dtype), batch)
+    expected = loss_of(model_of(config), batch)
+    model = model_of(config).to(dtype)
+    loss = loss_of(model, batch)
+    assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
+    loss.backward()
+    assert all(parameter.grad.dtype == dtype for parameter in model.parameters())

@@ -6,36 +6,20 @@ from itertools import pairwise
 import pytest
 import torch
 import transformers
+from support.parity_models import count_encoder_parameters
+from support.tiny_models import SIZES, tiny_config
 from unit.models.test_bert import gradients, loss_of, model_of
 
 from megabert.models.build import initial_value
-from megabert.models.convert import count_encoder_parameters, from_huggingface, load_parameters, to_huggingface
+from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 
-PLAIN = ModelConfig(
-    family="modernbert",
-    vocab_size=70,
-    hidden_size=32,
-    num_hidden_layers=5,
-    num_attention_heads=2,
-    intermediate_size=44,
-    max_position_embeddings=40,
-    local_attention=8,
-)
+PLAIN = tiny_config("modernbert", num_hidden_layers=5, intermediate_size=44, local_attention=8)
 DROPPING = replace(
     PLAIN, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, embedding_dropout=0.1, mlp_dropout=0.1
 )
 OPTIONS = {"objective": "none"}
-SAME = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
-"""Sizes that both configurations call the same."""
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("base", 149), ("large", 395)])
@@ -110,7 +94,7 @@ def test_loss_and_gradients_are_those_of_transformers(lengths, options, make_bat
     config = replace(PLAIN, **options)
     theirs = transformers.ModernBertForMaskedLM(
         transformers.ModernBertConfig(
-            **{name: getattr(config, name) for name in SAME},
+            **{name: getattr(config, name) for name in SIZES},
             local_attention=config.local_attention,
             global_attn_every_n_layers=config.global_attn_every_n_layers,
             local_rope_theta=config.local_rope_theta,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.tiny_models import tiny_config
 
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
@@ -11,14 +12,7 @@ from megabert.models.tiling import source_layer, tile, tile_weights
 from megabert.settings.config.loading import load_run_config
 from megabert.settings.config.model import ModelConfig
 
-SMALL = ModelConfig(
-    vocab_size=70,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=20,
-)
+SMALL = tiny_config(num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=20)
 LARGE = replace(
     SMALL,
     hidden_size=56,  # seven heads: three more, so the middle begins behind the first

@@ -20,7 +20,8 @@ from unittest import mock
 
 import torch
 import triton
-from inner_loop import CUOBJDUMP, left_in_flight, loops_of, per_element
+from inner_loop import CUOBJDUMP, disassembled, left_in_flight, loops_of, per_element
+from simulated_cycles import cycles_of, simulated_cycles
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
@@ -38,7 +39,8 @@ LOOPS = (
     "disentangled_attention_backward_keys",
     "disentangled_attention_backward_queries",
 )
-"""Kernels whose inner loop is counted, on the card that the counts are for."""
+"""Kernels whose inner loop is counted on sm_90, and whose cycles are simulated on the cards of the predictions."""
+SIMULATED = (80, 90)
 
 
 def resources(kernel) -> dict[str, int | None]:
@@ -77,10 +79,15 @@ class Compiler:
         source = ASTSource(function, signature, constants, attributes)
         kernel = triton.compile(source, target=target, options=parsed.__dict__)
         name = f"{function.fn.__name__} {self.label}"
-        self.resources[name] = resources(kernel)
-        if self.card in (80, 90) and function.fn.__name__ in LOOPS:
+        taken = self.resources[name] = resources(kernel)
+        if self.card in SIMULATED and function.fn.__name__ in LOOPS:
+            numbers = {key: taken[key] for key in ("warps", "registers", "shared")}
+            stages = kernel.metadata.num_stages
+            text = disassembled(kernel.asm["cubin"])
+            taken["cycles"] = simulated_cycles(text, card=self.card, stages=stages, **numbers)
+        if self.card == 90 and function.fn.__name__ in LOOPS:
             elements = options["ROWS"] * options["COLUMNS"] / (32 * kernel.metadata.num_warps)
-            self.resources[name]["loop"] = per_element(kernel.asm["cubin"], elements=elements)
+            taken["loop"] = per_element(kernel.asm["cubin"], elements=elements)
 
 
 def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -320,7 +327,9 @@ def write_budget(table: dict) -> None:
         for name, cards in table.items()
     ]
     loops = [f"  {json.dumps(name)}: {json.dumps(list(loop.values()))}" for name, loop in loops_of(table).items()]
+    cycles = [f"  {json.dumps(name)}: {json.dumps(cards)}" for name, cards in cycles_of(table).items()]
     head = {"triton": triton.__version__, "columns": ["registers", "stack bytes", "shared bytes", "in flight"]}
+    head["cycle columns"] = ["clocks of a pass but for its tiles", "clocks of a tile"]
     head["loop columns"] = ["instructions an element", "those of the ALU pipe", "matrix instructions of the old kind"]
     reasons = json.loads(BUDGET.read_text())["waits with nothing in flight"]
     waits = [f"  {json.dumps(name)}: {json.dumps(reason)}" for name, reason in reasons.items()]
@@ -331,6 +340,8 @@ def write_budget(table: dict) -> None:
         + ",\n".join(lines)
         + '\n}, "loops": {\n'
         + ",\n".join(loops)
+        + '\n}, "cycles": {\n'
+        + ",\n".join(cycles)
         + "\n}}\n"
     )
     BUDGET.write_text(json.dumps(head)[:-1] + body)

@@ -11,25 +11,11 @@ from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.settings.config.model import ModelConfig
 
 CPU = torch.device("cpu")
+SIZES = {"vocab_size": 200, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
 MODELS = {
-    "bert": ModelConfig(vocab_size=200, hidden_size=64, num_attention_heads=2, intermediate_size=96),
-    "modernbert": ModelConfig(
-        family="modernbert",
-        vocab_size=200,
-        hidden_size=64,
-        num_attention_heads=2,
-        intermediate_size=96,
-        hidden_dropout_prob=0.1,
-        local_attention=16,
-    ),
-    "deberta-v2": ModelConfig(
-        family="deberta-v2",
-        vocab_size=200,
-        hidden_size=64,
-        num_attention_heads=2,
-        intermediate_size=96,
-        position_buckets=8,
-    ),
+    "bert": ModelConfig(**SIZES),
+    "modernbert": ModelConfig(family="modernbert", **SIZES, hidden_dropout_prob=0.1, local_attention=16),
+    "deberta-v2": ModelConfig(family="deberta-v2", **SIZES, position_buckets=8),
 }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.tiny_models import tiny_config
 
 from megabert.downstream.export.huggingface import write_huggingface
 from megabert.downstream.export.model_card import ModelCard
@@ -27,18 +28,8 @@ FILLERS = ["the", "a", "sat", "on", "mat", "sea", "over", "in", "of", "and"]
 @pytest.fixture(scope="session")
 def tokenizer_dir(tmp_path_factory) -> Path:
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    pieces = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *WORDS,
-        *letters[1:],
-        ".",
-        "?",
-        *(f"##{c}" for c in letters),
-    ]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*special, *WORDS, *letters[1:], ".", "?", *(f"##{c}" for c in letters)]
     folder = tmp_path_factory.mktemp("tokenizer")
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     save_huggingface(load_tokenizer(folder), folder / "saved", model_max_length=64)
@@ -52,14 +43,7 @@ def tokenizer(tokenizer_dir):
 
 @pytest.fixture(scope="session")
 def model_config(tokenizer) -> ModelConfig:
-    return ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
+    return tiny_config(vocab_size=tokenizer.vocab_size, intermediate_size=64, max_position_embeddings=64)
 
 
 @pytest.fixture(scope="session")

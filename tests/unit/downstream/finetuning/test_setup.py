@@ -2,6 +2,7 @@
 
 import pytest
 from support.parity_heads import ENCODERS
+from support.tiny_models import SIZES
 
 from megabert.downstream.export.huggingface import write_huggingface
 from megabert.downstream.export.model_card import ModelCard
@@ -15,15 +16,6 @@ from megabert.models.build import InitialWeights, build_model, initialize
 from megabert.models.embedding_sharing import whole_tables
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
-
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
 
 
 @pytest.fixture

@@ -6,21 +6,30 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from support.tiny_models import SIZES, tiny_model
 from unit.downstream.inspection.chromium import dump_dom
+from unit.downstream.inspection.conftest import NARROW
 
 from megabert.cli import main
 from megabert.downstream.export.config_json import config_json
 from megabert.downstream.inspection.attention import record_attention
 from megabert.downstream.inspection.attention_page import render_attention
 from megabert.foundation.errors import ConfigError
-from megabert.models.bert import BertForPreTraining
-from megabert.models.build import initialize
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
-from megabert.settings.config.model import ModelConfig
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 TEXTS = ("the cats sat .", "the [MASK]")
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\">&amp;<!--"
+
+
+def neurons_in_browser(record, folder, **options):
+    """Write the page, hold a row of scores and its softmax in a browser against the record's, and return the view."""
+    (folder / "page.html").write_text(render_attention(record, model="little", **options), encoding="utf-8")
+    neurons = dump_dom(folder / "page.html", "view=neuron&layer=1&heads=1&token=4", folder / "profile")
+    for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
+        shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
+        torch.testing.assert_close(torch.tensor([float(text) for text in shown]), values[1, 1, 4], **TOLERANCE)
+    return neurons
 
 
 @pytest.fixture
@@ -40,29 +49,11 @@ def test_probabilities_times_values_are_what_the_op_returned(record):
 
 
 def test_probabilities_are_those_of_transformers(tokenizer):
-    theirs = transformers.BertModel(
-        transformers.BertConfig(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=32,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            intermediate_size=48,
-            max_position_embeddings=16,
-            initializer_range=0.4,
-            attn_implementation="eager",
-        )
-    ).eval()
-    config = ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=16,
-    )
-    model = BertForPreTraining(config)
-    initialize(model, 0)
-    state, missing, _ = from_huggingface(theirs.state_dict(), config)
+    sizes = {**SIZES, "vocab_size": tokenizer.vocab_size, "num_hidden_layers": 3, "num_attention_heads": 4}
+    config = transformers.BertConfig(**sizes, initializer_range=0.4, attn_implementation="eager")
+    theirs = transformers.BertModel(config).eval()
+    model = tiny_model(objective="nsp", **sizes)
+    state, missing, _ = from_huggingface(theirs.state_dict(), model.config)
     load_parameters(model, state, may_lack=missing)
     record = record_attention(model, tokenizer, *TEXTS)
     ids = torch.tensor([[tokenizer.vocab[piece] for piece in record.pieces]])
@@ -73,18 +64,8 @@ def test_probabilities_are_those_of_transformers(tokenizer):
 
 
 def test_a_layer_used_again_is_recorded_each_time(tokenizer):
-    config = ModelConfig(
-        family="albert",
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=8,
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    model = BertForPreTraining(config, objective="sop")
-    initialize(model, 0)
-    record = record_attention(model, tokenizer, "the cat sat")
+    own = {"vocab_size": tokenizer.vocab_size, "embedding_size": 8, "num_hidden_layers": 3}
+    record = record_attention(tiny_model("albert", objective="sop", **NARROW, **own), tokenizer, "the cat sat")
     assert record.q_LNSH.shape == (3, 2, 5, 8)
     assert not torch.equal(record.q_LNSH[0], record.q_LNSH[1])
 
@@ -92,21 +73,7 @@ def test_a_layer_used_again_is_recorded_each_time(tokenizer):
 @pytest.fixture(params=["deberta", "deberta-v2"])
 def deberta(request, tokenizer):
     own = {"position_buckets": 4} if request.param == "deberta-v2" else {"pos_att_type": ("p2c",)}
-    config = ModelConfig(
-        family=request.param,
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=12,
-        **own,
-    )
-    model = BertForPreTraining(config, objective="none")
-    initialize(model, 0)
-    for parameter in model.parameters():
-        parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-    return model
+    return tiny_model(request.param, noise=0.3, vocab_size=tokenizer.vocab_size, **NARROW, **own)
 
 
 def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
@@ -129,12 +96,7 @@ def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
 @pytest.mark.parametrize("deberta", ["deberta-v2"], indirect=True)
 def test_browser_shows_the_numbers_of_a_deberta(deberta, tokenizer, tmp_path):
     record = record_attention(deberta, tokenizer, *TEXTS)
-    page = tmp_path / "page.html"
-    page.write_text(render_attention(record, model="little", layers=[1]), encoding="utf-8")
-    neurons = dump_dom(page, "view=neuron&layer=1&heads=1&token=4", tmp_path / "profile")
-    for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
-        shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
-        torch.testing.assert_close(torch.tensor([float(text) for text in shown]), values[1, 1, 4], **TOLERANCE)
+    neurons = neurons_in_browser(record, tmp_path, layers=[1])
     assert f"(8 \u00b7 {record.kinds}) + positions" in neurons
 
 
@@ -176,17 +138,11 @@ def test_a_page_too_large_to_open_is_refused(record):
 
 
 def test_browser_shows_the_models_numbers(record, tmp_path):
+    neurons_in_browser(record, tmp_path)
     page = tmp_path / "page.html"
-    page.write_text(render_attention(record, model="little"), encoding="utf-8")
-    layer, head, token = 1, 1, 4
-    neurons = dump_dom(page, f"view=neuron&layer={layer}&heads={head}&token={token}", tmp_path / "profile")
-    for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
-        shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
-        expected = values[layer, head, token]
-        torch.testing.assert_close(torch.tensor([float(text) for text in shown]), expected, **TOLERANCE)
-    heads = dump_dom(page, f"view=head&layer={layer}&heads=0,1&token={token}", tmp_path / "profile")
+    heads = dump_dom(page, "view=head&layer=1&heads=0,1&token=4", tmp_path / "profile")
     shown = [list(map(float, text.split())) for text in re.findall(r'data-probabilities="([^"]+)"', heads)]
-    torch.testing.assert_close(torch.tensor(shown).T, record.probabilities()[layer, :, token], **TOLERANCE)
+    torch.testing.assert_close(torch.tensor(shown).T, record.probabilities()[1, :, 4], **TOLERANCE)
     model_view = dump_dom(page, "view=model", tmp_path / "profile")
     assert len(re.findall(r'<canvas[^>]*title="layer \d, head \d"', model_view)) == 2 * 2
 
@@ -212,22 +168,8 @@ def test_command_writes_the_page(model_folder, tmp_path, capsys):
 @pytest.fixture
 def modernbert(tokenizer):
     """Return a model whose second layer sees two tokens to either side; the two texts have 10."""
-    config = ModelConfig(
-        family="modernbert",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=512,
-        local_attention=4,
-        global_attn_every_n_layers=2,
-    )
-    model = BertForPreTraining(config, objective="none")
-    initialize(model, 0)
-    for parameter in model.parameters():
-        parameter.data += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-    return model
+    own = {"max_position_embeddings": 512, "local_attention": 4, "global_attn_every_n_layers": 2}
+    return tiny_model("modernbert", noise=0.3, vocab_size=tokenizer.vocab_size, **NARROW, **own)
 
 
 @pytest.mark.parametrize("text", ["the cats sat .", "the cat " * 255], ids=["short", "of all positions"])
@@ -242,13 +184,8 @@ def test_window_of_a_modernbert_is_a_mask(text, modernbert, tokenizer):
 
 
 def test_browser_masks_what_is_outside_of_the_window(modernbert, tokenizer, tmp_path):
-    record = record_attention(modernbert, tokenizer, *TEXTS)
+    neurons = neurons_in_browser(record_attention(modernbert, tokenizer, *TEXTS), tmp_path)
     page = tmp_path / "page.html"
-    page.write_text(render_attention(record, model="little"), encoding="utf-8")
-    neurons = dump_dom(page, "view=neuron&layer=1&heads=1&token=4", tmp_path / "profile")
-    for name, values in (("score", record.scores()), ("softmax", record.probabilities())):
-        shown = re.findall(rf'class="(?:number )?{name}" data-value="([^"]+)"', neurons)
-        torch.testing.assert_close(torch.tensor([float(text) for text in shown]), values[1, 1, 4], **TOLERANCE)
     outside = ["0", "1", "7", "8", "9"]
     assert re.findall(r'<tr class="masked"[^>]* data-token="(\d+)"', neurons) == outside
     heads = dump_dom(page, "view=head&layer=1&token=4", tmp_path / "profile")

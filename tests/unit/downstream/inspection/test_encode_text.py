@@ -1,13 +1,11 @@
 import pytest
 import transformers
+from support.tiny_models import tiny_model
 
 from megabert.downstream.inspection.attention import record_attention
 from megabert.downstream.inspection.encode_text import encode_text
 from megabert.downstream.inspection.similar import word_ids
 from megabert.foundation.errors import ConfigError
-from megabert.models.bert import BertForPreTraining
-from megabert.models.build import initialize
-from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_byte_bpe, train_wordpiece
 
 TEXTS = ["the ship sailed over the sea", "the sea took the ship", "a ship sailed"] * 3
@@ -36,16 +34,7 @@ def test_a_text_beyond_the_limit_is_refused(folder):
 
 def test_roberta_attends_within_a_pair_without_segments():
     tokenizer = train_byte_bpe(TEXTS, vocab_size=300)
-    config = ModelConfig(
-        family="roberta",
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    model = BertForPreTraining(config, objective="none")
-    initialize(model, 0)
+    model = tiny_model("roberta", vocab_size=tokenizer.vocab_size)
     record = record_attention(model, tokenizer, "the ship", "the sea")
     assert record.pieces.count("</s>") == 3
     assert record.pieces[record.segment_b_start - 1] == "</s>"

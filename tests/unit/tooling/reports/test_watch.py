@@ -33,13 +33,6 @@ def test_snapshot_says_where_a_run_stands(tmp_path):
     assert all(ord(letter) < 128 for letter in page)
 
 
-def test_time_left_counts_the_later_phases(tmp_path):
-    run = write_run(tmp_path / "run", rows(300), status=RUNNING)
-    # 1,000 steps of 32 at 64 a second, then 60 of 16 that are four times as long.
-    assert read_overview(run).left_s == pytest.approx(1000 * 32 / 64 + 60 * 16 / 16)
-    assert "about 9.3 min left" in read_overview(run).text
-
-
 def test_time_left_is_told_until_the_run_is_done(tmp_path):
     last = [*rows(4), {**train_row(1360, 7.0, phase=2), "phase_step": 60}]
     for status, says in ((RUNNING, "phase2 60 of 60\n"), ({"status": "done"}, "phase2 60 of 60; done\n")):

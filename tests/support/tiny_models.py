@@ -1,0 +1,28 @@
+"""Models of two narrow layers, of every family."""
+
+from typing import Any
+
+import torch
+
+from megabert.models.bert import BertForPreTraining
+from megabert.models.build import initialize
+from megabert.settings.config.model import ModelConfig
+
+SIZES: dict[str, Any] = {
+    **{"vocab_size": 70, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"intermediate_size": 48, "max_position_embeddings": 40},
+}
+
+
+def tiny_config(family: str = "bert", **own: Any) -> ModelConfig:
+    """Return a small configuration; ``own`` has the fields that differ."""
+    return ModelConfig(**{"family": family, **SIZES, **own})
+
+
+def tiny_model(family: str = "bert", *, objective: str = "none", noise: float = 0.0, **own: Any) -> BertForPreTraining:
+    """Return a model with its first weights; ``noise`` is a deviation to add, for attention far from uniform."""
+    model = BertForPreTraining(tiny_config(family, **own), objective=objective)
+    initialize(model, 0)
+    for parameter in model.parameters():
+        parameter.data += noise * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    return model
