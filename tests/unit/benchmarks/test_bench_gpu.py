@@ -17,7 +17,7 @@ def rows_of(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.rows import Rows
 
-    return lambda settings, seconds=60.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
+    return lambda settings, seconds=600.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
 
 
 def test_rows_are_resumed_and_failed_ones_measured_again(rows_of):
