@@ -62,7 +62,7 @@ from megabert.tokens.shards import Manifest
 INTERMEDIATE = ("near", "paragraphs", "extract", "ids", "words", "tokens", "chunks", "before")
 """Folders below ``work`` that are not needed when the documents are made."""
 Number = Annotated[int, Field(ge=1, le=1 << 24)]
-"""A count that is no damage: so many buckets hold 80 million million tokens."""
+"""Upper bound of a plausible count: 2^24 buckets hold 8e13 tokens."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class TextSample:
     document_tokens: NDArray[np.float64]
     """Tokens of each, about."""
     holds_ids: bool = False
-    """Whether they are lists of ids. Their bytes are the ones in the file."""
+    """Whether they are lists of ids. Their bytes are counted as in the file."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -130,7 +130,7 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
 
 
 def _sample_ids(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
-    """Look at the first lists of some places; the bytes of each are the ones that it takes in its file, about."""
+    """Look at the first lists of some places; count the bytes that each has in its file, roughly."""
     checker, sizes, tokens = IdChecker(tokenizer_of_ids(config)), [0.0], [0.0]
     with suppress(MegabertError):  # the build will name what cannot be read, with what helps
         for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
@@ -253,7 +253,8 @@ def _documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[str]
     """Yield the text of documents as it is cleaned."""
     for number, chunk in enumerate(_spread(plan_chunks(_spread(files), config.chunk_bytes))):
         reader = DocumentReader(ExtractTask(chunk, number, config, Path()))
-        yield from filter(None, _first(map("\n".join, reader.documents()), len))
+        texts = ("\n".join(paragraphs) for paragraphs in reader.documents())
+        yield from filter(None, _first(texts, len))
 
 
 def _first(documents: Iterable[Item], size: Callable[[Item], int]) -> Iterator[Item]:

@@ -204,7 +204,8 @@ def write_parts(path: Path, documents: Iterable[tuple[Any, ...]], new_part: Call
         documents: The arguments of ``add`` of a part for each.
         new_part: Makes an empty part, which has ``add``, ``write``, ``is_full`` and ``hashes``.
     """
-    paths, part = [], new_part()
+    paths: list[Path] = []
+    part = new_part()
     for document in documents:
         part.add(*document)
         if part.is_full:
