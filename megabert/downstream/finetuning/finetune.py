@@ -29,7 +29,7 @@ from megabert.downstream.finetuning.results import (
     Summary,
     read_settings,
     refuse_changes,
-    refuse_foreign_folder,
+    refuse_used_folder,
     seed_folder,
     summarize,
 )
@@ -129,7 +129,7 @@ def check_folder(output_dir: Path, prepared: Prepared) -> FinetuneSettings:
     places = {"model": config.model, "data": config.data}
     mine = FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
     if not (output_dir / SETTINGS_NAME).is_file():
-        refuse_foreign_folder(output_dir)
+        refuse_used_folder(output_dir)
         return mine
     recorded = read_settings(output_dir)
     old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))

@@ -1,4 +1,4 @@
-"""What a row of metrics holds, and the names of its values in trackers."""
+"""The values of a row of metrics, and their names in trackers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
