@@ -63,15 +63,17 @@ def lines_of(options: argparse.Namespace) -> Iterator[str]:
     cycles = cycles_of(options.kernels)
     for name, length in chosen:
         work = {
-            card.capability: step_work(
+            capability: step_work(
                 MODELS[name][0],
                 tokens=options.tokens,
                 length=length,
                 micro_steps=options.micro_steps,
-                capability=card.capability,
-                multiprocessors=card.multiprocessors,
+                capability=capability,
+                multiprocessors=multiprocessors,
             )
-            for card in CARDS.values()
+            for capability, multiprocessors in {
+                card.capability: card.multiprocessors for card in CARDS.values()
+            }.items()
         }
         size = f"{options.micro_steps} micro-steps of {options.tokens:,} tokens"
         yield f"\n{name} at {length}, {size}; every number is of 32,768 tokens\n"

@@ -71,8 +71,7 @@ class BuildState:
     """Packages that shape the shards, by name."""
 
     before: str = ""
-    """If documents of earlier settings are still to be split again: the digest that their plan and records are sealed
-    with."""
+    """While documents of earlier settings wait to be split again: the digest that seals their plan and records."""
 
     def sha256_of(self, path: str | None) -> str:
         """Return the hash of an input; "" if it is none."""

@@ -21,6 +21,7 @@ from triton.runtime.jit import JITFunction
 from megabert.engine import buckets, engine, fragment_checks, gradient_reduction
 from megabert.models import deberta
 from megabert.models.matrices import layer_matrices
+from megabert.ops.triton_support import tile_sizes
 from megabert.optim import build_optimizer
 from megabert.settings.config.run import OpsConfig, OptimizerConfig
 
@@ -134,6 +135,8 @@ def fake_gpu(
         for (owner, name), stand_in in patches.items():
             stack.enter_context(mock.patch.object(owner, name, stand_in))
         deberta.positions_of.cache_clear()  # it may hold a tensor of another device that was not there
+        tile_sizes.capability_of.cache_clear()
+        tile_sizes.multiprocessors_of.cache_clear()
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 

@@ -25,16 +25,16 @@ def environment_of_commands() -> dict[str, str]:
 
 
 class ForkServer:
-    """The process that ``server.py`` describes."""
+    """The process that ``server.py`` describes; with modules, it imports these alone, under variables of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str, **variables: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "forked.server"],
+            [sys.executable, "-m", "forked.server", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment_of_commands(),
+            env=environment_of_commands() | variables,
         )
 
     @property

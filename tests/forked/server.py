@@ -229,10 +229,13 @@ def import_what_was_imported(path: Path) -> None:
 
 
 def serve() -> None:
-    """Answer requests until standard input ends."""
+    """Import the modules that are named, or everything, and answer requests until standard input ends."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no reply
-    import_everything()
+    for name in sys.argv[1:]:
+        import_module(name)
+    if not sys.argv[1:]:
+        import_everything()
     gc.freeze()  # else a child's collector copies its parent's memory
     for line in sys.stdin:
         requests = json.loads(line)

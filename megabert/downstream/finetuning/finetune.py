@@ -29,7 +29,7 @@ from megabert.downstream.finetuning.results import (
     Summary,
     read_settings,
     refuse_changes,
-    refuse_other_output,
+    refuse_used_folder,
     seed_folder,
     summarize,
 )
@@ -40,6 +40,7 @@ from megabert.downstream.finetuning.trainer import NonFiniteSteps, TaskTrainer
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
+from megabert.engine.proven_ops import prove_ops
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import to_json
@@ -52,7 +53,6 @@ from megabert.settings.config.deepspeed import derive_deepspeed
 from megabert.settings.config.finetune import FREE_FIELDS, FinetuneConfig
 from megabert.settings.config.loading import to_dict
 from megabert.settings.config.run import OptimizerConfig
-from megabert.training.proven_ops import prove_ops
 
 
 def finetune(
@@ -129,7 +129,7 @@ def check_folder(output_dir: Path, prepared: Prepared) -> FinetuneSettings:
     places = {"model": config.model, "data": config.data}
     mine = FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
     if not (output_dir / SETTINGS_NAME).is_file():
-        refuse_other_output(output_dir)
+        refuse_used_folder(output_dir)
         return mine
     recorded = read_settings(output_dir)
     old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))

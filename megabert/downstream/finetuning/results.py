@@ -126,7 +126,7 @@ def read_settings(output_dir: Path) -> FinetuneSettings:
     return read_json(path, FinetuneSettings, remedy="Name a new --output-dir.", error=CheckpointError)
 
 
-def refuse_other_output(output_dir: Path) -> None:
+def refuse_used_folder(output_dir: Path) -> None:
     """Refuse a folder that holds anything, before it is made the folder of a fine-tuning.
 
     Raises:

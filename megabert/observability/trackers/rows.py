@@ -1,4 +1,4 @@
-"""Rows of metrics, and the names of their values in trackers."""
+"""The values of a row of metrics, and their names in trackers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

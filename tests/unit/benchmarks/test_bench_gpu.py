@@ -17,7 +17,7 @@ def rows_of(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.rows import Rows
 
-    return lambda settings, seconds=60.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
+    return lambda settings, seconds=600.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
 
 
 def test_rows_are_resumed_and_failed_ones_measured_again(rows_of):
@@ -209,12 +209,15 @@ def test_row_has_clock_and_power_of_its_timed_window(rows_of, monkeypatch):
     monkeypatch.setattr(clock, "METER_EVERY_S", 1e-3)
     monkeypatch.setattr("benchmarks.gpu.rows.is_broken", lambda device: False)
 
+    def read(mhz, times):
+        monkeypatch.setattr(torch.cuda, "clock_rate", lambda: mhz)
+        while len(clock.READINGS) < times:
+            time.sleep(1e-3)
+
     def timed():
-        monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1980)  # of a card that waits
-        time.sleep(0.05)
+        read(1980, 20)  # of a card that waits
         with clock.timed_window(rows.device):
-            monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1700)
-            time.sleep(0.05)
+            read(1700, 3)  # one may have been under way
         return {"ms": 1.0}
 
     row = rows.measure("timed", timed)

@@ -1,22 +1,30 @@
-"""Runs kernels in Triton's interpreter, in a process of its own: TRITON_INTERPRET is read when one is decorated."""
+"""Runs kernels in Triton's interpreter, in forks of a process with TRITON_INTERPRET: kernels read it when made."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked.client import ForkServer, environment_of_commands, request_of
 
 pytest.importorskip("triton")
 
-FOLDER = Path(__file__).parent / "interpreted"
+FILES = sorted((Path(__file__).parent / "interpreted").glob("kernels_*.py"))
+INTERPRETING = {"TRITON_INTERPRET": "1"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Return a process of this worker that has imported pytest and kernels to interpret."""
+    server = ForkServer("pytest", "megabert.ops.proof.problems", **INTERPRETING)
+    yield server
+    server.close()
 
 
 @pytest.mark.timeout(600)
-def test_kernels_match_their_references_in_the_interpreter(tmp_path):
-    files = sorted(FOLDER.glob("kernels_*.py"))
-    assert len(files) >= 7
-    environment = os.environ | {"TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--durations=5", *map(str, files)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=580, check=False)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem.removeprefix("kernels_"))
+def test_kernels_match_their_references_in_the_interpreter(file, server, tmp_path):
+    environment = environment_of_commands() | INTERPRETING | {"TRITON_CACHE_DIR": str(tmp_path)}
+    output, words = tmp_path / "output", ["-q", "--no-header", "-p", "no:cacheprovider", str(file)]
+    wishes = {"environment": environment, "stdout": output, "stderr": output, "timeout_s": 580}
+    (reply,) = server.ask([request_of("pytest", words, tmp_path / "modules", **wishes)])
+    assert (reply["code"], reply["ended"]) == (0, ""), output.read_text()[-8000:]
+    assert " passed" in output.read_text()

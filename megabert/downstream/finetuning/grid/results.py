@@ -22,7 +22,7 @@ from megabert.downstream.finetuning.results import (
     in_points,
     read_summary,
     refuse_changes,
-    refuse_other_output,
+    refuse_used_folder,
     summarize_seeds,
 )
 from megabert.downstream.finetuning.tasks import TASKS
@@ -105,7 +105,7 @@ def grown_settings(output_dir: Path, mine: GridSettings) -> GridSettings:
     """
     path = output_dir / GRID_NAME
     if not path.is_file():
-        refuse_other_output(output_dir)
+        refuse_used_folder(output_dir)
         return mine
     recorded = read_json(path, GridSettings, remedy="Name a new --output-dir.", error=CheckpointError)
     grown = replace(mine, tasks=recorded.tasks | mine.tasks, sha256=recorded.sha256 | mine.sha256)
