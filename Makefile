@@ -59,7 +59,7 @@ lint: $(installed) ## ruff, mypy, import contracts, shell scripts
 bench: $(installed) ## CPU benchmarks, each a ratio measured in one run
 	@for script in benchmarks/bench_*.py benchmarks/cpu/bench_*.py; do echo "== $$script"; $(bin)/python $$script || exit 1; done
 
-bench-gpu: ## The GPU runbook, resumable; PART=1 to 4 (9 minutes each) or a name; WHEELS=DIR OUTPUT=DIR; TINY=1 on a CPU
+bench-gpu: ## The GPU runbook, resumable; PART=1, PART=2 (13 minutes together) or a name; WHEELS=DIR OUTPUT=DIR; TINY=1 on a CPU
 	@$(or $(BENCH_PYTHON),$(if $(wildcard $(bin)/python),$(bin)/python,$(PYTHON))) -m benchmarks.gpu \
 	  $(if $(PART),--parts $(PART)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(OUTPUT),--output $(OUTPUT)) $(if $(TINY),--tiny)
 

@@ -23,17 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_prep.clean.components import count_members, hook, jump, write_fates
-from data_prep.clean.near_duplicates import (
-    RangeTask,
-    Signature,
-    distinct,
-    gather_fates,
-    join_keys,
-    merge_keys,
-    write_keys,
-    write_rows,
-)
-from data_prep.clean.paragraphs import HASHES_PER_RANGE, ParagraphPlan
+from data_prep.clean.grouped_hashes import HASHES_PER_RANGE, HashPlan, RangeTask, distinct, write_rows
+from data_prep.clean.near_duplicates import Signature, gather_fates, join_keys, merge_keys, write_keys
 from data_prep.documents.document_set import hash_range
 
 SIGNATURE = Signature(words=5, bands=14, rows=8)
@@ -108,7 +99,7 @@ def growth() -> None:
     for size in SIZES_GB:
         chunks = max(1, round(size * 1e9 / (8 << 20)))
         documents = chunks * CHUNK_DOCUMENTS
-        plan = ParagraphPlan.of(chunks, documents * BANDS)
+        plan = HashPlan.of(chunks, documents * BANDS)
         edges = int(documents * EDGE_SHARE * 2)
         ranges = max(1, -(-edges // HASHES_PER_RANGE))
         for name, units, function, files, rows, task in _units(plan, chunks, edges, ranges):
@@ -120,7 +111,7 @@ def growth() -> None:
             print(" | ".join((f"| {size}", name, f"{units:,}", f"{files:,}", f"{rows:,}", *cells)), "|", flush=True)
 
 
-def _units(plan: ParagraphPlan, chunks: int, edges: int, ranges: int) -> list:
+def _units(plan: HashPlan, chunks: int, edges: int, ranges: int) -> list:
     chance = np.random.default_rng(1)
     own_chunks, keys = len(plan.chunks_of(0)), CHUNK_DOCUMENTS * BANDS
 

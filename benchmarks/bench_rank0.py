@@ -25,8 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from data_prep.checks.corpus_counts import corpus_counts  # noqa: E402
 from data_prep.checks.stats import LENGTH_BINS  # noqa: E402
-from data_prep.clean.near_duplicates import RangeTask  # noqa: E402
-from data_prep.clean.paragraphs import ParagraphTask  # noqa: E402
+from data_prep.clean.grouped_hashes import RangeTask  # noqa: E402
 from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
 from data_prep.config.cleaning import CleanConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
@@ -86,7 +85,7 @@ def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
     if unit.step == "near":
         return written_of_near_copies(task)
     if unit.step == "paragraphs":
-        if isinstance(task, ParagraphTask):
+        if isinstance(task, RangeTask):
             return [task.path], {"repeated_paragraphs": 100_000}
         return [task.path.with_suffix(".npy")], {"paragraphs": task.chunk.bytes // 500, "bytes": task.chunk.bytes}
     if unit.step == "extract":

@@ -20,7 +20,7 @@ from data_prep.checks.corpus_counts import corpus_counts, require_documents, req
 from data_prep.checks.stats import as_damage, describe_corpus
 from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
-from data_prep.documents.held_out import first_trained
+from data_prep.documents.held_out import held_out_below
 from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.build_state import (
     STATE_NAME,
@@ -37,7 +37,6 @@ from data_prep.execution.build_state import (
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
-from data_prep.execution.sealed import seal, unseal
 from data_prep.execution.work_units import Build
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, hash_inputs
@@ -56,13 +55,14 @@ from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.sealed import seal, unseal
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import Manifest
 
 INTERMEDIATE = ("near", "paragraphs", "extract", "ids", "words", "tokens", "chunks", "before")
 """Folders below ``work`` that are not needed when the documents are made."""
 Number = Annotated[int, Field(ge=1, le=1 << 24)]
-"""A count that is no damage: so many buckets hold 80 million million tokens."""
+"""Upper bound of a plausible count: 2^24 buckets hold 8e13 tokens."""
 
 
 @dataclass(frozen=True)
@@ -186,28 +186,19 @@ def _make_documents(build: Build, files: list[InputFile], before: str) -> Docume
 
 def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, DocumentPlan]:
     """Run steps 1 to 3; return their files, and a plan that still lacks steps 4 and 5."""
-    if build.config.holds_ids:
-        return _split_ids(build, files)
-    # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences.
-    texts, extracted = extract_documents(build, files)
+    holds_ids = build.config.holds_ids
+    # Ids are checked against the vocabulary while they are read, so there it comes first.
+    report = train_or_copy_vocabulary(build, (), 0) if holds_ids else []
+    # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences; or of documents of ids.
+    documents, extracted = (read_ids if holds_ids else extract_documents)(build, files)
     require_documents(build.config, extracted)
-    # Each document has a draw, from the hash of its text. Those below `split` are held out.
-    split = first_trained(build.config, extracted["written"], [(path, EXTRACTED) for path in texts], build.executor)
+    # Each document has a draw, from the hash of its text. Documents with a draw below this bound are held out.
+    schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size) if holds_ids else EXTRACTED
+    below = held_out_below(build.config, extracted["written"], [(path, schema) for path in documents], build.executor)
     # 2. The tokenizer, trained on the whole corpus or, if that is large, on a sample of its documents.
-    report = train_or_copy_vocabulary(build, texts, extracted["characters"])
+    report = report or train_or_copy_vocabulary(build, documents, extracted["characters"])
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
-    chunks, tokenized = tokenize_documents(build, texts, split)
-    return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
-
-
-def _split_ids(build: Build, files: list[InputFile]) -> tuple[TokenFiles, DocumentPlan]:
-    """Run steps 2, 1 and 3 for an input of ids, which are checked against the vocabulary while they are read."""
-    report = train_or_copy_vocabulary(build, (), 0)
-    documents, extracted = read_ids(build, files)
-    require_documents(build.config, extracted)
-    schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size)
-    split = first_trained(build.config, extracted["written"], [(path, schema) for path in documents], build.executor)
-    chunks, tokenized = tokenize_documents(build, documents, split)
+    chunks, tokenized = tokenize_documents(build, documents, below)
     return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
 
 
@@ -229,8 +220,8 @@ def _split_again(build: Build, before: str) -> tuple[TokenFiles, DocumentPlan]:
     schema = bucket_schema(vocab_size)
     # As many as step 1 wrote: a new build would rank them, or not, by that number.
     written = sum(plan.tokenized["documents"]) + plan.tokenized["documents_without_tokens"]
-    split = first_trained(build.config, written, [(path, schema) for path in sources], build.executor)
-    chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), split)
+    below = held_out_below(build.config, written, [(path, schema) for path in sources], build.executor)
+    chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), below)
     tokenized = plan.tokenized | {"documents": [sum(plan.tokenized["documents"]) - held_out, held_out]}
     # Duplicates are gone already, so step 5 finds none: their earlier count stays.
     duplicates = {name: plan.kept[name] for name in ("duplicate_documents",) if name in plan.kept}

@@ -20,7 +20,7 @@ PROGRAM = Program(
     groups={
         "prepare": "doctor tune estimate",
         "train": "pretrain finetune",
-        "look": "watch report compare attention similar",
+        "look": "watch track report compare attention similar",
         "use": "export merge evaluate pll pairs fill-mask embed",
     },
     example="megabert pretrain --recipe debug --data.path runs/demo-data",

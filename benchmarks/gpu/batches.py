@@ -9,21 +9,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.sizes import Sizes
+from megabert.ops.sequences import PackedBatch
 
 
-@dataclass
-class Batch:
-    """Full sequences of random tokens, as ``models.layers.PackedBatch``."""
-
-    input_ids_T: Tensor
-    position_ids_T: Tensor
-    segment_ids_T: Tensor
-    cu_seqlens: Tensor
-    masked_positions_M: Tensor
-    masked_ids_M: Tensor
-    next_sentence_label_B: Tensor
-    instance_seeds_B: Tensor
-    max_seqlen: int
+@dataclass(frozen=True, eq=False)
+class Batch(PackedBatch):
+    """Full sequences of random tokens."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""

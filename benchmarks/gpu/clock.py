@@ -1,7 +1,8 @@
-"""Times on a device, and the two ceilings that they are compared with."""
+"""Times on a device, its clock and power meanwhile, and the two ceilings that times are compared with."""
 
 import contextlib
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,11 +20,45 @@ COMPILED_IN_WINDOWS: list[str] = []
 """Kernels that were compiled while something was timed, since a row began."""
 
 
+METER_EVERY_S = 0.02
+READINGS: list[tuple[int, float]] = []
+"""Clock in MHz and power in W of the card since a row began, or since its last timed window did."""
+
+
+@contextlib.contextmanager
+def metered(device: torch.device) -> Iterator[None]:
+    """Fill READINGS meanwhile, on a GPU; torch asks the driver through the package nvidia-ml-py."""
+    READINGS.clear()
+    ended = threading.Event()
+
+    def read() -> None:
+        with contextlib.suppress(Exception):  # a driver that does not answer costs no row
+            while not ended.wait(METER_EVERY_S):
+                READINGS.append((torch.cuda.clock_rate(), torch.cuda.power_draw() / 1000))
+
+    thread = threading.Thread(target=read, daemon=True)
+    if device.type == "cuda":
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if device.type == "cuda":
+            thread.join()
+
+
+def median_readings() -> dict[str, int]:
+    """Return the medians of READINGS. The driver's power is itself a mean, over the last second."""
+    values = [round(statistics.median(column)) for column in zip(*READINGS, strict=True)]
+    return dict(zip(("mhz", "watts"), values, strict=False))
+
+
 @contextlib.contextmanager
 def timed_window(device: torch.device) -> Iterator[None]:
     """Wait for the device at both ends, and remember what Triton compiled in between: there should be nothing."""
     synchronize(device)
     before = len(compiled_kernels())
+    READINGS.clear()
     yield
     synchronize(device)
     COMPILED_IN_WINDOWS.extend(compiled_kernels()[before:])

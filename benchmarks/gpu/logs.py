@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
-KEPT = ("*.log", "metrics.jsonl", "*.ncu-rep", "curves/*.json")
+KEPT = ("*.log", "metrics.jsonl", "*.ncu-rep", "curves/*.json", "speedrun.json")
 """Files of parts that are results."""
 
 

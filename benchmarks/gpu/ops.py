@@ -1,4 +1,7 @@
-"""Part `ops`: each op's time, those of torch eager, torch.compile, SDPA's backends and Apex, and the ceilings."""
+"""Part `ops`: each op's time, that of SDPA's fastest backends without dropout, and the ceilings.
+
+The part `peers` measures the same ops of torch eager, torch.compile, SDPA with dropout, Apex and other packages.
+"""
 
 # T packed tokens, D hidden, F intermediate, N heads, H head width, M predicted positions, V classes
 
@@ -33,14 +36,15 @@ from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import boundaries, dropout_stream, near_positions, packed_positions
 
 OURS, PEERS, COMPILED = range(3)
-"""Turns in which rows are measured: ours, which have the bars, other code's, and what torch takes long to compile."""
+"""Turns in which rows are measured: ours, which have the bars, other code's, and code that torch compiles slowly."""
+WITHOUT_DROPOUT = ", no dropout"
 
 
 def turn_of(who: str) -> int:
     """Return the turn in which an op by somebody is measured."""
     if who in ("torch.compile", "flex_attention"):
         return COMPILED
-    return OURS if who == "megabert" else PEERS
+    return OURS if who == "megabert" or (who.startswith("sdpa ") and who.endswith(WITHOUT_DROPOUT)) else PEERS
 
 
 class Ops:
@@ -197,18 +201,20 @@ class Ops:
         heads, width, tokens = self.sizes.heads, self.sizes.hidden, len(qkv)
         count, head_width = tokens // length, width // heads
 
-        def sdpa(backend: SDPBackend) -> Op:
+        def sdpa(backend: SDPBackend, dropout: float) -> Op:
             def run(qkv: Tensor) -> Tensor:
                 q, k, v = qkv.view(count, length, 3, heads, head_width).permute(2, 0, 3, 1, 4)
                 with sdpa_kernel(backend):
-                    context = functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+                    context = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
                 return context.transpose(1, 2).reshape(tokens, width)
 
             return run
 
-        kinds = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-        kinds |= {"efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
-        ops = {"megabert": ours} | {f"sdpa {name}": sdpa(backend) for name, backend in kinds.items()}
+        fast = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+        slow = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+        ops = {"megabert": ours}
+        ops |= {f"sdpa {name}{WITHOUT_DROPOUT}": sdpa(backend, 0.0) for name, backend in fast.items()}
+        ops |= {f"sdpa {name}": sdpa(backend, 0.1) for name, backend in (fast | slow).items()}
         operations, moved = 4.0 * tokens * length * width, qkv.nbytes / 3
         work = {"forward": (4 * moved, operations), "backward": (7 * moved, 2.5 * operations)}
         self.compare(f"attention {count}x{length}x{heads}x{head_width}", ops, (qkv,), work)
@@ -325,11 +331,10 @@ class Ops:
             self.rows.measure(f"{shape} apex FusedLAMB", lambda: self.row(fused.step, 40.0 * numel))
 
 
-def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of the part."""
+def measure(rows: Rows, device: torch.device, sizes: Sizes, turns: tuple[int, ...] = (OURS,)) -> None:
+    """Fill the rows of a part."""
     ops = Ops(rows, device, sizes)
-    for now in (OURS, PEERS, COMPILED):
-        ops.turn = now
+    for ops.turn in turns:
         ops.layer_norm()
         ops.bias_gelu()
         ops.lamb()

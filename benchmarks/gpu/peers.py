@@ -1,6 +1,6 @@
-"""Part `peers`: transformers' BertForPreTraining with SDPA, then with torch.compile, on the batches of `training`.
+"""Part `peers`: transformers' BertForPreTraining on the batches of `training`, and the ops of `ops` by other packages.
 
-It trains in pure bfloat16 with torch's fused AdamW, its cheapest step. Compilation, which is slow, comes last.
+The former trains in pure bfloat16 with torch's fused AdamW, its cheapest step. Compilation, which is slow, comes last.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import ops
 from benchmarks.gpu.batches import Batch, random_batch
 from benchmarks.gpu.rows import Rows
 from benchmarks.gpu.sizes import Sizes
@@ -61,9 +62,10 @@ def transformers_step(
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     """Fill the rows of the part."""
     config, dtype = model_config(sizes), torch.bfloat16 if device.type == "cuda" else torch.float32
-    for name, is_compiled in (("transformers sdpa", False), ("transformers sdpa torch.compile", True)):
+    for name, turn in (("transformers sdpa", ops.PEERS), ("transformers sdpa torch.compile", ops.COMPILED)):
         for length in sizes.lengths:
-            example = random_batch(sizes.tokens, length, sizes.vocabulary, 0)
+            example, is_compiled = random_batch(sizes.tokens, length, sizes.vocabulary, 0), turn == ops.COMPILED
             make = partial(transformers_step, config, example, is_compiled=is_compiled, device=device, dtype=dtype)
-            row = partial(throughput, make, config, sizes, length, steps=max(2, sizes.steps // 5))
+            row = partial(throughput, make, config, sizes, length, steps=max(2, sizes.steps // 3))
             rows.measure(f"length {length} {name}", row, is_peer=True)
+        ops.measure(rows, device, sizes, (turn,))

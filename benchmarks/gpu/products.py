@@ -1,31 +1,28 @@
-"""The twelve matrix products of a layer at their real shapes: they decide whether 16 bits suffice (../notes.md).
+"""The matrix products of a layer in loops, at the limit of power: bfloat16 and fp8, all twelve and the eight alone.
 
-A square product of 8,192 runs at a rate that these shapes do not reach: K = 1,024 is short, and weight gradients have
-few tiles. Each is taken as autograd calls it, in bfloat16 by both of cuBLAS's libraries, with a float32 result as
-weight gradients that accumulate would have it, and in fp8 with a scale for each row, whose casts are not in the time.
-
-These are rates of bursts. In bfloat16 the twelve run in a loop as well, for seconds: an H100 lowers its clock by then.
+A burst is faster than training: an H100 gave 763 TFLOP/s to the twelve products one by one (results/h100.md), at a
+clock that it did not keep. The eight are the forward products and the gradients of data, which fp8 would do; casts are
+not in the time. Square products of 8,192 are no measure: K = 1,024 is short, and gradients of weights have few tiles.
 """
 
 # T tokens, M x K times K x N
 
-import functools
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.bars import LOOP
-from benchmarks.gpu.clock import median_ms, ms_in_a_loop
+from benchmarks.gpu.bars import EIGHT, FP8
+from benchmarks.gpu.clock import ms_in_a_loop
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
-from megabert.ops.dense import add_product_
 
 Product = Callable[[Tensor, Tensor], Callable[[], Tensor]]
 
 
 def in_16_bits(library: str) -> Product:
-    """Return what multiplies by a library of torch's choice."""
+    """Return the function that multiplies by a library of torch's choice."""
 
     def prepare(left: Tensor, right: Tensor) -> Callable[[], Tensor]:
         torch.backends.cuda.preferred_blas_library(library)
@@ -34,46 +31,25 @@ def in_16_bits(library: str) -> Product:
     return prepare
 
 
-def to_float32(left: Tensor, right: Tensor) -> Callable[[], Tensor]:
-    """Return a product of bfloat16 whose sums are not rounded to it."""
-    torch.backends.cuda.preferred_blas_library("cublas")
-    return lambda: torch.mm(left, right, out_dtype=torch.float32)
-
-
-def in_fp8(left: Tensor, right: Tensor) -> Callable[[], Tensor]:
-    """Return a product of e4m3 with a scale a row of the left side and a column of the right one."""
+def in_fp8(left: Tensor, right: Tensor, *, by_row: bool) -> Callable[[], Tensor]:
+    """Return a product of e4m3, with a scale per row of the left side and column of the right one, or one for each."""
     left8 = left.contiguous().to(torch.float8_e4m3fn)
     right8 = right.t().contiguous().to(torch.float8_e4m3fn).t()
-    rows = torch.ones(left.shape[0], 1, device=left.device)
-    columns = torch.ones(1, right.shape[1], device=left.device)
-    options = {"scale_a": rows, "scale_b": columns, "out_dtype": torch.bfloat16, "use_fast_accum": True}
+    shapes = ((len(left), 1), (1, right.shape[1])) if by_row else ((), ())
+    scale_a, scale_b = (torch.ones(shape, device=left.device) for shape in shapes)
+    options = {"scale_a": scale_a, "scale_b": scale_b, "out_dtype": torch.bfloat16, "use_fast_accum": True}
     return lambda: torch._scaled_mm(left8, right8, **options)
-
-
-def into_float32(left: Tensor, right: Tensor) -> Callable[[], Tensor]:
-    """Return a product of bfloat16 that is added to a float32 matrix, as weight gradients are."""
-    torch.backends.cuda.preferred_blas_library("cublas")
-    total = torch.zeros(left.shape[0], right.shape[1], device=left.device)
-
-    def run() -> Tensor:
-        add_product_(total, left, right, is_first=False)
-        return total
-
-    return run
 
 
 KINDS: dict[str, Product] = {
     "bf16 cublas": in_16_bits("cublas"),
     "bf16 cublaslt": in_16_bits("cublaslt"),
-    "bf16 to float32": to_float32,
-    "bf16 added to float32": into_float32,
-    "fp8 row-wise": in_fp8,
+    f"{FP8} row-wise": partial(in_fp8, by_row=True),
+    f"{FP8} tensor-wise": partial(in_fp8, by_row=False),
 }
-WEIGHTS_ONLY = {"bf16 added to float32"}
-"""Kinds that are taken of gradients of weights alone."""
-LOOPED = {"bf16 cublas", "bf16 cublaslt"}
-"""Kinds whose rate in a loop decides the next version."""
 WAYS = ("forward", "data gradient", "weight gradient")
+LOOPS = {EIGHT: (WAYS[:2], tuple(KINDS)), "the twelve in a loop": (WAYS, ("bf16 cublas", "bf16 cublaslt"))}
+"""For each loop its products, and the kinds that run them."""
 
 
 def layers(sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -100,15 +76,9 @@ def operands(way: str, tokens: int, inputs: int, outputs: int, device: torch.dev
     return random(tokens, outputs).t(), random(tokens, inputs)
 
 
-def product_row(prepare: Product, left: Tensor, right: Tensor) -> Row:
-    """Return time and rate of one product."""
-    ms = median_ms(prepare(left, right), left.device, repeat_ms=25)
-    return {"ms": round(ms, 4), "tflop_per_s": round(2e-9 * left.shape[0] * left.shape[1] * right.shape[1] / ms, 1)}
-
-
-def loop_row(prepare: Product, tokens: int, sizes: Sizes, device: torch.device) -> Row:
-    """Return time and rate of the twelve, one after the other and again."""
-    shapes = [(way, tokens, *layer) for layer in layers(sizes).values() for way in WAYS]
+def loop_row(prepare: Product, ways: tuple[str, ...], sizes: Sizes, device: torch.device) -> Row:
+    """Return time and rate of the products of a layer, one after the other and again."""
+    shapes = [(way, sizes.tokens, *layer) for layer in layers(sizes).values() for way in ways]
     products = [prepare(*operands(*shape, device)) for shape in shapes]
 
     def run() -> None:
@@ -121,28 +91,10 @@ def loop_row(prepare: Product, tokens: int, sizes: Sizes, device: torch.device) 
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows: every shape and way by each kind, then the mean of the twelve, which says what a layer costs."""
-    for kind, prepare in KINDS.items():
-        for tokens in sizes.product_tokens:
-            found = []
-            for layer, (inputs, outputs) in layers(sizes).items():
-                for way in ("weight gradient",) if kind in WEIGHTS_ONLY else WAYS:
-                    shape = (way, tokens, inputs, outputs)
-                    # What torch refuses on this machine is a finding, not a failure.
-                    row = rows.measure(
-                        f"{tokens} tokens, {layer} {way}, {kind}",
-                        lambda prepare=prepare, shape=shape: product_row(prepare, *operands(*shape, device)),
-                        is_peer=True,
-                    )
-                    row = row or {}
-                    if "ms" in row:
-                        found.append((row["ms"], 2e-9 * tokens * inputs * outputs))
-            if len(found) == 12:
-                ms, operations = (sum(column) for column in zip(*found, strict=True))
-                mean = {"ms": round(ms, 4), "tflop_per_s": round(operations / ms, 1)}
-                rows.measure(f"{tokens} tokens, mean of the twelve, {kind}", lambda mean=mean: mean)
-            if kind in LOOPED:
-                loop = functools.partial(loop_row, prepare, tokens, sizes, device)
-                rows.measure(f"{tokens} tokens, {LOOP}, {kind}", loop, is_peer=True)
+    """Fill the rows: each loop by each of its kinds. A kind that torch refuses on this machine is a finding."""
+    for loop, (ways, kinds) in LOOPS.items():
+        for kind in kinds:
+            row = partial(loop_row, KINDS[kind], ways, sizes, device)
+            rows.measure(f"{sizes.tokens} tokens, {loop}, {kind}", row, is_peer=True)
     if device.type == "cuda":
         torch.backends.cuda.preferred_blas_library("default")

@@ -1,37 +1,48 @@
-"""Part `resume`: a pre-training that is killed with -9 and started again equals one that is not, bit for bit.
+"""Part `resume`: a pre-training that is killed with -9 in each phase equals one that is not killed, bit for bit.
 
-The run that is not killed counts the host's waits for the GPU, which changes no number.
+Both run side by side: most of their time is Python's start and compilation. The run that is not killed counts the
+host's waits for the GPU, which changes no number.
 """
 
 import itertools
 import json
 import shutil
+import time
 from pathlib import Path
 
 import torch
 
+from benchmarks.gpu.bars import KILLED
 from benchmarks.gpu.rows import Row, Rows
-from benchmarks.gpu.runs import data_of, metrics, run, start_and_kill, words
+from benchmarks.gpu.runs import data_of, metrics, run, start_and_kill, started, wait_for, words
 from benchmarks.gpu.sizes import TINY, Sizes
 from megabert.foundation.files import sha256_file
 
 FLAGS = {
     "model__hidden_dropout_prob": 0.1,
     "model__attention_probs_dropout_prob": 0.1,
-    "checkpoint__every_steps": 20,
-    "validation__every_steps": 40,
+    "checkpoint__every_steps": 10,
+    "validation__every_steps": 20,
     "validation__max_instances": 64,
     "logging__every_steps": 1,
+    "phases__0__steps": 30,
+    "phases__1__steps": 30,
 }
-STEPS = {"phases__0__steps": 60, "phases__1__steps": 30}
-TINY_STEPS = {"phases__0__steps": 24, "phases__1__steps": 4, "checkpoint__every_steps": 10}
-TINY_SIZES = {"model__hidden_size": 32, "model__intermediate_size": 64, "micro_batch_tokens": 2048}
-KILLED_AT_STEP = {False: 50, True: 15}
+TINY_FLAGS = {
+    "phases__0__steps": 14,
+    "phases__1__steps": 8,
+    "checkpoint__every_steps": 4,
+    "model__hidden_size": 32,
+    "model__intermediate_size": 64,
+    "micro_batch_tokens": 2048,
+}
+KILLED_AT_STEPS = {False: (15, 45), True: (6, 17)}
+"""A step in each phase, between two checkpoints."""
 
 
 def command_of(run_dir: Path, is_tiny: bool) -> list[str]:
     """Return the command, the same for every start."""
-    flags = FLAGS | STEPS | ({**TINY_STEPS, **TINY_SIZES} if is_tiny else {})
+    flags = FLAGS | (TINY_FLAGS if is_tiny else {})
     return words("pretrain", recipe="debug", data__path=data_of(), run_dir=run_dir, **flags)
 
 
@@ -80,29 +91,22 @@ def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
     folder = rows.path.parents[1] / "runs"
     unbroken, killed, counts = folder / "unbroken", folder / "killed", folder / "waits.json"
 
-    def train(run_dir: Path) -> Row:
-        shutil.rmtree(run_dir, ignore_errors=True)
+    def train() -> Row:
+        for run_dir in (unbroken, killed):
+            shutil.rmtree(run_dir, ignore_errors=True)
         counts.unlink(missing_ok=True)
-        command = counting_waits(command_of(run_dir, is_tiny), counts)
-        return {"seconds": round(run(command, run_dir.with_suffix(".log"), rows.remaining_s()), 1)}
+        folder.mkdir(parents=True, exist_ok=True)
+        began, log = time.monotonic(), unbroken.with_suffix(".log")
+        with started(counting_waits(command_of(unbroken, is_tiny), counts), log) as process:
+            command, steps = command_of(killed, is_tiny), []
+            for place, step in enumerate(KILLED_AT_STEPS[is_tiny]):
+                killed_log = folder / f"killed_{place}.log"
+                steps.append(start_and_kill(command, killed_log, killed, at_step=step, limit_s=rows.remaining_s()))
+            run(command, killed.with_suffix(".log"), rows.remaining_s())
+            wait_for(process, log, rows.remaining_s())
+        return {"killed_after_steps": steps, "seconds": round(time.monotonic() - began, 1)}
 
-    def kill_and_go_on() -> Row:
-        shutil.rmtree(killed, ignore_errors=True)
-        command = command_of(killed, is_tiny)
-        step = start_and_kill(
-            command,
-            folder / "killed_first.log",
-            killed,
-            at_step=KILLED_AT_STEP[is_tiny],
-            limit_s=rows.remaining_s(),
-        )
-        seconds = run(command, killed.with_suffix(".log"), rows.remaining_s())
-        return {"killed_after_step": step, "seconds": round(seconds, 1)}
-
-    first = rows.measure("unbroken", lambda: train(unbroken))
-    if first is not None:
+    if "seconds" in (rows.measure("both runs", train) or {}):
         # Without a GPU there is nothing to wait for.
         rows.measure("synchronizations per step", lambda: waits_row(counts), is_peer=device.type != "cuda")
-    second = rows.measure("killed and started again", kill_and_go_on)
-    if all(row is not None and "seconds" in row for row in (first, second)):
-        rows.measure("after kill -9", lambda: compare(unbroken, killed))
+        rows.measure(KILLED, lambda: compare(unbroken, killed))

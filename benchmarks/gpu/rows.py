@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.clock import COMPILED_IN_WINDOWS, is_broken, synchronize
+from benchmarks.gpu.clock import COMPILED_IN_WINDOWS, is_broken, median_readings, metered, synchronize
 
 Row = dict[str, Any]
 BROKEN = 77
@@ -65,8 +65,10 @@ class Rows:
         started, is_spoilt = time.monotonic(), False
         COMPILED_IN_WINDOWS.clear()
         try:
-            row = function()
-            synchronize(self.device)  # a fault belongs to the row whose kernel made it
+            with metered(self.device):
+                row = function()
+                synchronize(self.device)  # a fault belongs to the row whose kernel made it
+            row |= median_readings()
         except Exception as error:  # one failed row must not cost the others
             is_spoilt = isinstance(error, SpoiltProcess)
             # The first sentence says what is missing; what torch adds about builds and backends fills a table.

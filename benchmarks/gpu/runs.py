@@ -48,11 +48,15 @@ def run(command: list[str], log: Path, limit_s: float) -> float:
     began = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
     with started(command, log) as process:
-        code = process.wait(max(1.0, limit_s))
-    if code != 0:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        raise RuntimeError(f"{' '.join(command[2:5])} ended with {code}: {' / '.join(lines[-3:])}"[-280:])
+        wait_for(process, log, limit_s)
     return time.monotonic() - began
+
+
+def wait_for(process: subprocess.Popen[bytes], log: Path, limit_s: float) -> None:
+    """Wait for a started command, with the errors of ``run``."""
+    if code := process.wait(max(1.0, limit_s)):
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        raise RuntimeError(f"{' '.join(process.args[2:5])} ended with {code}: {' / '.join(lines[-3:])}"[-280:])
 
 
 def start_and_kill(command: list[str], log: Path, run_dir: Path, *, at_step: int, limit_s: float) -> int:

@@ -30,11 +30,11 @@ class Sizes:
     """Those of attention with scores of relative positions, with as many heads as rotary positions."""
     span: int
     """Relative positions to each side: DeBERTa's buckets."""
-    product_tokens: tuple[int, ...]
-    """Tokens of the matrix products' rows."""
     steps: int
     """Timed training steps."""
     warmup: int
+    repeats: int
+    """Runs of a model whose bits are compared; a sixth of it for an op."""
     agreement_steps: int
     agreement_layers: int
     agreement_hidden: int
@@ -51,16 +51,16 @@ GPU = Sizes(
     vocabulary=30_522,
     lamb_numel=335_141_888,
     lengths=(128, 512),
-    attention_lengths=(128, 256, 512),
+    attention_lengths=(128, 512),
     rotary_lengths=(1024, 8192),
     rotary_heads=12,
     reach=64,
     disentangled_lengths=(128, 512),
     span=256,
-    product_tokens=(32_768, 65_536),
-    steps=200,
+    steps=60,
     warmup=5,
-    agreement_steps=200,
+    repeats=300,
+    agreement_steps=100,
     agreement_layers=6,
     agreement_hidden=512,
 )
@@ -81,9 +81,9 @@ TINY = Sizes(
     reach=8,
     disentangled_lengths=(16, 48),
     span=8,
-    product_tokens=(96,),
     steps=2,
     warmup=1,
+    repeats=12,
     agreement_steps=3,
     agreement_layers=2,
     agreement_hidden=64,

@@ -206,7 +206,7 @@ PARTS = {
 
 
 def time_by_part(step: MegabertStep, batch: Batch, device: torch.device, *, before: int) -> Row:
-    """Return milliseconds of kernels by part, of one eager step under the profiler, and the kernels that take most.
+    """Return milliseconds of kernels by part, per eager step under the profiler, and the kernels that take most.
 
     Args:
         step: What is profiled.
@@ -223,15 +223,17 @@ def time_by_part(step: MegabertStep, batch: Batch, device: torch.device, *, befo
         step(batch)
     synchronize(device)
     with torch.profiler.profile(activities=activities) as profile:
-        step(batch)
+        for _ in range(PROFILED):
+            step(batch)
         synchronize(device)
     times, kernels = dict.fromkeys([*PARTS, "others"], 0.0), defaultdict[str, float](float)
     for event in profile.key_averages():
         spent = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
+        spent /= 1e3 * PROFILED
         name = event.key.lower()
         part = next((part for part, marks in PARTS.items() if any(mark in name for mark in marks)), "others")
-        times[part] += spent / 1e3
-        kernels[event.key[:LETTERS]] += spent / 1e3
+        times[part] += spent
+        kernels[event.key[:LETTERS]] += spent
     longest = sorted(kernels.items(), key=lambda item: -item[1])[:KERNELS]
     row: Row = {f"{part} ms": round(value, 3) for part, value in times.items()}
     return row | {"kernels": {name: round(value, 3) for name, value in longest}}
@@ -239,15 +241,10 @@ def time_by_part(step: MegabertStep, batch: Batch, device: torch.device, *, befo
 
 KERNELS, LETTERS = 16, 160
 """Kernels whose own times go into the row, and letters of their names; those of equal letters are added up."""
-STEPS_BEFORE = 30
-"""Steps before the profiled one: about 4 s."""
+STEPS_BEFORE, PROFILED = 30, 3
+"""Steps before the profiled ones, about 4 s, and steps that are profiled."""
 MODERN_VOCABULARY = 50_368
 GRAPH, EAGER = "CUDA graph", "eager"
-
-
-def kinds(device: torch.device) -> tuple[str, ...]:
-    """Return how a step runs on a device, the kind that is worth most first."""
-    return (GRAPH, EAGER) if device.type == "cuda" else (EAGER,)
 
 
 def megabert_step(config: ModelConfig, sizes: Sizes, length: int, device: torch.device, *, kind: str) -> MegabertStep:
@@ -260,45 +257,27 @@ def megabert_step(config: ModelConfig, sizes: Sizes, length: int, device: torch.
     return step
 
 
-def modern_configs(sizes: Sizes) -> dict[str, ModelConfig]:
-    """Return ModernBERT-base and -large by name; the tiny sizes give both their own shape."""
-    tiny = {
-        "hidden_size": sizes.hidden,
-        "num_attention_heads": sizes.heads,
-        "num_hidden_layers": 4,
-        "intermediate_size": sizes.intermediate,
-        "vocab_size": sizes.vocabulary,
-    }
-    return {
-        f"ModernBERT-{preset}": ModelConfig(
-            family="modernbert", **(tiny if sizes is TINY else {"preset": preset, "vocab_size": MODERN_VOCABULARY})
-        )
-        for preset in ("base", "large")
-    }
+def modern_config(sizes: Sizes) -> ModelConfig:
+    """Return ModernBERT-large, or a tiny one."""
+    if sizes is not TINY:
+        return ModelConfig(family="modernbert", preset="large", vocab_size=MODERN_VOCABULARY)
+    return model_config(sizes, family="modernbert", num_hidden_layers=4)
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows of the part: BERT-Large in each kind and length, where its time goes, then ModernBERT."""
-    config = model_config(sizes)
-    for kind in kinds(device):
-        # eager is for comparison: a fifth of the steps keeps the part inside its minutes
-        steps = sizes.steps if kind == GRAPH else max(2, sizes.steps // 5)
-        for length in sizes.lengths:
-            make = partial(megabert_step, config, sizes, length, device, kind=kind)
-            rows.measure(
-                f"length {length} megabert {kind}", partial(throughput, make, config, sizes, length, steps=steps)
-            )
+    """Fill the rows of the part: BERT-Large at each length and where its time goes, then ModernBERT."""
+    kind = GRAPH if device.type == "cuda" else EAGER
+
+    def throughput_at(name: str, config: ModelConfig, length: int, steps: int) -> None:
+        make = partial(megabert_step, config, sizes, length, device, kind=kind)
+        rows.measure(f"length {length} {name} {kind}", partial(throughput, make, config, sizes, length, steps=steps))
+
+    def by_part(length: int) -> Row:
+        step = megabert_step(model_config(sizes), sizes, length, device, kind=EAGER)
+        batch = random_batch(sizes.tokens, length, sizes.vocabulary, 0).pinned()
+        return time_by_part(step, batch, device, before=min(STEPS_BEFORE, sizes.steps))
+
     for length in sizes.lengths:
-        make = partial(megabert_step, config, sizes, length, device, kind=EAGER)
-        example = random_batch(sizes.tokens, length, sizes.vocabulary, 0).pinned()
-        rows.measure(
-            f"length {length} megabert time by part",
-            lambda make=make, example=example: time_by_part(
-                make(), example, device, before=min(STEPS_BEFORE, sizes.steps)
-            ),
-        )
-    length, kind = sizes.rotary_lengths[0], kinds(device)[0]
-    for name, modern in modern_configs(sizes).items():
-        make = partial(megabert_step, modern, sizes, length, device, kind=kind)
-        row = partial(throughput, make, modern, sizes, length, steps=max(2, sizes.steps // 5))
-        rows.measure(f"length {length} {name} {kind}", row)
+        throughput_at("megabert", model_config(sizes), length, sizes.steps)
+        rows.measure(f"length {length} megabert time by part", partial(by_part, length))
+    throughput_at("ModernBERT-large", modern_config(sizes), sizes.rotary_lengths[0], max(2, sizes.steps // 3))

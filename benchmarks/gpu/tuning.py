@@ -1,275 +1,97 @@
-"""Launch configurations of ops.triton_support.tile_sizes against others, by kernel: what the table should say.
+"""Part `tuning`: attention's committed tiles and others that could win, by the search of ``megabert tune``.
 
-Only here is anything tuned. A better configuration goes into the table by hand: registers, spills and waits are then
-held against its budget (tests/unit/ops), parity is shown again. The first of attention's configurations has two stages,
-with which the first card ran.
+Both passes are timed together. A faster tile goes into ops.triton_support.tile_sizes by hand: registers, spills and
+waits are then held against its budget (tests/unit/ops), and parity is shown again.
 """
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 
-from benchmarks.gpu.calls import (
-    Call,
-    attention_call,
-    bias_gelu_call,
-    cross_entropy_call,
-    disentangled_call,
-    lamb_call,
-    layer_norm_call,
-    rotary_call,
-)
 from benchmarks.gpu.clock import median_ms
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
+from benchmarks.gpu.training import model_config, modern_config
 from benchmarks.gpu.warm import compile_beside
-from megabert.ops.triton_support import tile_sizes as tiles
-from megabert.ops.triton_support.tile_sizes import Tiles
+from megabert.ops.proof.first_run import cases_of
+from megabert.ops.proof.table import Shapes
+from megabert.ops.proof.tuning import TunedLaunch, tune
+from megabert.ops.triton_support import tuned_tiles
+from megabert.settings.config.model import ModelConfig
+
+Case = tuple[str, Shapes]
+OTHERS: dict[str, tuple[tuned_tiles.Sizes, ...]] = {
+    "attention forward": ((128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3)),
+    "attention backward": ((64, 128, 8, 3),),
+}
+"""Queries, keys, warps, stages, by launch: compiled for sm_90 they spill no registers, and every product of theirs is
+made of whole warp groups."""
+MOST_OTHERS = 1 + max(map(len, OTHERS.values()))
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One launch and what to try for it."""
-
-    name: str
-    others: Sequence[tuple[int, ...]]
-    """Configurations besides the committed one."""
-    use: Callable[[tuple[int, ...]], AbstractContextManager[Any]]
-    """Configuration -> context in which it is the table's."""
-    prepare: Callable[[Sizes, torch.device], Call]
-    """Return what is timed; called in that context."""
+def candidates(name: str, committed: tuned_tiles.Sizes, **_: Any) -> list[tuned_tiles.Sizes]:
+    """Return the tiles to try for a launch: two stages, with which the first card ran, and those of OTHERS."""
+    found = ((*committed[:3], 2), *OTHERS.get(" ".join(name.split()[:2]), ()))
+    return [sizes for sizes in found if sizes != committed]
 
 
-def in_table(table: dict[int, tuple[int, ...]]) -> Callable[[tuple[int, ...]], AbstractContextManager[Any]]:
-    """Return what puts a configuration into a table of ``tiles`` for the card that is here."""
-    return lambda configuration: mock.patch.dict(table, {family(): configuration})
+def attention_cases(sizes: Sizes, dtype: torch.dtype) -> list[Case]:
+    """Return attention of BERT-Large at its lengths, and of ModernBERT and of DeBERTa at one length each."""
+    models: list[tuple[ModelConfig, tuple[int, ...]]] = [
+        (model_config(sizes), sizes.lengths),
+        (modern_config(sizes), sizes.rotary_lengths[:1]),
+        (model_config(sizes, family="deberta-v2", position_buckets=sizes.span), sizes.disentangled_lengths[-1:]),
+    ]
+    cases = [case for model, lengths in models for case in cases_of([model], lengths, dtype)]
+    return [case for case in cases if case[0].endswith("attention")]
 
 
-def in_table_of_passes(table: dict[int, Any], place: int) -> Callable[[tuple[int, ...]], AbstractContextManager[Any]]:
-    """Return what puts a configuration in one of a card's three places of a table of ``tiles`` for three passes."""
-
-    def use(configuration: tuple[int, ...]) -> AbstractContextManager[Any]:
-        passes = list(table[family()])
-        passes[place] = configuration
-        return mock.patch.dict(table, {family(): tuple(passes)})
-
-    return use
-
-
-def family() -> int:
-    """Return the column of this card."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return tiles.FAMILIES.get(tiles.capability_of(device), 86)
-
-
-@contextlib.contextmanager
-def replaced(module: str, **values: Any) -> Iterator[None]:
-    """Give names of an op's module other values, if the op has kernels."""
-    with contextlib.ExitStack() as stack:
-        for name, value in values.items():
-            stack.enter_context(mock.patch(f"megabert.ops.{module}.triton.{name}", value))
-        yield
-
-
-@contextlib.contextmanager
-def backward_launch(configuration: tuple[int, ...]) -> Iterator[None]:
-    """Use (queries, keys, warps, stages, whether a program takes all tiles of keys in turn)."""
-    *tile, is_running = configuration
-    with (
-        mock.patch.dict(tiles.TILED, {family(): tuple(tile)}),
-        mock.patch.object(tiles, "RUNNING", (*tiles.RUNNING, family())),  # spilling or not, the row says so by its time
-        replaced("attention.dense", fills_card=lambda *_: bool(is_running)),
-    ):
-        yield
-
-
-def layer_norm_forward(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Use (rows, warps)."""
-    rows, warps = configuration
-    committed = tiles.layer_norm_tiles
-    return replaced(
-        "layer_norm",
-        layer_norm_tiles=lambda width: (Tiles(rows, tiles.power_of_two(width), warps), committed(width)[1]),
-    )
-
-
-def layer_norm_backward(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Use (warps, stages, programs a multiprocessor)."""
-    warps, stages, programs = configuration
-    committed = tiles.layer_norm_tiles
-    return replaced(
-        "layer_norm",
-        layer_norm_tiles=lambda width: (committed(width)[0], Tiles(1, tiles.power_of_two(width), warps, stages)),
-        LAYER_NORM_PROGRAMS=programs,
-    )
-
-
-def bias_gelu_launch(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Use (rows, columns, warps, programs a multiprocessor in the backward pass)."""
-    rows, columns, warps, programs = configuration
-    return replaced("bias_gelu", bias_gelu_tiles=lambda width: Tiles(rows, columns, warps), BIAS_GELU_PROGRAMS=programs)
-
-
-def cross_entropy_launch(configuration: tuple[int, ...]) -> AbstractContextManager[None]:
-    """Use (columns, warps)."""
-    return replaced("cross_entropy", cross_entropy_tiles=lambda classes: Tiles(1, *configuration))
-
-
-@contextlib.contextmanager
-def lamb_launch(configuration: tuple[int, ...]) -> Iterator[None]:
-    """Use (chunk, block, warps)."""
-    chunk, block, warps = configuration
-    from megabert.ops.lamb.triton import cut
-
-    cut.cache_clear()  # fragments are cut by chunk
-    with replaced("lamb", LAMB_CHUNK=chunk, LAMB_BLOCK=block, LAMB_WARPS=warps):
-        yield
-    cut.cache_clear()
-
-
-SHORT, LONG = 0, 1
-KERNELS = (
-    *(
-        Kernel(
-            f"attention forward, {('shorter', 'longer')[place]} length (queries, keys, warps, stages)",
-            ((128, 64, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3), (64, 128, 4, 2), (128, 32, 4, 3)),
-            in_table(tiles.FORWARD),
-            functools.partial(attention_call, place=place, is_backward=False),
-        )
-        for place in (SHORT, LONG)
-    ),
-    Kernel(
-        "attention backward, all of 128 keys at once (queries, keys, warps, stages)",
-        ((64, 128, 8, 2), (64, 128, 8, 1), (32, 128, 8, 2), (32, 128, 8, 3)),
-        in_table(tiles.WHOLE[128]),
-        functools.partial(attention_call, place=SHORT, is_backward=True),
-    ),
-    Kernel(
-        "attention backward, key tiles (queries, keys, warps, stages, whether a program takes all tiles)",
-        (
-            *((64, 128, 8, 2, 1), (64, 128, 8, 3, 0), (64, 128, 8, 2, 0), (64, 128, 8, 1, 1), (128, 64, 8, 2, 1)),
-            *((32, 128, 8, 2, 1), (32, 128, 8, 3, 1)),
-        ),
-        backward_launch,
-        functools.partial(attention_call, place=LONG, is_backward=True),
-    ),
-    Kernel(
-        "layer_norm forward (rows, warps)",
-        ((1, 2), (1, 4), (2, 2), (2, 4)),
-        layer_norm_forward,
-        functools.partial(layer_norm_call, is_backward=False),
-    ),
-    Kernel(
-        "layer_norm backward (warps, stages, programs)",
-        ((4, 1, 4), (4, 3, 4), (4, 2, 3), (4, 2, 5), (4, 2, 8), (8, 2, 2), (8, 2, 4)),
-        layer_norm_backward,
-        functools.partial(layer_norm_call, is_backward=True),
-    ),
-    *(
-        Kernel(
-            f"bias_gelu {'backward' if is_backward else 'forward'} (rows, columns, warps, programs)",
-            others,
-            bias_gelu_launch,
-            functools.partial(bias_gelu_call, is_backward=is_backward),
-        )
-        for is_backward, others in (
-            (False, ((4, 256, 4, 16), (4, 512, 4, 16), (16, 256, 8, 16), (2, 1024, 4, 16))),
-            (
-                True,
-                ((8, 256, 4, 7), (8, 256, 4, 14), (8, 256, 4, 28), (4, 256, 4, 16), (4, 512, 4, 14), (16, 256, 8, 7)),
-            ),
-        )
-    ),
-    Kernel(
-        "cross_entropy, both ways (columns, warps)",
-        ((2048, 4), (4096, 4), (8192, 8), (8192, 16)),
-        cross_entropy_launch,
-        cross_entropy_call,
-    ),
-    Kernel(
-        "lamb, both passes (chunk, block, warps)",
-        ((16_384, 512, 4), (16_384, 1024, 8), (16_384, 2048, 8), (8192, 1024, 4), (32_768, 1024, 4)),
-        lamb_launch,
-        lamb_call,
-    ),
-    *(
-        Kernel(
-            f"rotary attention {name}, {'window' if has_window else 'all keys'} (queries, keys, warps, stages)",
-            others,
-            in_table_of_passes(tiles.ROTARY_WINDOW if has_window else tiles.ROTARY, place),
-            functools.partial(rotary_call, has_window=has_window, is_backward=place > 0),
-        )
-        for has_window, name, place, others in (
-            (True, "forward", 0, ((64, 64, 4, 1), (64, 64, 4, 2))),
-            (True, "backward by queries", 1, ((64, 64, 4, 1), (64, 64, 4, 2))),
-            (True, "backward by keys", 2, ((64, 64, 4, 1), (64, 64, 4, 2), (32, 64, 4, 3))),
-            (False, "forward", 0, ((128, 64, 8, 2),)),
-            (False, "backward by queries", 1, ((128, 64, 8, 2),)),
-            (False, "backward by keys", 2, ((64, 128, 8, 2), (32, 128, 8, 3))),
-        )
-    ),
-    *(
-        Kernel(
-            f"disentangled attention {name} (queries, keys, warps, stages)",
-            others,
-            in_table_of_passes(tiles.DISENTANGLED, place),
-            functools.partial(disentangled_call, is_backward=place > 0),
-        )
-        for name, place, others in (
-            ("forward", 0, ((64, 32, 4, 1), (64, 64, 4, 1))),
-            ("backward by keys", 1, ((32, 64, 4, 1), (64, 64, 4, 1))),
-            ("backward by queries", 2, ((64, 64, 4, 1), (64, 64, 4, 2))),
-        )
-    ),
-)
-
-
-def cases() -> list[tuple[Kernel, tuple[int, ...] | None]]:
-    """Return every kernel with None, the committed configuration, and with each other one."""
-    return [(kernel, configuration) for kernel in KERNELS for configuration in (None, *kernel.others)]
-
-
-def context(kernel: Kernel, configuration: tuple[int, ...] | None) -> AbstractContextManager[Any]:
-    """Return the context of a case."""
-    return contextlib.nullcontext() if configuration is None else kernel.use(configuration)
+def search(case: Case, sizes: Sizes, device: torch.device, **options: Any) -> Iterator[TunedLaunch]:
+    """Yield the outcome for each launch of a case; the part's own deadline ends it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from tune([case], device, Path(folder) / "tiles.json", tokens=sizes.tokens, minutes=60.0, **options)
 
 
 def compile_share(sizes: Sizes, number: int, of: int) -> None:
-    """Run every ``of``-th case for the sake of its kernel."""
-    for kernel, configuration in cases()[number::of]:
-        with contextlib.suppress(Exception), context(kernel, configuration):
-            kernel.prepare(sizes, torch.device("cuda"))()
-            torch.cuda.synchronize()
+    """Run every ``of``-th candidate for the sake of its kernels."""
+    cases = attention_cases(sizes, torch.bfloat16)
+    for case, place in [(case, place) for case in cases for place in range(MOST_OTHERS)][number::of]:
+
+        def some(*launch: Any, place: int = place, **shape: Any) -> list[tuned_tiles.Sizes]:
+            return candidates(*launch, **shape)[place : place + 1]
+
+        with contextlib.suppress(Exception):
+            list(search(case, sizes, torch.device("cuda"), candidates=some, time_ms=run_once))
             torch.cuda.empty_cache()
 
 
-def timed(kernel: Kernel, configuration: tuple[int, ...] | None, sizes: Sizes, device: torch.device) -> Row:
-    """Return the time of a case."""
-    with context(kernel, configuration):
-        return {"ms": round(median_ms(kernel.prepare(sizes, device), device, repeat_ms=40), 4)}
+def run_once(call: Callable[[], object]) -> float:
+    """Run a call, and let it be as fast as any other."""
+    call()
+    torch.cuda.synchronize()
+    return 1.0
+
+
+def case_row(case: Case, sizes: Sizes, device: torch.device) -> Row:
+    """Return the milliseconds of each tile by launch, the committed one first, and the fastest one that is right."""
+    row: Row = {}
+    time_ms = partial(median_ms, device=device, repeat_ms=40)
+    for launch in search(case, sizes, device, candidates=candidates, time_ms=time_ms):
+        times = {launch.committed: launch.committed_ms, **launch.times}
+        row[launch.name] = {"x".join(map(str, tile)): round(ms, 4) for tile, ms in times.items()}
+        if launch.best != launch.committed:
+            row[launch.name]["best"] = "x".join(map(str, launch.best))
+    return row
 
 
 def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
-    """Fill the rows; a configuration that does not fit the card is not an error."""
+    """Fill the rows, one per op and length. Without a GPU there is no tile to choose."""
     compile_beside(compile_share, (sizes,), limit_s=0.6 * rows.remaining_s())
-    for kernel in KERNELS:
-        found: dict[str, float] = {}
-        for configuration in (None, *kernel.others):
-            label = "committed" if configuration is None else str(configuration)
-            row = rows.measure(
-                f"{kernel.name}: {label}",
-                lambda kernel=kernel, configuration=configuration: timed(kernel, configuration, sizes, device),
-                is_peer=configuration is not None,
-            )
-            if row is not None and "ms" in row:
-                found[label] = row["ms"]
-        if "committed" in found:
-            best = min(found, key=lambda label: found[label])
-            gain = round(100 * (1 - found[best] / found["committed"]), 1)
-            rows.measure(f"{kernel.name}: best", lambda best=best, gain=gain: {"best": best, "gain_pct": gain})
+    for op, shapes in attention_cases(sizes, torch.bfloat16):
+        row = partial(case_row, (op, shapes), sizes, device)
+        rows.measure(f"{op} at {shapes.length}", row, is_peer=device.type != "cuda")

@@ -1,11 +1,11 @@
 """Predict a training step on cards that are not here, from counts of its code as it is now.
 
-    python -m benchmarks.predictions [--tokens 65536] [--micro-steps 8] [--only NAME] [--counts]
+    python -m benchmarks.predictions [--tokens 65536] [--micro-steps 8] [--only NAME] [--counts] [--kernels COMMIT]
 
 Nothing runs on a GPU: the trainer's step passes over a device that is not there (tests/fake_cuda), where products,
-bytes and elements of attention's scores are counted. Instructions per element come from compiled kernels: of sm_90 from
-tests/unit/ops/kernel_budget.json, of sm_80 compiled here. Rates of the cards are assumed (cards.py). Needs g++, Triton
-and torch's build for CPUs.
+bytes and tiles of attention's scores are counted. Clocks of a tile are simulated from attention's machine code: they
+stand in tests/unit/ops/kernel_budget.json, or are made here from the kernels of another commit. Rates of the cards are
+assumed (cards.py). Needs g++, Triton and torch's build for CPUs.
 """
 
 import argparse
@@ -33,17 +33,20 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...], float]] = {
 """Fields, lengths, and the rate of products beside BERT-Large's: 768 columns are few, 5,248 no multiple of a tile."""
 
 
-def loops_of(capability: tuple[int, int]) -> tuple[dict[str, float], dict[str, int]]:
-    """Return instructions per element and registers of attention's kernels on a card."""
-    card = "".join(map(str, capability))
-    budget = json.loads(BUDGET.read_text())
-    registers = {name: cards[card][0] for name, cards in budget["kernels"].items() if card in cards}
-    if card == "90":
-        return {name: loop[0] for name, loop in budget["loops"].items()}, registers
-    command = [sys.executable, str(BUDGET.with_name("compiled_resources.py")), "--cards", card, "--only", "attention"]
+def cycles_of(commit: str) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return the clocks of attention's kernels, by kernel and card; of the budget's if no commit is named."""
+    if not commit:
+        return json.loads(BUDGET.read_text())["cycles"]
     environment = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "TRITON_INTERPRET")}
-    table = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
-    return {name: cards[card]["loop"]["issued"] for name, cards in table.items() if "loop" in cards[card]}, registers
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["git", "archive", commit, "megabert"]
+        archive = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True).stdout
+        subprocess.run(["tar", "x", "-C", folder], input=archive, env=environment, check=True)
+        command = [sys.executable, str(BUDGET.with_name("compiled_resources.py")), "--cards", "80,90"]
+        environment["PYTHONPATH"] = folder
+        done = subprocess.run([*command, "--only", "attention"], env=environment, capture_output=True, check=True)
+    kernels = json.loads(done.stdout).items()
+    return {name: {card: taken.get("cycles") for card, taken in cards.items()} for name, cards in kernels}
 
 
 def lines_of(options: argparse.Namespace) -> Iterator[str]:
@@ -57,41 +60,44 @@ def lines_of(options: argparse.Namespace) -> Iterator[str]:
         for length in lengths
         if options.only in f"{name} at {length}"
     ]
-    compiled = {card.capability: loops_of(card.capability) for card in CARDS.values()}
+    cycles = cycles_of(options.kernels)
     for name, length in chosen:
         work = {
-            card.capability: step_work(
+            capability: step_work(
                 MODELS[name][0],
                 tokens=options.tokens,
                 length=length,
                 micro_steps=options.micro_steps,
-                capability=card.capability,
-                multiprocessors=card.multiprocessors,
+                capability=capability,
+                multiprocessors=multiprocessors,
             )
-            for card in CARDS.values()
+            for capability, multiprocessors in {
+                card.capability: card.multiprocessors for card in CARDS.values()
+            }.items()
         }
         size = f"{options.micro_steps} micro-steps of {options.tokens:,} tokens"
         yield f"\n{name} at {length}, {size}; every number is of 32,768 tokens\n"
         units = options.tokens * options.micro_steps / UNIT
-        yield from table(work, compiled, units=units, share=MODELS[name][2])
+        yield from table(work, cycles, units=units, share=MODELS[name][2])
         if options.counts:
             yield ""
             yield from listing(work[CARDS["H200"].capability], units)
 
 
 def table(
-    work: dict[tuple[int, int], Any], compiled: dict[tuple[int, int], Any], *, units: float, share: float
+    work: dict[tuple[int, int], Any], cycles: dict[str, dict[str, tuple[int, int]]], *, units: float, share: float
 ) -> Iterator[str]:
-    """Return a table of parts and cards; work and compiled loops by compute capability, ``share`` as in MODELS."""
+    """Return a table of parts and cards; work by compute capability, clocks as in ``cycles_of``, share as in MODELS."""
     from benchmarks.predictions.cards import CARDS, milliseconds_by_part
     from benchmarks.predictions.counts import by_part
 
     sums = {field: by_part(work[CARDS["H200"].capability], field) for field in ("flops", "bytes", "launches")}
     results = {}
     for name, card in CARDS.items():
-        loops, registers = compiled[card.capability]
+        key = "".join(map(str, card.capability))
+        on_card = {kernel: clocks[key] for kernel, clocks in cycles.items() if key in clocks}
         results[name] = [
-            milliseconds_by_part(work[card.capability], card, loops=loops, registers=registers, rate=share * rate)
+            milliseconds_by_part(work[card.capability], card, cycles=on_card, rate=share * rate)
             for rate in card.product_tflops
         ]
     yield "| part | TFLOP | GB | launches | " + " | ".join(f"{card}, ms" for card in CARDS) + " |"
@@ -120,7 +126,7 @@ def listing(work: dict[Any, Any], units: float) -> Iterator[str]:
             name = " ".join(filter(None, (label.name, label.loop)))
             yield (
                 f"    {label.part}: {name}: {each.launches / units:.1f} launches, {each.bytes / units / 1e9:.3f} GB, "
-                f"{each.flops / units / 1e12:.3f} TFLOP, {each.elements / units / 1e6:.1f} M elements of scores"
+                f"{each.flops / units / 1e12:.3f} TFLOP, {each.tiles / units:,.0f} tiles of scores"
             )
 
 
@@ -132,6 +138,7 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="models and lengths whose name contains this, such as 'base at 1024'"
     )
+    parser.add_argument("--kernels", default="", metavar="COMMIT", help="kernels of this commit, compiled here")
     parser.add_argument("--counts", action="store_true", help="every kernel and operation too")
     options = parser.parse_args()
     if "guard.so" in os.environ.get("LD_PRELOAD", ""):

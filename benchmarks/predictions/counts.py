@@ -1,4 +1,4 @@
-"""Counts the work of a training step on a GPU that is not there: products, bytes, and elements of attention's scores.
+"""Counts the work of a training step on a GPU that is not there: products, bytes, and tiles of attention's scores.
 
 The step is the trainer's own, on the fake device of ``tests/fake_cuda``: every operation of torch and every launch of a
 kernel passes here with its shapes. Kernels read and write each tensor that they are given once, but for the updates in
@@ -44,6 +44,8 @@ FLOPS_PER_ELEMENT = {
     "rotary_attention_backward_keys": 8,
 }
 """FLOPs of attention's products per element of the scores and number of a head's width: two for each product."""
+BY_KEYS = ("attention_backward", "rotary_attention_backward_keys")
+"""Kernels whose loop walks over the queries of one tile of keys; the others' walks over the keys of one of queries."""
 
 
 @dataclass
@@ -53,18 +55,18 @@ class Work:
     launches: float = 0
     bytes: float = 0
     flops: float = 0
-    elements: float = 0
-    """Elements of attention's scores, those of the tiles' edges included."""
-    warps: int = 0
-    """Warps of one program."""
+    tiles: float = 0
+    """Tiles of attention's scores: iterations of its loop."""
+    passes: float = 0
+    """Passes through the loop, each over all tiles of one block of queries or keys."""
 
     def add(self, other: "Work", times: float = 1) -> None:
         """Add another's, so many times."""
         self.launches += times * other.launches
         self.bytes += times * other.bytes
         self.flops += times * other.flops
-        self.elements += times * other.elements
-        self.warps = other.warps
+        self.tiles += times * other.tiles
+        self.passes += times * other.passes
 
 
 @dataclass(frozen=True, order=True)
@@ -108,27 +110,31 @@ class Counted(Watch):
                 spans[tensor.untyped_storage()._cdata, tensor.storage_offset()] = tensor.nbytes
         moved = sum(spans.values()) + sum(given[argument].nbytes for argument in TWICE.get(name, ()))
         part = next((part for part, marks in PARTS.items() if any(mark in name for mark in marks)), OTHERS)
-        loop, elements = self._scores(given) if name in FLOPS_PER_ELEMENT else ("", 0)
-        flops = FLOPS_PER_ELEMENT.get(name, 0) * elements * given.get("HEAD", 0)
-        self._add(Label(part, name, loop), Work(1, moved, flops, elements, given.get("num_warps", 4)))
+        if name not in FLOPS_PER_ELEMENT:
+            self._add(Label(part, name), Work(1, moved))
+            return
+        loop, tiles = self._scores(given)
+        flops = FLOPS_PER_ELEMENT[name] * tiles * given["ROWS"] * given["COLUMNS"] * given["HEAD"]
+        block = given["COLUMNS" if name in BY_KEYS else "ROWS"]
+        passes = given["tokens"] // self.length * given["heads"] * -(-self.length // block)
+        self._add(Label(part, name, loop), Work(1, moved, flops, tiles, passes))
 
     def _add(self, label: Label, work: Work) -> None:
         self.work.setdefault(label, Work()).add(work)
 
     def _scores(self, given: dict[str, Any]) -> tuple[str, int]:
-        """Return which loop of kernel_budget.json a launch of attention runs, and how many elements it computes."""
+        """Return which loop of kernel_budget.json a launch of attention runs, and how many tiles it computes."""
         reach, rows, columns = given.get("REACH", 0), given["ROWS"], given["COLUMNS"]
         if "REACH" in given:
             loop = "bf16 12x64 window 128" if reach else "bf16 12x64 global"
         else:
             few = "" if given.get("IS_RUNNING", True) or given.get("IS_WHOLE") else " few"
             loop = f"bf16 16x64 {next(known for known in (64, 128, 512) if self.length <= known)}{few}"
-        seen = seen_elements(self.length, rows, columns, reach)
-        return loop, given["tokens"] // self.length * given["heads"] * seen
+        return loop, given["tokens"] // self.length * given["heads"] * seen_tiles(self.length, rows, columns, reach)
 
 
-def seen_elements(length: int, rows: int, columns: int, reach: int) -> int:
-    """Return the elements that a program of ``rows`` at a time computes of one sequence, in tiles of ``columns``.
+def seen_tiles(length: int, rows: int, columns: int, reach: int) -> int:
+    """Return the tiles of ``rows`` by ``columns`` that are computed of one sequence and head.
 
     Args:
         length: Length of the sequence.
@@ -140,7 +146,7 @@ def seen_elements(length: int, rows: int, columns: int, reach: int) -> int:
     for first in range(0, length, rows):
         low = max(0, first - reach) // columns if reach else 0
         end = min(length, first + rows + reach) if reach else length
-        total += rows * columns * (-(-end // columns) - low)
+        total += -(-end // columns) - low
     return total
 
 
@@ -180,7 +186,6 @@ def step_work(
         total[label] = Work()
         total[label].add(work, micro_steps - 1)
         total[label].add(one.get(label, Work()), 2 - micro_steps)
-        total[label].warps = work.warps
     return total
 
 

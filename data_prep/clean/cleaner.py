@@ -4,11 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
 from itertools import groupby
-
-import numpy as np
-from numpy.typing import NDArray
 
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, misfit
 from data_prep.config.cleaning import CleanConfig
@@ -59,8 +55,10 @@ MAX_COMBINING = 500
 """Combining characters in a row. Unicode's stream-safe format allows 30; putting n in order takes n^2 steps (NFC)."""
 HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
-Kept = Callable[[list[str]], list[str]]
-Copies = Callable[[list[str]], int]
+_FIRST_OF_PAIR = "\u00c2".encode()[:1]
+"""The first byte of every character that ``PAIR`` begins with, in UTF-8."""
+KeptParagraphs = Callable[[list[str]], list[str]]
+ClusterSize = Callable[[list[str]], int]
 IsKept = Callable[[list[str]], bool]
 
 
@@ -71,16 +69,9 @@ def paragraphs_of(text: str) -> list[str]:
 
 def find_controls(text: str) -> re.Match[str] | None:
     """Find the first control, zero-width or direction character."""
-    # The pattern is slow, and nearly no text has any.
-    return CONTROLS.search(text) if _has_controls()(np.frombuffer(text.encode(), np.uint8)) else None
-
-
-@cache
-def _has_controls() -> Callable[[NDArray[np.uint8]], bool]:
-    """Return the loop that looks for them; an import for each document would take half as long as the loop."""
-    from data_prep.clean.controls_loops import has_controls
-
-    return has_controls
+    # The pattern is slow. It looks at lines with a character that cannot be printed: one of these, a tab, a joiner.
+    suspects = (line for line in text.splitlines() if not line.isprintable())
+    return CONTROLS.search(text) if any(map(CONTROLS.search, suspects)) else None
 
 
 def is_boilerplate(paragraph: str, own: Iterable[re.Pattern[str]]) -> bool:
@@ -171,8 +162,8 @@ class Cleaner:
         self,
         config: CleanConfig,
         problems: Problems,
-        kept: Kept | None = None,
-        copies: Copies | None = None,
+        kept_paragraphs: KeptParagraphs | None = None,
+        cluster_size: ClusterSize | None = None,
         keeps_language: IsKept | None = None,
     ) -> None:
         """Prepare.
@@ -180,9 +171,9 @@ class Cleaner:
         Args:
             config: Which rules, and their bounds.
             problems: Takes the first texts that each rule dropped or changed as examples.
-            kept: Returns the paragraphs that a document keeps by the rule ``duplicate_paragraphs``; without it, that
-                rule is left out: then it is asked which documents the other rules keep.
-            copies: Returns how many documents, itself counted, one stands for by the rule ``near_duplicates``,
+            kept_paragraphs: Returns the paragraphs that a document keeps by the rule ``duplicate_paragraphs``; without
+                it, that rule is left out: then it is asked which documents the other rules keep.
+            cluster_size: Returns how many documents, itself counted, one stands for by the rule ``near_duplicates``,
                 and 0 if it does not stay; without it, that rule is left out likewise.
             keeps_language: Tells whether a document is in a language that the rule ``language`` keeps; without it, that
                 rule is left out.
@@ -193,20 +184,21 @@ class Cleaner:
         self._line_rules = [(name, LINE_RULES[name]) for name in LINE_RULES if name in config.rules]
         self._has_quality_rules = not self._rules.isdisjoint(DOCUMENT_RULES)
         self._own = [re.compile(pattern) for pattern in config.boilerplate]
-        self._problems, self._kept, self._copies, self._keeps_language = problems, kept, copies, keeps_language
+        self._problems, self._keeps_language = problems, keeps_language
+        self._kept_paragraphs, self._cluster_size = kept_paragraphs, cluster_size
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
-    def clean(self, text: str, origin: str) -> list[str] | None:
+    def clean(self, text: str, origin: object) -> list[str] | None:
         """Return the paragraphs of a document, perhaps none; None if a rule dropped the document.
 
         Args:
             text: The document as it is in the file.
-            origin: File and position, for examples.
+            origin: File and position, written into examples.
         """
         rules = self._rules
-        # Rules on characters.
-        if "mojibake" in rules and not text.isascii() and PAIR.search(text):
+        # Rules on characters. A byte is found in a fraction of the time that the pattern takes.
+        if "mojibake" in rules and _FIRST_OF_PAIR in text.encode() and PAIR.search(text):
             text = self._repair(text, origin)
         if "control_characters" in rules and (control := find_controls(text)):
             cleaned = CONTROLS.sub("", text)
@@ -236,18 +228,18 @@ class Cleaner:
         if paragraphs and (misfit_rule := self._misfit(paragraphs)):
             self._drop(misfit_rule, paragraphs, origin)
             return None
-        if "near_duplicates" in rules and self._copies is not None and paragraphs:
-            copies = self._copies(paragraphs)
-            if not copies:
+        if "near_duplicates" in rules and self._cluster_size is not None and paragraphs:
+            size = self._cluster_size(paragraphs)
+            if not size:
                 self._drop("near_duplicates", paragraphs, origin)
                 return None
-            if copies > 1:
-                kind = "kept_of_many_near_duplicates" if copies > HUGE else "kept_of_near_duplicates"
-                self._problems.give_example(kind, f"{origin}: one of {copies:,}: {' / '.join(paragraphs)!r}")
+            if size > 1:
+                kind = "kept_of_many_near_duplicates" if size > HUGE else "kept_of_near_duplicates"
+                self._problems.give_example(kind, f"{origin}: one of {size:,}: {' / '.join(paragraphs)!r}")
         # The owner of a paragraph is one of the documents that are left by now. A document that loses paragraphs to
         # others may be too short after that.
-        if "duplicate_paragraphs" in rules and self._kept is not None:
-            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, self._kept(paragraphs), origin)
+        if "duplicate_paragraphs" in rules and self._kept_paragraphs is not None:
+            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, self._kept_paragraphs(paragraphs), origin)
             if paragraphs and self._is_misfit_in_length(paragraphs):
                 self._drop("length", paragraphs, origin)
                 return None
@@ -265,7 +257,7 @@ class Cleaner:
         config, characters = self._config, sum(map(len, paragraphs))
         return "length" in self._rules and not config.min_characters <= characters <= config.max_characters
 
-    def _mask(self, rule: str, pattern: re.Pattern[str], replacement: str, text: str, origin: str) -> str:
+    def _mask(self, rule: str, pattern: re.Pattern[str], replacement: str, text: str, origin: object) -> str:
         """Return a text with all that a pattern finds replaced; the example shows the text around it alone."""
         if not (first := pattern.search(text)):
             return text
@@ -274,7 +266,7 @@ class Cleaner:
         self._count(rule, around, origin, matches=matches)
         return masked
 
-    def _repair(self, text: str, origin: str) -> str:
+    def _repair(self, text: str, origin: object) -> str:
         """Return a text with wrongly decoded lines repaired, and without lines that cannot be."""
         lines = text.split("\n")
         kept = []
@@ -288,7 +280,7 @@ class Cleaner:
             kept.append(repaired)
         return "\n".join(kept)
 
-    def _shorter(self, rule: str, before: list[str], after: list[str], origin: str) -> list[str]:
+    def _shorter(self, rule: str, before: list[str], after: list[str], origin: object) -> list[str]:
         """Return ``after``, and count the paragraphs of ``before`` that a rule took away."""
         if len(after) < len(before):
             lost = sum(map(len, before)) - sum(map(len, after))
@@ -297,10 +289,11 @@ class Cleaner:
             self._count(rule, example, origin, paragraphs=len(before) - len(after), characters=lost)
         return after
 
-    def _drop(self, rule: str, paragraphs: list[str], origin: str) -> None:
+    def _drop(self, rule: str, paragraphs: list[str], origin: object) -> None:
         """Count a dropped document."""
         self._count(rule, " / ".join(paragraphs), origin, documents=1, characters=sum(map(len, paragraphs)))
 
-    def _count(self, rule: str, example: str, origin: str, **amounts: int) -> None:
+    def _count(self, rule: str, example: str, origin: object, **amounts: int) -> None:
         self.counts.setdefault(rule, Counter()).update(amounts)
-        self._problems.give_example(rule, f"{origin}: {example!r}")
+        if self._problems.lacks_examples(rule):
+            self._problems.give_example(rule, f"{origin}: {example!r}")

@@ -18,17 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.clean.cleaner import HUGE
-from data_prep.clean.near_duplicates import (
-    RangeTask,
-    Rows,
-    beside,
-    distinct,
-    first_of_each,
-    looked_up,
-    read_rows,
-    write_rows,
-)
-from data_prep.clean.paragraphs import joined
+from data_prep.clean.grouped_hashes import RangeTask, Rows, distinct, first_of_each, joined, read_rows, write_rows
+from data_prep.clean.near_duplicates import beside, looked_up
 from data_prep.execution.records import Counts
 
 SIZES = {2: "2", 3: "3-4", 5: "5-8", 9: "9-32", 33: "33-1,000", 1001: "1,001-10,000", HUGE + 1: "10,001 or more"}

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from data_prep.clean.components import count_members, hook, jump, write_fates
-from data_prep.clean.near_duplicates import RangeTask, gather_fates, join_keys, merge_keys
-from data_prep.clean.paragraphs import HASHES_PER_RANGE, ParagraphPlan
+from data_prep.clean.grouped_hashes import CHUNK_NAME, HASHES_PER_RANGE, HashPlan, RangeTask
+from data_prep.clean.near_duplicates import gather_fates, join_keys, merge_keys
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import Build
 
-KEYS, EDGES = "{:06d}.npy", "{:06d}-edges.npy"
+KEYS, EDGES = CHUNK_NAME, "{:06d}-edges.npy"
 MERGED, MERGED_EDGES, JOINED = "merged-{:07d}.npy", "merged-{:07d}-edges.npy", "joined-{:06d}.npy"
 MEMBERS, SETTLED, GATHERED = "members-{:05d}.npy", "settled-{:05d}.npy", "fates-{:05d}.npy"
 HOOKED, LEFT, JUMPED = "hook-{:03d}-{{:05d}}.npy", "hook-{:03d}-{{:05d}}-left.npy", "jump-{:03d}-{{:05d}}.npy"
@@ -17,7 +17,7 @@ Sources = tuple[tuple[str, int], ...]
 UnitFunction = Callable[[RangeTask], tuple[list[Path], Counts]]
 
 
-def find_near_copies(build: Build, plan: ParagraphPlan) -> tuple[Callable[[int], Path], Counts]:
+def find_near_copies(build: Build, plan: HashPlan) -> tuple[Callable[[int], Path], Counts]:
     """Find the documents that are near copies of others.
 
     Args:

@@ -5,7 +5,7 @@ Two documents are *near copies* if one band of their MinHash signatures is equal
 decides. Documents with the same text have the same hash and count as one.
 
 Neither the keys of all bands nor the pairs would fit into memory. Keys go by groups of chunks and ranges of hashes, as
-`data_prep.clean.paragraphs` has it, and documents by ranges of hashes:
+`data_prep.clean.grouped_hashes` has it, and documents by ranges of hashes:
 
 1. For each chunk, its keys are written, each with the smallest document that has it; every other document with that key
    is an *edge* to this one (`write_keys`).
@@ -26,14 +26,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.clean.paragraphs import ROWS_AT_ONCE, array_file, joined, rows_of, text_hash
+from data_prep.clean.grouped_hashes import (
+    ROWS_AT_ONCE,
+    RangeTask,
+    Rows,
+    distinct,
+    first_of_each,
+    joined,
+    read_rows,
+    rows_of,
+    text_hash,
+    write_rows,
+)
 from data_prep.config.cleaning import CleanConfig
-from data_prep.documents.arrow_files import checked_array
 from data_prep.documents.document_set import hash_range, rows_in_range
 from data_prep.execution.records import Counts
 from megabert.foundation.randomness.keyed import mix
-
-Rows = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -64,60 +72,9 @@ class Signature:
         return keys if write_band_keys(text_bytes, self.words, *self._functions, keys) else keys[:0]
 
 
-@dataclass(frozen=True)
-class RangeTask:
-    """Files to read, which range of hashes of them, and the file to write."""
-
-    sources: tuple[tuple[str, int], ...]
-    """Names of files in ``folder`` with a place for a number, and how many there are; listed by the worker."""
-    folder: Path
-    number: int
-    """Number of the range."""
-    parts: int
-    """Equal ranges that all hashes are divided into."""
-    path: Path
-    first: int = 0
-    """Number of the first file of each name."""
-
-    def rows(self, name: int = 0) -> Iterator[Rows]:
-        """Yield the rows of the range in each file of a name, shape (2, n), in ascending order of the first."""
-        low, high = hash_range(self.number, self.parts)
-        source, count = self.sources[name]
-        for number in range(self.first, self.first + count):
-            rows = read_rows(self.folder / source.format(number))
-            yield rows[:, rows_in_range(rows[0], low, high)]
-
-
 def beside(path: Path, name: str) -> Path:
     """Return the path of another file of a unit: ``000012.npy`` has ``000012-edges.npy`` beside it."""
     return path.with_name(f"{path.stem}-{name}.npy")
-
-
-def read_rows(path: Path) -> Rows:
-    """Return pairs of hashes as they were written, mapped: shape (2, n)."""
-    return np.asarray(checked_array(path, np.uint64, (2, None)))
-
-
-def write_rows(path: Path, rows: Rows) -> Path:
-    """Write pairs of hashes, or columns of three."""
-    with array_file(path, (rows.shape[0], rows.shape[1])) as append:
-        append(rows)
-    return path
-
-
-def distinct(rows: Rows) -> Rows:
-    """Return the different columns of rows, in ascending order."""
-    rows = rows[:, np.lexsort(rows[::-1])]
-    is_new = np.ones(rows.shape[1], bool)
-    is_new[1:] = (rows[:, 1:] != rows[:, :-1]).any(axis=0)
-    return rows[:, is_new]
-
-
-def first_of_each(rows: Rows) -> tuple[NDArray[np.bool_], Rows]:
-    """Return which of ascending rows are the first with their hash, and for each row the second number of that one."""
-    is_first = np.ones(rows.shape[1], bool)
-    is_first[1:] = rows[0, 1:] != rows[0, :-1]
-    return is_first, rows[1, is_first][np.cumsum(is_first) - 1]
 
 
 def join(keys: Rows) -> tuple[Rows, Rows]:
@@ -218,10 +175,10 @@ class DocumentFates:
 
     def __init__(self, path: Path, chunk: int) -> None:
         """Read what `gather_fates` wrote for the chunk's group."""
-        rows = checked_array(path, np.uint64, (3, None))
+        rows = read_rows(path, 3)
         hashes, fates, _ = np.array(rows[:, rows_of(rows[2], chunk, chunk + 1)])
         self._fates: dict[int, int] = dict(zip(hashes.tolist(), fates.tolist(), strict=True))
 
-    def copies(self, paragraphs: list[str]) -> int:
+    def cluster_size(self, paragraphs: list[str]) -> int:
         """Return 0 for a document that is a near copy of a kept one, else the documents of its cluster."""
         return self._fates.get(text_hash(paragraphs), 1)

@@ -1,17 +1,44 @@
-"""The part of step 1 that finds paragraphs which occur in several chunks, from hashes of each chunk's paragraphs."""
+"""Exact duplicates of paragraphs over the whole corpus, for the cleaning rule ``duplicate_paragraphs``.
 
-from collections.abc import Callable
+A paragraph that several documents have stays in one of them, its *owner*: of the documents that all other rules keep,
+the one whose text has the smallest hash. So the text alone decides, and neither the order of the input nor the way it
+is cut into files and chunks. Documents with the same text have the same hash and count as one.
+
+The steps follow `data_prep.clean.grouped_hashes`: `write_hashes` for a chunk, `merge_hashes` for a group and a
+block, `find_copies` for a range, `gather_copies` for a group, and `ParagraphOwners` while a chunk is extracted.
+"""
+
+# P paragraphs
+
+from collections.abc import Callable, Iterator
+from itertools import count, pairwise
 from pathlib import Path
 
-from data_prep.clean.paragraphs import ParagraphPlan, ParagraphTask, find_copies, gather_copies, merge_hashes
+import numpy as np
+
+from data_prep.clean.grouped_hashes import (
+    CHUNK_NAME,
+    ROWS_AT_ONCE,
+    HashPlan,
+    RangeTask,
+    Rows,
+    array_file,
+    distinct,
+    first_of_each,
+    joined,
+    read_rows,
+    rows_of,
+    text_hash,
+    write_rows,
+)
+from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.execution.work_units import Build
 
-HASHES_NAME = "{:06d}.npy"
-"""Name of the hashes of a chunk's paragraphs."""
+FOUND, GATHERED = "found-{:05d}.npy", "copies-{:05d}.npy"
 
 
-def find_paragraph_copies(build: Build, plan: ParagraphPlan) -> Callable[[int], Path]:
+def find_paragraph_copies(build: Build, plan: HashPlan) -> Callable[[int], Path]:
     """Find the paragraphs that documents of each chunk lose to another document.
 
     Args:
@@ -23,27 +50,118 @@ def find_paragraph_copies(build: Build, plan: ParagraphPlan) -> Callable[[int], 
     """
     folder = build.path("work", "paragraphs")
 
-    def gathered(group: int) -> Path:
-        return folder / f"copies-{group:05d}.npy"
-
-    def unit(function: Callable[[ParagraphTask], tuple[list[Path], Counts]], task: ParagraphTask) -> Unit:
-        return build.unit("paragraphs", task.path.stem, function, task)
-
-    def merge(index: int) -> Unit:
+    def merge(index: int) -> RangeTask:
         group, block = divmod(index, plan.blocks)
-        path = folder / f"merged-{group:05d}-{block:05d}.npy"
-        return unit(merge_hashes, ParagraphTask(folder, HASHES_NAME, plan.chunks_of(group), block, plan.blocks, path))
+        chunks, path = plan.chunks_of(group), folder / f"merged-{group:05d}-{block:05d}.npy"
+        return RangeTask(((CHUNK_NAME, len(chunks)),), folder, block, plan.blocks, path, chunks.start)
 
-    def find(number: int) -> Unit:
-        source, path = f"merged-{{:05d}}-{plan.block_of(number):05d}.npy", folder / f"found-{number:05d}.npy"
-        return unit(find_copies, ParagraphTask(folder, source, range(plan.groups), number, plan.ranges, path))
+    def find(number: int) -> RangeTask:
+        merged = f"merged-{{:05d}}-{plan.block_of(number):05d}.npy"
+        return RangeTask(((merged, plan.groups),), folder, number, plan.ranges, folder / FOUND.format(number))
 
-    def gather(group: int) -> Unit:
-        chunks, numbers = plan.chunks_of(group), range(plan.ranges)
-        task = ParagraphTask(folder, "found-{:05d}.npy", numbers, chunks.start, len(chunks), gathered(group))
-        return unit(gather_copies, task)
+    def gather(group: int) -> RangeTask:
+        chunks, path = plan.chunks_of(group), folder / GATHERED.format(group)
+        return RangeTask(((FOUND, plan.ranges),), folder, chunks.start, len(chunks), path)
 
-    build.run("merge paragraphs", LazyList(plan.groups * plan.blocks, merge))
-    build.run("duplicate paragraphs", LazyList(plan.ranges, find))
-    build.run("gather paragraphs", LazyList(plan.groups, gather))
-    return lambda chunk: gathered(chunk // plan.chunks_a_group)
+    build.run("merge paragraphs", build.units("paragraphs", merge_hashes, plan.groups * plan.blocks, merge))
+    build.run("duplicate paragraphs", build.units("paragraphs", find_copies, plan.ranges, find))
+    build.run("gather paragraphs", build.units("paragraphs", gather_copies, plan.groups, gather))
+    return lambda chunk: folder / GATHERED.format(chunk // plan.chunks_a_group)
+
+
+def write_hashes(documents: Iterator[list[str]], min_characters: int, path: Path) -> tuple[list[Path], Counts]:
+    """Write the hashes of a chunk's paragraphs that are long enough, and of the documents that have them: shape (2, P).
+
+    Both ascend. If many documents of the chunk have a paragraph, the two smallest hashes are enough: the first document
+    may own it, and the second shows that another document of the chunk then loses it.
+    """
+    rows, waiting = joined((), 2), []
+    for paragraphs in documents:
+        own = text_hash(paragraphs)
+        waiting += [(hash_text(p), own) for p in paragraphs if len(p) >= min_characters]
+        if len(waiting) >= ROWS_AT_ONCE:
+            rows, waiting = _two_smallest(np.hstack([rows, np.array(waiting, np.uint64).T])), []
+    rows = _two_smallest(np.hstack([rows, np.array(waiting, np.uint64).reshape(-1, 2).T]))
+    return [write_rows(path, rows)], {"paragraphs": rows.shape[1]}
+
+
+def _two_smallest(rows: Rows) -> Rows:
+    """Return the different rows in ascending order, of each paragraph the first two."""
+    rows = distinct(rows)
+    is_third = np.zeros(rows.shape[1], bool)
+    is_third[2:] = rows[0, 2:] == rows[0, :-2]
+    return rows[:, ~is_third]
+
+
+def merge_hashes(task: RangeTask) -> tuple[list[Path], Counts]:
+    """Write the rows of a block that the chunks of a group have, ascending, each with its chunk: shape (3, P)."""
+    parts = zip(count(task.first), task.rows(), strict=False)
+    rows = joined((np.vstack([part, np.full(part.shape[1], chunk, np.uint64)]) for chunk, part in parts), 3)
+    return [write_rows(task.path, rows[:, np.argsort(rows[0], kind="stable")])], {}
+
+
+def find_copies(task: RangeTask) -> tuple[list[Path], Counts]:
+    """Write the paragraphs of a range that documents lose: hash, owner and chunk, by chunk and hash, shape (3, P)."""
+    rows = joined(map(np.array, task.rows(height=3)), 3)
+    rows = rows[:, np.lexsort(rows[1::-1])]
+    # The first document of each paragraph owns it; a chunk with another one has the paragraph in its list, once.
+    _, owners = first_of_each(rows)
+    lost = np.stack([rows[2], rows[0], owners])[:, rows[1] != owners]
+    rows = distinct(lost)[[1, 2, 0]]
+    return [write_rows(task.path, rows)], {"repeated_paragraphs": rows.shape[1]}
+
+
+def gather_copies(task: RangeTask) -> tuple[list[Path], Counts]:
+    """Write what all ranges have of the chunks of a group, by chunk and hash: shape (3, P).
+
+    A corpus that repeats itself loses every other paragraph. So a few chunks are gathered at a time, as many as have
+    about `ROWS_AT_ONCE` rows together.
+    """
+    first, end = task.number, task.number + task.parts
+    # Ranges of hashes follow each other, so that their rows, joined, ascend in each chunk.
+    borders = np.arange(first, end + 1, dtype=np.uint64)
+    rows_C = np.zeros(task.parts, np.int64)
+    for path in task.paths():
+        rows_C += np.diff(np.searchsorted(read_rows(path, 3)[2], borders))
+    stops = np.searchsorted(np.cumsum(rows_C), np.arange(0, rows_C.sum(), ROWS_AT_ONCE), side="right") + first
+    with array_file(task.path, (3, int(rows_C.sum()))) as append:
+        for start, stop in pairwise(sorted({first, *stops.tolist(), end})):
+            parts = (read_rows(path, 3) for path in task.paths())
+            rows = joined((np.array(part[:, rows_of(part[2], start, stop)]) for part in parts), 3)
+            append(rows[:, np.argsort(rows[2], kind="stable")])
+    return [task.path], {}
+
+
+class ParagraphOwners:
+    """Tells which paragraphs a document of a chunk keeps."""
+
+    def __init__(self, path: Path, chunk: int, min_characters: int) -> None:
+        """Read the owners of the paragraphs of a chunk.
+
+        Args:
+            path: The file that `gather_copies` wrote for the chunk's group.
+            chunk: Number of the chunk.
+            min_characters: Shorter paragraphs may repeat.
+        """
+        copies = read_rows(path, 3)
+        self._min_characters = min_characters
+        self._lost, self._owners = np.array(copies[:2, rows_of(copies[2], chunk, chunk + 1)])
+
+    def kept(self, paragraphs: list[str]) -> list[str]:
+        """Return the paragraphs of a document that it keeps: short ones, and its own, each once."""
+        own, seen = text_hash(paragraphs), set()
+        kept = []
+        for paragraph in paragraphs:
+            if len(paragraph) >= self._min_characters:
+                key = hash_text(paragraph)
+                if key in seen or self._owner(key, own) != own:
+                    continue
+                seen.add(key)
+            kept.append(paragraph)
+        return kept
+
+    def _owner(self, paragraph: int, own: int) -> int:
+        """Return the hash of the document that owns a paragraph: ``own`` if no other document of any chunk has it."""
+        place = int(np.searchsorted(self._lost, np.uint64(paragraph)))
+        is_known = place < len(self._lost) and int(self._lost[place]) == paragraph
+        return int(self._owners[place]) if is_known else own

@@ -23,7 +23,7 @@ from megabert.foundation.text_tables import render_table
 from megabert.settings.command_line.program import Parser
 from megabert.tokens.shards import MANIFEST_NAME, read_manifest
 
-OF_TEXT = ("--input", "--config", "--for", "--clean")
+INPUT_FLAGS = ("--input", "--config", "--for", "--clean")
 """Flags that say which text is meant, and need ``--dry-run``."""
 UNUSED = (
     *LATER,
@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
     add_source_arguments(parser)
     first = ("plots", "dry-run", "input", "config", "clean")
     parser.add_fields(BuildConfig, first=first, sections=("sources.N", "clean"), without=UNUSED)
-    for flag in (*OF_TEXT, *(f"--{path.replace('_', '-')}" for path in parser.fields)):
+    for flag in (*INPUT_FLAGS, *(f"--{path.replace('_', '-')}" for path in parser.fields)):
         parser.add_rule(flag, needs=["--dry-run"])
 
 

@@ -16,7 +16,7 @@ from data_prep.execution.records import Counts, add_counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
-from data_prep.planning.text_sample import OF_ALL_DOCUMENTS
+from data_prep.planning.text_sample import CORPUS_RULES
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from data_prep.steps.step2_vocabulary import vocabulary_options
 from data_prep.vocabulary.quality import require_bars
@@ -51,7 +51,7 @@ def run(options: Namespace) -> int:
         )
     if options.output.exists() and any(options.output.iterdir()):
         raise DataError(f"{options.output}: is not empty. Give --output a new folder.")
-    of_all = [rule for rule in config.clean.rules if rule in OF_ALL_DOCUMENTS]
+    of_all = [rule for rule in config.clean.rules if rule in CORPUS_RULES]
     if config.tokenizer or of_all:
         named = f"tokenizer={config.tokenizer}" if config.tokenizer else f"clean.rules={', '.join(of_all)}"
         why = "says the vocabulary already" if config.tokenizer else "compares all documents, which vocab reads once"

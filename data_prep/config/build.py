@@ -1,6 +1,7 @@
 """The configuration of a build, from ``--config`` files and the flags of ``megabert-data build``."""
 
 import math
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -9,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from data_prep.config.cleaning import CleanConfig
 from data_prep.config.ids import require_usable_ids
 from data_prep.config.languages import AUTO, require_language_or_auto
-from megabert.settings.config.fields import STRICT
+from megabert.settings.config.fields import STRICT, field_table
 from megabert.settings.config.needs import Need, Needs
 from megabert.tokens.tokenization import Pieces
 
@@ -240,38 +241,11 @@ class BuildConfig:
 
 BUILD_NEEDS: Needs = {
     **dict.fromkeys(("vocab_size", "spare_pieces", "pieces", "uncased"), Need("tokenizer", (None,))),
-    **dict.fromkeys(("clean.min_characters", "clean.max_characters"), Need("clean.rules", ("length",))),
-    "clean.boilerplate": Need("clean.rules", ("boilerplate",)),
-    "clean.max_repeated_share": Need("clean.rules", ("repeated_lines",)),
-    "clean.languages": Need("clean.rules", ("language",)),
-    "clean.min_paragraph_characters": Need("clean.rules", ("duplicate_paragraphs",)),
-    **dict.fromkeys(("clean.gopher_min_words", "clean.gopher_max_words"), Need("clean.rules", ("gopher_words",))),
-    **dict.fromkeys(
-        ("clean.gopher_min_word_length", "clean.gopher_max_word_length"), Need("clean.rules", ("gopher_word_length",))
-    ),
-    "clean.gopher_max_symbols": Need("clean.rules", ("gopher_symbols",)),
-    "clean.gopher_max_bullets": Need("clean.rules", ("gopher_bullets",)),
-    "clean.gopher_max_ellipses": Need("clean.rules", ("gopher_ellipses",)),
-    "clean.gopher_min_letters": Need("clean.rules", ("gopher_letters",)),
-    **dict.fromkeys(
-        ("clean.gopher_min_stop_words", "clean.gopher_stop_words"), Need("clean.rules", ("gopher_stop_words",))
-    ),
-    **dict.fromkeys(
-        ("clean.gopher_max_repeated_lines", "clean.gopher_max_repeated_characters"),
-        Need("clean.rules", ("gopher_repeated_lines",)),
-    ),
-    "clean.gopher_max_top_ngrams": Need("clean.rules", ("gopher_top_ngrams",)),
-    "clean.gopher_max_repeated_ngrams": Need("clean.rules", ("gopher_repeated_ngrams",)),
-    "clean.c4_min_words": Need("clean.rules", ("c4_lines",)),
-    "clean.c4_min_sentences": Need("clean.rules", ("c4_sentences",)),
-    "clean.fineweb_min_line_ends": Need("clean.rules", ("fineweb_line_ends",)),
-    **dict.fromkeys(
-        ("clean.fineweb_max_short_lines", "clean.fineweb_short_line"), Need("clean.rules", ("fineweb_short_lines",))
-    ),
-    "clean.fineweb_max_repeated_characters": Need("clean.rules", ("fineweb_repeated_lines",)),
-    **dict.fromkeys(
-        (f"clean.near_duplicate_{bound}" for bound in ("words", "bands", "rows")),
-        Need("clean.rules", ("near_duplicates",)),
-    ),
+    # The help of a bound of cleaning begins with the rule that it belongs to.
+    **{
+        f"clean.{row.path}": Need("clean.rules", (rule[1],))
+        for row in field_table(CleanConfig)
+        if (rule := re.match(r"Rule (\w+):", row.about))
+    },
 }
-"""Which fields of `BuildConfig` have an effect only beside others."""
+"""Which fields of `BuildConfig` have an effect only together with others."""

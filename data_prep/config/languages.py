@@ -30,9 +30,9 @@ _OTHERS = """
     rup ruq sah scn sdc sdh se-fi se-no se-se ses sgs sh-cyrl sh-latn shi shy simple sjd skr sli sma smn sr-ec
     sr-el srn stq sty szl tay tcy tet tg-cyrl tg-latn trv tt-cyrl tyv udm ug-arab vec vep vls vmf vmw vot vro war
     wls wuu xal xmf yue zh-classical zh-cn zh-hans zh-hant zh-hk zh-min-nan zh-mo zh-my zh-sg zh-tw zh-yue"""
-OF_WIKIPEDIA = frozenset(_OTHERS.split())
+WIKIPEDIA_CODES = frozenset(_OTHERS.split())
 """Codes of Wikipedia for languages without two letters of their own, and for variants of a language."""
-KNOWN = ISO_639_1 | OF_WIKIPEDIA
+KNOWN = ISO_639_1 | WIKIPEDIA_CODES
 """Codes that a language may be named by."""
 
 _THREE_LETTERS = """
@@ -72,7 +72,7 @@ UNDETERMINED = "und"
 """Code of a text that no language can be told of (ISO 639-3)."""
 AUTO = "auto"
 """Instead of a code: the language of each document is identified."""
-OF_ENGLISH = "en"
+ENGLISH_RULES = "en"
 """Rules for sentences of a language whose code is not known here; the splitter takes the same for any word."""
 # An ISO 639 code, perhaps with more after a hyphen as Wikipedia has it, and a script: deu_Latn, bat-smg, zh-Hans.
 LABEL = re.compile(r"(?P<code>[a-z]{2,3}(?:-[a-z]+)*)(?P<script>[_-][A-Z][a-z]{3})?")
@@ -89,7 +89,7 @@ def code_of_label(label: str) -> str | None:
     if match is None:
         return None
     code = match["code"]
-    if not match["script"] and code in OF_WIKIPEDIA:
+    if not match["script"] and code in WIKIPEDIA_CODES:
         return code
     return identified_code(TWO_OF_THREE.get(code, code))
 
@@ -116,7 +116,7 @@ def splitter_code(code: str) -> str:
 
     The splitter has rules for some of the known codes only, and cuts the others as English, too.
     """
-    return code if code in KNOWN else OF_ENGLISH
+    return code if code in KNOWN else ENGLISH_RULES
 
 
 def require_language(code: str, known: frozenset[str] = KNOWN) -> str:

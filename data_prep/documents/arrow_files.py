@@ -69,12 +69,13 @@ def unreadable(path: Path, what: str) -> HaltedError:
     )
 
 
-def checked_batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def checked_batches(path: Path, schema: pa.Schema, *, is_full: bool = True) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a mapped file of the build, in which no offset is outside and no value is missing.
 
     Args:
         path: The file.
         schema: Columns that it has to have.
+        is_full: As in `read_batch`; without it, text that nobody looks at is not read.
 
     Raises:
         DataError: It has others, or is damaged.
@@ -84,9 +85,14 @@ def checked_batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         raise unreadable(path, f"its columns are not {', '.join(schema.names)}")
     for number in range(reader.num_record_batches):
         try:
-            yield read_batch(reader, number)
+            yield read_batch(reader, number, is_full=is_full)
         except DataError as error:
             raise unreadable(path, str(error)) from error
+
+
+def one_batch(path: Path, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the first record batch of a file as `checked_batches` reads it; one without rows if the file has none."""
+    return next(checked_batches(path, schema), None) or pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def checked_table(path: Path, schema: pa.Schema) -> pa.Table:

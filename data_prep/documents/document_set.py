@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from data_prep.documents.arrow_files import (
     checked_array,
-    checked_batches,
     gather,
     make_list,
     offsets_of,
+    one_batch,
     unreadable,
     write_batches,
 )
@@ -280,8 +280,7 @@ class DocumentSet:
         """Map a bucket and compare it with the index."""
         path = bucket_path(self.folder, self.split, bucket)
         schema = bucket_schema(self.vocab_size)
-        batches = [*checked_batches(path, schema), pa.RecordBatch.from_pylist([], schema=schema)]
-        documents = TokenizedDocuments.of(batch := batches[0])
+        documents = TokenizedDocuments.of(batch := one_batch(path, schema))
         sizes = [len(documents), len(documents.sentence_lengths_S), len(documents.ids_T)]
         said = (self.bucket_starts[bucket + 1] - self.bucket_starts[bucket]).tolist()
         if sizes != said:

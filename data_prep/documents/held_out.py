@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.config.build import BuildConfig
-from data_prep.documents.arrow_files import checked_table
+from data_prep.documents.arrow_files import checked_batches
 from data_prep.execution.executors import Executor
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import mix, string_key
@@ -37,7 +37,7 @@ def draws_of(hashes: NDArray[np.uint64]) -> Draws:
 
 
 def split_of(hashes: NDArray[np.uint64], below: int) -> NDArray[np.uint8]:
-    """Return 1 for documents that are held out: their draw is below a bound, the result of `first_trained`."""
+    """Return 1 for documents that are held out: their draw is below a bound, the result of `held_out_below`."""
     return (draws_of(hashes) < np.uint64(below)).astype(np.uint8)
 
 
@@ -46,7 +46,7 @@ def needed(config: BuildConfig) -> int:
     return 2 if config.objective == "nsp" else 1
 
 
-def first_trained(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
+def held_out_below(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
     """Return the smallest draw of a document that is not held out.
 
     Args:
@@ -77,7 +77,7 @@ def first_trained(config: BuildConfig, documents: int, files: Sequence[DocumentF
 
 def read_draws(file: DocumentFile) -> tuple[Draws, Draws]:
     """Return the draws of a file's documents, and of those with two sentences or more."""
-    table = checked_table(*file)
+    table = pa.Table.from_batches(checked_batches(*file, is_full=False), file[1])
     draws = draws_of(np.asarray(table["document_hash"]))
     return draws, draws[np.asarray(pc.list_value_length(table[file[1].names[-1]])) > 1]
 

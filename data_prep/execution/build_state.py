@@ -23,7 +23,6 @@ import megabert
 from data_prep.config.build import BuildConfig
 from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
 from data_prep.execution.dependence import STEPS, Part, first_changed, settings_of, shard_settings_of
-from data_prep.execution.sealed import seal, unseal
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
 from megabert.foundation.files import (
@@ -37,6 +36,7 @@ from megabert.foundation.files import (
     try_lock,
 )
 from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.sealed import seal, unseal
 from megabert.settings.config import loading
 
 STATE_NAME = "build.json"
@@ -72,8 +72,7 @@ class BuildState:
     """Packages that shape the shards, by name."""
 
     before: str = ""
-    """If documents of earlier settings are still to be split again: the digest that their plan and records are sealed
-    with."""
+    """While documents of earlier settings wait to be split again: the digest that seals their plan and records."""
 
     def sha256_of(self, path: str | None) -> str:
         """Return the hash of an input; "" if it is none."""

@@ -217,7 +217,7 @@ def _do_all(function: Callable[[Any], Any], tasks: list[Any]) -> tuple[list[Any]
 
 
 def _asked_ranks() -> int:
-    """Return how many ranks `mpirun` or `srun` was asked for, as it tells its processes; 1 without a launcher."""
+    """Return the number of ranks that `mpirun` or `srun` started, from its environment; 1 without a launcher."""
     names = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
     sizes = [os.environ.get(name, "") for name in names]
     return max((int(size) for size in sizes if size.isdecimal() and len(size) < 10), default=1)

@@ -55,13 +55,16 @@ class Problems:
 
     def give_example(self, kind: str, message: str) -> None:
         """Remember a message if it is one of the first of its kind."""
-        examples = self.examples.setdefault(kind, [])
-        if len(examples) < EXAMPLES:
-            examples.append(message[:MAX_EXAMPLE_CHARACTERS])
+        if self.lacks_examples(kind):
+            self.examples.setdefault(kind, []).append(message[:MAX_EXAMPLE_CHARACTERS])
+
+    def lacks_examples(self, kind: str) -> bool:
+        """Return whether another message of a kind would be remembered."""
+        return len(self.examples.get(kind, ())) < EXAMPLES
 
     def shows(self, kind: str) -> bool:
         """Return whether the next problem of a kind would be shown."""
-        return self.is_strict or len(self.examples.get(kind, ())) < EXAMPLES
+        return self.is_strict or self.lacks_examples(kind)
 
     def require(self, kind: str, message: str, remedy: str) -> None:
         """Count a document that cannot be read.

@@ -22,10 +22,10 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import AfterValidator, NonNegativeInt
 
 from data_prep.execution.problems import EXAMPLES
-from data_prep.execution.sealed import START, seal, unseal
 from megabert.foundation.errors import DataError, HaltedError
 from megabert.foundation.files import open_in_place, open_to_read, sha256_file
 from megabert.foundation.full_disk import NO_SPACE, disk_full
+from megabert.foundation.sealed import START, seal, unseal
 
 SYNC_S = 2.0
 """Between two moments at which the records of a step are made durable."""

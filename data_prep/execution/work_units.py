@@ -286,8 +286,8 @@ def release_before(step: str) -> None:
     """Return unused memory to the system, so that steps do not add up.
 
     It is called before each unit, and the cache of one call lets it act only when the process turns to another step:
-    the next unit of a step needs the same memory again, and a page that the system has to provide again costs more than
-    many a loop over it.
+    the next unit of a step needs the same memory again, and to get a page from the system again takes longer than most
+    loops over it.
 
     Args:
         step: The step that comes next; "" after the last one.

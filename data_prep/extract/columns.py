@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
@@ -15,6 +14,9 @@ from megabert.foundation.files import check_regular
 
 ROWS_PER_BATCH = 64
 """Rows of Parquet that are decoded at once. A text that repeats is stored once, so few bytes may become many rows."""
+
+
+_TEXTS = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def part_sizes(file: InputFile) -> list[int]:
@@ -48,19 +50,30 @@ def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[in
     with source_of(chunk.file) as source:
         for column in _columns(chunk.file, source, chunk.start, chunk.end, problems):
             # One text after the other becomes a Python string: a table may repeat a long one in every row.
-            for text, size in zip(column, _sizes(column), strict=True):
-                if (size or 0) > MAX_DOCUMENT_BYTES:
+            for cell in column:
+                buffer = _stored_value(cell).as_buffer()
+                if buffer is not None and buffer.size > MAX_DOCUMENT_BYTES:
                     problems.oversized(chunk.file.path, f"in row {row} of part {chunk.start}")
                 else:
-                    yield row, text.as_py() or ""
+                    yield row, _text(chunk, row, buffer)
                 row += 1
 
 
-def _sizes(column: pa.Array) -> list[int | None]:
-    """Return the bytes of each text."""
-    if pa.types.is_dictionary(column.type):
-        return pc.binary_length(column.dictionary).take(column.indices).to_pylist()
-    return pc.binary_length(column).to_pylist()
+def _stored_value(cell: pa.Scalar) -> pa.Scalar:
+    """Return the value of a row that a dictionary or a run holds."""
+    while isinstance(cell, pa.DictionaryScalar | pa.RunEndEncodedScalar):
+        cell = cell.value
+    return cell
+
+
+def _text(chunk: InputChunk, row: int, buffer: pa.Buffer | None) -> str:
+    try:
+        return str(buffer, "utf-8") if buffer is not None else ""
+    except UnicodeDecodeError as error:  # only binary columns: strings were checked
+        raise DataError(
+            f"{chunk.file.path}: row {row} of part {chunk.start} of the column {chunk.file.field!r} holds binary data "
+            f"that are no UTF-8 ({error.reason}). Choose a column of text with --field."
+        ) from error
 
 
 @contextmanager
@@ -84,14 +97,21 @@ def _columns(file: InputFile, source: Any, start: int, end: int, problems: Probl
     """Yield the column that holds the text, batch by batch, each fully checked before it is used."""
     for batch in column_batches(file, source, start, end, problems, [file.field]):
         column = batch.column(0)
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        if not _holds_text(column.type):
+            kind = column.type
             raise DataError(
                 f"{file.path}: the column {file.field!r} holds {kind}, not text. Choose another one with --field."
             )
         # Arrow believes the offsets that a file holds, and would follow them out of it.
         column.validate(full=True)
         yield column
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    """Return whether a column is of strings, or of bytes that may be, in any of Arrow's layouts."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _holds_text(kind.value_type)
+    return kind in _TEXTS
 
 
 def column_batches(

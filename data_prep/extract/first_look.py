@@ -3,6 +3,7 @@
 import codecs
 import re
 import sys
+import tarfile
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import PurePosixPath
@@ -25,6 +26,7 @@ _TO_COLUMNS = (
     "'FILE.parquet')\", and choose the column with --field (for tabs: csv.ParseOptions(delimiter='\\t'))"
 )
 _RENAME = "Give it the suffix {}, by which it is told, or unpack it"
+_OF_NUMPY = ("an array of numpy", "Say --format ids if it holds ids of pieces")
 TABLES = (".csv", ".tsv")
 OTHER_KINDS = {
     "CSV": (TABLES, _TO_COLUMNS),
@@ -34,7 +36,7 @@ OTHER_KINDS = {
     "HTML": ((".html", ".htm", ".xhtml"), _PANDOC.replace("-t plain", "-f html -t plain")),
     "an archive": ((".zip", ".tar", ".tgz", ".7z", ".rar"), _UNPACK),
     "a spreadsheet": ((".xlsx", ".xls", ".ods"), "Save its table as CSV. " + _TO_COLUMNS),
-    "an array of numpy": ((".npy",), "Say --format ids if it holds ids of pieces"),
+    _OF_NUMPY[0]: ((".npy",), _OF_NUMPY[1]),
     "JSON": (
         (".json",),
         "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list",
@@ -49,17 +51,38 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"{\\rtf", "RTF", _PANDOC),
     (b"PAR1", "Parquet", "Say --format parquet"),
     (b"ARROW1", "Arrow", "Say --format arrow"),
+    (b"\xff\xff\xff\xff", "an Arrow stream", "Say --format arrow"),
+    (b"FEA1", "Feather of version 1", "Write it as Parquet: pyarrow.feather.read_table, pyarrow.parquet.write_table"),
     (b"\x1f\x8b", "gzip", _RENAME.format(".gz")),
     (b"BZh", "bzip2", _RENAME.format(".bz2")),
     (b"\xfd7zXZ", "xz", _RENAME.format(".xz")),
     (b"\x28\xb5\x2f\xfd", "Zstandard", _RENAME.format(".zst")),
+    (b"\x04\x22\x4d\x18", "LZ4", "Unpack it first: lz4 -d FILE"),
+    (b"\x1f\x9d", "packed by compress", "Unpack it first: gzip -d FILE"),
+    (b"7z\xbc\xaf", "an archive of 7-Zip", _UNPACK),
+    (b"Rar!", "an archive of RAR", _UNPACK),
+    (b"WARC/", "an archive of the web", "Extract the text of its pages first, and give that as JSON Lines"),
+    (b"\x93NUMPY", *_OF_NUMPY),
+    (b"\x89HDF", "HDF5", "Write its text as JSON Lines or Parquet"),
     (b"SQLite format 3", "a database", "Export its text as JSON Lines"),
     (b"\x89PNG", "a picture", "Leave it out"),
     (b"\xff\xd8\xff", "a picture", "Leave it out"),
     (b"\x7fELF", "a program", "Leave it out"),
 )
 """First bytes of files that are not text, whatever they are named: the kind of file, and the remedy."""
-_MARKUP = re.compile(rb"\s*(<!doctype html|<html[\s>])", re.IGNORECASE)
+_OBJECT = rb'\{\s*"(?:[^"\\]|\\.){0,200}"\s*:'
+_BEGINS: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
+    (re.compile(rb"(?:\xef\xbb\xbf)?\s*" + pattern, re.IGNORECASE), kind, remedy)
+    for pattern, kind, remedy in (
+        (rb"(<!doctype html|<html[\s>])", "HTML", OTHER_KINDS["HTML"][1]),
+        (_OBJECT, "JSON Lines", "Say --format jsonl, and with --field which key holds the text"),
+        (rb"\[\s*" + _OBJECT, "JSON", OTHER_KINDS["JSON"][1]),
+        (rb"(<\?xml[^>]*>\s*)?<mediawiki\b", "a dump of a wiki", "Say --format wikipedia"),
+        (rb'<doc id="', "what wikiextractor writes", "Let it write --json, and say --format jsonl"),
+        (rb"<\?xml\b", "XML", _PANDOC),
+    )
+)
+"""How text begins that is not plain: its kind, and the remedy."""
 _ENDS = frozenset(".!?:;\u2026\"'\u201c\u201d\u2019\u00bb\u00ab)]\u3002\uff01\uff1f\u300d\u300f\u0964\u06d4\u061f*=-_|")
 MIN_WIDTH, MAX_WIDTH = 40, 120
 """Characters of a line that was wrapped by a program, about."""
@@ -97,12 +120,24 @@ def refuse_other_kinds(files: Sequence[InputFile]) -> None:
         for signature, kind, remedy in SIGNATURES:
             if head.startswith(signature):
                 raise DataError(f"{file.path}: is {kind}, not {file.format}. {_for(file.path, remedy)}.")
-        if file.format in ("text", "book") and _MARKUP.match(head):
-            raise DataError(f"{file.path}: is HTML, not {file.format}. {_for(file.path, OTHER_KINDS['HTML'][1])}.")
+        if _is_tar(head):
+            raise DataError(f"{file.path}: is a tar archive, not {file.format}. {_UNPACK}.")
+        for begin, kind, remedy in _BEGINS if file.format in ("text", "book") else ():
+            if begin.match(head):
+                raise DataError(f"{file.path}: is {kind}, not {file.format}. {_for(file.path, remedy)}.")
         if not UNCUTTABLE.match(file.encoding) and (encoding := _wide_encoding(head)):
             raise DataError(
                 f"{file.path}: is not {file.encoding}, it looks like {encoding}. Say --encoding {encoding}."
             )
+
+
+def _is_tar(head: bytes) -> bool:
+    """Return whether bytes begin with a member's header, whose checksum fits."""
+    try:
+        tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
 
 
 def _wide_encoding(head: bytes) -> str:

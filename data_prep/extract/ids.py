@@ -6,7 +6,6 @@ checked here, id by id, and nothing after this step meets an id that is out of r
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -222,30 +221,23 @@ def open_arrays(
 
 def _open_array(path: str, what: str) -> NDArray[np.integer]:
     """Return an array of whole numbers, mapped."""
-    with _naming(path, what):
-        check_regular(path)
-        array: NDArray[Any] = np.load(path, mmap_mode="r")
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise DataError(
-            f"{path}: holds {array.dtype} of shape {array.shape}; {what} are one row of whole numbers. Write it with "
-            "numpy.save as such."
-        )
-    return array
-
-
-@contextmanager
-def _naming(path: str, what: str) -> Iterator[None]:
-    """Turn whatever numpy raises for a damaged file into an error that names it."""
     if is_url(path):
         raise DataError(f"{path}: arrays of numpy are read from local files. Copy it, or write Parquet.")
     try:
-        yield
+        check_regular(path)
+        array: NDArray[Any] = np.load(path, mmap_mode="r")
     except Exception as error:  # numpy parses the header as text of Python, so that any kind of error may come of it
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
             f"{path}: cannot be read as an array of {what} ({reason}). Documents of ids in X.npy need their starts, "
             "and the number of all ids, in X.offsets.npy."
         ) from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}: holds {array.dtype} of shape {array.shape}; {what} are one row of whole numbers. Write it with "
+            "numpy.save as such."
+        )
+    return array
 
 
 def chunk_borders(file: InputFile, size: int) -> list[tuple[int, int, int]]:

@@ -251,5 +251,10 @@ def _zstd_blocks(file: InputFile, stream: BinaryIO, problems: Problems) -> Itera
                 read = stream.tell()
                 yield block
     except OSError as error:
+        if "too much memory" in str(error):  # a limit of the decoder: the file may be sound
+            raise DataError(
+                f"{file.path}: was compressed with a window above 128 MiB (`zstd --long`), which is not read. "
+                f"Unpack it first: zstd -d --long=31 {file.path}"
+            ) from error
         message = f"{file.path}: its zst data are damaged or end too early ({str(error).splitlines()[0]})"
         problems.lose_end("cut_files", message, file.bytes - read)

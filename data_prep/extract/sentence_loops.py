@@ -34,8 +34,8 @@ def _is_separator(byte):
 def break_words(text, kinds):
     """Write a space of three bytes over a letter in each `LONG_WORD` bytes of a word, if a letter allows it.
 
-    A letter allows it if its neighbours are letters and the next full stop is far, see
-    `data_prep.extract.sentences.break_long_words`.
+    A letter allows it if its neighbours are letters and the next full stop is far; `data_prep.extract.sentences` says
+    why.
 
     Args:
         text: UTF-8; changed in place.

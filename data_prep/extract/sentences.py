@@ -35,11 +35,18 @@ read again. A sentence is never longer; a longer one is cut at white space or, w
 _IDEOGRAPHS = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
 
 
-def split_sentences(paragraphs: list[str], language: str) -> list[str]:
-    """Return the sentences of paragraphs in order; none reaches over the end of a paragraph.
+def split_sentences(paragraphs: list[str], language: str, content: bytes | None = None) -> list[str]:
+    """Return the sentences of paragraphs in order, as sentencex finds them; none reaches over the end of a paragraph.
 
     White space may stay at the ends of sentences. A language without rules falls back to a related one.
+
+    Args:
+        paragraphs: The paragraphs of a document.
+        language: Code of the rules.
+        content: UTF-8 of all paragraphs with white space in between, if the caller has it.
     """
+    content = PARAGRAPH_BREAK.join(paragraphs).encode() if content is None else content
+    has_long_words = _loops()[0](np.frombuffer(content, np.uint8))
     sentences: list[str] = []
     whole: list[str] = []
     for paragraph in paragraphs:
@@ -47,18 +54,18 @@ def split_sentences(paragraphs: list[str], language: str) -> list[str]:
             steps = mark_steps(paragraph, MAX_STEPS) + full_stop_steps(paragraph, language) + _broken(paragraph)[1]
             window = WINDOW if steps <= MAX_STEPS * len(paragraph) else SMALL_WINDOW
             if window < len(paragraph):
-                sentences += _segment_whole(whole, language)
+                sentences += _segment_whole(whole, language, has_long_words)
                 sentences += _segment_windows(paragraph, language, window)
                 whole = []
                 continue
         whole.append(paragraph)
-    return sentences + _segment_whole(whole, language)
+    return sentences + _segment_whole(whole, language, has_long_words)
 
 
-def _segment_whole(paragraphs: list[str], language: str) -> list[str]:
+def _segment_whole(paragraphs: list[str], language: str, has_long_words: bool) -> list[str]:
     """Return the sentences of paragraphs that are read as they are."""
     # All in one call, which costs less than one each: blank lines part them, and come back as such.
-    sentences = _segment(PARAGRAPH_BREAK.join(paragraphs), language)
+    sentences = _segment(PARAGRAPH_BREAK.join(paragraphs), language, has_long_words)
     return [sentence for sentence in sentences if sentence != PARAGRAPH_BREAK]
 
 
@@ -89,11 +96,11 @@ def _end_of_part(paragraph: str, start: int, end: int) -> int:
     return end
 
 
-def _segment(text: str, language: str) -> list[str]:
+def _segment(text: str, language: str, has_long_words: bool = True) -> list[str]:
     """Return the sentences of a text, and its paragraph breaks, whatever its words are like."""
     if not text:
         return []
-    broken = _broken(text)[0]
+    broken = _broken(text)[0] if has_long_words else text
     try:
         sentences = sentencex.segment(language, broken)
     except BaseException as error:  # as which Rust's panics come

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from pydantic_core import from_json
 
@@ -39,7 +39,21 @@ BORDERS = {
 """The end of a document, by format."""
 ENCODING_REMEDY = "Give the file's real encoding, such as --encoding cp1252, or fix or leave out the file."
 
-Document = tuple[int, str]
+
+class Position(NamedTuple):
+    """Where a document begins in a decoded text; its bytes are counted only when a message names them."""
+
+    offset: int
+    """The byte at which the text begins."""
+    text: str
+    characters: int
+
+    def __str__(self) -> str:
+        """Return the number of the byte."""
+        return str(self.offset + len(self.text[: self.characters].encode()))
+
+
+Document = tuple[int | Position, str]
 """Position in the file (a byte, or a row of a column), and the text."""
 
 
@@ -52,8 +66,7 @@ def text_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
         for end, following in [*(match.span() for match in BLANK_LINE.finditer(text)), (len(text), len(text))]:
             document = text[start:end]
             if document.strip():
-                yield offset, document
-            offset += len(document if document.isascii() else document.encode()) + following - end
+                yield Position(offset, text, start), document
             start = following
 
 
@@ -94,7 +107,7 @@ def jsonl_documents(chunk: InputChunk, problems: Problems) -> Iterator[Document]
             offset += len(line) + 1
 
 
-def jsonl_lines(chunk: InputChunk, problems: Problems) -> Iterator[Document]:
+def jsonl_lines(chunk: InputChunk, problems: Problems) -> Iterator[tuple[int, str]]:
     """Yield each line that is not blank."""
     recoded, groups = _groups(chunk, problems)
     for offset, data in groups:

@@ -40,6 +40,13 @@ LINK_BRACKETS = re.compile(r"\[\[|\]\]")
 REMAINS = frozenset("|!*#:;{}")
 """First characters of lines that are lists or rows of a table."""
 SPACE_BEFORE_STOP = re.compile(r" +([,.;:!?])")
+_CODE = r"[a-z]{2,3}(?:-[a-z]+)*"
+_FLAG = rf"\s*(?:[A-Z-]|{_CODE})\s*"
+VARIANTS = re.compile(rf"-\{{(?!\{{)({_FLAG}(?:;{_FLAG})*\|)?((?:[^{{}}]|\{{\{{[^{{}}]*\}}\}})*)\}}-")
+"""The markup of a wiki in several scripts: ``-{flags|zh-hans:one; zh-hant:other}-``, or text that is not converted."""
+FIRST_VARIANT = re.compile(rf"\s*{_CODE}\s*:(.*?)(?:;\s*(?:{_CODE}\s*:.*)?)?", re.DOTALL)
+HIDDEN_FLAGS = re.compile(r"[HTN-]")
+"""Flags of variants whose text is not shown: a rule for the page, its title, the name of a script, a rule's end."""
 INTERLANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
 
 
@@ -135,9 +142,18 @@ def plain_text(markup: str, site: Site) -> str:
             "Reading Wikipedia dumps needs the package mwparserfromhell. Install it: pip install 'megabert[data]'."
         ) from error
     # Quotes of bold and italics are removed before: unbalanced ones are common, and slow to parse.
-    code = mwparserfromhell.parse(QUOTES.sub("", markup), skip_style_tags=True)
+    code = mwparserfromhell.parse(VARIANTS.sub(_variant, QUOTES.sub("", markup)), skip_style_tags=True)
     text = "".join(_texts(code.nodes, site))
     return "\n".join(paragraph for line in text.split("\n") if (paragraph := _tidy(line)))
+
+
+def _variant(match: re.Match[str]) -> str:
+    """Return the first variant that is stated; nothing if none is shown."""
+    flags, content = match[1] or "", match[2]
+    if any(HIDDEN_FLAGS.fullmatch(flag.strip()) for flag in flags.rstrip("|").split(";")):
+        return ""
+    first = FIRST_VARIANT.fullmatch(content)
+    return first[1].strip() if first else content
 
 
 def _texts(nodes: Sequence[object], site: Site) -> Iterator[str]:

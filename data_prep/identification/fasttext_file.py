@@ -13,7 +13,7 @@ The layout follows `FastText::saveModel`, `Args::save`, `Dictionary::save`, `Den
 import mmap
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_to_read
@@ -31,24 +31,6 @@ CENTROIDS = 256
 """Centroids of each part of a product quantizer."""
 PREFIX = "__label__"
 REMEDY = "Name a model file that identifies languages, such as lid.176.bin or lid.176.ftz, or fetch it again."
-
-
-class Header(NamedTuple):
-    """The arguments that a model was trained with, in the order of the file."""
-
-    dimension: int
-    window: int
-    epochs: int
-    min_count: int
-    negatives: int
-    word_ngrams: int
-    loss: int
-    kind: int
-    buckets: int
-    min_characters: int
-    max_characters: int
-    update_rate: int
-    threshold: float
 
 
 class _Reader:
@@ -98,21 +80,22 @@ def _labels_of(reader: _Reader) -> tuple[str, ...]:
     magic, version = reader.take("ii")
     if magic != MAGIC or version not in VERSIONS:
         raise ValueError("it does not begin as one")
-    header = Header(*reader.take("12id"))
-    if header.kind != SUPERVISED:
+    # The arguments that a model was trained with; windows, epochs, rates and the like are left aside.
+    dimension, _, _, _, _, word_ngrams, loss, kind, buckets, _, max_characters, _, _ = arguments = reader.take("12id")
+    if kind != SUPERVISED:
         raise ValueError("it holds word vectors and no labels")
-    has_ngrams = header.word_ngrams > 1 or header.max_characters != 0
-    if header.loss not in LOSSES or header.dimension < 1 or header.buckets < has_ngrams:  # n-grams need a bucket
-        raise ValueError(f"its arguments are senseless: {header}")
+    has_ngrams = word_ngrams > 1 or max_characters != 0
+    if loss not in LOSSES or dimension < 1 or buckets < has_ngrams:  # n-grams need a bucket
+        raise ValueError(f"its arguments are senseless: {arguments}")
     labels, words, kept_ngrams = _read_dictionary(reader)
     # Input rows are words and buckets of n-grams, of which a pruned model keeps some. Output rows are labels.
     (is_quantized,) = reader.take("?")
     if kept_ngrams is not None and not is_quantized:
         raise ValueError("it is pruned, but not quantized")
-    rows = words + (header.buckets if kept_ngrams is None else kept_ngrams)
-    _skip_matrix(reader, rows, header.dimension, is_quantized=is_quantized)
+    rows = words + (buckets if kept_ngrams is None else kept_ngrams)
+    _skip_matrix(reader, rows, dimension, is_quantized=is_quantized)
     (is_output_quantized,) = reader.take("?")
-    _skip_matrix(reader, len(labels), header.dimension, is_quantized=is_quantized and is_output_quantized)
+    _skip_matrix(reader, len(labels), dimension, is_quantized=is_quantized and is_output_quantized)
     if reader.position != len(reader.data):
         raise ValueError(f"{len(reader.data) - reader.position:,} bytes follow its end")
     return tuple(label.decode().removeprefix(PREFIX) for label in labels)

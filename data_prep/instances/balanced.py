@@ -133,7 +133,9 @@ def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs
     length = everyone.a_length + everyone.b_length
     excess = excess_by_side(everyone.a_length, everyone.b_length, everyone.target)[1]
     b_length, is_cut, is_reached = everyone.b_length - excess, excess > 0, length >= everyone.target
-    # In the order of these values, neighbors end alike and are as long, or nearly; at its two turns, they are as long.
+    # One number for how a B ends and how long it is, so that neighbours in its order are alike in both. With lengths of
+    # 0 to 9 (apart = 10), a B that ends with its document has 0 up to 9; one that reaches the target, 10 (length 9) up
+    # to 19 (length 0); one that is cut, 20 (length 0) up to 29. Where two stretches meet, lengths are the same.
     apart = int(b_length.max(initial=0)) + 1
     values = np.where(is_cut, 2 * apart + b_length, np.where(is_reached, 2 * apart - 1 - b_length, b_length))
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.clean.paragraphs import ParagraphPlan
+from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.config.build import BuildConfig
 from data_prep.documents.token_files import TokenFiles
 from data_prep.extract.inputs import chunk_size
@@ -200,7 +200,7 @@ def _near_duplicates_stage(
     if "near_duplicates" not in config.clean.rules:
         return []
     keys = documents * config.clean.near_duplicate_bands
-    plan = ParagraphPlan.of(chunks, keys)
+    plan = HashPlan.of(chunks, keys)
     merged = plan.groups * plan.blocks
     units = chunks + merged + plan.ranges + plan.groups
     opened = chunks + 2 * chunks * plan.blocks + plan.ranges * plan.groups + 2 * chunks

@@ -1,7 +1,7 @@
 """A look at some of the text before a build: its tokens and documents, which no vocabulary tells yet; is it enough?"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.grouped_hashes import text_hash
 from data_prep.config.build import BuildConfig
 from data_prep.config.cleaning import CleaningRule
-from data_prep.documents.document_set import hash_bytes, hash_text, tokenizer_of
+from data_prep.documents.document_set import hash_bytes, tokenizer_of
 from data_prep.documents.held_out import needed, require_enough
 from data_prep.execution.problems import Problems
 from data_prep.extract.ids import IdChecker, id_documents
@@ -26,7 +27,7 @@ from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE
 
-OF_ALL_DOCUMENTS = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
+CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
 """Rules that a sample tells nothing about."""
 LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
 """Places of the input that are looked at, and documents or characters there, about."""
@@ -52,7 +53,7 @@ class TextSample:
     document_tokens: NDArray[np.float64]
     """Tokens of each, about."""
     holds_ids: bool = False
-    """Whether they are lists of ids. Their bytes are the ones in the file."""
+    """Whether they are lists of ids. Their bytes are counted as in the file."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -129,7 +130,7 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
 
 
 def _sample_ids(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
-    """Look at the first lists of some places; the bytes of each are the ones that it takes in its file, about."""
+    """Look at the first lists of some places; count the bytes that each has in its file, roughly."""
     checker, sizes, tokens = IdChecker(tokenizer_of_ids(config)), [0.0], [0.0]
     with suppress(MegabertError):  # the build will name what cannot be read, with what helps
         for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
@@ -160,7 +161,7 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
             "stats --dry-run tries rules that read text, and format ids has none. `megabert-data build --dry-run` "
             "looks at ids; duplicate_documents, the one rule that they can have, is counted by a build."
         )
-    rules = [rule for rule in get_args(CleaningRule) if rule not in OF_ALL_DOCUMENTS]
+    rules = [rule for rule in get_args(CleaningRule) if rule not in CORPUS_RULES]
     if not (config.clean.languages or "language" in config.clean.rules):
         rules.remove("language")  # nobody has said which languages to keep
     else:  # tried even if it is not chosen, and a language that is never identified would seem to be all dropped
@@ -204,12 +205,9 @@ def _cleaners(
 def _raw_documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[tuple[int, str, str]]:
     """Yield the source, the place and the text of documents as they are in the files."""
     for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
-        characters = 0
-        for count, (position, text) in enumerate(READERS[chunk.file.format](chunk, Problems(is_strict=False))):
+        documents = READERS[chunk.file.format](chunk, Problems(is_strict=False))
+        for position, text in _first(documents, lambda document: len(document[1])):
             yield chunk.file.source, f"{chunk.file.path} {position}", text
-            characters += len(text)
-            if count + 1 >= DOCUMENTS_PER_LOOK or characters >= CHARACTERS_PER_LOOK:
-                break
 
 
 def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:
@@ -224,43 +222,49 @@ def foresee_enough(config: BuildConfig, chunks: Sequence[InputChunk]) -> None:
     """
     different, several = set[int](), set[int]()
     wanted = needed(config) * (2 if config.validation_share else 1)
-    if config.holds_ids:
-        checker, problems = IdChecker(tokenizer_of_ids(config)), Problems(is_strict=config.max_bad_share == 0)
-        for part, chunk in enumerate(chunks):
-            for number, sides in enumerate(id_documents(chunk, checker, problems)):
-                if any(map(len, sides)):
-                    name = hash_bytes(np.concatenate(sides).astype(np.int64).tobytes())
-                    different.add(name if config.validation_share else hash((part, number)))
-                if len(different) == wanted:
-                    return
-        require_enough(config, len(different), len(different))
-        return
-    readers = (DocumentReader(ExtractTask(chunk, number, config, Path())) for number, chunk in enumerate(chunks))
-    texts = ((reader, paragraphs) for reader in readers for paragraphs in reader.documents() if paragraphs)
-    for number, (reader, paragraphs) in enumerate(texts):
-        # Copies of a text count if none is held out.
-        name = hash_text("\n".join(paragraphs)) if config.validation_share else number
-        different.add(name)
-        if config.objective == "none" or len(reader.sentences(paragraphs)) > 1:
-            several.add(name)
+    looked_at = _ids_looked_at(config, chunks) if config.holds_ids else _texts_looked_at(config, chunks)
+    for number, (name, is_several) in enumerate(looked_at):
+        own = name if config.validation_share else number  # copies of a text count if none is held out
+        different.add(own)
+        if is_several:
+            several.add(own)
         if len(several) == wanted:
             return
     require_enough(config, len(different), len(several))
 
 
+def _ids_looked_at(config: BuildConfig, chunks: Sequence[InputChunk]) -> Iterator[tuple[int, bool]]:
+    """Yield a hash of each document, and that it gives an instance."""
+    checker, problems = IdChecker(tokenizer_of_ids(config)), Problems(is_strict=config.max_bad_share == 0)
+    for chunk in chunks:
+        for sides in filter(lambda sides: any(map(len, sides)), id_documents(chunk, checker, problems)):
+            yield hash_bytes(np.concatenate(sides).astype(np.int64).tobytes()), True
+
+
+def _texts_looked_at(config: BuildConfig, chunks: Sequence[InputChunk]) -> Iterator[tuple[int, bool]]:
+    """Yield a hash of each document, and whether it has the sentences that an instance needs."""
+    for number, chunk in enumerate(chunks):
+        reader = DocumentReader(ExtractTask(chunk, number, config, Path()))
+        for paragraphs in filter(None, reader.documents()):
+            yield text_hash(paragraphs), config.objective == "none" or len(reader.sentences(paragraphs)) > 1
+
+
 def _documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[str]:
     """Yield the text of documents as it is cleaned."""
-    chunks = plan_chunks(_spread(files), config.chunk_bytes)
-    for number, chunk in enumerate(_spread(chunks)):
-        characters = 0
+    for number, chunk in enumerate(_spread(plan_chunks(_spread(files), config.chunk_bytes))):
         reader = DocumentReader(ExtractTask(chunk, number, config, Path()))
-        for count, paragraphs in enumerate(reader.documents()):
-            text = "\n".join(paragraphs)
-            if text:
-                yield text
-            characters += len(text)
-            if count + 1 >= DOCUMENTS_PER_LOOK or characters >= CHARACTERS_PER_LOOK:
-                break
+        texts = ("\n".join(paragraphs) for paragraphs in reader.documents())
+        yield from filter(None, _first(texts, len))
+
+
+def _first(documents: Iterable[Item], size: Callable[[Item], int]) -> Iterator[Item]:
+    """Yield the first documents, until there are enough of them or of their characters."""
+    characters = 0
+    for document in islice(documents, DOCUMENTS_PER_LOOK):
+        yield document
+        characters += size(document)
+        if characters >= CHARACTERS_PER_LOOK:
+            break
 
 
 def _spread(items: Sequence[Item]) -> list[Item]:

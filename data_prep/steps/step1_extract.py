@@ -5,24 +5,25 @@ the text is written, a reading finds the documents that the rules before keep, a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.clean.near_copies import find_near_copies
 from data_prep.clean.near_duplicates import DocumentFates, Signature, write_keys
-from data_prep.clean.paragraph_copies import find_paragraph_copies
-from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, write_hashes
+from data_prep.clean.paragraph_copies import ParagraphOwners, find_paragraph_copies, write_hashes
 from data_prep.config.build import BuildConfig
 from data_prep.config.languages import splitter_code
 from data_prep.documents.arrow_files import offsets_of, write_batches
-from data_prep.documents.document_set import EXTRACTED, hash_text
+from data_prep.documents.document_set import EXTRACTED, hash_bytes
 from data_prep.execution.problems import Problems
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
@@ -59,12 +60,14 @@ class ExtractTask:
     config: BuildConfig
     path: Path
     """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
-    copies: Path | None = None
+    paragraph_owners: Path | None = None
     """File of the paragraphs that documents of this chunk, and of some others, lose to another document."""
-    fates: Path | None = None
+    near_fates: Path | None = None
     """File of the documents of this chunk, and of some others, that are in clusters of near duplicates."""
     model_sha256: str = ""
     """Hash of the model that identifies languages; "" if there is none."""
+    tokenizer: Path | None = None
+    """Folder of the vocabulary, if the chunk holds ids."""
 
     @property
     def origin(self) -> str:
@@ -83,19 +86,40 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
     clusters: Counts = {}
     if "near_duplicates" in rules:
         units = _units(build, "near", write_document_keys, chunks)
-        plan = ParagraphPlan.of(len(chunks), build.run("near duplicates: keys", units, BYTES).counts["keys"])
-        found["fates"], clusters["near_duplicates"] = find_near_copies(build, plan)
+        plan = HashPlan.of(len(chunks), build.run("near duplicates: keys", units, BYTES).counts["keys"])
+        found["near_fates"], clusters["near_duplicates"] = find_near_copies(build, plan)
     if "duplicate_paragraphs" in rules:
         counts = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks, found), BYTES).counts
-        found["copies"] = find_paragraph_copies(build, ParagraphPlan.of(len(chunks), counts["paragraphs"]))
-    results = build.run("extract", _units(build, "extract", extract, chunks, found), BYTES, keep=count_files)
+        found["paragraph_owners"] = find_paragraph_copies(build, HashPlan.of(len(chunks), counts["paragraphs"]))
+    return read_chunks(build, "extract", extract, chunks, found, clusters)
+
+
+def read_chunks(
+    build: Build,
+    step: str,
+    function: Callable[[ExtractTask], tuple[list[Path], Counts]],
+    chunks: list[InputChunk],
+    found: Mapping[str, Callable[[int], Path]],
+    counts: Counts,
+) -> tuple[Sequence[Path], Counts]:
+    """Run a unit for each chunk; return the files of all, in the order of the input, and their counts with others.
+
+    Args:
+        build: The build.
+        step: Name of the step.
+        function: Writes the documents of a chunk by `write_parts`.
+        chunks: All chunks of the input.
+        found: Further fields of each task, by the number of its chunk.
+        counts: The other counts.
+    """
+    results = build.run(step, _units(build, step, function, chunks, found), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))
 
-    def text(index: int) -> Path:
+    def part(index: int) -> Path:
         number = int(np.searchsorted(first_parts, index, side="right")) - 1
-        return part_path(_output(build, "extract", number), index - int(first_parts[number]))
+        return part_path(_output(build, step, number), index - int(first_parts[number]))
 
-    return LazyList(int(first_parts[-1]), text), results.counts | clusters
+    return LazyList(int(first_parts[-1]), part), results.counts | counts
 
 
 def count_files(outcome: Outcome) -> int:
@@ -147,37 +171,48 @@ def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
 
 def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the documents of a chunk as sentences."""
-    source = task.chunk.file.source
+    source, reader = task.chunk.file.source, DocumentReader(task)
     counts: Counts = {"documents": 0, "empty_documents": 0, "written": 0, "sentences": 0, "characters": 0}
-    paths: list[Path] = []
-    part = _Part()
 
-    def write_part() -> None:
-        counts["written"] += len(part.hashes)
-        counts["sentences"] += len(part.lengths)
-        counts["characters"] += part.characters
-        paths.append(part.write(part_path(task.path, len(paths)), source))
+    def documents() -> Iterator[tuple[int, list[str]]]:
+        for paragraphs in reader.documents():
+            counts["documents"] += 1
+            # The text is encoded once, before it is cut: another splitter leaves a document in its split and bucket.
+            content = "\n".join(paragraphs).encode()
+            sentences = reader.sentences(paragraphs, content)
+            # A document may lose all of its text to the cleaning rules; it is counted and not written.
+            if not sentences:
+                counts["empty_documents"] += 1
+                continue
+            counts["written"] += 1
+            counts["sentences"] += len(sentences)
+            counts["characters"] += sum(map(len, sentences))
+            yield hash_bytes(content), sentences
 
-    reader = DocumentReader(task)
-    for paragraphs in reader.documents():
-        counts["documents"] += 1
-        sentences = reader.sentences(paragraphs)
-        # A document may lose all of its text to the cleaning rules; it is counted and not written.
-        if not sentences:
-            counts["empty_documents"] += 1
-            continue
-        # The hash is taken of the text before it is cut: another splitter leaves a document in its split and bucket.
-        part.add(hash_text("\n".join(paragraphs)), sentences)
-        if part.characters >= PART_CHARACTERS:
-            write_part()
-            part = _Part()
-    # The last documents; a chunk without any gives an empty file.
-    if part.hashes or not paths:
-        write_part()
+    paths = write_parts(task.path, documents(), partial(_Part, source))
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
     if task.config.has_many_languages:
         counts["languages"] = {str(source): dict(reader.languages)}
     return paths, counts | reader.report()
+
+
+def write_parts(path: Path, documents: Iterable[tuple[Any, ...]], new_part: Callable[[], Any]) -> list[Path]:
+    """Write documents into files of bounded size, and return these.
+
+    Args:
+        path: Path of the files without suffix.
+        documents: The arguments of ``add`` of a part for each.
+        new_part: Makes an empty part, which has ``add``, ``write``, ``is_full`` and ``hashes``.
+    """
+    paths: list[Path] = []
+    part = new_part()
+    for document in documents:
+        part.add(*document)
+        if part.is_full:
+            paths.append(part.write(part_path(path, len(paths))))
+            part = new_part()
+    # The last documents; a chunk without any gives an empty file.
+    return paths if paths and not part.hashes else [*paths, part.write(part_path(path, len(paths)))]
 
 
 class DocumentReader:
@@ -187,14 +222,14 @@ class DocumentReader:
         self._task = task
         self._problems = Problems(is_strict=task.config.max_bad_share == 0)
         rules = task.config.clean
-        kept = copies = None
-        if task.fates is not None:
-            copies = DocumentFates(task.fates, task.number).copies
-        if task.copies is not None:
-            kept = ParagraphOwners(task.copies, task.number, rules.min_paragraph_characters).kept
+        cluster_size = kept_paragraphs = None
+        if task.near_fates is not None:
+            cluster_size = DocumentFates(task.near_fates, task.number).cluster_size
+        if task.paragraph_owners is not None:
+            kept_paragraphs = ParagraphOwners(task.paragraph_owners, task.number, rules.min_paragraph_characters).kept
         languages = task.config, task.chunk.file.source, task.model_sha256
         is_kept = keeps_language(*languages) if "language" in rules.rules else None
-        self._cleaner = Cleaner(rules, self._problems, kept, copies, is_kept)
+        self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept)
         self._language_of = language_of_source(*languages)
         self.dropped = 0
         """Documents that a cleaning rule dropped."""
@@ -204,43 +239,54 @@ class DocumentReader:
     def documents(self) -> Iterator[list[str]]:
         """Yield documents as lists of paragraphs; one without text is an empty list."""
         file = self._task.chunk.file
-        counted = "row" if file.format in ("parquet", "arrow") else "byte"
         for position, text in READERS[file.format](self._task.chunk, self._problems):
-            paragraphs = self._cleaner.clean(text, f"{file.path} {counted} {position}")
+            paragraphs = self._cleaner.clean(text, _Origin(file, position))
             if paragraphs is None:
                 self.dropped += 1
             else:
                 yield paragraphs
         file.require_unchanged()
 
-    def sentences(self, paragraphs: list[str]) -> list[str]:
+    def sentences(self, paragraphs: list[str], content: bytes | None = None) -> list[str]:
         """Return the sentences of a document, which sentencex finds by the rules of its language."""
         language = self._language_of(paragraphs)
-        sentences = split_sentences(paragraphs, splitter_code(language))
+        sentences = split_sentences(paragraphs, splitter_code(language), content)
         if sentences:
             self.languages[language] += 1
         return sentences
 
     def report(self) -> dict[str, Any]:
         """Return counts of problems and rules, and examples under names that no other chunk uses."""
-        examples = numbered_examples(self._problems, self._task.number)
         rules = {rule: dict(amounts) for rule, amounts in self._cleaner.counts.items()}
-        lost = {"lost_bytes": self._problems.lost_bytes} if self._problems.lost_bytes else {}
-        return {"problems": dict(self._problems.counts), "rules": rules, "examples": examples, **lost}
+        return {**problem_counts(self._problems, self._task.number), "rules": rules}
 
 
-def numbered_examples(problems: Problems, chunk: int) -> dict[str, dict[str, str]]:
-    """Return the examples of problems under names that no other chunk uses."""
-    return {
+def problem_counts(problems: Problems, chunk: int) -> Counts:
+    """Return counts of problems, and examples under names that no other chunk uses."""
+    examples = {
         rule: {f"{chunk:06d}-{index}": text for index, text in enumerate(texts)}
         for rule, texts in problems.examples.items()
     }
+    lost = {"lost_bytes": problems.lost_bytes} if problems.lost_bytes else {}
+    return {"problems": dict(problems.counts), "examples": examples, **lost}
+
+
+class _Origin(NamedTuple):
+    """File and position of a document, which become text only for an example."""
+
+    file: InputFile
+    position: object
+
+    def __str__(self) -> str:
+        counted = "row" if self.file.format in ("parquet", "arrow") else "byte"
+        return f"{self.file.path} {counted} {self.position}"
 
 
 @dataclass
 class _Part:
     """Documents for one file, collected as flat lists: pyarrow is slow with lists of lists of Python strings."""
 
+    source: int
     hashes: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
     """First sentence of each document, and the end of the last."""
@@ -252,19 +298,24 @@ class _Part:
 
     def add(self, digest: int, sentences: list[str]) -> None:
         """Append a document."""
-        # The document is encoded once. In ASCII, characters are bytes; few sentences have to be encoded again.
-        text = "".join(sentences)
+        # One by one: cutting the document's bytes instead would mean counting its characters, which takes longer.
+        encoded = list(map(str.encode, sentences))
         self.hashes.append(digest)
-        self.texts.append(text.encode())
-        self.lengths += map(len, sentences if text.isascii() else map(str.encode, sentences))
+        self.texts.append(b"".join(encoded))
+        self.lengths += map(len, encoded)
         self.starts.append(len(self.lengths))
-        self.characters += len(text)
+        self.characters += sum(map(len, sentences))
 
-    def write(self, path: Path, source: int) -> Path:
+    @property
+    def is_full(self) -> bool:
+        """Whether the documents are enough for a file."""
+        return self.characters >= PART_CHARACTERS
+
+    def write(self, path: Path) -> Path:
         """Write the documents."""
         # A list of strings in Arrow is three arrays: the bytes of all sentences, where each sentence ends in them, and
         # where each document begins among the sentences.
-        sources = pa.array([source] * len(self.hashes), pa.uint16())
+        sources = pa.array([self.source] * len(self.hashes), pa.uint16())
         ends = offsets_of(np.array(self.lengths, np.int64)).astype(np.int32)
         buffers = pa.py_buffer(ends), pa.py_buffer(b"".join(self.texts))
         sentences = pa.StringArray.from_buffers(len(self.lengths), *buffers)

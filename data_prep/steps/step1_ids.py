@@ -4,41 +4,26 @@ There is no text to clean, to cut into sentences or to tokenize. So the vocabula
 only gives the documents their splits. From there on ids and text are one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.config.build import BuildConfig
-from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
 from data_prep.execution.problems import Problems
-from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build, LazyList
+from data_prep.execution.work_units import Build
 from data_prep.extract.ids import IdChecker, Sides, id_documents
 from data_prep.extract.inputs import plan_chunks
-from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.steps.step1_extract import count_files, numbered_examples, part_path
+from data_prep.extract.opening import InputFile
+from data_prep.steps.step1_extract import ExtractTask, problem_counts, read_chunks, write_parts
 from megabert.tokens.shards import token_type
 
 PART_IDS = 4 << 20
 """Ids that a file holds at most, about."""
-
-
-@dataclass(frozen=True)
-class IdTask:
-    """A chunk, the vocabulary of its ids, and where its documents go."""
-
-    chunk: InputChunk
-    number: int
-    """Number of the chunk over the whole build."""
-    config: BuildConfig
-    tokenizer: Path
-    path: Path
-    """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
 
 
 def read_ids(build: Build, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
@@ -48,66 +33,43 @@ def read_ids(build: Build, files: list[InputFile]) -> tuple[Sequence[Path], Coun
         The files of documents, in the order of the input, and the counts.
     """
     chunks, tokenizer = plan_chunks(files, build.config.chunk_bytes), build.path("tokenizer")
-
-    def output(number: int) -> Path:
-        return build.path("work", "ids", f"{number:06d}")
-
-    def task(number: int) -> IdTask:
-        return IdTask(chunks[number], number, build.config, tokenizer, output(number))
-
-    results = build.run("ids", build.units("ids", write_documents, len(chunks), task), BYTES, keep=count_files)
-    first_parts = offsets_of(np.array(results.kept, np.int64))
-
-    def document_file(index: int) -> Path:
-        number = int(np.searchsorted(first_parts, index, side="right")) - 1
-        return part_path(output(number), index - int(first_parts[number]))
-
-    return LazyList(int(first_parts[-1]), document_file), results.counts
+    return read_chunks(build, "ids", write_documents, chunks, {"tokenizer": lambda number: tokenizer}, {})
 
 
-def write_documents(task: IdTask) -> tuple[list[Path], Counts]:
+def write_documents(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the documents of a chunk; empty ones are counted and left out.
 
     Raises:
         DataError: The chunk cannot be read, or has a list that is no ids, and the build may not drop documents.
     """
+    assert task.tokenizer is not None
     tokenizer, source = tokenizer_of(task.tokenizer), task.chunk.file.source
     problems = Problems(is_strict=task.config.max_bad_share == 0)
-    documents = sentences = empty = 0
-    paths: list[Path] = []
-    part = _Part()
+    counts: Counts = {"empty_documents": 0, "written": 0, "sentences": 0, "characters": 0, "rules": {}}
 
-    def write_part() -> None:
-        paths.append(part.write(part_path(task.path, len(paths)), source, tokenizer.vocab_size))
+    def documents() -> Iterator[tuple[Sides]]:
+        for sides in id_documents(task.chunk, IdChecker(tokenizer), problems):
+            if any(map(len, sides)):
+                counts["written"] += 1
+                counts["sentences"] += len(sides)
+                yield (sides,)
+            else:
+                counts["empty_documents"] += 1
 
-    for sides in id_documents(task.chunk, IdChecker(tokenizer), problems):
-        documents += 1
-        if not sum(map(len, sides)):
-            empty += 1
-            continue
-        sentences += len(sides)
-        part.add(sides)
-        if part.tokens >= PART_IDS:
-            write_part()
-            part = _Part()
-    if part.hashes or not paths:
-        write_part()
-    counts: Counts = {"documents": {str(source): documents}, "empty_documents": empty, "written": documents - empty}
-    counts |= {"sentences": sentences, "characters": 0, "bytes": task.chunk.bytes, "rules": {}}
-    lost = {"lost_bytes": problems.lost_bytes} if problems.lost_bytes else {}
-    counts |= {"problems": dict(problems.counts), **lost}
-    return paths, {**counts, "examples": numbered_examples(problems, task.number)}
+    paths = write_parts(task.path, documents(), partial(_Part, source, tokenizer.vocab_size))
+    counts |= {"documents": {str(source): counts["written"] + counts["empty_documents"]}, "bytes": task.chunk.bytes}
+    return paths, counts | problem_counts(problems, task.number)
 
 
 @dataclass
 class _Part:
     """Documents for one file."""
 
+    source: int
+    vocab_size: int
     hashes: list[int] = field(default_factory=list)
     lists: list[NDArray[np.int32]] = field(default_factory=list)
     """The lists of all documents, end to end: one for each document, or two."""
-    sides: int = 1
-    """Lists of each document."""
     tokens: int = 0
 
     def add(self, sides: Sides) -> None:
@@ -115,15 +77,19 @@ class _Part:
         own = [ids.astype("<i4") for ids in sides]
         self.hashes.append(hash_bytes(b"".join(ids.tobytes() for ids in own) + b"%d" % len(own[0])))
         self.lists += own
-        self.sides = len(own)
         self.tokens += sum(map(len, own))
 
-    def write(self, path: Path, source: int, vocab_size: int) -> Path:
+    @property
+    def is_full(self) -> bool:
+        """Whether the documents are enough for a file."""
+        return self.tokens >= PART_IDS
+
+    def write(self, path: Path) -> Path:
         """Write the documents."""
-        dtype = token_type(vocab_size).to_pandas_dtype()
+        dtype = token_type(self.vocab_size).to_pandas_dtype()
         ids = np.concatenate([np.zeros(0, np.int32), *self.lists]).astype(dtype)
         lengths, count = np.array(list(map(len, self.lists)), np.int64), len(self.hashes)
-        sentence_offsets = np.arange(count + 1) * self.sides
-        columns = np.array(self.hashes, np.uint64), np.zeros(count, np.uint8), np.full(count, source, np.uint16)
-        TokenizedDocuments(*columns, ids, lengths, sentence_offsets).write(path, bucket_schema(vocab_size))
+        sentence_offsets = np.arange(count + 1) * (len(lengths) // max(count, 1))
+        columns = np.array(self.hashes, np.uint64), np.zeros(count, np.uint8), np.full(count, self.source, np.uint16)
+        TokenizedDocuments(*columns, ids, lengths, sentence_offsets).write(path, bucket_schema(self.vocab_size))
         return path

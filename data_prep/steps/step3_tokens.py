@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_prep.documents.arrow_files import checked_batches, checked_table, offsets_of, write_batches
+from data_prep.documents.arrow_files import checked_table, offsets_of, one_batch, write_batches
 from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, document_schema, tokenizer_of
 from data_prep.documents.held_out import split_of
 from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome, StepRecords
-from data_prep.execution.sealed import unseal
 from data_prep.execution.work_units import Build
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
+from megabert.foundation.sealed import unseal
 from megabert.tokens.shards import token_type
 from megabert.tokens.tokenization import Tokenizer
 
@@ -34,7 +34,7 @@ class TokenizeTask:
 
     source: Path
     tokenizer: Path
-    first_trained: int
+    held_out_below: int
     """Smallest draw of a document that is not held out."""
     path: Path
     """Output."""
@@ -50,19 +50,19 @@ class SplitTask:
     context: str
     """Context of its seal."""
     vocab_size: int
-    first_trained: int
+    held_out_below: int
     """Smallest draw of a document that is not held out."""
     path: Path
     """Output."""
 
 
-def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) -> tuple[TokenFiles, Counts]:
+def tokenize_documents(build: Build, texts: Sequence[Path], held_out_below: int) -> tuple[TokenFiles, Counts]:
     """Tokenize all extracted documents; of ids, give them their splits.
 
     Args:
         build: The build.
         texts: Files of extracted documents.
-        first_trained: The result of `data_prep.documents.held_out.first_trained`.
+        held_out_below: The result of `data_prep.documents.held_out.held_out_below`.
 
     Returns:
         One file of tokenized documents for each extracted file, and the counts.
@@ -70,7 +70,7 @@ def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) 
     tokenizer, files = build.path("tokenizer"), TokenFiles(build.path("work", "tokens"), NAME, len(texts))
 
     def task(number: int) -> TokenizeTask:
-        return TokenizeTask(texts[number], tokenizer, first_trained, files[0, number].path)
+        return TokenizeTask(texts[number], tokenizer, held_out_below, files[0, number].path)
 
     function = split_ids if build.config.holds_ids else tokenize
     results = build.run("tokens", build.units("tokens", function, len(texts), task), TOKENS)
@@ -78,7 +78,7 @@ def tokenize_documents(build: Build, texts: Sequence[Path], first_trained: int) 
 
 
 def split_documents_again(
-    build: Build, sources: Sequence[Path], context: str, first_trained: int
+    build: Build, sources: Sequence[Path], context: str, held_out_below: int
 ) -> tuple[TokenFiles, int]:
     """Give documents of earlier settings their new splits.
 
@@ -86,7 +86,7 @@ def split_documents_again(
         build: The build.
         sources: Their buckets.
         context: Context of the seals of their records.
-        first_trained: The result of `data_prep.documents.held_out.first_trained`.
+        held_out_below: The result of `data_prep.documents.held_out.held_out_below`.
 
     Returns:
         A file of tokenized documents for each bucket, and how many are held out.
@@ -97,7 +97,7 @@ def split_documents_again(
 
     def task(number: int) -> SplitTask:
         record = records.get(sources[number].stem.encode(), b"")
-        return SplitTask(sources[number], record, context, vocab_size, first_trained, files[0, number].path)
+        return SplitTask(sources[number], record, context, vocab_size, held_out_below, files[0, number].path)
 
     results = build.run("tokens: split again", build.units("tokens", split_again, len(sources), task), TOKENS)
     return files, results.counts["held_out"]
@@ -113,36 +113,37 @@ def split_again(task: SplitTask) -> tuple[list[Path], Counts]:
     outcome = unseal(task.record, Outcome, task.context, where=f"{task.source}: its record", remedy=remedy)
     if [file.sha256 for file in outcome.files.values()] != [sha256_file(task.source)]:
         raise DataError(f"{task.source}: damaged (its SHA-256 does not fit). {remedy}")
-    documents = _write_with_splits(task.source, task.vocab_size, task.first_trained, task.path)
-    tokens = sum(len(part.ids_T) for part in documents)
-    return [task.path], {"held_out": sum(int(part.splits_D.sum()) for part in documents), "tokens": tokens}
+    documents = _write_with_splits(task.source, task.vocab_size, task.held_out_below, task.path)
+    return [task.path], {"held_out": int(documents.splits_D.sum()), "tokens": len(documents.ids_T)}
 
 
 def split_ids(task: TokenizeTask) -> tuple[list[Path], Counts]:
     """Write the documents of a file of ids, which need no tokenizing, with their splits."""
     tokenizer = tokenizer_of(task.tokenizer)
-    parts = _write_with_splits(task.source, tokenizer.vocab_size, task.first_trained, task.path)
-    counts: Counts = {"documents": [0, 0], "tokens": 0, "tokens_by_source": {}, "unknown_tokens": 0}
-    counts |= {"empty_sentences": 0, "documents_without_tokens": 0, "one_sentence_documents": 0}
-    for part in parts:  # of one source, as a file is
-        counts["documents"] = np.bincount(part.splits_D, minlength=2).tolist()
-        counts["tokens"] = len(part.ids_T)
-        counts["tokens_by_source"] = {str(part.sources_D[0]): len(part.ids_T)}
-        counts["unknown_tokens"] = int(np.count_nonzero(part.ids_T == tokenizer.special_ids.unk))
-        counts["one_sentence_documents"] = int(np.count_nonzero(np.diff(part.sentence_offsets) == 1))
-    return [task.path], {**counts, "bytes": task.source.stat().st_size}
+    documents = _write_with_splits(task.source, tokenizer.vocab_size, task.held_out_below, task.path)
+    return [task.path], {**_counts(task, documents), "empty_sentences": 0, "documents_without_tokens": 0}
 
 
-def _write_with_splits(source: Path, vocab_size: int, first_trained: int, path: Path) -> list[TokenizedDocuments]:
-    """Give the documents of each batch of a file their splits, and write them, sorted; return them."""
-    documents = []
-    for batch in checked_batches(source, bucket_schema(vocab_size)):
-        part = TokenizedDocuments.of(batch)
-        part = replace(part, splits_D=split_of(part.hashes_D, first_trained))
-        documents.append(part.take(np.lexsort((part.hashes_D, part.splits_D))))
-    schema = document_schema(vocab_size)
-    write_batches(path, schema, [part.to_batch(schema) for part in documents])
+def _write_with_splits(source: Path, vocab_size: int, held_out_below: int, path: Path) -> TokenizedDocuments:
+    """Give the documents of a file, which are one record batch, their splits, and write them, sorted; return them."""
+    documents = TokenizedDocuments.of(one_batch(source, bucket_schema(vocab_size)))
+    documents = replace(documents, splits_D=split_of(documents.hashes_D, held_out_below))
+    documents = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
+    documents.write(path, document_schema(vocab_size))
     return documents
+
+
+def _counts(task: TokenizeTask, documents: TokenizedDocuments) -> Counts:
+    """Count the documents of a file, which are of one source."""
+    ids, source = documents.ids_T, str(documents.sources_D[:1].sum())
+    return {
+        "documents": np.bincount(documents.splits_D, minlength=2).tolist(),
+        "tokens": len(ids),
+        "tokens_by_source": {source: len(ids)},
+        "unknown_tokens": int(np.count_nonzero(ids == tokenizer_of(task.tokenizer).special_ids.unk)),
+        "one_sentence_documents": int(np.count_nonzero(np.diff(documents.sentence_offsets) == 1)),
+        "bytes": task.source.stat().st_size,
+    }
 
 
 def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
@@ -165,7 +166,7 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     # Sentences without a piece vanish from their documents, and documents without a sentence from the corpus.
     has_tokens = lengths > 0
     hashes, sources = (np.asarray(table[name]) for name in ("document_hash", "source"))
-    splits = split_of(hashes, task.first_trained)
+    splits = split_of(hashes, task.held_out_below)
     sentence_offsets = offsets_of(has_tokens.astype(np.int64))[sentence_offsets]
     documents = TokenizedDocuments(hashes, splits, sources, ids, lengths[has_tokens], sentence_offsets)
 
@@ -173,17 +174,11 @@ def tokenize(task: TokenizeTask) -> tuple[list[Path], Counts]:
     order = np.lexsort((hashes, splits))
     documents = documents.take(order[np.diff(sentence_offsets)[order] > 0])
     documents.write(task.path, schema)
-    counts = {
-        "documents": np.bincount(documents.splits_D, minlength=2).tolist(),
-        "tokens": len(ids),
-        "tokens_by_source": {str(sources[0]): len(ids)},  # a file holds documents of one source
-        "unknown_tokens": int(np.count_nonzero(ids == tokenizer.special_ids.unk)),
+    dropped = {
         "empty_sentences": int(np.count_nonzero(~has_tokens)),
         "documents_without_tokens": len(hashes) - len(documents),
-        "one_sentence_documents": int(np.count_nonzero(np.diff(documents.sentence_offsets) == 1)),
-        "bytes": task.source.stat().st_size,
     }
-    return [task.path], counts
+    return [task.path], {**_counts(task, documents), **dropped}
 
 
 def _spaced(sentences: pa.StringArray, sentence_offsets: NDArray[np.int64]) -> pa.StringArray:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
@@ -58,33 +59,21 @@ class HeldOut:
             self.texts.append(text)
             self.characters += len(text)
 
-    def holds_out(self, name: str, text: str) -> bool:
-        """Return whether a document is held out; if it is, keep it, else count it.
-
-        Args:
-            name: Id of the document.
-            text: Its text to measure.
-        """
-        # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
-        draw = held_out_draw(name, self.seed)
-        if draw < self.share:
-            self.keep(text)
-            return True
-        # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
-        if self.fallback is None or draw < self.fallback[0]:
-            self.fallback = (draw, text)
-        self.trained += 1
-        return False
-
     def take_rest(self, documents: Iterable[tuple[str, str]]) -> Iterator[str]:
-        """Keep the held-out documents and yield the others."""
-        for name, original in documents:
-            text = compose(original)  # before anything is counted: a syllable of jamo is one character
+        """Keep the held-out documents, (id, text) each, and yield the others; texts are composed (NFC)."""
+        for name, text in documents:
             measured, endless = without_endless_words(text)
             self.endless_words += endless
             self.all_characters.update(measured)
-            if not self.holds_out(name, measured):
-                yield text
+            # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
+            draw = held_out_draw(name, self.seed)
+            if draw < self.share:
+                self.keep(measured)
+                continue
+            # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
+            self.fallback = min(self.fallback or (1.0, ""), (draw, measured))
+            self.trained += 1
+            yield text
         if not self.trained and self.texts:  # all of a corpus of a few documents: better trained on than refused
             self.fallback = (0.0, self.texts[0])
             self.trained, self.characters = len(self.texts), 0
@@ -105,11 +94,8 @@ class VocabularyReport:
     trained_documents: int
     held_out_documents: int
     held_out_words: int
-    held_out_characters: int
     unknown_words_pct: float
     """Share of the words that become [UNK]."""
-    unknown_pieces_pct: float
-    """Share of [UNK] among all pieces."""
     pieces_per_word: float
     coverage_pct: float
     """Share of the characters of all documents, trained on and held out, that are in the vocabulary as pieces."""
@@ -130,14 +116,12 @@ class VocabularyReport:
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         place = f"{self.held_out_documents:,} held-out documents" if self.is_held_out else "one TRAINED document"
+        endless = f"left out        {self.endless_words:,} words of more than {MAX_TRAINED_WORD:,} characters"
         unknown = f" (most frequent: {' '.join(self.frequent_unknown)})" if self.frequent_unknown else ""
-        words = "word" if self.endless_words == 1 else "words"
-        endless = f"left out        {self.endless_words:,} {words} of more than {MAX_TRAINED_WORD:,} characters"
         return [
             f"vocabulary      {self.vocab_size:,} pieces, sha256 {self.tokenizer_sha256[:16]}",
-            f"measured on     {place}, {self.held_out_words:,} words, {self.held_out_characters:,} characters",
-            f"[UNK]           {self.unknown_words_pct:.4f}% of words, {self.unknown_pieces_pct:.4f}% of pieces "
-            f"(at most {MAX_UNKNOWN_WORDS_PCT}% of words){unknown}",
+            f"measured on     {place}, {self.held_out_words:,} words",
+            f"[UNK]           {self.unknown_words_pct:.4f}% of words (at most {MAX_UNKNOWN_WORDS_PCT}%){unknown}",
             f"coverage        {self.coverage_pct:.4f}% of all characters (at least {MIN_COVERAGE_PCT}%), "
             f"{self.held_out_coverage_pct:.4f}% of those held out",
             f"pieces per word {self.pieces_per_word:.3f}",
@@ -202,27 +186,22 @@ def measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
     if not words:
         raise DataError("vocabulary: the held-out documents have no words. Give more documents that hold text.")
     # Each word is encoded once; its pieces count as often as the word occurs.
-    names = list(words)
-    counts = np.array([words[name] for name in names], dtype=np.int64)
-    pieces, unknown = _count_pieces(tokenizer, names)
-    # WordPiece makes a whole word one [UNK], Unigram each unknown part of it.
-    unknown_words, unknown_pieces = int((counts * (unknown > 0)).sum()), int((counts * unknown).sum())
-    total_pieces = int((counts * pieces).sum())
-    worst = sorted(np.flatnonzero(unknown).tolist(), key=lambda index: (-counts[index], names[index]))[:10]
+    names, counts = list(words), np.array(list(words.values()), np.int64)
+    pieces, is_unknown = _count_pieces(tokenizer, names)
+    total = int(counts.sum())
+    worst = sorted(np.flatnonzero(is_unknown).tolist(), key=lambda index: (-counts[index], names[index]))[:10]
     return VocabularyReport(
         vocab_size=tokenizer.vocab_size,
         tokenizer_sha256=tokenizer.sha256,
         trained_documents=held_out.trained,
         held_out_documents=len(held_out.texts),
-        held_out_words=int(counts.sum()),
-        held_out_characters=sum(map(len, texts)),
-        unknown_words_pct=100 * unknown_words / int(counts.sum()),
-        unknown_pieces_pct=100 * unknown_pieces / total_pieces,
-        pieces_per_word=total_pieces / int(counts.sum()),
+        held_out_words=total,
+        unknown_words_pct=100 * int(counts[is_unknown].sum()) / total,
+        pieces_per_word=int((counts * pieces).sum()) / total,
         coverage_pct=100 * _coverage(tokenizer, _normalize_characters(tokenizer, held_out.all_characters)),
         held_out_coverage_pct=100 * _coverage(tokenizer, words),
         round_trip_pct=100 * _round_trip(tokenizer, texts),
-        split_hangul_pct=100 * _count_split_hangul(words) / int(counts.sum()),
+        split_hangul_pct=100 * _count_split_hangul(words) / total,
         endless_words=held_out.endless_words,
         is_held_out=bool(held_out.texts),
         frequent_unknown=tuple(names[index] for index in worst),
@@ -249,16 +228,12 @@ def _count_split_hangul(words: Counter[str]) -> int:
     return sum(count for word, count in words.items() if compose(word) != word and has_hangul(word))
 
 
-def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of pieces of each word, and of [UNK] among them."""
-    pieces, unknown = [], []
-    for first in range(0, len(words), _BATCH):
-        ids, offsets = tokenizer.encode_flat(words[first : first + _BATCH])
-        pieces.append(np.diff(offsets))
-        # [UNK]s of each word, as differences of a running sum over all pieces.
-        totals = np.concatenate([[0], np.cumsum(ids == tokenizer.special_ids.unk)])
-        unknown.append(totals[offsets[1:]] - totals[offsets[:-1]])
-    return np.concatenate(pieces), np.concatenate(unknown)
+def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the number of pieces of each word, and whether [UNK] is among them."""
+    ids, offsets = tokenizer.encode_flat(words)
+    # WordPiece makes a whole word one [UNK], Unigram each unknown part of it.
+    unknown = np.concatenate([[0], np.cumsum(ids == tokenizer.special_ids.unk)])[offsets]
+    return np.diff(offsets), np.diff(unknown) > 0
 
 
 def _normalize_characters(tokenizer: Tokenizer, characters: Counter[str]) -> Counter[str]:

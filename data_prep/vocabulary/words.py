@@ -21,7 +21,7 @@ from data_prep.execution.records import Counts
 from data_prep.vocabulary.quality import HeldOut, held_out_draw
 from data_prep.vocabulary.training import VocabularyOptions, spans_of
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
-from megabert.tokens.tokenization import CountedWords, add_up_counts, compose, without_endless_words
+from megabert.tokens.tokenization import CountedWords, add_up_counts, without_endless_words
 
 LEVELS = 32
 WORDS = pa.schema([("span", pa.string()), ("level", pa.uint8()), ("count", pa.int64())])
@@ -69,8 +69,8 @@ def count_words(task: CountTask) -> tuple[list[Path], Counts]:
     held_out: list[tuple[bool, int, str, int, int, float]] = []
     others: dict[int, tuple[bool, int, str, int, int, float]] = {}
     for source in task.sources:
-        for name, original, level in extracted_texts(source, task.share):
-            text, draw = compose(original), held_out_draw(name, task.options.seed)
+        for name, text, level in extracted_texts(source, task.share):
+            draw = held_out_draw(name, task.options.seed)
             measured, endless = without_endless_words(text)
             if draw < task.options.held_out_share:
                 held_out.append((True, level, measured, 1, endless, draw))
@@ -103,9 +103,9 @@ def extracted_texts(path: Path, share: float) -> Iterator[tuple[str, str, int]]:
         levels = _levels(np.asarray(batch["document_hash"]), share)
         rows = np.flatnonzero(levels >= 0)
         chosen = batch.take(pa.array(rows))
-        columns = chosen["document_hash"], chosen["sentences"], levels[rows].tolist()
-        for document_hash, sentences, level in zip(*columns, strict=True):
-            yield f"{document_hash.as_py():016x}", "\n".join(sentences.as_py()), level
+        columns = chosen["document_hash"], pc.binary_join(chosen["sentences"], "\n"), levels[rows].tolist()
+        for document_hash, text, level in zip(*columns, strict=True):
+            yield f"{document_hash.as_py():016x}", text.as_py(), level
 
 
 def _levels(hashes: NDArray[np.uint64], share: float) -> NDArray[np.int64]:

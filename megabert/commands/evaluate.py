@@ -15,12 +15,11 @@ Examples:
 """
 
 import glob
-import json
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.commands.model_argument import open_model
+from megabert.commands.model_argument import open_model, save_scores
 from megabert.settings.command_line.program import Parser, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.finetune import FinetuneConfig
@@ -93,18 +92,14 @@ def _score_text(options: Namespace) -> int:
     from megabert.downstream.export.model_folder import find_model
     from megabert.downstream.export.sources import find_device
     from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm
-    from megabert.foundation.files import atomic_write, refuse_input
+    from megabert.foundation.files import refuse_input
 
     if options.json is not None:
         refuse_input(options.json, options.data, find_model(options.model))
     scoring = _scoring_options(options, source.model.max_position_embeddings)
     score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
-    if options.json:
-        what = {"model": options.model, "checkpoint": options.checkpoint or "last", "data": str(options.data)}
-        content = {**what, **_settings(scoring, options.data), **score.to_dict()}
-        atomic_write(options.json, json.dumps(content, indent=2) + "\n")
-        print(f"scores: {options.json}")
+    save_scores(options, {"data": str(options.data), **_settings(scoring, options.data)}, score.to_dict())
     return 0
 
 

@@ -1,10 +1,12 @@
 """The model of a command that looks into one: opened as fast as its name allows."""
 
+import json
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from megabert.foundation.files import check_regular
+from megabert.foundation.files import atomic_write, check_regular
 from megabert.settings.command_line.program import Parser, positive
 from megabert.settings.command_line.terminal import loading
 
@@ -37,6 +39,14 @@ def add_copies(parser: Parser) -> None:
     text = "tokens of a forward pass (default: 8192)"
     parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
     parser.add_device()
+
+
+def save_scores(options: Namespace, settings: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
+    """Write the scores of a model to the file of ``--json``, if it is given, with the model and the settings."""
+    if options.json:
+        what = {"model": options.model, "checkpoint": options.checkpoint or "last"}
+        atomic_write(options.json, json.dumps({**what, **settings, **scores}, indent=2, ensure_ascii=False) + "\n")
+        print(f"written: {options.json}")
 
 
 def open_scorer(options: Namespace, *inputs: Path, is_random: bool = False) -> "SentenceScorer":

@@ -9,12 +9,11 @@ Examples:
   megabert pairs data/blimp/*.jsonl --model runs/demo --by linguistics_term
 """
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.commands.model_argument import add_copies, open_scorer
+from megabert.commands.model_argument import add_copies, open_scorer, save_scores
 from megabert.foundation.files import refuse_input
 from megabert.settings.command_line.program import Parser
 
@@ -41,24 +40,13 @@ def run(options: Namespace) -> int:
     sets = {name: read_pairs(Path(name)) for name in options.sets}
     scorer = open_scorer(options, is_random=options.random_weights)
     from megabert.downstream.inspection.pairs import render_pairs, score_pairs
-    from megabert.foundation.files import atomic_write
 
     results = score_pairs(scorer, sets)
     print("\n\n".join(render_pairs(result, options.by) for result in results))
     for result in results:
         if result.windowed:
-            told = (
-                f"{result.name}: {result.windowed:,} sentences are longer than the model's {scorer.longest} positions"
-            )
-            print(f"{told}; their pieces were seen with the nearest ones only", file=sys.stderr)
-    if options.json:
-        what = {
-            "model": options.model,
-            "checkpoint": options.checkpoint,
-            "random_weights": options.random_weights,
-            "mask": options.mask,
-        }
-        content = {**what, "sets": [result.to_dict() for result in results]}
-        atomic_write(options.json, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        print(f"written: {options.json}")
+            longer = f"{result.windowed:,} sentences are longer than the model's {scorer.longest} positions"
+            print(f"{result.name}: {longer}; their pieces were seen with the nearest ones only", file=sys.stderr)
+    settings = {"random_weights": options.random_weights, "mask": options.mask}
+    save_scores(options, settings, {"sets": [result.to_dict() for result in results]})
     return 0

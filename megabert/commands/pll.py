@@ -9,12 +9,11 @@ Example:
   megabert pll sentences.txt --model runs/demo --output scores.jsonl
 """
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.commands.model_argument import add_copies, open_scorer
+from megabert.commands.model_argument import add_copies, open_scorer, save_scores
 from megabert.foundation.files import refuse_input
 from megabert.foundation.json_files import JSON_SUFFIXES
 from megabert.settings.command_line.program import Parser, refuse_flags
@@ -43,7 +42,6 @@ def run(options: Namespace) -> int:
         refuse_input(output, options.file, find_model(options.model), *(path for path in outputs if path is not output))
     scorer = open_scorer(options, options.file)
     from megabert.downstream.inspection.pseudo_likelihood import render_text_score, score_file
-    from megabert.foundation.files import atomic_write
 
     total = score_file(scorer, options.file, column=options.text_column, output=options.output)
     if total.windowed:
@@ -51,15 +49,7 @@ def run(options: Namespace) -> int:
         where = f"the first is {options.file}:{total.first_windowed}"
         print(f"{told}the model; their pieces were seen with the nearest ones only; {where}", file=sys.stderr)
     print(render_text_score(total))
-    if options.json:
-        what = {
-            "model": options.model,
-            "checkpoint": options.checkpoint,
-            "data": str(options.file),
-            "mask": options.mask,
-        }
-        content = {**what, **total.to_dict()}
-        atomic_write(options.json, json.dumps(content, indent=2) + "\n")
-    for output in outputs:
-        print(f"written: {output}")
+    save_scores(options, {"data": str(options.file), "mask": options.mask}, total.to_dict())
+    if options.output:
+        print(f"written: {options.output}")
     return 0

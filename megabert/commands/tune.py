@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
             gain = 100 * (1 - found.best_ms / found.committed_ms)
             sizes = ["x".join(map(str, tile)) for tile in (found.committed, found.best)]
             times = [f"{ms:.3f}" for ms in (found.committed_ms, found.best_ms)]
-            rows.append((found.name, *sizes, *times, f"{gain:.1f}", found.tried))
+            rows.append((found.name, *sizes, *times, f"{gain:.1f}", len(found.times)))
     except torch.OutOfMemoryError as error:
         message = (
             f"--tokens {options.tokens}: a timed call does not fit into the memory of {device}. Give fewer tokens."

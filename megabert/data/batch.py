@@ -24,9 +24,10 @@ Padded to 18 tokens, 4 sequences and 5 predictions, ``input_ids_T`` gets one mor
 
 # T packed tokens, M masked positions, B sequences; padding may follow the real ones of each
 
+from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from torch import Tensor
 
 from megabert.data.packing import MicroShape
 from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.ops.sequences import PackedBatch
 from megabert.tokens.shards.columns import FlatInstances
 
 IGNORED = -100
@@ -43,40 +45,19 @@ _SEEDS_KEY = string_key("data/instance_seeds")
 
 
 @dataclass(frozen=True, eq=False)
-class MicroBatch:
+class MicroBatch(PackedBatch):
     """The input of one rank's model in one micro-step: sequences end to end, then perhaps padding.
 
-    Padding tokens (from ``cu_seqlens[-1]`` on) belong to no sequence, and padding sequences have length 0. A
-    micro-batch without instances has at least one padding token, one padding sequence and one padding position. The
+    A micro-batch without instances has at least one padding token, one padding sequence and one padding position. The
     labels are those of pre-training; fine-tuning keeps its own next to the micro-batch, in a ``TaskBatch``.
-
-    Attributes:
-        input_ids_T: Int64 token ids, with the masks applied.
-        position_ids_T: Int64, from 0 in each sequence; all but the first may be shifted (`PositionOffsets`).
-        segment_ids_T: Int64, 0 up to the first [SEP], 1 in the second segment.
-        cu_seqlens: Int32 of shape (B + 1,), where each sequence starts; the last is the number of real tokens.
-        masked_positions_M: Int64, the index in T of each token to predict; 0 on padding.
-        masked_ids_M: Int64, the original ids of these tokens; ``IGNORED`` on padding.
-        next_sentence_label_B: Int64; ``IGNORED`` on padding and with the objective ``none``.
-        instance_seeds_B: Int32 keys of dropout, the same whatever the packing and the ranks.
-        max_seqlen: Length of the longest sequence; the phase's limit if shapes are padded.
-        num_tokens: Number of real tokens.
-        num_masked: Number of real positions to predict.
-        num_instances: Number of real sequences.
     """
 
-    input_ids_T: Tensor
-    position_ids_T: Tensor
-    segment_ids_T: Tensor
-    cu_seqlens: Tensor
-    masked_positions_M: Tensor
-    masked_ids_M: Tensor
-    next_sentence_label_B: Tensor
-    instance_seeds_B: Tensor
-    max_seqlen: int
     num_tokens: int
+    """Number of real tokens."""
     num_masked: int
+    """Number of real positions to predict."""
     num_instances: int
+    """Number of real sequences."""
 
     def to(self, device: torch.device | str) -> "MicroBatch":
         """Return a copy on a device, for which the host does not wait."""
@@ -95,17 +76,9 @@ def sent_to(device: torch.device | str, tensor: Tensor) -> Tensor:
     return (tensor.pin_memory() if on_gpu else tensor).to(device, non_blocking=True)
 
 
-class PackedArrays(NamedTuple):
-    """The real, unpadded part of a micro-batch's tensors as numpy arrays, for the loop that fills them."""
-
-    input_ids_T: NDArray[np.int64]
-    position_ids_T: NDArray[np.int64]
-    segment_ids_T: NDArray[np.int64]
-    cu_seqlens: NDArray[np.int32]
-    masked_positions_M: NDArray[np.int64]
-    masked_ids_M: NDArray[np.int64]
-    next_sentence_label_B: NDArray[np.int64]
-    instance_seeds_B: NDArray[np.int32]
+_TENSORS = [field.name for field in fields(PackedBatch) if field.type is Tensor]
+PackedArrays: Any = namedtuple("PackedArrays", _TENSORS)  # type: ignore[misc]
+"""The real, unpadded part of a micro-batch's tensors as numpy arrays, for the loop that fills them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +149,7 @@ def assemble_batch(
     )
 
 
-def _allocate(real: MicroShape, shape: MicroShape, batch_format: BatchFormat) -> tuple[dict[str, Tensor], PackedArrays]:
+def _allocate(real: MicroShape, shape: MicroShape, batch_format: BatchFormat) -> tuple[dict[str, Tensor], Any]:
     """Return a micro-batch's tensors with their padding filled, and views of the real part, which the caller fills."""
     sizes = {  # tensor: size, real size, value of the padding
         "input_ids_T": (shape.tokens, real.tokens, batch_format.pad_id),

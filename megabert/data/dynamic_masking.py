@@ -37,9 +37,9 @@ class DynamicMasker:
         is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
         self._pieces = metadata.piece_table(is_subword)
         self._shards = shards
-        self._weighted: dict[float, PieceTable] = {}  # by rarity; shared with the maskers of `under`
+        self._weighted: dict[float, PieceTable] = {}  # by rarity; shared with the maskers of `with_options`
 
-    def under(self, options: MaskingOptions | None) -> "DynamicMasker":
+    def with_options(self, options: MaskingOptions | None) -> "DynamicMasker":
         """Return the same masker with other options; None as the shards say."""
         masker = copy.copy(self)
         masker._options = options or self._default

@@ -9,8 +9,9 @@ gathered, gradients are reduced), and a rank with one micro-step less would leav
 there are fewer instances than ranks, some ranks run a micro-batch without instances.
 
 How the plan is made: the instances are distributed, longest first, in zigzag over ``micro-steps * world size``
-bins. Every bin then has the same number of instances, give or take one, and the sums of their tokens differ by a few.
-So ranks have equal work, and one padded size fits all bins of a step.
+bins; the last four rounds go to the emptiest bins. The sums of tokens then differ by a few. The numbers of instances
+differ by one if lengths are alike, and by more if few instances are much longer than the others: a bin that holds one
+of these gets few of the short ones. So ranks have equal work, and one padded size fits all bins of a step.
 
 On a GPU micro-batches are padded to that size, so that a phase has few static shapes. The size is the step's own: its
 real tokens divided by its bins, rounded up to a multiple of ``MicroShape.token_multiple`` (1/128 of the greatest size,

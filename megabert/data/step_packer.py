@@ -45,8 +45,8 @@ class StepBatch:
         micro_batches: As many on every rank; some may be without instances.
         num_masked: Positions to predict in the global batch, over all ranks. If masks are made while loading, a rank
             counts its own share only, until the ranks have agreed.
-        num_instances: Instances of the global batch, over all ranks.
-        num_tokens: Tokens of the global batch, over all ranks.
+        lengths: Tokens of each instance of the global batch.
+        ranges: Where in the data the instances of the global batch are.
         position_after: Data position after this batch; a checkpoint that is written next stores it.
         stop: Whether some rank asked to stop; all ranks see it at the same batch.
     """
@@ -54,10 +54,20 @@ class StepBatch:
     number: int
     micro_batches: list[MicroBatch]
     num_masked: int
-    num_instances: int
-    num_tokens: int
+    lengths: NDArray[np.uint16]
+    ranges: tuple[PositionRange, ...]
     position_after: DataPosition
     stop: bool = False
+
+    @property
+    def num_instances(self) -> int:
+        """Instances of the global batch, over all ranks."""
+        return self.lengths.size
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the global batch, over all ranks."""
+        return int(self.lengths.sum(dtype=np.int64))
 
 
 class StepPacker:
@@ -110,7 +120,14 @@ class StepPacker:
         return self._masker is not None
 
     def pack(self, position: DataPosition, number: int) -> StepBatch:
-        """Plan a global batch from lengths, then read and assemble this rank's share of it.
+        """Make this rank's share of a global batch.
+
+        1. Take the ranges of the data that hold the next instances, and look up which rows these are (`EpochOrder`).
+        2. Look up their lengths, and the number of masks that each has or may get, without reading the rows.
+        3. Plan the micro-batches of all ranks from these numbers alone, as every rank does (`plan_packing`).
+        4. Read the rows of this rank's micro-batches, in the order in which they are stored.
+        5. Mask them, if the shards have no masks.
+        6. Gather the instances of each micro-batch end to end (`assemble_batch`).
 
         Args:
             position: Where the global batch begins.
@@ -118,17 +135,17 @@ class StepPacker:
         """
         ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
         batch = self._look_up(ranges)
-        masker = self._masker and self._masker.under(self._masking_of(number))
-        plan = _plan(batch, self.share, masker)
-        key, offsets = (self._seed, number), self._offsets
-        micro_batches = list(_pack_share(batch, plan, self.shards, self.share, masker=masker, offsets=offsets, key=key))
-        mine = sum(micro_batch.num_masked for micro_batch in micro_batches)
+        masker = self._masker and self._masker.with_options(self._masking_of(number))
+        reading = _Reading(self.shards, self.share, masker, (self._seed, number), self._offsets)
+        plan = reading.plan(batch)
+        micro_batches = list(reading.micro_batches(batch, plan))
+        drawn = sum(micro_batch.num_masked for micro_batch in micro_batches)
         return StepBatch(
             number=number,
             micro_batches=micro_batches,
-            num_masked=plan.num_masked if self._masker is None else mine,
-            num_instances=batch.sizes.lengths.size,
-            num_tokens=plan.num_tokens,
+            num_masked=plan.num_masked if self._masker is None else drawn,
+            lengths=batch.sizes.lengths,
+            ranges=ranges,
             position_after=position_after,
         )
 
@@ -195,7 +212,7 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         share: The part that this rank takes.
         max_instances: The most instances over all ranks; None takes all.
     """
-    masker = None if shards.has_masks else DynamicMasker(shards, seed=0)
+    reading = _Reading(shards, share, None if shards.has_masks else DynamicMasker(shards, seed=0), key=(0, 0))
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
         end = min(first + _VALIDATION_ROWS, stop)
@@ -203,63 +220,56 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         # Epoch 0: the same masks in every validation.
         rows = Window(spans, first, np.arange(end - first, dtype=np.int32))
         batch = _GlobalBatch([(0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
-        plan = _plan(batch, share, masker)
-        yield from _pack_share(batch, plan, shards, share, masker=masker, key=(0, 0), first=first)
+        yield from reading.micro_batches(batch, reading.plan(batch), first=first)
 
 
-def _plan(batch: _GlobalBatch, share: RankShare, masker: DynamicMasker | None) -> PackingPlan:
-    """Distribute a global batch over the ranks' micro-batches."""
-    # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
-    lengths, masked_counts = batch.sizes
-    most_masked = masked_counts if masker is None else masker.most_predictions(lengths)
-    return plan_packing(lengths, most_masked, share.shape, share.world_size)
+@dataclass(frozen=True)
+class _Reading:
+    """How this rank reads its share of a global batch."""
 
+    shards: ShardSet
+    """The shards that hold its rows."""
+    share: RankShare
+    """The part that this rank takes."""
+    masker: DynamicMasker | None
+    """Makes the masks if they are not in the shards."""
+    key: tuple[int, int]
+    """Seed and number of the batch, which key the dropout."""
+    offsets: PositionOffsets | None = None
+    """Shifts positions; None leaves them as they are."""
 
-def _pack_share(
-    batch: _GlobalBatch,
-    plan: PackingPlan,
-    shards: ShardSet,
-    share: RankShare,
-    *,
-    masker: DynamicMasker | None,
-    offsets: PositionOffsets | None = None,
-    key: tuple[int, int],
-    first: int = 0,
-) -> Iterator[MicroBatch]:
-    """Read and assemble the micro-batches of a global batch that a rank takes.
+    def plan(self, batch: _GlobalBatch) -> PackingPlan:
+        """Distribute a global batch over the ranks' micro-batches."""
+        # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
+        lengths, masked_counts = batch.sizes
+        most_masked = masked_counts if self.masker is None else self.masker.most_predictions(lengths)
+        return plan_packing(lengths, most_masked, self.share.shape, self.share.world_size)
 
-    Args:
-        batch: The global batch.
-        plan: The micro-batches of its instances.
-        shards: The shards that hold its rows.
-        share: The part that this rank takes.
-        masker: Makes the masks if they are not in the shards.
-        offsets: Shifts positions; None leaves them as they are.
-        key: Seed and number of the batch, which key the dropout.
-        first: Number of the batch's first instance under this key.
-    """
-    lengths, masked_counts = batch.sizes
-    bins = plan.micro_batches(share.rank)
-    ordinals = np.concatenate(bins)
-    rows, epochs = batch.find(ordinals)
-    # The rows are read in the order in which they are stored, so that each record batch is looked up once.
-    stored = np.argsort(rows, kind="stable")
-    columns = shards.rows(rows[stored], Sizes(lengths[ordinals[stored]], masked_counts[ordinals[stored]]))
-    if masker is not None:
-        columns = masker.mask(columns, epochs[stored])
-    index_of = np.empty_like(stored)
-    index_of[stored] = np.arange(stored.size)
-    batch_format = BatchFormat(
-        pad_id=shards.metadata.special_ids["pad"],
-        max_seq_length=shards.metadata.max_seq_length,
-        has_labels=shards.metadata.objective != "none",
-        pin=share.pin,
-    )
-    padded = share.shape.padded(plan.max_tokens, plan.max_masked) if share.pad else None
-    drawn = None if offsets is None else offsets.draw(epochs, rows, lengths[ordinals])
-    start = 0
-    for mine in bins:
-        here = slice(start, start + mine.size)
-        start, shifts = here.stop, None if drawn is None else drawn[here]
-        seeds = instance_seeds(*key, first + mine)
-        yield assemble_batch(columns, index_of[here], seeds, batch_format, padded, offsets=shifts)
+    def micro_batches(self, batch: _GlobalBatch, plan: PackingPlan, *, first: int = 0) -> Iterator[MicroBatch]:
+        """Read and assemble this rank's micro-batches; ``first`` is the number of the first instance under the key."""
+        lengths, masked_counts = batch.sizes
+        bins = plan.micro_batches(self.share.rank)
+        ordinals = np.concatenate(bins)
+        rows, epochs = batch.find(ordinals)
+        # The rows are read in the order in which they are stored, so that each record batch is looked up once.
+        stored = np.argsort(rows, kind="stable")
+        columns = self.shards.rows(rows[stored], Sizes(lengths[ordinals[stored]], masked_counts[ordinals[stored]]))
+        if self.masker is not None:
+            columns = self.masker.mask(columns, epochs[stored])
+        index_of = np.empty_like(stored)
+        index_of[stored] = np.arange(stored.size)
+        metadata, shape = self.shards.metadata, self.share.shape
+        batch_format = BatchFormat(
+            pad_id=metadata.special_ids["pad"],
+            max_seq_length=metadata.max_seq_length,
+            has_labels=metadata.objective != "none",
+            pin=self.share.pin,
+        )
+        padded = shape.padded(plan.max_tokens, plan.max_masked) if self.share.pad else None
+        drawn = None if self.offsets is None else self.offsets.draw(epochs, rows, lengths[ordinals])
+        start = 0
+        for mine in bins:
+            here = slice(start, start + mine.size)
+            start, shifts = here.stop, None if drawn is None else drawn[here]
+            seeds = instance_seeds(*self.key, first + mine)
+            yield assemble_batch(columns, index_of[here], seeds, batch_format, padded, offsets=shifts)

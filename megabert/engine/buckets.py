@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.engine import fragment_table
+from megabert.engine import fragment_checks
 from megabert.optim import Fragment
 
 
@@ -27,7 +27,18 @@ class Work(Protocol):
 
 
 class Bucket:
-    """Parameters in one flat tensor, and this rank's partition of it. Padding at the end is zero everywhere."""
+    """Parameters in one flat tensor, and this rank's partition of it. Padding at the end is zero everywhere.
+
+    Which of its tensors share memory depends on the world and on what DeepSpeed has allocated; it allocates whole
+    float32 gradients at stage 1 in bfloat16:
+
+        ranks  model             master           gradient_sum           local_buffer()
+        1      float32           the weights      zeros, whole           gradient_sum
+        1      bf16 at stage 1   float32, whole   whole_gradient         gradient_sum
+        1      other 16 bits     float32, whole   zeros, whole           gradient_sum
+        more   bf16 at stage 1   float32, part    zeros, part            whole_gradient
+        more   any other         float32, part    zeros, part            zeros, whole
+    """
 
     def __init__(
         self,
@@ -113,7 +124,7 @@ class Bucket:
             if first < end:
                 weights = parameter.detach().view(-1)[first - position : end - position]
                 fragment = Fragment(self.master, first - begin, name, first - position, end - first)
-                yield fragment_table.checked(fragment, weights)
+                yield fragment_checks.checked(fragment, weights)
 
 
 def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) -> list[dict[str, Any]]:

@@ -1,18 +1,13 @@
 """Building an engine: a model and its optimizer in DeepSpeed, by a configuration that was checked."""
 
-import contextlib
-import io
-from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from megabert.distributed.process_group import World
-from megabert.distributed.without_compiler import without_compiler
 from megabert.engine.buckets import split_groups
+from megabert.engine.deepspeed_parts import wrap
 from megabert.engine.engine import Engine
-from megabert.engine.zero3 import from_fields, to_fields
 from megabert.foundation.errors import ConfigError
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim import BaseOptimizer
@@ -58,8 +53,6 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
     """
     _check(ds_config)
     set_matmul_precision()
-    import deepspeed  # takes seconds, and only training needs it
-
     stage, sixteen_bits = zero_stage_of(ds_config), _precision(ds_config) != "fp32"
     # In 16 bits DeepSpeed converts the model in place, so the float32 weights are copied first.
     initial = {name: p.detach().float().cpu().clone() for name, p in model.named_parameters()} if sixteen_bits else {}
@@ -70,41 +63,13 @@ def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: di
         complete["zero_optimization"] = {**ds_config["zero_optimization"], "overlap_comm": False}
         size = value_at(ds_config, "zero_optimization.reduce_bucket_size") or DEFAULT_BUCKET_SIZE
         optimizer.param_groups[:] = split_groups(optimizer.param_groups, model, size)
-    # Hooks run in the order in which they were registered: ours have to be on either side of DeepSpeed's.
-    modules = list(model.modules()) if stage == 3 else []
-    for module in modules:
-        module.register_forward_hook(to_fields)
-    printed = io.StringIO()  # stdout is for results
-    with contextlib.redirect_stdout(printed), _no_idle_work(), without_compiler():
-        deepspeed_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=complete)
-    for line in printed.getvalue().splitlines():
-        deepspeed.utils.logger.info(line)
-    for module in modules:
-        module.register_forward_hook(from_fields)
-    engine = Engine(deepspeed_engine, optimizer, world, ds_config=ds_config)
+    engine = Engine(wrap(model, optimizer, complete, stage=stage), optimizer, world, ds_config=ds_config)
     for fragment in engine.fragments if sixteen_bits else []:
         # DeepSpeed rounds the weights to 16 bits and copies the masters from those. Give them back the digits.
         values = initial[fragment.parameter].view(-1)[fragment.start : fragment.start + fragment.numel]
         fragment.view().copy_(values)
-    deepspeed_engine.module.train()
+    engine.module.train()
     return engine
-
-
-@contextlib.contextmanager
-def _no_idle_work() -> Iterator[None]:
-    """Keep DeepSpeed from work whose result nobody takes.
-
-    BF16_Optimizer collects garbage twice for each parameter group, only to print its memory use: half a second each in
-    a large process, and a bucket is a group. On GPUs alone, passes for torch's compiler are registered, for which the
-    compiler is loaded: seconds of every start.
-    """
-    from deepspeed.runtime import bf16_optimizer, engine
-
-    with (
-        patch.object(bf16_optimizer, "see_memory_usage", lambda *_, **__: None),
-        patch.object(engine, "is_deepcompile_supported", lambda: False),
-    ):
-        yield
 
 
 def _check(ds_config: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ them, nobody in this code does.
         ZeroStage.start_update
             BaseOptimizer.step                stages 0 to 2; LAMB and StableAdamW sum over ranks between their passes,
                                               Muon sends pieces of matrices (World.exchange) there and back
-                UpdateSink.updated            stages 1 and 2: a bucket's new weights begin to travel
+                WeightGathering.updated       stages 1 and 2: a bucket's new weights begin to travel
         HostCopy.wait                         the host learns whether everything is finite
         ZeroStage.finish_update               if so; otherwise ZeroStage.gradients and ZeroStage.discard
             BaseOptimizer.step                stage 3
@@ -36,7 +36,7 @@ DeepSpeed counts to ``gradient_accumulation_steps`` before it updates. Four thin
   so `Engine.step` takes the norm first.
 - ``engine(batch)`` attaches its hooks to the output's tensors and cannot look inside a dataclass. `Engine.forward`
   calls the model itself, and ``backward`` attaches the one hook that is needed to the loss. At stage 3, the hooks of
-  every module inside are needed: they are shown dicts (`zero3.Fields`).
+  every module inside are needed: they are shown dicts (`deepspeed_parts.Fields`).
 - Stages 1 and 2 send more than they have to, and nothing of it during the backward pass. There DeepSpeed's ``backward``
   and ``step`` are not called at all (`zero_stages`).
 
@@ -47,32 +47,21 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from megabert.distributed.process_group import World
-from megabert.engine.fragment_table import check_coverage
+from megabert.engine.deepspeed_parts import LossScale, Zero3, take_over_buckets, whole_shapes
+from megabert.engine.fragment_checks import check_coverage
 from megabert.engine.gradient_reduction import MicroStepReduction, StepReduction
 from megabert.engine.weight_average import WeightAverage
-from megabert.engine.zero3 import Zero3
 from megabert.engine.zero_stages import PartitionedStage, Zero0, ZeroStage
-from megabert.foundation.errors import ConfigError
 from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import BaseOptimizer, Fragment, StepSettings
+from megabert.settings.config.deepspeed import zero_stage_of
 from megabert.settings.config.names import value_at
-
-_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-
-
-class LossScaleFloor(ConfigError):
-    """Gradients in fp16 overflow even at the smallest loss scale."""
-
-    def __init__(self, scale: float) -> None:
-        self.reason = f"precision=fp16: gradients overflow even at the smallest loss scale, {scale:g},"
-        super().__init__(f"{self.reason} so the model has diverged. Lower the learning rate, or train in bf16 or fp32.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,22 +105,19 @@ class Engine:
     data left runs an empty one, whose loss is zero but depends on every parameter.
     """
 
-    def __init__(
-        self, deepspeed_engine: Any, optimizer: BaseOptimizer, world: World, *, ds_config: Mapping[str, Any]
-    ) -> None:
-        """Wrap what `build_engine` has initialized."""
-        self._deepspeed = deepspeed_engine
+    def __init__(self, wrapper: Any, optimizer: BaseOptimizer, world: World, *, ds_config: Mapping[str, Any]) -> None:
+        """Bind a ``DeepSpeedEngine`` around a model and an optimizer."""
+        self.module: torch.nn.Module = wrapper.module
+        """The model. Its weights may be on their way (``settle``), and under ZeRO-3 be whole only while it runs."""
+        self.zero_stage = zero_stage_of(ds_config)
+        """ZeRO stage, 0 to 3."""
+        self.scale = LossScale(wrapper)
         self._world = world
         self._max_grad_norm = float(ds_config["gradient_clipping"])
         self.optimizer = optimizer
-        self.shapes = {
-            name: torch.Size(getattr(parameter, "ds_shape", parameter.shape))
-            for name, parameter in deepspeed_engine.module.named_parameters()
-            if parameter.requires_grad
-        }
+        self.shapes = whole_shapes(self.module)
         """Whole shape of every parameter by name. A tied weight is listed once, and all ranks have the same order."""
-        overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
-        self._stage = _stage_of(deepspeed_engine, overlaps=overlaps)
+        self._stage = self._stage_around(wrapper, ds_config)
         self.fragments: list[Fragment] = self._stage.fragments
         """Which elements of the float32 masters this rank holds; LAMB and checkpoints share this table."""
         self.is_replicated = self._stage.is_replicated
@@ -143,30 +129,21 @@ class Engine:
         self.average: WeightAverage | None = None
         """Moving average of the masters, if one is kept; checkpoints store it with them."""
 
-    @property
-    def module(self) -> torch.nn.Module:
-        """The model. Its weights may be on their way (``settle``), and under ZeRO-3 be whole only while it runs."""
-        return self._deepspeed.module
-
-    @property
-    def zero_stage(self) -> int:
-        """ZeRO stage, 0 to 3."""
-        return int(self._deepspeed.zero_optimization_stage())
-
-    @property
-    def loss_scale(self) -> float:
-        """Factor on the loss, which keeps small gradients within the range of fp16; 1 in other precisions."""
-        return self._stage.loss_scale
-
-    @property
-    def has_dynamic_loss_scale(self) -> bool:
-        """Whether an overflow is an ordinary event that lowers the loss scale, as it is in fp16."""
-        return bool(getattr(self._deepspeed.optimizer, "dynamic_loss_scale", False))
+    def _stage_around(self, wrapper: Any, ds_config: Mapping[str, Any]) -> ZeroStage:
+        if self.zero_stage == 3:
+            return Zero3(wrapper, self.optimizer, self.scale)
+        if self.zero_stage == 0:
+            return Zero0(self.module, self.optimizer, self.scale)
+        # Whether gradients are sent during the backward pass; at stage 3 DeepSpeed knows.
+        overlaps = value_at(ds_config, "zero_optimization.overlap_comm") is not False
+        buckets = take_over_buckets(wrapper)
+        reduction = (StepReduction if self.zero_stage == 1 else MicroStepReduction)(buckets, overlaps=overlaps)
+        return PartitionedStage(self.module, self.optimizer, self.scale, buckets, reduction)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Run the model on one micro-batch."""
         self._stage.before_forward()
-        output = self._deepspeed.module(*inputs, **options)
+        output = self.module(*inputs, **options)
         self._stage.after_forward()
         return output
 
@@ -218,14 +195,13 @@ class Engine:
         self._stage.start_update(dataclasses.replace(settings, gradient_scale=scale))
         # The update is under way; only now the host waits.
         totals = copy.wait()
-        if not all(map(math.isfinite, totals.tolist())):
+        *_, squared_norm = numbers = totals.tolist()
+        if not all(map(math.isfinite, numbers)):
             names = tuple(self.nonfinite_gradients())
             self.discard_gradients()
             return UpdateResult(totals=totals[:-1], grad_norm=None, nonfinite=names)
-        with self._naming_the_floor():
-            self._stage.finish_update(settings)
-        was_skipped = bool(getattr(self._deepspeed.optimizer, "overflow", False))
-        norm = None if was_skipped else math.sqrt(totals.tolist()[-1]) / multiple
+        self._stage.finish_update(settings)
+        norm = None if self.scale.has_overflowed else math.sqrt(squared_norm) / multiple
         return UpdateResult(totals=totals[:-1], grad_norm=norm)
 
     def _gradient_scale(self, totals: Tensor, multiple: float) -> Tensor:
@@ -254,29 +230,17 @@ class Engine:
     def discard_gradients(self) -> None:
         """Drop the accumulated gradients; every rank calls it. In fp16 this also lowers the loss scale."""
         self._stage.discard()
-        if self.has_dynamic_loss_scale:
-            with self._naming_the_floor():
-                self._deepspeed.optimizer.loss_scaler.update_scale(True)
-
-    @contextlib.contextmanager
-    def _naming_the_floor(self) -> Iterator[None]:
-        """Raise `LossScaleFloor` in place of the error of DeepSpeed's loss scaler."""
-        try:
-            yield
-        except Exception as error:  # DeepSpeed raises a bare Exception
-            if "loss scale already at minimum" not in str(error):
-                raise
-            raise LossScaleFloor(self.loss_scale) from error
+        self.scale.update(has_overflowed=True)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch to evaluation mode, without gradients. Every rank must call ``forward`` equally often inside."""
-        self._deepspeed.module.eval()
+        self.module.eval()
         try:
             with torch.no_grad():
                 yield
         finally:
-            self._deepspeed.module.train()
+            self.module.train()
 
     def settle(self) -> None:
         """Wait until the model has the weights of the last update; ``forward`` waits for the ones that it needs."""
@@ -288,27 +252,8 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """Return the state of the loss scaler, which a checkpoint stores besides the tensors."""
-        if not self.has_dynamic_loss_scale:
-            return {}
-        scaler = self._deepspeed.optimizer.loss_scaler
-        return {"loss_scaler": {name: getattr(scaler, name) for name in _SCALER_STATE}}
+        return self.scale.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what ``state`` returned; a run that continues in another precision ignores it."""
-        if self.has_dynamic_loss_scale:
-            for name, value in state.get("loss_scaler", {}).items():
-                setattr(self._deepspeed.optimizer.loss_scaler, name, value)
-
-
-def _stage_of(deepspeed_engine: Any, *, overlaps: bool) -> ZeroStage:
-    """Return the stage of a ``DeepSpeedEngine``.
-
-    Args:
-        deepspeed_engine: The engine.
-        overlaps: At stages 1 and 2, whether gradients are sent during the backward pass; at stage 3 DeepSpeed knows.
-    """
-    stage = int(deepspeed_engine.zero_optimization_stage())
-    if stage in (0, 3):
-        return Zero3(deepspeed_engine) if stage else Zero0(deepspeed_engine)
-    reduction = StepReduction if stage == 1 else MicroStepReduction
-    return PartitionedStage(deepspeed_engine, partial(reduction, overlaps=overlaps))
+        """Restore what ``state`` returned."""
+        self.scale.load_state(state)

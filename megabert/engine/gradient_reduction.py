@@ -220,7 +220,7 @@ class MicroStepReduction(GradientReduction):
 
     def finish(self) -> list[Tensor]:
         """Return the partitions of the sums, zeros before the first micro-step."""
-        self._land(0)
+        self._wait_until_in_flight(0)
         for bucket, has_sum in zip(self._buckets, self._has_sum, strict=True):
             if not has_sum:
                 bucket.gradient_sum.zero_()
@@ -228,7 +228,7 @@ class MicroStepReduction(GradientReduction):
 
     def forget(self) -> None:
         """Begin a new step: the first micro-step's sums replace the present ones."""
-        self._land(0)
+        self._wait_until_in_flight(0)
         self._has_sum = [False] * len(self._buckets)
 
     def _views_of(self, index: int) -> dict[str, Tensor]:
@@ -246,9 +246,9 @@ class MicroStepReduction(GradientReduction):
         received = bucket.gradient_sum if is_first else torch.empty_like(bucket.gradient_sum)
         work = bucket.reduce(gradients, received)
         self._under_way.append((work, received, bucket.gradient_sum, gradients))
-        self._land(IN_FLIGHT if self._overlaps else 0)
+        self._wait_until_in_flight(IN_FLIGHT if self._overlaps else 0)
 
-    def _land(self, remaining: int) -> None:
+    def _wait_until_in_flight(self, remaining: int) -> None:
         """Wait for the oldest reductions until so many are under way, and add up their results."""
         while len(self._under_way) > remaining:
             work, received, gradient_sum, _ = self._under_way.popleft()

@@ -1,4 +1,4 @@
-"""The ZeRO stages: the interface that the engine calls, and stages 0 to 2; `zero3` has DeepSpeed's own.
+"""The ZeRO stages: the interface that the engine calls, and stages 0 to 2; `deepspeed_parts` has DeepSpeed's own.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) shards what data parallelism would keep on every rank. A *master* is
 the float32 weight that the optimizer updates; *whole* means all elements of every parameter, *local* not yet reduced:
@@ -9,9 +9,9 @@ the float32 weight that the optimizer updates; *whole* means all elements of eve
     2 (PartitionedStage)  masters, moments, gradients             reduced; this rank's partition of each bucket
     3 (Zero3)             masters, moments, gradients, weights    reduced; this rank's part of each parameter
 
-Stage 3 is DeepSpeed's own: it reduces, clips, updates and gathers. At stages 0 to 2 it lays out weights and masters,
+Stage 3 is DeepSpeed's own: it reduces, clips, updates and gathers. At stages 1 and 2 it lays out weights and masters,
 and the collectives are ours: its stages 1 and 2 all-reduce although a reduce-scatter is enough, and do not overlap with
-the backward pass (docs/decisions.md).
+the backward pass (docs/decisions.md). `deepspeed_parts` has a table of what DeepSpeed does, and all of its names.
 
 Stages 1 and 2 are one class. They differ in the reduction of gradients that it is given (`gradient_reduction`). Weights
 are gathered from their owners bucket by bucket, while the next step's first layers already run. As soon as the
@@ -22,16 +22,11 @@ wait for its bucket; on a GPU it is the stream that waits, not the host:
 - a layer waits when it is called, by a hook. A layer is a member of a ``ModuleList``: nobody else reads its weights;
 - everything else (embeddings, heads, tied weights) is waited for before the model is called, since a weight outside of
   the layers may be read anywhere.
-
-DeepSpeed's documented access to a gradient (``safe_get_full_grad``) gathers one whole parameter from all ranks. The
-norm needs every gradient in every step, so it is taken directly from DeepSpeed's buffers. They are private: all code
-that depends on their names is here and in `zero3`, DeepSpeed is pinned (0.19.8), and the tests in
-``tests/several_ranks`` compare every stage with plain torch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -40,7 +35,10 @@ from torch import Tensor, nn
 from megabert.engine.buckets import Bucket, Work
 from megabert.engine.gradient_reduction import GradientReduction
 from megabert.ops.sums_of_squares import sums_of_squares
-from megabert.optim import Fragment, StepSettings, UpdateSink
+from megabert.optim import BaseOptimizer, Fragment, StepSettings, UpdateSink
+
+if TYPE_CHECKING:
+    from megabert.engine.deepspeed_parts import LossScale
 
 
 class ZeroStage(ABC):
@@ -53,16 +51,11 @@ class ZeroStage(ABC):
     fragments: list[Fragment]
     """Which elements of the float32 masters this rank holds; each stage builds this table when it is built."""
 
-    def __init__(self, engine: Any) -> None:
-        """Bind a ``DeepSpeedEngine``."""
-        self.engine, self.optimizer, self.device = engine, engine.optimizer, engine.device
+    def __init__(self, module: nn.Module, optimizer: BaseOptimizer, scale: "LossScale") -> None:
+        """Bind the model, its optimizer and the factor on the loss."""
+        self.module, self.optimizer, self.scale = module, optimizer, scale
         self.world_size = dist.get_world_size()
-        self.names = {id(parameter): name for name, parameter in engine.module.named_parameters()}
-
-    @property
-    def loss_scale(self) -> float:
-        """Factor on the loss, which keeps small gradients above what fp16 can represent; 1 in other precisions."""
-        return float(getattr(self.optimizer, "loss_scale", 1.0))
+        self.names = {id(parameter): name for name, parameter in module.named_parameters()}
 
     @property
     def gradient_multiple(self) -> float:
@@ -70,7 +63,7 @@ class ZeroStage(ABC):
 
         The sum over ranks is their number times too large, and the loss was scaled.
         """
-        return self.world_size * self.loss_scale
+        return self.world_size * self.scale.value
 
     def before_forward(self) -> None:  # noqa: B027
         """Make the weights ready that the model uses outside of its layers."""
@@ -117,7 +110,7 @@ class ZeroStage(ABC):
         """Copy masters that were changed into the model's weights. At stage 0 the weights are the masters."""
 
     def _squares(self, gradients: list[Tensor]) -> Tensor:
-        return sums_of_squares(gradients, self.device).sum()
+        return sums_of_squares(gradients, next(self.module.parameters()).device).sum()
 
 
 class Zero0(ZeroStage):
@@ -125,10 +118,10 @@ class Zero0(ZeroStage):
 
     is_replicated = True
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, module: nn.Module, optimizer: BaseOptimizer, scale: "LossScale") -> None:
         """Enter every parameter whole into the fragment table: each is a flat of its own."""
-        super().__init__(engine)
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        super().__init__(module, optimizer, scale)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.fragments = [Fragment(p, 0, self.names[id(p)], 0, p.numel()) for p in parameters]
         self._reduced: list[tuple[nn.Parameter, Tensor]] = []
 
@@ -138,14 +131,14 @@ class Zero0(ZeroStage):
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the gradients in ``parameter.grad``."""
-        for name, parameter in self.engine.module.named_parameters():
+        for name, parameter in self.module.named_parameters():
             if parameter.grad is not None:
                 yield name, parameter.grad
 
     def sum_of_squares(self) -> Tensor:
         """Sum a copy of all gradients over ranks: the source of a NaN can be seen in the rank's own gradients only."""
-        parameters = [parameter for parameter in self.engine.module.parameters() if parameter.grad is not None]
-        gradients = [parameter.grad.view(-1) for parameter in parameters]
+        parameters = [parameter for parameter in self.module.parameters() if parameter.grad is not None]
+        gradients = [parameter.grad.view(-1) for parameter in parameters]  # type: ignore[union-attr]
         if self.world_size > 1:
             flat = torch.cat(gradients)
             dist.all_reduce(flat)
@@ -165,30 +158,25 @@ class Zero0(ZeroStage):
     def discard(self) -> None:
         """Drop the gradients."""
         self._reduced = []
-        self.engine.zero_grad()
+        self.module.zero_grad()
 
 
 class PartitionedStage(ZeroStage):
     """A rank holds a partition of the masters of each bucket; gradients are scattered and weights gathered by us."""
 
-    def __init__(self, engine: Any, reduce_in: Callable[[Sequence[Bucket]], GradientReduction]) -> None:
-        """Take gradients and weights over from DeepSpeed, which keeps the layout and the masters.
-
-        Args:
-            engine: The ``DeepSpeedEngine``.
-            reduce_in: Makes the reduction of the buckets' gradients.
-        """
-        super().__init__(engine)
-        # DeepSpeed's hooks would reduce gradients, or copy them into buffers that nobody reads.
-        for hook in self.optimizer._grad_acc_hooks:
-            hook.remove()
-        self._buckets = [
-            Bucket({self.names[id(p)]: p for p in parameters}, weights, master, whole_gradient, rank=dist.get_rank())
-            for parameters, weights, master, whole_gradient in _groups_of(self.optimizer)
-        ]
-        self.fragments = [fragment for bucket in self._buckets for fragment in bucket.fragments]
-        self.sink = self._gathering = WeightGathering(engine.module, self._buckets)
-        self._reduction = reduce_in(self._buckets)
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: BaseOptimizer,
+        scale: "LossScale",
+        buckets: Sequence[Bucket],
+        reduction: GradientReduction,
+    ) -> None:
+        """Bind the buckets, whose layout and masters are DeepSpeed's, and the reduction of their gradients."""
+        super().__init__(module, optimizer, scale)
+        self._buckets, self._reduction = buckets, reduction
+        self.fragments = [fragment for bucket in buckets for fragment in bucket.fragments]
+        self.sink = self._gathering = WeightGathering(module, buckets)
 
     def before_forward(self) -> None:
         """Wait for the weights outside of the layers; each layer waits for its own."""
@@ -201,7 +189,7 @@ class PartitionedStage(ZeroStage):
     def backward(self, loss: Tensor, *, is_last: bool) -> None:
         """Add the gradients to the buckets, and send these: at stage 1 in the last micro-step, at stage 2 in each."""
         self._reduction.begin_backward(is_last=is_last)
-        scale = self.loss_scale
+        scale = self.scale.value
         (loss if scale == 1.0 else loss * scale).backward()
         self._reduction.end_backward()
 
@@ -214,13 +202,12 @@ class PartitionedStage(ZeroStage):
 
         A master's gradient is this rank's part of its bucket's sum (``Bucket``).
         """
-        self.optimizer.optimizer.step(settings)  # the optimizer inside DeepSpeed's
+        self.optimizer.step(settings)
 
     def finish_update(self, settings: StepSettings) -> None:
         """Forget the sums of the step, and let the loss scale grow when it is due."""
         self.discard()
-        if getattr(self.optimizer, "dynamic_loss_scale", False):
-            self.optimizer.loss_scaler.update_scale(False)
+        self.scale.update(has_overflowed=False)
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the rank's own whole gradients at stage 1, its fragments of the reduced ones at stage 2."""
@@ -240,20 +227,6 @@ class PartitionedStage(ZeroStage):
         for bucket in self._buckets:
             self._gathering.updated(bucket.master)
         self.settle()
-
-
-def _groups_of(optimizer: Any) -> Iterator[tuple[list[nn.Parameter], Tensor, Tensor, Tensor | None]]:
-    """Yield the parameters of each group, its flat weights, this rank's master, and a buffer for whole gradients.
-
-    The buffer is float32 and zero; None if DeepSpeed has not allocated one.
-    """
-    if hasattr(optimizer, "bf16_groups"):  # BF16_Optimizer, which DeepSpeed takes at stage 1 in bfloat16
-        groups = (optimizer.bf16_groups, optimizer.bf16_groups_flat, optimizer.fp32_groups_flat_partition)
-        buffers = optimizer.fp32_groups_gradients_flat
-    else:
-        groups = (optimizer.bit16_groups, optimizer.bit16_groups_flat, optimizer.single_partition_of_fp32_groups)
-        buffers = [None] * len(optimizer.bit16_groups)
-    return zip(*groups, buffers, strict=True)
 
 
 class WeightGathering(UpdateSink):

@@ -74,6 +74,13 @@ def parse_json(
         raise error(f"{where}: damaged or edited ({what}). {remedy}") from None
 
 
+def parse_values(
+    values: Any, cls: type[Content], *, where: str, remedy: str, error: type[MegabertError] = DataError
+) -> Content:
+    """Check plain values, which came out of JSON, as `parse_json` does: strict types take a list for a tuple there."""
+    return parse_json(json.dumps(values), cls, where=where, remedy=remedy, error=error)
+
+
 def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[tuple[int, Content]]:
     """Yield the number and the content of each line of JSON Lines; blank lines are left out.
 

@@ -212,13 +212,6 @@ def check_signal(state: Mapping[str, Tensor], where: str) -> None:
             )
 
 
-def count_encoder_parameters(config: ModelConfig) -> int:
-    """Return the size of encoder and pooler, as papers state it: without heads and the vocabulary's padding."""
-    shapes = parameter_shapes(config)
-    padding = (config.padded_vocab_size - int(config.vocab_size)) * config.embedding_width
-    return sum(shape.numel() for name, shape in shapes.items() if name.startswith("bert.")) - padding
-
-
 @torch.no_grad()
 def load_parameters(model: nn.Module, state: Mapping[str, Tensor], *, may_lack: Iterable[str] = ()) -> None:
     """Copy whole parameters into a model by name; tied ones are one parameter.

@@ -16,12 +16,12 @@ from torch.nn import functional
 
 from megabert.models.bert import BertForPreTraining, BertModel, PretrainingModel, PretrainingOutput, Term
 from megabert.models.embedding_sharing import DisentangledEmbedding
-from megabert.models.layers import BertEmbeddings, Dense, DenseGelu, LayerNorm, PackedBatch
+from megabert.models.layers import BertEmbeddings, Dense, DenseGelu, LayerNorm
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.embedding import embedding
 from megabert.ops.sampling import sample
-from megabert.ops.sequences import sequence_numbers
+from megabert.ops.sequences import PackedBatch, sequence_numbers
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import OpsConfig

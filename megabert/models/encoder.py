@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from megabert.models.deberta import Convolution, DisentangledPacking, DisentangledSelfAttention, RelativeEmbedding
-from megabert.models.layers import Dense, DenseGelu, LayerContext, LayerNorm, PackedBatch, SubLayerNorm, Twice
+from megabert.models.layers import Dense, DenseGelu, HiddenAndResidual, LayerContext, LayerNorm, SubLayerNorm
 from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences
@@ -22,6 +22,7 @@ from megabert.ops.attention.disentangled.api import plan_disentangled_attention
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dense import dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
+from megabert.ops.sequences import PackedBatch
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig
 
@@ -72,7 +73,7 @@ class SubLayerOutput(nn.Module):
         self.dense = Dense(width, config.hidden_size, bias=False)
         self.LayerNorm = SubLayerNorm(config, ops)
 
-    def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:
+    def forward(self, x: Tensor, residual_TD: Tensor, site: Dropout | None) -> HiddenAndResidual:
         """Return LayerNorm(residual + dropout(dense(x))), of shape (T, D), twice.
 
         Args:
@@ -92,7 +93,7 @@ class Attention(nn.Module):
         self.self = (DisentangledSelfAttention if config.pos_att_type else SelfAttention)(config, ops)
         self.output = SubLayerOutput(config.hidden_size, config, ops)
 
-    def forward(self, hidden: Twice, packing: Packing, context: LayerContext) -> Twice:
+    def forward(self, hidden: HiddenAndResidual, packing: Packing, context: LayerContext) -> HiddenAndResidual:
         """Return the sub-layer's hidden states, of shape (T, D) or (R, D), twice.
 
         Args:
@@ -121,7 +122,7 @@ class EncoderLayer(nn.Module):
         self.intermediate = DenseGelu(config.hidden_size, config.intermediate_size, config, ops)
         self.output = SubLayerOutput(config.intermediate_size, config, ops)
 
-    def forward(self, hidden: Twice, packing: Packing, context: LayerContext) -> Twice:
+    def forward(self, hidden: HiddenAndResidual, packing: Packing, context: LayerContext) -> HiddenAndResidual:
         """Return the next hidden states, of shape (T, D) or (R, D), twice.
 
         Args:
@@ -177,7 +178,7 @@ class BertEncoder(nn.Module):
         if read_R is not None and layers == 1 and self.convolution is not None:  # which comes last, and adds all tokens
             return self.forward(x_TD, batch, stream).index_select(0, read_R)
         packing = self._pack(batch)
-        hidden: Twice = (x_TD, x_TD)
+        hidden: HiddenAndResidual = (x_TD, x_TD)
         for depth in range(layers - (absolute_TD is not None)):
             read = read_R if depth == layers - 1 else None
             hidden = self._layer(depth)(hidden, packing, LayerContext(stream, depth, read_R=read))
@@ -188,10 +189,10 @@ class BertEncoder(nn.Module):
             hidden = self._decode(hidden, absolute_TD, packing, stream, read_R)
         return hidden[0] if self.LayerNorm is None else self.LayerNorm.add(*hidden)[0]
 
-    def _layer(self, depth: int) -> Callable[..., Twice]:
+    def _layer(self, depth: int) -> Callable[..., HiddenAndResidual]:
         """Return a layer, recomputed in the backward pass if activations are not kept."""
         # With fewer sets of weights than layers, neighbours take the same one: 0 0 0 1 1 1 for two in six layers.
-        layer: Callable[..., Twice] = self.layer[depth * len(self.layer) // self.config.num_hidden_layers]
+        layer: Callable[..., HiddenAndResidual] = self.layer[depth * len(self.layer) // self.config.num_hidden_layers]
         if self.activation_checkpointing and torch.is_grad_enabled():
             # Dropout is keyed, so the recomputed layer is the same one without saving a generator's state.
             return partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False)
@@ -199,19 +200,19 @@ class BertEncoder(nn.Module):
 
     def _decode(
         self,
-        hidden: Twice,
+        hidden: HiddenAndResidual,
         absolute_TD: Tensor,
         packing: Packing,
         stream: DropoutStream | None,
         read_R: Tensor | None,
-    ) -> Twice:
+    ) -> HiddenAndResidual:
         """Apply the last layer twice, with queries that know their positions (He et al. 2021, section 3.2).
 
         The first queries are the hidden states of the layer before plus absolute positions, the second are the first
         pass's result; keys and values are those hidden states both times. So the authors' code has it.
         """
         last = self.config.num_hidden_layers - 1
-        queries: Twice = (hidden[0] + absolute_TD,) * 2
+        queries: HiddenAndResidual = (hidden[0] + absolute_TD,) * 2
         queries = self._layer(last)(hidden, packing, LayerContext(stream, last, queries))
         return self._layer(last)(hidden, packing, LayerContext(stream, last + 1, queries, read_R))
 

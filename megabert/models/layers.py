@@ -1,6 +1,6 @@
-"""A model's input, its parts around the encoder layers, and the building blocks of all of them.
+"""A model's parts around the encoder layers, and the building blocks of all of them.
 
-The packed micro-batch; LayerNorm and GELU, each one fused op; the embeddings that the encoder starts from; the pooler.
+LayerNorm and GELU, each one fused op; the embeddings that the encoder starts from; the pooler.
 
 LayerNorm and GELU may own the bias of the dense layer before them, because one fused op adds the bias and does the
 rest. The bias cannot stay in the dense layer: ZeRO-3 gathers a parameter in the forward of the module that owns it and
@@ -12,7 +12,7 @@ nowhere else.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,11 @@ from megabert.ops.dense import dense
 from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
 from megabert.ops.embedding import embedding
 from megabert.ops.layer_norm.api import layer_norm
+from megabert.ops.sequences import PackedBatch
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig
 
-Twice = tuple[Tensor, Tensor]
+HiddenAndResidual = tuple[Tensor, Tensor]
 """Hidden states for the next dense layer, and the same as the next residual: LayerNorm adds up their two gradients."""
 
 
@@ -39,7 +40,7 @@ class LayerContext:
     """Dropout of the micro-batch; None drops nothing."""
     depth: int
     """Number of the layer, from 0; -1 for the embeddings. It keys dropout: layers share weights, but no masks."""
-    queries: Twice | None = None
+    queries: HiddenAndResidual | None = None
     """Hidden states for queries and residuals, if keys and values are made of other ones."""
     read_R: Tensor | None = None
     """Index of the tokens whose hidden states are read; None reads all. They attend to all tokens; after attention each
@@ -61,33 +62,6 @@ class LayerContext:
     @cached_property
     def _read_stream(self) -> DropoutStream | None:
         return self.stream if self.stream is None or self.read_R is None else self.stream.at(self.read_R)
-
-
-class PackedBatch(Protocol):
-    """The packed micro-batch as models read it: sequences end to end in one row of tokens, no padding in between.
-
-    In training it is a ``data.batch.MicroBatch``. The encoder needs tokens, positions, segments, boundaries and seeds;
-    the pre-training heads need the labels besides.
-    """
-
-    input_ids_T: Tensor
-    """Int64 token ids, with the masks of pre-training applied."""
-    position_ids_T: Tensor
-    """Int64 position of each token in its sequence, from 0."""
-    segment_ids_T: Tensor
-    """Int64, 0 in the first segment and 1 in the second."""
-    cu_seqlens: Tensor
-    """Int32 of shape (B + 1,), where each sequence starts. Tokens past the last boundary belong to no sequence."""
-    masked_positions_M: Tensor
-    """Int64 indices into the T tokens, the positions to predict."""
-    masked_ids_M: Tensor
-    """Int64, the original tokens there; -100 on padding."""
-    next_sentence_label_B: Tensor
-    """Int64, 1 if the second segment is a random one (or swapped, for SOP); -100 on padding and without NSP."""
-    instance_seeds_B: Tensor
-    """Int32 keys of dropout: they follow an instance to whatever rank and micro-batch the packing puts it."""
-    max_seqlen: int
-    """At least the length of the longest sequence."""
 
 
 class Dense(nn.Linear):
@@ -130,11 +104,11 @@ class LayerNorm(nn.Module):
         """Return LayerNorm(x + other), of shape (T, D); without another tensor, of x alone."""
         return self._op(x_TD, residual_TD=other_TD)[0]
 
-    def add(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None = None) -> Twice:
+    def add(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None = None) -> HiddenAndResidual:
         """Return LayerNorm(z) and z = residual + dropout(x), both of shape (T, D)."""
         return self._op(x_TD, residual_TD=residual_TD, dropout=site, returns_sum=True)
 
-    def _op(self, x_TD: Tensor, **inputs: Any) -> Twice:
+    def _op(self, x_TD: Tensor, **inputs: Any) -> HiddenAndResidual:
         return layer_norm(x_TD, self.weight, self.bias, eps=self.eps, backend=self.backend, **inputs)
 
 
@@ -150,7 +124,7 @@ class SubLayerNorm(LayerNorm):
         super().__init__(config.hidden_size, config, ops)
         self.dense_bias = nn.Parameter(torch.zeros(config.hidden_size))
 
-    def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None) -> Twice:  # type: ignore[override]
+    def forward(self, x_TD: Tensor, residual_TD: Tensor, site: Dropout | None) -> HiddenAndResidual:  # type: ignore[override]
         """Return LayerNorm(residual + dropout(x + dense bias)), of shape (T, D), twice.
 
         Args:

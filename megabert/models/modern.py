@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from megabert.models.layers import Dense, LayerContext, LayerNorm, PackedBatch, Twice
+from megabert.models.layers import Dense, HiddenAndResidual, LayerContext, LayerNorm
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, dropout
 from megabert.ops.gated_gelu.api import gated_gelu
+from megabert.ops.sequences import PackedBatch
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig
 
@@ -87,7 +88,7 @@ class PreNormAttention(nn.Module):
         self.self = RotarySelfAttention(config, ops, is_global=config.is_global(depth))
         self.output = Dense(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, hidden: Twice, packing: RotaryPacking, context: LayerContext) -> Twice:
+    def forward(self, hidden: HiddenAndResidual, packing: RotaryPacking, context: LayerContext) -> HiddenAndResidual:
         """Return the sub-layer's output and the sum that it is to be added to, of shape (T, D) or (R, D).
 
         Args:
@@ -115,7 +116,7 @@ class GatedFeedForward(nn.Module):
         self.output = Dense(config.intermediate_size, config.hidden_size, bias=False)
         self.backend = ops.bias_gelu
 
-    def forward(self, hidden: Twice, context: LayerContext) -> Twice:
+    def forward(self, hidden: HiddenAndResidual, context: LayerContext) -> HiddenAndResidual:
         """Return the sub-layer's output and the sum that it is to be added to, both of shape (T, D).
 
         Args:
@@ -144,7 +145,7 @@ class PreNormLayer(nn.Module):
         self.attention = PreNormAttention(config, ops, depth=depth)
         self.feed_forward = GatedFeedForward(config, ops)
 
-    def forward(self, hidden: Twice, packing: RotaryPacking, context: LayerContext) -> Twice:
+    def forward(self, hidden: HiddenAndResidual, packing: RotaryPacking, context: LayerContext) -> HiddenAndResidual:
         """Return the layer's output and the sum that it is to be added to, of shape (T, D) or (R, D).
 
         Args:

@@ -1,6 +1,7 @@
 """Training FLOPs of the encoder and the share of a device's peak that a run reaches (MFU)."""
 
-from collections.abc import Iterable
+import numpy as np
+from numpy.typing import ArrayLike
 
 from megabert.observability.gpus import gpu_of_device
 from megabert.settings.config.model import ModelConfig
@@ -47,7 +48,7 @@ def training_flops(
     return _encoder_flops(model, tokens, squared_lengths, local) + 6.0 * (h * e + e * model.vocab_size) * masked
 
 
-def local_pairs(model: ModelConfig, lengths: Iterable[float]) -> int:
+def local_pairs(model: ModelConfig, lengths: ArrayLike) -> int:
     """Return the number of query-key pairs that a layer with local attention computes.
 
     Args:
@@ -57,8 +58,10 @@ def local_pairs(model: ModelConfig, lengths: Iterable[float]) -> int:
     if not model.local_layers:
         return 0
     # Each of n tokens sees itself and r to either side, but for r * (r + 1) that would be beyond the two ends.
-    reaches = ((length, min(length - 1, model.reach)) for length in lengths if length >= 1)
-    return round(sum(length * (2 * reach + 1) - reach * (reach + 1) for length, reach in reaches))
+    present = np.asarray(lengths, np.float64)
+    present = present[present >= 1]
+    reaches = np.minimum(present - 1, model.reach)
+    return round(float((present * (2 * reaches + 1) - reaches * (reaches + 1)).sum()))
 
 
 def _encoder_flops(model: ModelConfig, tokens: int, squared_lengths: int, local: int) -> float:

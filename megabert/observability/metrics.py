@@ -3,17 +3,15 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write, open_in_place, read_small
 from megabert.foundation.json_files import parse_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.logs import logger
-from megabert.observability.trackers.interface import COUNTERS, Tracker, Value
-from megabert.observability.trackers.process import TrackerProcess
+from megabert.observability.trackers.process import TrackerProcess, finish
+from megabert.observability.trackers.rows import COUNTERS, Value
 from megabert.observability.trackers.tensorboard import TensorBoard
 from megabert.settings.config.run import LoggingConfig
 
@@ -25,7 +23,7 @@ HISTOGRAMS = "train/trust_ratio/"
 
 
 class MetricWriter:
-    """Writes a row of metrics per step to ``metrics.jsonl``, and hands it to TensorBoard and the other trackers.
+    """Writes a row of metrics per step to ``metrics.jsonl``, and shows it in TensorBoard and other trackers.
 
     A resumed run drops the rows after its checkpoint, so that every step is there once. A full disk does not end a run:
     rows wait in memory until there is space again, and TensorBoard lacks the points in between.
@@ -54,15 +52,14 @@ class MetricWriter:
         self._file = open_in_place(self._path, os.O_WRONLY | os.O_APPEND)
         self._waiting = b""
         self._is_disk_full = False
-        tensorboard = TensorBoard(self._events)
-        self._try(lambda: tensorboard.begin(resumed_step, config, scores))
-        self._trackers: list[Tracker] = [tensorboard]
-        if logging is not None:
-            self._trackers += [TrackerProcess(name, run_dir, logging) for name in logging.trackers]
+        self._tensorboard = TensorBoard(self._events)
+        self._try(lambda: self._tensorboard.begin(resumed_step, config, scores))
+        # They read the rows in the file.
+        self._trackers = [TrackerProcess(name, run_dir, logging) for name in logging.trackers] if logging else []
 
     def note(self, title: str, lines: Sequence[str], step: int) -> None:
-        """Show some lines of text in trackers that can."""
-        self._tell(lambda tracker: tracker.note(title, lines, step))
+        """Show some lines of text in TensorBoard."""
+        self._try(lambda: self._tensorboard.note(title, lines, step))
 
     def write(self, step: int, values: Mapping[str, Value]) -> None:
         """Write one row. In TensorBoard numbers become scalars, and lists histograms."""
@@ -73,28 +70,26 @@ class MetricWriter:
             else:
                 row[tag] = value
         self._waiting += json.dumps(row).encode("ascii") + b"\n"
-        if self._try(self._write_rows) and self._tell(lambda tracker: tracker.write(step, values)):
+        has_space = self._try(self._write_rows)
+        if self._try(lambda: self._tensorboard.write(step, values)) and has_space:
             self._is_disk_full = False
+        for tracker in self._trackers:
+            tracker.check()
 
     def flush(self) -> None:
         """Sync every row to the disk. This is called before a checkpoint is written, which may not be ahead of them."""
         self._try(self._write_rows)
         self._try(lambda: os.fsync(self._file))
-        self._tell(lambda tracker: tracker.flush())
+        self._try(self._tensorboard.flush)
 
     def close(self) -> None:
         """Flush and close the file and the trackers."""
         self.flush()
         os.close(self._file)
-        self._tell(lambda tracker: tracker.end())
-        self._tell(lambda tracker: tracker.close())
+        finish(self._trackers)
+        self._try(self._tensorboard.close)
         if self._waiting:
             logger.warning("%s: the last %d rows were not written", self._path, self._waiting.count(b"\n"))
-
-    def _tell(self, work: Callable[[Tracker], object]) -> bool:
-        """Do some work with each tracker; return whether all of it was done."""
-        failed = [tracker for tracker in self._trackers if not self._try(partial(work, tracker))]
-        return not failed
 
     def _try(self, work: Callable[[], object]) -> bool:
         """Do some work that a full disk may prevent, and warn the first time; return whether it was done."""
@@ -112,7 +107,6 @@ class MetricWriter:
             self._waiting = self._waiting[os.write(self._file, self._waiting) :]
 
 
-@takes_paths
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """Return the rows of a run's ``metrics.jsonl``; lines that were cut off or damaged are left out, with a warning.
 

@@ -1,18 +1,18 @@
 """``embedding``: rows of a table, with a gradient whose sums have a fixed order.
 
-A torch of 2026 (pytorch/pytorch#172454) adds up the gradient of a table of which few rows occur with atomic additions
-on a GPU, so it may differ from run to run: of segments, of which there are two, and of every small vocabulary. It is
-the likely cause of two runs of ours on an H100 that parted after 23 equal steps; no card has confirmed it yet.
+On a GPU torch's own gradient may differ from run to run. It has two kernels, and both have a fault: up to 3,072 tokens
+one that does not look at ``torch.use_deterministic_algorithms``, has a race of shared memory above 1,024 tokens
+(pytorch/pytorch#187687) and adds frequent words up in 16 bits; above that one with atomic additions if few rows occur
+(pytorch/pytorch#172454). So on a GPU the gradient is ours.
 
 - The gradient of a table of a few rows is a matrix product with one-hot tokens. Products repeat, and one that is given
   a float32 sum (``dense.sum_products_in``) adds to it.
-- Any other table takes torch's way for `torch.use_deterministic_algorithms`: sorted ids, sums in that order.
+- Any other table gets ``table_gradient``: ids sorted, then the tokens of each row summed in float32, in their order.
 """
 
 # T packed tokens, R rows of the table, E embedding width
 
-import contextlib
-from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -49,8 +49,7 @@ class _Embedding(torch.autograd.Function):
     def backward(ctx: Any, grad_TE: Tensor) -> tuple[None, Tensor | None, None]:
         (ids_T,) = ctx.saved_tensors
         if ctx.rows > FEW_ROWS:
-            with deterministic_algorithms():
-                return None, torch.ops.aten.embedding_dense_backward(grad_TE, ids_T, ctx.rows, -1, False), None
+            return None, table_gradient(grad_TE, ids_T, ctx.rows), None
         row_R1 = torch.arange(ctx.rows, device=ids_T.device)[:, None]
         one_hot_RT = (row_R1 == ids_T).to(grad_TE.dtype)
         if ctx.gradient_sum is None:
@@ -59,19 +58,22 @@ class _Embedding(torch.autograd.Function):
         return None, None, None
 
 
-@contextlib.contextmanager
-def deterministic_algorithms() -> Iterator[None]:
-    """Let torch take algorithms that repeat, without filling the memory that they allocate.
+def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int) -> Tensor:
+    """Return, for each row of a table, the sum of the gradients of the tokens that took it, of shape (R, E).
 
-    ``torch.use_deterministic_algorithms`` would import torch's compiler as well, which takes seconds.
+    Sums are taken in float32 (float64 of float64) in the order of the tokens, on any device, and rounded once.
+
+    Args:
+        grad_TE: Gradients of the looked-up rows.
+        ids_T: The row of each token, int64 or int32, each below ``rows``.
+        rows: Rows of the table.
     """
-    was_deterministic = torch.are_deterministic_algorithms_enabled()
-    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch._C._set_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch._C._set_deterministic_algorithms(was_deterministic, warn_only=only_warned)
-        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+    sorted_T, order_T = torch.sort(ids_T.long(), stable=True)
+    first_R = torch.searchsorted(sorted_T, torch.arange(rows + 1, device=ids_T.device))
+    if grad_TE.device.type == "cuda" and find_spec("triton") is not None:
+        from megabert.ops.triton_support.table_gradients import table_gradient_triton
+
+        return table_gradient_triton(grad_TE, order_T, first_R)
+    wide_TE = grad_TE if grad_TE.dtype == torch.float64 else grad_TE.float()
+    sums_RE = torch.segment_reduce(wide_TE[order_T], "sum", offsets=first_R, axis=0, initial=0)
+    return sums_RE.to(grad_TE.dtype)

@@ -4,14 +4,14 @@ It has not been tested with a real Apex, only with a stand-in that has the docum
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from megabert.foundation.errors import ConfigError, KernelError
 from megabert.ops.backend import APEX_LAMB, apex_obstacle
-from megabert.optim.base import BaseOptimizer, Fragment, Ranks, StepSettings, UpdateSink
+from megabert.optim.base import BaseOptimizer, StepSettings
 from megabert.settings.config.run import OptimizerConfig
 
 VARIANTS = {
@@ -44,19 +44,13 @@ class ApexLamb(BaseOptimizer):
         self._variant = variant
         self._fused: torch.optim.Optimizer | None = None
 
-    def attach(
-        self,
-        fragments: Sequence[Fragment],
-        shapes: Mapping[str, torch.Size],
-        ranks: Ranks | None,
-        sink: UpdateSink | None = None,
-    ) -> None:
+    def _prepare(self) -> None:
         """Build FusedLAMB over whole parameters, by its signature of July 2026.
 
         Raises:
             KernelError: The parameters are sharded, or not on a GPU.
         """
-        if ranks is not None:
+        if self.ranks is not None:
             _refuse("FusedLAMB takes norms of whole tensors, and ZeRO shards them; it serves --engine zero0")
         _refuse(apex_obstacle(self.param_groups[0]["params"][0].device.type, extension=APEX_LAMB))
         from apex.optimizers import FusedLAMB

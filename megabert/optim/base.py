@@ -137,7 +137,11 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
             ranks: This rank and the others; None if every rank holds every parameter whole.
             sink: Told of each updated flat.
         """
-        self.sink = sink or self.sink
+        self.fragments, self.shapes, self.ranks, self.sink = fragments, shapes, ranks, sink or self.sink
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Work out what ``step`` needs of the fragment table, once the optimizer has it."""
 
     @abstractmethod
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]

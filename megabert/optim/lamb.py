@@ -11,7 +11,7 @@ calls, with and without decay, unless a group exceeds ``sub_group_size``). At st
 itself, without an all-reduce.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
-from megabert.optim.base import BaseOptimizer, Fragment, Ranks, StepSettings, UpdateSink, no_decay
+from megabert.optim.base import BaseOptimizer, StepSettings, no_decay
 from megabert.settings.config.run import BackendOrApex, OptimizerConfig
 
 
@@ -99,28 +99,19 @@ class Lamb(BaseOptimizer):
         self._rule = rule or RULES[config.lamb_variant]
         self._backend = backend
 
-    def attach(
-        self,
-        fragments: Sequence[Fragment],
-        shapes: Mapping[str, torch.Size],
-        ranks: Ranks | None,
-        sink: UpdateSink | None = None,
-    ) -> None:
-        """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
-        super().attach(fragments, shapes, ranks, sink)
-        slots = {name: slot for slot, name in enumerate(shapes)}
-        self._fragments: dict[int, list[SlotFragment]] = {}
-        for fragment in fragments:
-            own = self._fragments.setdefault(id(fragment.flat), [])
+    def _prepare(self) -> None:
+        slots = {name: slot for slot, name in enumerate(self.shapes)}
+        self._slots: dict[int, list[SlotFragment]] = {}  # by id of the flat
+        for fragment in self.fragments:
+            own = self._slots.setdefault(id(fragment.flat), [])
             own.append(SlotFragment(fragment.offset, fragment.numel, slots[fragment.parameter]))
-        self._names, self._ranks = list(shapes), ranks
-        self._adapted = torch.tensor([self._adapts(name) for name in shapes])
-        self._ratios = torch.ones(len(shapes), dtype=torch.float64)
+        self._adapted = torch.tensor([self._adapts(name) for name in slots])
+        self._ratios = torch.ones(len(slots), dtype=torch.float64)
 
     @property
     def trust_ratios(self) -> dict[str, float]:
         """Trust ratio of each parameter in the last step. Reading it waits for the GPU, so do it only when logging."""
-        return dict(zip(self._names, self._ratios.tolist(), strict=True))
+        return dict(zip(self.shapes, self._ratios.tolist(), strict=True))
 
     @torch.no_grad()
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
@@ -129,7 +120,7 @@ class Lamb(BaseOptimizer):
         Every rank must call it equally often. A rank whose flat is all padding joins the all-reduce as well.
         """
         work = [
-            (flat, self._fragments.get(id(flat), []), *self._constants(group, settings))
+            (flat, self._slots.get(id(flat), []), *self._constants(group, settings))
             for group in self.param_groups
             for flat in group["params"]
             if flat.grad is not None
@@ -140,15 +131,15 @@ class Lamb(BaseOptimizer):
         # 0 if this rank holds nothing of a parameter.
         # In float64, since torch's float32 norm of millions of elements is wrong by 1e-4 on a CPU.
         device = work[0][0].device
-        squares = torch.zeros(2, len(self._names), dtype=torch.float64, device=device)
+        squares = torch.zeros(2, len(self.shapes), dtype=torch.float64, device=device)
         passes = lamb_passes(self._backend, device.type)  # two functions: of plain torch, or kernels
         # First pass: moments, then the update u, which takes the place of the gradient, and both squared norms.
         for flat, fragments, coefficients, _ in work:
             flats = (tensor.view(-1) for tensor in (flat, flat.grad, *self.moments(flat)))
             passes.compute_update(*flats, coefficients=coefficients, fragments=fragments, squares=squares)
         # Between the passes: the squares of all fragments of a parameter, on whatever rank, become one sum.
-        if self._ranks is not None:
-            self._ranks.sum_over_ranks(squares)
+        if self.ranks is not None:
+            self.ranks.sum_over_ranks(squares)
         ratios = self._trust_ratios(squares)
         if isinstance(settings.gradient_scale, Tensor):
             ratios = ratios * (settings.gradient_scale != 0)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim.adamw import AdamW
-from megabert.optim.base import Fragment, Ranks, StepSettings, UpdateSink
+from megabert.optim.base import Fragment, StepSettings
 from megabert.settings.config.run import MOMENTS, OptimizerConfig
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -88,18 +88,11 @@ class Muon(AdamW):
         self._config, self._stacked = config, matrices
         self._dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[config.muon_dtype]
 
-    def attach(
-        self,
-        fragments: Sequence[Fragment],
-        shapes: Mapping[str, torch.Size],
-        ranks: Ranks | None,
-        sink: UpdateSink | None = None,
-    ) -> None:
-        """Work out which rank owns each matrix; the arguments are ``BaseOptimizer.attach``'s."""
-        super().attach(fragments, shapes, ranks, sink)
-        self._ranks = ranks
-        self._device = fragments[0].flat.device if ranks is None else ranks.device
-        by_name = {fragment.parameter: fragment for fragment in fragments}  # a rank holds one run of a parameter
+    def _prepare(self) -> None:
+        """Work out which rank owns each matrix."""
+        shapes, ranks = self.shapes, self.ranks
+        self._device = self.fragments[0].flat.device if ranks is None else ranks.device
+        by_name = {fragment.parameter: fragment for fragment in self.fragments}  # a rank holds one run of a parameter
         cut = [
             (name, index, shapes[name][0] // stacked, shapes[name][1])
             for name, stacked in self._stacked.items()
@@ -186,7 +179,7 @@ class Muon(AdamW):
 
     def _orthogonalize(self, matrices: Sequence[Matrix]) -> None:
         """Replace the look-ahead of each matrix by its orthogonal update, on all ranks that hold pieces of it."""
-        rank = 0 if self._ranks is None else self._ranks.rank
+        rank = 0 if self.ranks is None else self.ranks.rank
         owned = [matrix for matrix in matrices if matrix.owner == rank]
         lent = [matrix for matrix in matrices if matrix.owner != rank]
         received = self._exchange(
@@ -211,17 +204,17 @@ class Muon(AdamW):
             _update(matrix).copy_(returned[matrix.owner].pop(0))
 
     def _others(self) -> list[int]:
-        return [] if self._ranks is None else [r for r in range(self._ranks.size) if r != self._ranks.rank]
+        return [] if self.ranks is None else [r for r in range(self.ranks.size) if r != self.ranks.rank]
 
     def _exchange(self, outgoing: dict[int, list[Tensor]], expected: dict[int, list[int]]) -> dict[int, list[Tensor]]:
         """Send each rank its tensors, and return the ones of the expected sizes that each rank has sent here."""
-        if self._ranks is None or not self._is_cut:
+        if self.ranks is None or not self._is_cut:
             return {r: [] for r in expected}
-        sent, received = ([0] * self._ranks.size for _ in range(2))
+        sent, received = ([0] * self.ranks.size for _ in range(2))
         for r in expected:
             sent[r], received[r] = sum(tensor.numel() for tensor in outgoing[r]), sum(expected[r])
         empty = torch.empty(0, dtype=torch.float32, device=self._device)
-        parts = self._ranks.exchange(torch.cat([empty, *(t for r in outgoing for t in outgoing[r])]), sent, received)
+        parts = self.ranks.exchange(torch.cat([empty, *(t for r in outgoing for t in outgoing[r])]), sent, received)
         by_rank = dict(zip(expected, parts.split([received[r] for r in expected]), strict=True))
         return {r: list(by_rank[r].split(expected[r])) if expected[r] else [] for r in expected}
 

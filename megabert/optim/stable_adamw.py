@@ -6,13 +6,12 @@ learning rate by it. It takes the place of clipping by the global norm, which sh
 of one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from megabert.optim.base import Fragment, Ranks, UpdateSink
 from megabert.optim.lamb import Lamb, Rule
 from megabert.settings.config.run import BackendOrApex, OptimizerConfig
 
@@ -46,16 +45,9 @@ class StableAdamW(Lamb):
     def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: BackendOrApex = "auto") -> None:
         super().__init__(params, config, backend, rule=Rule("moments", "all", measures_gradient=True))
 
-    def attach(
-        self,
-        fragments: Sequence[Fragment],
-        shapes: Mapping[str, torch.Size],
-        ranks: Ranks | None,
-        sink: UpdateSink | None = None,
-    ) -> None:
-        """Take the fragment table of this rank; the arguments are ``BaseOptimizer.attach``'s."""
-        super().attach(fragments, shapes, ranks, sink)
-        self._sizes = torch.tensor([shape.numel() for shape in shapes.values()], dtype=torch.float64)
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._sizes = torch.tensor([shape.numel() for shape in self.shapes.values()], dtype=torch.float64)
 
     def _ratios_of(self, squares: Tensor) -> Tensor:
         """Return 1 / max(1, RMS) of each slot."""

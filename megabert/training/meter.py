@@ -4,7 +4,9 @@ import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
+import numpy as np
 import torch
 
 from megabert.data.step_packer import StepBatch
@@ -27,53 +29,44 @@ class Meter:
     def restart(self) -> None:
         """Count from zero again: after a reading, and in a new phase, which has other lengths."""
         self._started = time.perf_counter()
-        self._waited = self._flops = self._busy = 0.0
+        self._flops = 0.0
+        self._seconds = {"data": 0.0, "computing": 0.0, "pause": 0.0}
         self._instances = self._tokens = self._steps = 0
         self._compiled = len(compiled_kernels())
         if self._world.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
     @contextmanager
-    def waiting_for_data(self) -> Iterator[None]:
-        """Count the time inside as waiting for the loader."""
-        started = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - started
+    def timing(self, what: Literal["data", "computing", "pause"]) -> Iterator[None]:
+        """Count the time inside.
 
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Count the time inside as this rank's own part of a step; after it, the rank waits for the others."""
+        Args:
+            what: ``data``, waiting for the loader; ``computing``, this rank's own part of a step, after which it waits
+                for the others; or ``pause``, a validation or a checkpoint, which the rates leave out.
+        """
         started = time.perf_counter()
         yield
-        self._busy += time.perf_counter() - started
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Leave the time inside, a validation or a checkpoint, out of the rates."""
-        started = time.perf_counter()
-        yield
-        self._started += time.perf_counter() - started
+        self._seconds[what] += time.perf_counter() - started
 
     def count(self, batch: StepBatch) -> None:
         """Count a global batch."""
         self._steps += 1
         self._instances += batch.num_instances
         self._tokens += batch.num_tokens
-        for micro_batch in batch.micro_batches:
-            lengths = micro_batch.cu_seqlens.diff().double()
-            self._flops += training_flops(
-                self._config.model,
-                tokens=micro_batch.num_tokens,
-                squared_lengths=int(lengths.square().sum()),
-                masked=micro_batch.num_masked,
-                local_pairs=local_pairs(self._config.model, lengths.tolist()),
-            )
+        lengths, model = batch.lengths.astype(np.int64), self._config.model
+        self._flops += training_flops(
+            model,
+            tokens=batch.num_tokens,
+            squared_lengths=int(lengths @ lengths),
+            masked=batch.num_masked,
+            local_pairs=local_pairs(model, lengths),
+        )
 
     def read(self) -> dict[str, float]:
-        """Return ``perf/*`` over all ranks, MFU and peak memory of this one, and restart; every rank calls it."""
+        """Return ``perf/*`` over all ranks, the peak memory of this one, and restart; every rank calls it."""
         # Each rank's own computing time: where one is slower than the others, they all wait for it in every step.
-        seconds = time.perf_counter() - self._started
-        busy = self._world.gather(self._busy)
+        seconds = time.perf_counter() - self._started - self._seconds["pause"]
+        busy = self._world.gather(self._seconds["computing"])
         if self._world.device.type == "cuda":
             memory = torch.cuda.max_memory_allocated() / 2**30
         else:
@@ -84,13 +77,13 @@ class Meter:
             "perf/compute_s": max(busy) / steps,
             "perf/sequences_per_s": self._instances / seconds,
             "perf/tokens_per_s": self._tokens / seconds,
-            "perf/data_wait_pct": 100 * self._waited / seconds,
+            "perf/data_wait_pct": 100 * self._seconds["data"] / seconds,
             "perf/step_time_spread_pct": 100 * (max(busy) - min(busy)) / max(max(busy), 1e-9),
             "perf/slowest_rank": busy.index(max(busy)),
             "perf/compiled_kernels": len(compiled_kernels()) - self._compiled,
             "memory/max_allocated_gib": memory,
         }
         if self._peak is not None:
-            values["perf/mfu_pct"] = 100 * self._flops / seconds / self._peak
+            values["perf/mfu_pct"] = 100 * self._flops / seconds / (self._peak * self._world.size)
         self.restart()
         return values

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megabert.checkpoints.saving import stored_tensors
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.models.convert import POSITIONS
@@ -77,7 +78,7 @@ def tile_rows(engine: Engine, world: World, parameter: str, *, num_trained: int,
     for fragment in mine:
         here = slice(max(fragment.start, first), min(fragment.start + fragment.numel, end))
         if here.start < here.stop:
-            for values, tensor in zip(trained, _tensors(engine, fragment), strict=True):
+            for values, (_, tensor) in zip(trained, stored_tensors(engine, fragment.flat), strict=True):
                 filled = values[source_E[here.start - first : here.stop - first]]
                 fragment.view(tensor)[here.start - fragment.start : here.stop - fragment.start].copy_(filled)
     engine.refresh()
@@ -91,14 +92,8 @@ def _gather(engine: Engine, world: World, mine: Sequence[Fragment], numel: int) 
     for fragment in mine:
         here = slice(fragment.start, min(fragment.start + fragment.numel, numel))
         if here.start < here.stop:
-            for row, tensor in zip(bits, _tensors(engine, fragment), strict=True):
+            for row, (_, tensor) in zip(bits, stored_tensors(engine, fragment.flat), strict=True):
                 row[here] = fragment.view(tensor)[: here.stop - here.start].cpu().view(torch.int32)
     if not engine.is_replicated:
         dist.all_reduce(bits, group=world.control)
     return bits.view(torch.float32)
-
-
-def _tensors(engine: Engine, fragment: Fragment) -> list[Tensor]:
-    """Return a fragment's masters, their moments and, if there is one, their average: tensors of one layout."""
-    average = [] if engine.average is None else [engine.average.of(fragment.flat)]
-    return [fragment.flat, *engine.optimizer.moments(fragment.flat), *average]

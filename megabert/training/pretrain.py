@@ -23,7 +23,6 @@ from megabert.distributed.process_group import (
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu
 from megabert.engine.engine import Engine
-from megabert.engine.proven_ops import prove_ops
 from megabert.engine.weight_average import WeightAverage
 from megabert.foundation.errors import EXIT_STOPPED, DataError
 from megabert.foundation.files import atomic_write
@@ -40,6 +39,7 @@ from megabert.tokens.shards.checked_shards import CHECKED_NAME, Checked, check_s
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
+from megabert.training.proven_ops import prove_ops
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.folder import record_run, tokenizer_dir

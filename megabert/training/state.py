@@ -1,6 +1,5 @@
 """The progress of a run, and the work that is due: everything besides the tensors that a checkpoint must bring back."""
 
-import json
 import math
 import statistics
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from megabert.data.order import BEGINNING, DataPosition, PositionRange
 from megabert.foundation.errors import CheckpointError
-from megabert.foundation.json_files import parse_json, to_json
+from megabert.foundation.json_files import parse_values, to_json
 from megabert.settings.config.phase import DataStart
 from megabert.settings.config.run import RollbackConfig, RunConfig
 
@@ -293,7 +292,7 @@ class TrainerState:
         if differing:
             what = "lacks" if differing[0] not in values else "has an unknown"
             raise CheckpointError(f"trainer state: damaged or edited ({what} {differing[0]}). {remedy}")
-        state = parse_json(json.dumps(values), cls, where="trainer state", remedy=remedy, error=CheckpointError)
+        state = parse_values(values, cls, where="trainer state", remedy=remedy, error=CheckpointError)
         phases = None if config is None else len(config.phases)
         if phases is not None and (state.phase >= phases or len(state.data_sha256) != phases):
             raise CheckpointError(

@@ -78,7 +78,7 @@ def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:
         This rank's sums, for `update`.
     """
     terms, counts = terms_of(engine.module), counts_of(batch)
-    sums = no_sums(terms, world.device)
+    sums = zero_sums(terms, world.device)
     # Every rank has as many micro-batches, some perhaps without instances: collectives have to pair up.
     for number, micro_batch in enumerate(batch.micro_batches, start=1):
         output = engine.forward(micro_batch.to(world.device))
@@ -119,7 +119,7 @@ def validate(
         The means as ``eval/*``, of the model's ``held_out_terms``.
     """
     terms = cast(PretrainingModel, engine.module).held_out_terms
-    sums, counts_3 = no_sums(terms, world.device), torch.zeros(3, dtype=torch.float64)
+    sums, counts_3 = zero_sums(terms, world.device), torch.zeros(3, dtype=torch.float64)
     share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=world.device.type == "cuda")
     with engine.evaluating(), torch.no_grad():
         for micro_batch in validation_batches(shards, share, max_instances=max_instances):
@@ -138,7 +138,7 @@ def counts_of(batch: StepBatch | MicroBatch) -> Counts:
     return {"masked": batch.num_masked, "instances": batch.num_instances, "tokens": batch.num_tokens}
 
 
-def no_sums(terms: Sequence[Term], device: torch.device) -> Tensor:
+def zero_sums(terms: Sequence[Term], device: torch.device) -> Tensor:
     """Return float64 zeros for ``sums_of`` to be added to: each term's loss and right answers, then the histogram."""
     bins = 2 * BINS if any(term.name == "rtd" for term in terms) else 0
     return torch.zeros(2 * len(terms) + bins, dtype=torch.float64, device=device)

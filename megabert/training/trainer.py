@@ -15,13 +15,14 @@ from megabert.data.loader import PackedLoader
 from megabert.data.packing import MicroShape, shape_for
 from megabert.data.step_packer import StepBatch
 from megabert.distributed.process_group import World, raise_everywhere, run_on_main_rank
-from megabert.engine.engine import Engine, LossScaleFloor
+from megabert.engine.deepspeed_parts import LossScaleFloor
+from megabert.engine.engine import Engine
 from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress, seconds_left
-from megabert.observability.trackers.interface import Value
+from megabert.observability.trackers.rows import Value
 from megabert.optim import StepSettings, learning_rate
 from megabert.settings.command_line.signals import SIGNALS
 from megabert.settings.config.loading import phase_name
@@ -122,7 +123,7 @@ class Trainer:
                 # The loader's thread has packed this batch (`StepPacker.pack`) while the previous step was computed.
                 self._watchdog.expect_step(self.state.step + 1)
                 self._profiler.before(self.state.step + 1)
-                with self._meter.waiting_for_data():
+                with self._meter.timing("data"):
                     batch = next(loader)
                 if batch.stop:
                     self._stop_early()
@@ -144,7 +145,7 @@ class Trainer:
                         self.save()
                 if self._profiler.ends_with(self.state.step):
                     self._watchdog.expect("writing a profile")
-                    with self._meter.pause():
+                    with self._meter.timing("pause"):
                         self._profiler.close(self.state.step)
                         self.world.gather(None)  # ranks that record nothing wait here, not in their next step
             # The thread has agreed with the other ranks on one more batch, or still waits for them: let it finish.
@@ -164,7 +165,7 @@ class Trainer:
 
     def save(self) -> None:
         """Begin to write a checkpoint of the current step; it is on the disk once ``settle`` returns."""
-        with self._meter.pause():
+        with self._meter.timing("pause"):
             if self._writer is not None:
                 self._writer.flush()
             self.state = self._checkpoints.save(self.state)
@@ -213,7 +214,7 @@ class Trainer:
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         settings = StepSettings(lr=learning_rate(phase, self.state.phase_step + 1), bias_step=counter + 1)
         # This rank's own part, then the part in which it waits for the others.
-        with self._meter.computing():
+        with self._meter.timing("computing"):
             sums = accumulate(self.engine, batch, self.world)
         self._watchdog.wait_for_others()
         try:
@@ -233,8 +234,9 @@ class Trainer:
     def _advance(self, batch: StepBatch, result: StepResult) -> None:
         """Advance the run's state past a batch, and warn if its loss was a spike."""
         loss = None if result.is_skipped else result.losses["loss"]
-        taken, _ = self.state.position.take(batch.num_instances, self._shards[self.state.phase][0].num_rows)
-        self.state = self.state.after_batch(loss, taken=taken, position=batch.position_after, rule=self.config.rollback)
+        self.state = self.state.after_batch(
+            loss, taken=batch.ranges, position=batch.position_after, rule=self.config.rollback
+        )
         spikes = self.state.spikes_in_a_row
         if loss is not None and spikes and self.world.is_main:
             logger.warning("spike: loss %.4f at step %d, %d in a row", loss, self.state.step, spikes)
@@ -243,7 +245,7 @@ class Trainer:
         """Score the held-out split."""
         self._watchdog.expect("validating")
         average = self.engine.average if self.config.validation.weights == "average" else None
-        with self._meter.pause(), average.in_use() if average else nullcontext():
+        with self._meter.timing("pause"), average.in_use() if average else nullcontext():
             metrics = validate(
                 self.engine,
                 self._shards[self.state.phase][1],
@@ -277,7 +279,7 @@ class Trainer:
             "train/global_batch_size": batch.num_instances,
             "train/masked_share": batch.num_masked / batch.num_tokens,
             "train/grad_norm": result.grad_norm,
-            "train/loss_scale": self.engine.loss_scale,
+            "train/loss_scale": self.engine.scale.value,
             "train/skipped_steps": self.state.skipped_steps,
             "train/rollbacks": self.state.rollbacks,
             "train/failed_checkpoints": self._checkpoints.counts.failures,
@@ -316,7 +318,7 @@ class Trainer:
         return writer
 
     def _needs_rollback(self) -> bool:
-        dynamic = self.engine.has_dynamic_loss_scale
+        dynamic = self.engine.scale.is_dynamic
         return rollback.is_due(self.state, self.config.rollback, has_dynamic_loss_scale=dynamic)
 
     def _roll_back(self) -> None:

@@ -37,9 +37,9 @@ from bad_input.damage_readers import (
 from bad_input.fuzz import BYTES, STRUCTURE, Mutation
 from forked.server import forget
 
-from data_prep.execution import sealed
 from data_prep.execution.build_state import STATE_NAME, BuildState
 from data_prep.execution.changes import PLAN_NAME
+from megabert.foundation import sealed
 from megabert.foundation.errors import DataError
 from megabert.settings.command_line.failures import as_user_error
 

@@ -12,9 +12,9 @@ import numpy as np
 from bad_input.material import COMMANDS, run_flags
 
 from data_prep.cli import main as megabert_data
-from data_prep.execution import sealed
 from data_prep.execution.build_state import BuildState, read_state
 from megabert.cli import main as megabert
+from megabert.foundation import sealed
 
 
 class Refused(Exception):
@@ -135,13 +135,14 @@ def token_ranges(part: str) -> Callable[[Path], Any]:
 
 def owners(folder: Path) -> Any:
     """Find who owns paragraphs, from every kind of file on the way."""
-    from data_prep.clean.paragraphs import ParagraphOwners, ParagraphTask, find_copies, gather_copies, merge_hashes
+    from data_prep.clean.grouped_hashes import RangeTask
+    from data_prep.clean.paragraph_copies import ParagraphOwners, find_copies, gather_copies, merge_hashes
 
     own, scratch = folder / "unfinished" / "work" / "paragraphs", folder / "scratch" / "out.npy"
     chunks = len(list(own.glob("0*.npy")))
-    merge_hashes(ParagraphTask(own, "{:06d}.npy", range(chunks), 0, 1, scratch))
-    find_copies(ParagraphTask(own, "merged-{:05d}-00000.npy", range(1), 0, 1, scratch))
-    gather_copies(ParagraphTask(own, "found-{:05d}.npy", range(1), 0, chunks, scratch))
+    merge_hashes(RangeTask((("{:06d}.npy", chunks),), own, 0, 1, scratch))
+    find_copies(RangeTask((("merged-{:05d}-00000.npy", 1),), own, 0, 1, scratch))
+    gather_copies(RangeTask((("found-{:05d}.npy", 1),), own, 0, chunks, scratch))
     kept = ParagraphOwners(own / "copies-00000.npy", 0, 10).kept(["a paragraph of some length"] * 2)
     return kept, scratch.read_bytes()
 
@@ -196,9 +197,8 @@ def fit_records(folder: Path) -> None:
 def fit_checkpoints(folder: Path) -> None:
     """Let the manifests of checkpoints vouch for files and content as they are."""
     for path in folder.glob("run/checkpoints/*/manifest.json"):
-        content = json.loads(path.read_bytes())["content"]
+        content = json.loads(b"{" + path.read_bytes()[sealed.START :])
         for name, stored in content["files"].items():
             data = (path.parent / name).read_bytes()
             stored |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        path.write_text(json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "content": content}))
+        path.write_bytes(sealed.seal(content, "checkpoint"))

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.runtime.jit import JITFunction
 
-from megabert.engine import buckets, engine, fragment_table, gradient_reduction
+from megabert.engine import buckets, engine, fragment_checks, gradient_reduction
 from megabert.models import deberta
 from megabert.models.matrices import layer_matrices
+from megabert.ops.triton_support import tile_sizes
 from megabert.optim import build_optimizer
 from megabert.settings.config.run import OpsConfig, OptimizerConfig
 
@@ -118,7 +119,7 @@ def fake_gpu(
         (torch.cuda, "current_stream"): lambda device=None: stream,
         (Tensor, "data_ptr"): address,
         (Tensor, "pin_memory"): lambda tensor: watch.pin(tensor),
-        (fragment_table, "checked"): lambda fragment, weights: fragment,
+        (fragment_checks, "checked"): lambda fragment, weights: fragment,
         (engine, "check_coverage"): lambda *_: None,
         (buckets.Bucket, "reduce"): lambda bucket, *given: called(reduce, bucket, *given) and watch.reduce(*given),
         (buckets.Bucket, "gather"): lambda bucket: called(gather, bucket) and watch.gather(bucket),
@@ -134,6 +135,8 @@ def fake_gpu(
         for (owner, name), stand_in in patches.items():
             stack.enter_context(mock.patch.object(owner, name, stand_in))
         deberta.positions_of.cache_clear()  # it may hold a tensor of another device that was not there
+        tile_sizes.capability_of.cache_clear()
+        tile_sizes.multiprocessors_of.cache_clear()
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         yield
 
@@ -174,13 +177,7 @@ def fake_engine(
     if stage:
         inner.param_groups[:] = buckets.split_groups(inner.param_groups, model, bucket_size)
         outer = DeepSpeedOptimizer(inner, world_size=world_size, stage=stage, dtype=dtype)
-    deepspeed = SimpleNamespace(
-        module=model,
-        optimizer=outer,
-        device=CUDA,
-        zero_optimization_stage=lambda: stage,
-        zero_grad=model.zero_grad,
-    )
+    deepspeed = SimpleNamespace(module=model, optimizer=outer)
     world = SimpleNamespace(
         rank=0,
         size=world_size,

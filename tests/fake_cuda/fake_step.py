@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch.distributed as dist
 from fake_cuda.fake_gpu import FAMILIES, SIZES, fake_engine, fake_gpu, ops_of
 from fake_cuda.watch import Seen, Watch
@@ -96,8 +97,8 @@ def step_on(engine: Any, world: Any, *, micro_steps: int = MICRO_STEPS, **sizes:
         number=1,
         micro_batches=_micro_batches(micro_steps, **sizes),
         num_masked=300,
-        num_instances=16,
-        num_tokens=2048,
+        lengths=np.full(16, 128, np.uint16),
+        ranges=(),
         position_after=None,
     )
     sums = step.accumulate(engine, batch, world)

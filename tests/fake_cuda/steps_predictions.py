@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.predictions.counts import by_part, seen_elements, step_work
+from benchmarks.predictions.counts import by_part, seen_tiles, step_work
 
 TOKENS, HIDDEN, INTERMEDIATE = 2048, 128, 384
 MODEL = {
@@ -31,9 +31,23 @@ def test_one_more_layer_adds_its_products_and_sixteen_hidden_and_eight_intermedi
     assert moved[1] - moved[0] == pytest.approx(expected, rel=0.03)  # statistics and partial sums beside them
 
 
+def test_a_card_has_tiles_of_its_own_whichever_was_counted_before():
+    tiles = []
+    for capability in ((9, 0), (8, 0)):
+        work = step_work(
+            MODEL | {"num_hidden_layers": 1},
+            tokens=TOKENS,
+            length=512,
+            micro_steps=1,
+            capability=capability,
+            multiprocessors=132,
+        )
+        tiles += [each.tiles for label, each in work.items() if label.name == "rotary_attention_backward_keys"]
+    assert tiles[1] == 2 * tiles[0]  # 32 rows in place of 64
+
+
 @pytest.mark.parametrize(
-    ("rows", "columns", "reach", "elements"),
-    [(64, 64, 0, 256 * 256), (128, 64, 0, 256 * 256), (64, 64, 64, 64 * (128 + 192 + 192 + 128))],
+    ("rows", "columns", "reach", "tiles"), [(64, 64, 0, 16), (128, 64, 0, 8), (64, 64, 64, 2 + 3 + 3 + 2)]
 )
-def test_elements_of_attention_are_those_of_whole_tiles(rows, columns, reach, elements):
-    assert seen_elements(256, rows, columns, reach) == elements
+def test_tiles_of_attention_are_those_that_a_query_sees(rows, columns, reach, tiles):
+    assert seen_tiles(256, rows, columns, reach) == tiles

@@ -7,11 +7,11 @@ shapes: in the runbook's part `parity` (benchmarks/gpu/results/h100.md).
 import pytest
 import torch
 
-from benchmarks.gpu.parity import DTYPES, mask_problems
+from benchmarks.gpu.parity import DTYPES, ROUNDED, mask_problems
 from benchmarks.gpu.sizes import GPU
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import errors
-from megabert.ops.proof.table import LAYER_NORM_EXTRAS, ROUNDED
+from megabert.ops.proof.table import LAYER_NORM_EXTRAS
 
 pytestmark = pytest.mark.gpu
 MANY = [512] * 100 + [300, 1]

@@ -199,7 +199,7 @@ def test_checkpoint_that_a_killed_run_was_replacing_gets_its_name_back(three):
 
 
 def test_manifest_is_readable_json(three):
-    content = json.loads((three / "step_00000020" / "manifest.json").read_text())["content"]
+    content = json.loads((three / "step_00000020" / "manifest.json").read_text())
     assert content["parameters"]["weight"]["fragments"] == [["rank_00000.safetensors", 0, 1000]]
 
 

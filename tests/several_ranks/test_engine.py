@@ -1,6 +1,8 @@
 """The engine at every ZeRO stage: NaN and overflow, masters, clipping, and which DeepSpeed settings are refused."""
 
 import math
+import re
+import sys
 from unittest import mock
 
 import pytest
@@ -16,8 +18,9 @@ from several_ranks.toy_training import (
     whole_masters,
 )
 
+import megabert.engine.engine as engine_module
 from megabert.engine.build import build_engine
-from megabert.engine.engine import LossScaleFloor
+from megabert.engine.deepspeed_parts import LossScaleFloor
 from megabert.foundation.errors import ConfigError
 from megabert.optim import StepSettings
 from megabert.settings.config.deepspeed import REQUIRED
@@ -86,6 +89,39 @@ def evaluate_between(world, engine_name):
     return losses, [train_step(clean, world, step) for step in (1, 2)], modes, output.loss_sum.requires_grad
 
 
+LISTED = re.findall(r"^ {4,}(?:\* )?(\w+\.\w+)", str(engine_module.__doc__), re.MULTILINE)
+"""The calls of a step, as the head of engine.py lists them."""
+
+
+def test_a_step_makes_the_calls_that_the_engines_docstring_lists_in_their_order(workers):
+    assert len(LISTED) > 15
+    made = [workers(2).run(calls_of_a_step, stage)[0] for stage in FLOAT_STAGES]
+    assert {name for calls in made for name in calls} == set(LISTED)
+    for calls in made:
+        rest = iter(LISTED)
+        assert [name for name in calls if name not in rest] == []
+
+
+def calls_of_a_step(world, engine_name):
+    """The listed calls, each when it is first made, by the names of the classes that define or override the method."""
+    engine, calls = make_engine(world, engine_name), {}
+
+    def note(frame, event, _):
+        classes = type(frame.f_locals.get("self")).__mro__ if event == "call" else ()
+        names = [f"{cls.__name__}.{frame.f_code.co_name}" for cls in classes]
+        calls.update(dict.fromkeys(name for name in names if name in LISTED))
+
+    ids, targets = batch_of(1)
+    sys.setprofile(note)
+    try:
+        engine.backward(engine.forward(ids, targets).loss_sum, is_last=True)
+        engine.wait_for_backward()
+        engine.step(StepSettings(lr=LEARNING_RATE))
+    finally:
+        sys.setprofile(None)
+    return list(calls)
+
+
 def test_engine_on_a_gpu_loads_no_compiler(workers):
     assert workers(2).run(compile_passes_on_a_gpu) == [0, 0]
 
@@ -132,16 +168,16 @@ def fp16_overflow(world, engine_name):
     ):
         engine, other = make_engine(world, engine_name), make_engine(world, engine_name)
     losses = [train_step(engine, world, step) for step in (1, 2)]
-    before = engine.loss_scale
+    before = engine.scale.value
     ids, targets = batch_of(3)
     engine.backward(engine.forward(ids, targets).loss_sum * 1e6)
     named = any(world.gather(bool(engine.nonfinite_gradients())))
     engine.discard_gradients()
-    after = engine.loss_scale
+    after = engine.scale.value
     losses += [train_step(engine, world, step) for step in (3, 4)]
     reference = make_engine(world, "zero1")
     other.load_state({"loss_scaler": {**engine.state()["loss_scaler"], "cur_scale": after}})
-    restored = other.loss_scale
+    restored = other.scale.value
     return (
         named,
         before,

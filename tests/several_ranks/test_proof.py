@@ -18,11 +18,11 @@ from torch.nn import functional
 from megabert.settings.config.loading import load_run_config
 from megabert.tooling.doctor import engine_steps, links, machine, probe, proof, rates
 from megabert.tooling.doctor.engine_steps import check_engines
-from megabert.tooling.doctor.finding import Finding, merge_findings
+from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings
 from megabert.tooling.doctor.links import Place, check_collectives, compare_links, judge_links, measure_collectives
 from megabert.tooling.doctor.machine import check_disk
 from megabert.tooling.doctor.probe import probe_world
-from megabert.tooling.doctor.proof import check_problems, judge_rates, prove_in
+from megabert.tooling.doctor.proof import check_problems, prove_in
 from megabert.tooling.measurements.measured import MeasuredRates
 from megabert.tooling.planning.estimate import estimate
 from megabert.tooling.planning.step_time import measured_cluster
@@ -188,9 +188,10 @@ def test_links_are_compared_with_links_of_their_kind():
 
 
 def test_slow_rank_is_named():
-    (finding,) = failures(judge_rates("copy", "GB/s", dict(zip(PLACES, (100.0, 99.0, 20.0, 98.0), strict=True))))
+    by_rank = dict(zip(map(str, PLACES), (100.0, 99.0, 20.0, 98.0), strict=True))
+    (finding,) = failures(judge_rates("rates", "copy", "GB/s", by_rank, "Leave it out."))
     assert finding.where == "node2 (rank 2)"
-    assert finding.text == "copy: 20 GB/s; allowed are 24.75 or more (median of the ranks 99)"
+    assert finding.text == "copy: 20 GB/s; allowed are 24.75 or more (median 99)"
 
 
 def losing(fsync, path_of):

@@ -6,13 +6,13 @@ import os
 import pytest
 import torch
 
-from megabert.engine.proven_ops import prove_ops
 from megabert.foundation.errors import MegabertError
 from megabert.ops.backend import Backend, choose, forget_disproved, no_obstacle, usable_backends
 from megabert.ops.bias_gelu import api
 from megabert.ops.triton_support import tuned_tiles
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig
+from megabert.training.proven_ops import prove_ops
 
 CPU = torch.device("cpu")
 MODEL = ModelConfig(vocab_size=90, hidden_size=32, num_attention_heads=2, intermediate_size=48, family="bert")

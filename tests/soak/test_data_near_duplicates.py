@@ -23,9 +23,9 @@ from unit.data_prep.clean.test_near_duplicates import SIGNATURE, similar_pair
 from unit.data_prep.conftest import begun_build, write_jsonl
 
 from data_prep.clean import near_copies
+from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.clean.near_copies import KEYS, find_near_copies
 from data_prep.clean.near_duplicates import write_keys
-from data_prep.clean.paragraphs import ParagraphPlan
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.document_set import hash_text
 
@@ -119,7 +119,7 @@ def test_chain_of_real_documents_is_one_cluster(tmp_path, monkeypatch):
         documents = ([" ".join(words[number : number + 100])] for number in range(chunk, LONG, chunks))
         keys += write_keys(documents, SIGNATURE, near / KEYS.format(chunk))[1]["keys"]
     build = begun_build(tmp_path, BuildConfig(sources=(SourceConfig(input="none"),)))
-    _, counts = find_near_copies(build, ParagraphPlan.of(chunks, keys))
+    _, counts = find_near_copies(build, HashPlan.of(chunks, keys))
     print_table(("documents", "clusters", "rounds"), [(f"{LONG:,}", counts["clusters"], counts["rounds"])])
     assert (counts["clusters"], counts["documents"]) == (1, LONG)
     assert counts["rounds"] <= 2 * np.log2(LONG)

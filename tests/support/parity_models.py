@@ -16,7 +16,7 @@ from megabert.downstream.export.config_json import ARCHITECTURES
 from megabert.downstream.export.huggingface import read_huggingface, write_huggingface
 from megabert.downstream.export.model_card import ModelCard
 from megabert.models.build import build_model
-from megabert.models.convert import load_parameters
+from megabert.models.convert import load_parameters, parameter_shapes
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import whole_tables
 from megabert.models.key_maps import VOCABULARY_ROWS
@@ -312,3 +312,10 @@ def write(model: torch.nn.Module, folder: Path, tokenizer: Path) -> None:
     state = whole_tables({name: parameter.detach() for name, parameter in model.named_parameters()})
     card = ModelCard(name="parity")
     write_huggingface(folder, state=state, config=model.config, tokenizer_dir=tokenizer, card=card)
+
+
+def count_encoder_parameters(config: ModelConfig) -> int:
+    """Return the size of encoder and pooler, as papers state it: without heads and the vocabulary's padding."""
+    shapes = parameter_shapes(config)
+    padding = (config.padded_vocab_size - int(config.vocab_size)) * config.embedding_width
+    return sum(shape.numel() for name, shape in shapes.items() if name.startswith("bert.")) - padding

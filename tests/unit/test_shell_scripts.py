@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = [
     *sorted((ROOT / "slurm").glob("*.sh")),
     ROOT / ".ci" / "run",
+    ROOT / "benchmarks" / "gpu" / "speedrun.sh",
     ROOT / "examples" / "demo.sh",
     ROOT / "requirements" / "install.sh",
     ROOT / "tests" / "tools" / "slurm-cluster",

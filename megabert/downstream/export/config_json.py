@@ -15,7 +15,6 @@ from megabert.downstream.export.config_fields import CONFIG_FIELDS, DERIVED, Fix
 from megabert.downstream.export.model_folder import GOOGLE_CONFIG, config_path
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.convert import unused_positions
 from megabert.settings.config.families import FAMILIES, Objective
 from megabert.settings.config.loading import merge_layers
@@ -118,7 +117,6 @@ def config_json(
     }
 
 
-@takes_paths
 def read_config_json(folder: Path) -> ModelConfig:
     """Read family and sizes of a model; the generator of a discriminator has a folder of its own within.
 

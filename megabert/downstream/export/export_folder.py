@@ -6,7 +6,6 @@ from pathlib import Path
 
 from megabert.downstream.export.config_json import GENERATOR_FOLDER, is_ours
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.whole_folders import publish_folder
 from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES
 
@@ -34,7 +33,6 @@ EXPORTED = {
 
 
 @contextmanager
-@takes_paths
 def open_export(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that takes the place of ``folder`` when the block ends without an error.
 
@@ -49,7 +47,6 @@ def open_export(folder: Path) -> Iterator[Path]:
         yield new
 
 
-@takes_paths
 def refuse_foreign_folder(folder: Path) -> None:
     """Refuse a folder that holds anything but an earlier export.
 

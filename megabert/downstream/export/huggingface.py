@@ -26,7 +26,6 @@ from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.full_disk import library_error
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.convert import (
     ENCODER,
     UNREAD_POSITIONS,
@@ -82,7 +81,6 @@ class TaskHead(NamedTuple):
     """Weights of the head by Hugging Face's names."""
 
 
-@takes_paths
 def read_huggingface(folder: Path, *, objective: Objective | None = None) -> HuggingFaceModel:
     """Read a model of any family: safetensors or ``pytorch_model.bin``, in one file or several.
 
@@ -136,7 +134,6 @@ def _misfit(folder: Path, problem: str) -> CheckpointError:
     return CheckpointError(f"{folder}: {problem}. Give a folder whose weights fit its config.json.")
 
 
-@takes_paths
 def write_huggingface(
     folder: Path,
     *,
@@ -158,7 +155,6 @@ def write_huggingface(
         write_model_files(new, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card, task=task)
 
 
-@takes_paths
 def write_model_files(
     folder: Path,
     *,

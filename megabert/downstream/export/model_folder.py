@@ -5,7 +5,6 @@ from typing import Literal
 
 import megabert
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.settings.config.loading import split_checkpoint
 from megabert.settings.config.names import closest
 from megabert.tokens.tokenization.huggingface import download_remedy
@@ -17,7 +16,6 @@ SHIPPED_MODELS = Path(megabert.__file__).parents[1] / "models"
 SHIPPED_NAMES = ("english", "korean")
 
 
-@takes_paths
 def config_path(folder: Path) -> Path:
     """Return where a model's shape is stated: ``config.json``, or ``bert_config.json`` in the archives of 2018."""
     own, google = folder / "config.json", folder / GOOGLE_CONFIG

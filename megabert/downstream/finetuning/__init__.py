@@ -11,5 +11,5 @@ In the order in which a fine-tuning runs:
 
 ``finetune`` does these for one seed after the other and keeps the finished ones (``results``). ``grid`` runs one such
 fine-tuning per cell, side by side: ``cells`` says which there are, ``survey`` measures before it starts, and
-``grid_results`` chooses. ``predictions`` and ``comparison`` look at finished ones.
+``grid.results`` chooses. ``predictions`` and ``comparison`` look at finished ones.
 """

@@ -6,14 +6,12 @@ from pathlib import Path
 from megabert.downstream.finetuning.grid.results import is_finetuning, read_summaries
 from megabert.downstream.finetuning.results import UNIT, Summary
 from megabert.foundation.errors import CheckpointError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 
 _DEEPEST = 3
 """How many folders below the run's a fine-tuning may lie."""
 
 
-@takes_paths
 def find_finetunings(run_dir: Path) -> list[Path]:
     """Return the outermost folders of fine-tunings and grids below a folder, in the order of their names."""
     found: list[Path] = []
@@ -25,7 +23,6 @@ def find_finetunings(run_dir: Path) -> list[Path]:
     return sorted(found)
 
 
-@takes_paths
 def render_scores_below(run_dir: Path) -> str:
     """Return a row for each metric of each fine-tuning, whose names are in its first row; empty if there is none.
 

@@ -11,7 +11,6 @@ from megabert.downstream.finetuning.grid.results import read_summaries
 from megabert.downstream.finetuning.predictions import LABELS, Rows, describe_example, goodness, read_predictions, said
 from megabert.downstream.finetuning.results import UNIT, Summary, in_points, read_settings
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.settings.config.loading import differences
 
@@ -75,7 +74,6 @@ class FinetuningComparison:
         }
 
 
-@takes_paths
 def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) -> FinetuningComparison:
     """Compare two output folders of `megabert finetune`: single runs, or the choices of grids set by set.
 

@@ -28,6 +28,8 @@ from megabert.downstream.finetuning.results import (
     Metrics,
     Summary,
     read_settings,
+    refuse_changes,
+    refuse_used_folder,
     seed_folder,
     summarize,
 )
@@ -42,7 +44,6 @@ from megabert.engine.proven_ops import prove_ops
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import to_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -50,11 +51,10 @@ from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
 from megabert.settings.config.deepspeed import derive_deepspeed
 from megabert.settings.config.finetune import FREE_FIELDS, FinetuneConfig
-from megabert.settings.config.loading import differences, to_dict
+from megabert.settings.config.loading import to_dict
 from megabert.settings.config.run import OptimizerConfig
 
 
-@takes_paths
 def finetune(
     task: Task, config: FinetuneConfig, output_dir: Path, *, device: Literal["auto", "cpu", "cuda"] = "auto"
 ) -> Summary:
@@ -86,7 +86,6 @@ def finetune(
             return run_on_main_rank(world, lambda: summarize(output_dir, task.name, seeds))
 
 
-@takes_paths
 def check_finetuning(
     task: Task, config: FinetuneConfig, output_dir: Path, *, device: Literal["auto", "cpu", "cuda"] = "auto"
 ) -> Prepared:
@@ -129,22 +128,13 @@ def check_folder(output_dir: Path, prepared: Prepared) -> FinetuneSettings:
     task, config = prepared.kind.task, prepared.kind.config
     places = {"model": config.model, "data": config.data}
     mine = FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
-    # The same command continues the folder, another one is refused: results of two settings would be averaged.
-    if (output_dir / SETTINGS_NAME).is_file():
-        recorded = read_settings(output_dir)
-        old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))
-        changes = differences(old, new)
-        if changes:
-            lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
-            raise CheckpointError(
-                f"{output_dir} holds another fine-tuning, says its {SETTINGS_NAME}:\n{lines}\n"
-                "Name a new --output-dir, or return to its settings."
-            )
-        return recorded
-    foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
-    if foreign:
-        raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
-    return mine
+    if not (output_dir / SETTINGS_NAME).is_file():
+        refuse_used_folder(output_dir)
+        return mine
+    recorded = read_settings(output_dir)
+    old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))
+    refuse_changes(output_dir / SETTINGS_NAME, old, new)
+    return recorded
 
 
 def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:

@@ -8,9 +8,7 @@ from typing import Any
 
 from megabert.downstream.finetuning.results import Summary, render_summary, seed_folder
 from megabert.foundation.errors import CheckpointError, DataError
-from megabert.foundation.files import open_to_read
-from megabert.foundation.json_files import parse_json
-from megabert.foundation.path_arguments import takes_paths
+from megabert.foundation.json_files import read_json_lines
 from megabert.foundation.text_tables import render_table
 
 MOST_LABELS = 20
@@ -34,14 +32,12 @@ def read_predictions(output_dir: Path, summary: Summary, name: str) -> Rows:
     remedy = "Delete the seed's result.json and run the fine-tuning again."
     rows: Rows = {}
     try:
-        with open_to_read(path) as file:
-            for number, line in enumerate(file, 1):
-                row = parse_json(line.decode(), dict[str, Any], where=f"{path}:{number}", remedy=remedy)
-                if not _is_sound(row):
-                    raise CheckpointError(f"{path}:{number}: is no prediction of an example. {remedy}")
-                rows[row["line"]] = row
-    except (OSError, UnicodeDecodeError, DataError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}). {remedy}") from None
+        for number, row in read_json_lines(path, dict[str, Any], remedy=""):
+            if not _is_sound(row):
+                raise DataError(f"{path}:{number}: is no prediction of an example.")
+            rows[row["line"]] = row
+    except DataError as error:
+        raise CheckpointError(f"{str(error).strip()} {remedy}") from None
     return rows
 
 
@@ -87,7 +83,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
 
-@takes_paths
 def render_report(output_dir: Path, summary: Summary, *, examples: int) -> str:
     """Return scores, confusions of labels, and the surest errors of the best seed's predictions.
 

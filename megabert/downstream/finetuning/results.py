@@ -15,8 +15,8 @@ from typing import Any
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
+from megabert.settings.config.loading import differences
 
 SETTINGS_NAME = "finetune.json"
 RESULT_NAME = "result.json"
@@ -76,11 +76,20 @@ class Summary:
     best_seed: int
     best_model: str
     """Folder of the best seed's model."""
+    score: float
+    """Mean over the seeds of the score that picks the best weights."""
+    score_deviation: float
 
     def shown(self, name: str, metric: str) -> str:
         """Return a set's metric as text: the mean in points, with the deviation of several seeds."""
         spread = f" +- {in_points(metric, self.deviation[name][metric])}" if len(self.seeds) > 1 else ""
         return in_points(metric, self.mean[name][metric]) + spread
+
+    @property
+    def score_shown(self) -> str:
+        """The score that picks the best weights as text, in points."""
+        spread = f" +- {in_points('', self.score_deviation)}" if len(self.seeds) > 1 else ""
+        return in_points("", self.score) + spread
 
     def baseline_shown(self, name: str, metric: str) -> str:
         """Return the score of one answer to everything, as text."""
@@ -115,6 +124,37 @@ def read_settings(output_dir: Path) -> FinetuneSettings:
     """
     path = output_dir / SETTINGS_NAME
     return read_json(path, FinetuneSettings, remedy="Name a new --output-dir.", error=CheckpointError)
+
+
+def refuse_used_folder(output_dir: Path) -> None:
+    """Refuse a folder that holds anything, before it is made the folder of a fine-tuning.
+
+    Raises:
+        CheckpointError: It does.
+    """
+    foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
+    if foreign:
+        raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
+
+
+def refuse_changes(path: Path, recorded: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    """Refuse to continue a folder with other settings: results of two settings would be averaged.
+
+    Args:
+        path: The file that records the folder's settings.
+        recorded: Its content.
+        mine: The same fields, as they are now.
+
+    Raises:
+        CheckpointError: They differ.
+    """
+    changes = differences(recorded, mine)
+    if changes:
+        lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
+        raise CheckpointError(
+            f"{path.parent} holds another fine-tuning, says its {path.name}:\n{lines}\n"
+            "Name a new --output-dir, or return to its settings and data."
+        )
 
 
 def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:
@@ -156,6 +196,8 @@ def summarize_seeds(task_name: str, folders: Mapping[int, Path]) -> Summary:
         examples_per_s=statistics.fmean(result.examples_per_s for result in results),
         best_seed=best,
         best_model=str(folders[best] / "model"),
+        score=statistics.fmean(result.score for result in results),
+        score_deviation=deviation([result.score for result in results]),
     )
 
 
@@ -164,7 +206,6 @@ def deviation(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-@takes_paths
 def read_summary(output_dir: Path) -> Summary:
     """Read the summary of a finished fine-tuning.
 

@@ -23,7 +23,6 @@ from megabert.downstream.finetuning.task_kinds import TASK_KINDS
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
 from megabert.downstream.finetuning.trainer import TrainingSummary
 from megabert.foundation.errors import CheckpointError, ConfigError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
 from megabert.settings.config.finetune import FinetuneConfig
@@ -171,7 +170,6 @@ class SavedModel:
         return model.eval()
 
 
-@takes_paths
 def read_saved_model(folder: Path) -> SavedModel:
     """Read a fine-tuned model, written by megabert or by another program.
 
@@ -221,7 +219,6 @@ class Rescored(NamedTuple):
         return f"{heading}\n{render_scores(self.metrics, self.baseline)}"
 
 
-@takes_paths
 def rescore(
     folder: Path,
     data: Path,

@@ -16,6 +16,7 @@ from megabert.downstream.finetuning.task_kinds import TASK_KINDS, TaskKind
 from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
+from megabert.foundation.randomness.keyed import stream, string_key
 from megabert.models.build import InitialWeights
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
@@ -26,7 +27,7 @@ ALL_SUFFIXES = (*READERS, ".conll", ".bio", ".iob", ".iob2")
 """Suffixes of tables, then of files with CoNLL columns."""
 USUAL_LENGTHS = {"span": 384}
 """Value of ``max_seq_length=auto`` for a kind of task; other kinds take 128."""
-
+_DRAW_KEY = string_key("finetuning/setup")
 
 Item = TypeVar("Item")
 
@@ -160,13 +161,11 @@ def split(examples: list[Item], share: float, path: Path) -> tuple[list[Item], l
 
 def subset(examples: list[Item], size: int) -> list[Item]:
     """Return a fixed random subset, in the order of the file; 0 takes all."""
-    return (
-        examples
-        if not size or size >= len(examples)
-        else [examples[index] for index in draw_indices(len(examples), size)]
-    )
+    whole = not size or size >= len(examples)
+    return examples if whole else [examples[index] for index in draw_indices(len(examples), size)]
 
 
 def draw_indices(count: int, size: int) -> list[int]:
     """Return ``size`` of the numbers below ``count`` in order: drawn, because a file may be sorted by label."""
-    return sorted(np.random.default_rng(0).permutation(count)[:size].tolist())
+    keys = stream(_DRAW_KEY, np.arange(count))
+    return sorted(np.argsort(keys)[:size].tolist())

@@ -2,10 +2,9 @@
 
 import csv
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_to_read
-from megabert.foundation.json_files import parse_json
+from megabert.foundation.json_files import parse_json, read_json_lines
 from megabert.observability.logs import logger
 
 ID_COLUMNS = ("id", "guid", "pairID", "index", "idx")
@@ -185,19 +184,14 @@ def _read_separated(path: Path, header: Sequence[str] | None) -> Iterator[tuple[
 def _read_json(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of JSON Lines, or of a .json's one array with the number of each in place of a line."""
     with open_text(path) as file:
-        lines: Iterable[str] = file
-        for first in file:
-            lines = chain([first], file)
-            if path.suffix == ".json" and first.lstrip().startswith("["):
-                remedy = "An array of JSON objects is expected."
-                rows = parse_json("".join(lines), list[dict[str, Any]], where=str(path), remedy=remedy)
-                yield from ((number, _flat(row)) for number, row in enumerate(rows, 1))
-                return
-            break
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                remedy = "A JSON object is expected on every line."
-                yield number, _flat(parse_json(line, dict[str, Any], where=f"{path}:{number}", remedy=remedy))
+        if path.suffix == ".json" and file.read(1 << 12).lstrip().startswith("["):
+            file.seek(0)
+            remedy = "An array of JSON objects is expected."
+            rows = parse_json(file.read(), list[dict[str, Any]], where=str(path), remedy=remedy)
+            yield from ((number, _flat(row)) for number, row in enumerate(rows, 1))
+            return
+    for number, row in read_json_lines(path, dict[str, Any], remedy="A JSON object is expected on every line."):
+        yield number, _flat(row)
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tasks, as a table: kind, files, columns, labels, metrics."""
+"""The tasks, as a table: kind, files, columns, labels, metrics of each are in ``tasks.yaml``."""
 
 from collections.abc import Container, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.program import refuse_flags
 from megabert.settings.config.finetune import FinetuneConfig
-from megabert.settings.config.loading import to_dict
+from megabert.settings.config.loading import read_yaml, to_dict
 from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.needs import FINETUNE_NEEDS, refuse_idle
 
@@ -73,125 +73,19 @@ class Task:
         return tuple(name for name in self.metrics if name in found) or ("accuracy",)
 
 
-_GLUE: dict[str, Any] = {"suite": "glue"}
-_FROM_MNLI: dict[str, Any] = {**_GLUE, "intermediate": "mnli"}  # as Liu et al. 2019 and Lan et al. 2020 do
-_BINARY: dict[str, Any] = {"labels": ("0", "1")}
-_ENTAILMENT: dict[str, Any] = {"labels": ("entailment", "not_entailment")}
-_DUPLICATES: dict[str, Any] = {**_BINARY, "metrics": ("accuracy", "f1")}
-_NUMBER: dict[str, Any] = {"kind": "regression", "metrics": ("pearson", "spearman")}
-_TAGS: dict[str, Any] = {"kind": "tagging", "text": "tokens", "label": "tags", "metrics": ("f1",)}
-_SPANS: dict[str, Any] = {"kind": "span", "text": "question", "pair": "context", "label": "answers", "metrics": ("f1",)}
-_SENTENCES: dict[str, Any] = {"text": "sentence1", "pair": "sentence2"}
-_STRINGS: dict[str, Any] = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
-_QUESTIONS: dict[str, Any] = {"text": "question1", "pair": "question2", "label": "is_duplicate"}
-_PASSAGE: dict[str, Any] = {"text": "question", "pair": "passage", "label": "answer", "labels": ("false", "true")}
-_INFERENCE: dict[str, Any] = {
-    **_SENTENCES,
-    "label": "gold_label",
-    "labels": ("entailment", "neutral", "contradiction"),
-    "unlabelled": ("-",),  # annotators did not agree
-}
-_NO_HEADER: dict[str, Any] = {"text": "sentence", "header": ("source", "label", "star", "sentence")}
-_GENRES: dict[str, Any] = {"evaluation": ("dev_matched",), "also": ("dev_mismatched",)}
-
-_KORQUAD_FILES: dict[str, Any] = {"train": ("KorQuAD_v1.0_train",), "evaluation": ("KorQuAD_v1.0_dev",)}
-_TAG_TYPES = ("PS", "LC", "OG", "DT", "TI", "QT")  # person, location, organisation, date, time, quantity
-_RELATIONS = (
-    "org: dissolved founded place_of_headquarters alternate_names member_of members political/religious_affiliation "
-    "product founded_by top_members/employees number_of_employees/members",
-    "per: date_of_birth date_of_death place_of_birth place_of_death place_of_residence origin employee_of "
-    "schools_attended alternate_names parents children siblings spouse other_family colleagues product religion title",
-)
+def _task(name: str, fields: dict[str, Any]) -> Task:
+    """Return a row of the table; a list is a tuple of the task."""
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return Task(name, **given)
 
 
-def _relation_names() -> tuple[str, ...]:
-    parts = [(names.split()[0], names.split()[1:]) for names in _RELATIONS]
-    return ("no_relation", *(f"{prefix}{name}" for prefix, names in parts for name in names))
-
-
-def _klue(name: str) -> dict[str, Any]:
-    """Return the folder and the files of a set of KLUE 1.1."""
-    stem = f"{name}-v1.1"
-    return {"suite": "klue", "folder": stem, "train": (f"{stem}_train",), "evaluation": (f"{stem}_dev",)}
-
-
-def _distributed(train: str, evaluation: str, **others: Any) -> dict[str, Any]:
-    """Return the files of a set under its authors' names or the usual ones."""
-    return {"train": (train, "train"), "evaluation": (evaluation, *USUAL_EVALUATION), **others}
-
-
-_SIMILARITY: dict[str, Any] = {
-    **_SENTENCES,
-    "kind": "regression",
-    "label": "labels.real-label",
-    "metrics": ("pearson", "f1_of_similar"),
-}
-_HYPOTHESIS: dict[str, Any] = {
-    "text": "premise",
-    "pair": "hypothesis",
-    "label": "gold_label",
-    "labels": ("entailment", "contradiction", "neutral"),
-}
-_CHARACTERS: dict[str, Any] = {
-    "kind": "characters",
-    "labels": (*(f"{prefix}-{name}" for name in _TAG_TYPES for prefix in "BI"), "O"),
-    "metrics": ("entity_macro_f1", "char_macro_f1"),
-}
-_RELATION: dict[str, Any] = {
-    "text": "sentence",
-    "entities": ("subject_entity", "object_entity"),
-    "labels": _relation_names(),
-    "metrics": ("micro_f1", "auprc"),
-}
-_ANSWERS_OR_NONE: dict[str, Any] = {
-    **_SPANS,
-    "metrics": ("exact", "rouge_w"),
-    "may_be_unanswerable": True,
-    "answers": "klue",
-}
-_KOREAN_SPANS: dict[str, Any] = {**_SPANS, **_KORQUAD_FILES, "metrics": ("exact", "f1"), "answers": "korquad"}
-_SQUAD: dict[str, Any] = {**_SPANS, **_distributed("train-v1.1", "dev-v1.1")}
-_SQUAD2: dict[str, Any] = {**_SPANS, **_distributed("train-v2.0", "dev-v2.0"), "may_be_unanswerable": True}
-_SNLI: dict[str, Any] = _distributed("snli_1.0_train", "snli_1.0_dev", test=("snli_1.0_test", "test"))
-_ENDINGS: dict[str, Any] = {"text": "sent1", "pair": "sent2", "evaluation": ("val", *USUAL_EVALUATION)}
-
-_TABLE = [
-    # GLUE (Wang et al. 2019): files as its own download script leaves them, metrics as its paper states them.
-    Task("cola", "acceptability (Matthews correlation)", "CoLA", **_BINARY, **_NO_HEADER, metrics=("mcc",), **_GLUE),
-    Task("sst2", "sentiment of film reviews", "SST-2", text="sentence", **_BINARY, **_GLUE),
-    Task("mrpc", "paraphrases", "MRPC", **_STRINGS, **_DUPLICATES, **_FROM_MNLI),
-    Task("qqp", "duplicate questions", "QQP", **_QUESTIONS, **_DUPLICATES, skips_broken_rows=True, **_GLUE),
-    Task("stsb", "similarity, 0 to 5", "STS-B", **_SENTENCES, label="score", **_NUMBER, **_FROM_MNLI),
-    Task("mnli", "inference over genres, matched and mismatched", "MNLI", **_INFERENCE, **_GENRES, **_GLUE),
-    Task("qnli", "does the sentence answer", "QNLI", text="question", pair="sentence", **_ENTAILMENT, **_GLUE),
-    Task("rte", "inference", "RTE", **_SENTENCES, **_ENTAILMENT, **_FROM_MNLI),
-    Task("wnli", "inference about pronouns", "WNLI", **_SENTENCES, **_BINARY, **_GLUE),
-    # KLUE (Park et al. 2021): files of its repository, metrics of its baseline. Its test sets are not published.
-    Task("ynat", "topics of headlines (KLUE)", text="title", metrics=("macro_f1",), **_klue("ynat")),
-    Task("klue_sts", "similarity, 0 to 5 (KLUE)", **_SIMILARITY, **_klue("klue-sts")),
-    Task("klue_nli", "inference (KLUE)", **_HYPOTHESIS, **_klue("klue-nli")),
-    Task("klue_ner", "entities by characters (KLUE)", **_CHARACTERS, **_klue("klue-ner")),
-    Task("klue_re", "relations of two entities (KLUE)", **_RELATION, **_klue("klue-re")),
-    Task("klue_mrc", "answers or none (KLUE)", **_ANSWERS_OR_NONE, **_klue("klue-mrc")),
-    # Other published sets, as their authors distribute them.
-    Task("snli", "inference (Bowman et al. 2015), its JSON Lines", **_INFERENCE, **_SNLI),
-    Task("boolq", "yes/no questions (Clark et al. 2019), its JSON Lines", **_PASSAGE),
-    Task("swag", "four endings (Zellers et al. 2018), its CSV", kind="choice", **_ENDINGS),
-    Task("squad", "answers in a text, SQuAD 1.1's JSON (Rajpurkar et al. 2016)", **_SQUAD),
-    Task("squad2", "answers or none, SQuAD 2.0's JSON (Rajpurkar et al. 2018)", **_SQUAD2),
-    Task("korquad", "answers in a text, KorQuAD 1.0's JSON (Lim et al. 2019)", "KorQuAD", **_KOREAN_SPANS),
-    # Anybody's own data.
-    Task("classification", "a label for a text or a pair: TSV, CSV, JSON Lines, Parquet"),
-    Task("regression", "a number instead of a label", **_NUMBER),
-    Task("tagging", "tags of tokens in BIO: CoNLL columns or lists in JSON Lines", **_TAGS),
-]
-
-TASKS: dict[str, Task] = {task.name: task for task in _TABLE}
+TASKS = {name: _task(name, fields) for name, fields in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}
+"""All tasks by name."""
 SUITES: dict[str, tuple[Task, ...]] = {
-    suite: tuple(task for task in _TABLE if task.suite == suite) for suite in ("glue", "klue")
+    suite: tuple(task for task in TASKS.values() if task.suite == suite) for suite in ("glue", "klue")
 }
 """The tasks of each collection, in the order of its table."""
-INTERMEDIATE: tuple[str, ...] = tuple(sorted({task.intermediate for task in _TABLE if task.intermediate}))
+INTERMEDIATE: tuple[str, ...] = tuple(sorted({task.intermediate for task in TASKS.values() if task.intermediate}))
 """Tasks whose best model others may start from."""
 
 

@@ -27,7 +27,6 @@ from megabert.data.packing import runs_within
 from megabert.downstream.inspection.encode_text import check_outputs, evaluating
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import atomic_path, open_to_read
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.bert import PretrainingModel
 from megabert.tokens.tokenization import Tokenizer
 
@@ -56,7 +55,6 @@ class Embedded:
     """Number of the first line that was cut; 0 if none was."""
 
 
-@takes_paths
 def embed_file(
     model: PretrainingModel,
     tokenizer: Tokenizer,
@@ -164,27 +162,19 @@ def read_blocks(path: Path) -> Iterator[list[Line]]:
 
 
 def _read_line(start: bytes, stream: BinaryIO, path: Path, number: int) -> Line:
-    """Decode a line and read to its end; the part of it beyond ``MAX_LINE_BYTES`` is checked, but not kept."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig" if number == 1 else "utf-8")()
-    part, text, done = start, "", 0
-    while True:
-        is_end = part.endswith(b"\n") or len(part) < MAX_LINE_BYTES
-        try:
-            decoded = decoder.decode(part, final=is_end)
-        except UnicodeDecodeError as error:
-            # The decoder counts from the bytes of a character that the part before had begun.
-            byte = done - (len(error.object) - len(part)) + error.start + 1
-            raise DataError(
-                f"{path}:{number}: byte {byte} of the line is not UTF-8 ({error.reason}). "
-                "Convert the file, such as with: iconv -f ENCODING -t UTF-8"
-            ) from None
-        text = text or decoded
-        done += len(part)
-        if is_end:
-            break
-        part = stream.readline(MAX_LINE_BYTES)
-    if done == len(start):
+    """Decode a line and read to its end; the part of it beyond ``MAX_LINE_BYTES`` is not kept."""
+    is_whole = start.endswith(b"\n") or len(start) < MAX_LINE_BYTES
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig" if number == 1 else "utf-8")().decode(start, final=is_whole)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8 ({error.reason}). "
+            "Convert the file, such as with: iconv -f ENCODING -t UTF-8"
+        ) from None
+    if is_whole:
         return Line(text.rstrip("\r\n"), True)
+    while len(part := stream.readline(MAX_LINE_BYTES)) == MAX_LINE_BYTES and not part.endswith(b"\n"):
+        pass
     # Cut between two words, so that the last one has the same pieces as in the whole line.
     return Line(text[: text.rfind(" ") + 1] or text, False)
 
@@ -247,7 +237,6 @@ def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None)
         yield write
 
 
-@takes_paths
 def check_output(path: Path, *, has_tokens: bool) -> None:
     """Refuse a file name whose format cannot hold the vectors.
 

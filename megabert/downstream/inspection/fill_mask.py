@@ -15,7 +15,6 @@ from megabert.data.batch import pack_sequences
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, encode_text, evaluating
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
 from megabert.tokens.tokenization import Tokenizer
@@ -79,7 +78,6 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[RankedPiec
     return "\n".join(blocks)
 
 
-@takes_paths
 def compare_guesses(
     run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64], words: Sequence[str] = ()
 ) -> str:

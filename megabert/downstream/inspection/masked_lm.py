@@ -25,7 +25,6 @@ from megabert.downstream.export.sources import Source
 from megabert.downstream.inspection.encode_text import check_outputs
 from megabert.downstream.inspection.read_text import read_parts, sequences_of
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.randomness.keyed import mix, string_key
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
@@ -132,7 +131,6 @@ class _Totals:
 
 
 @torch.inference_mode()
-@takes_paths
 def score_masked_lm(
     source: Source, data: Path, options: ScoringOptions, *, device: torch.device | str = "cpu"
 ) -> MaskedLMScore:

@@ -25,7 +25,6 @@ from megabert.downstream.inspection.encode_text import check_outputs, evaluating
 from megabert.downstream.inspection.read_text import read_texts
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
@@ -133,7 +132,6 @@ class TextScore:
         return {**vars(self), **means}
 
 
-@takes_paths
 def score_file(scorer: SentenceScorer, path: Path, *, column: str = "text", output: Path | None = None) -> TextScore:
     """Score each line of a text file.
 
@@ -168,8 +166,7 @@ def _score_lines(scorer: SentenceScorer, path: Path, column: str, total: TextSco
             total.characters += len(text)
             total.score += score
             total.windowed += is_windowed
-            if is_windowed:
-                total.first_windowed = total.first_windowed or number
+            total.first_windowed = total.first_windowed or number * is_windowed
             yield {"line": number, "text": text, "score": score, "pieces": count, "windowed": is_windowed}
     if not total.pieces:
         raise DataError(f"{path}: has no text. Give a file with a sentence per line.")

@@ -15,7 +15,6 @@ from pydantic import FiniteFloat
 from megabert.downstream.export.model_card import Score
 from megabert.foundation.errors import DataError
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
 
 _AGAIN = "Give an output folder of megabert finetune, or a file of --json of pairs, pll or evaluate mlm."
 _TABLE = """
@@ -82,16 +81,11 @@ class _Means:
     mean: dict[str, Metrics]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Setting:
     learning_rate: float
     epochs: float
-
-
-@dataclass(frozen=True)
-class _TestMeans:
-    cells: list[str]
-    mean: dict[str, Metrics]
+    summary: _Means | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,7 @@ class _SetOfGrid:
     task: str
     settings: list[_Setting]
     choice: int | None = None
-    summary: _Means | None = None
-    test: _TestMeans | None = None
+    test: _Means | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +127,6 @@ class _JsonFile(_Origin):
     unigram_loss: FiniteFloat | None = None
 
 
-@takes_paths
 def read_scores(path: Path, *, export: Path, run: Path | None, checkpoint: str) -> list[Score]:
     """Read the scores of a model.
 
@@ -181,7 +173,7 @@ def refuse_repeated(scores: list[Score]) -> None:
 
 def _of_grid(path: Path, tuning: _Tuning) -> Iterator[Score]:
     for name, one in read_json(path / "results.json", _GridFile, remedy=_AGAIN).sets.items():
-        if one.summary is None or one.choice is None:
+        if one.choice is None:
             continue
         if not 0 <= one.choice < len(one.settings):
             place = f"{path / 'results.json'}: sets.{name}.choice={one.choice}"
@@ -189,15 +181,14 @@ def _of_grid(path: Path, tuning: _Tuning) -> Iterator[Score]:
         chosen = one.settings[one.choice]
         start = f"with --start-from {tuning.start_from}, " if tuning.start_from not in (None, name) else ""
         how = f"{start}the best of {len(one.settings)} settings"
-        yield from _of_task(one.task, name, one.summary, tuning, chosen, how)
-        if one.test:
-            means = _Means(one.summary.seeds, one.test.mean)
-            yield from _of_task(one.task, name, means, tuning, chosen, f"{how} on the evaluation set")
+        for means, where in ((chosen.summary, ""), (one.test, " on the evaluation set")):
+            if means:
+                yield from _of_task(one.task, name, means, tuning, chosen, how + where)
 
 
 def _of_single(path: Path, tuning: _Tuning) -> Iterator[Score]:
     single = read_json(path / "results.json", _SingleFile, remedy=_AGAIN)
-    setting = _Setting(tuning.learning_rate or 0.0, tuning.epochs or 0.0)
+    setting = _Setting(learning_rate=tuning.learning_rate or 0.0, epochs=tuning.epochs or 0.0)
     yield from _of_task(single.task, single.task, single, tuning, setting, "")
 
 

@@ -15,7 +15,6 @@ from megabert.downstream.export.sources import open_source
 from megabert.downstream.publish.onnx_graph import Graph, library, load_graph
 from megabert.downstream.publish.sentence_modules import VectorKind
 from megabert.foundation.errors import CheckpointError
-from megabert.foundation.path_arguments import takes_paths
 
 BATCHES = (1, 2, 8)
 LENGTHS = (1, 2, 17, 128, 512)
@@ -25,7 +24,6 @@ Run = Callable[[dict[str, Tensor]], Sequence[NDArray]]
 """Computes the results of padded texts."""
 
 
-@takes_paths
 def check_forms(
     folder: Path, kind: VectorKind | None, *, lengths: Sequence[int] = LENGTHS
 ) -> list[tuple[str, str, float]]:
@@ -44,28 +42,28 @@ def check_forms(
         ConfigError: A package of the extra ``onnx`` is not installed, or transformers lacks the class of the model.
         CheckpointError: The folder lacks weights of that class, or onnxruntime cannot compute its ONNX form.
     """
-    graph = load_graph(folder, kind, flag="--check")
-    limit = open_source(str(folder)).model.max_position_embeddings
+    graph, limit = _opened(folder, kind, "--check")
     sizes = [(batch, length) for batch in BATCHES for length in sorted({min(length, limit) for length in lengths})]
-    reference = torch_run(graph)
     rows = [("megabert", "last_hidden_state", _encoder_difference(folder, graph, sizes))]
-    names = ", ".join(graph.output_names)
-    if (folder / ONNX_FILE).is_file():
-        rows.append(("ONNX", names, largest_difference(reference, onnx_run(folder), graph, sizes)))
-    half = load_graph(folder, kind, flag="--check").half()
-    rows.append(("float16", names, largest_difference(reference, torch_run(half), graph, sizes)))
+    half = torch_run(load_graph(folder, kind, flag="--check").half())
+    others = {"ONNX": onnx_run(folder)} if (folder / ONNX_FILE).is_file() else {}
+    for name, run in {**others, "float16": half}.items():
+        rows.append((name, ", ".join(graph.output_names), largest_difference(torch_run(graph), run, graph, sizes)))
     return rows
 
 
-@takes_paths
+def _opened(folder: Path, kind: VectorKind | None, flag: str) -> tuple[Graph, int]:
+    """Return transformers' class of a folder, and the number of positions of the model."""
+    return load_graph(folder, kind, flag=flag), open_source(str(folder)).model.max_position_embeddings
+
+
 def require_equal_onnx(folder: Path, kind: VectorKind | None) -> None:
     """Compare the ONNX form of a folder with transformers' class on two small batches.
 
     Raises:
         CheckpointError: They differ, or onnxruntime cannot compute the ONNX form.
     """
-    graph = load_graph(folder, kind, flag="--onnx")
-    limit = open_source(str(folder)).model.max_position_embeddings
+    graph, limit = _opened(folder, kind, "--onnx")
     sizes = [(1, 1), (3, min(limit, 12))]
     reference = torch_run(graph)
     difference = largest_difference(reference, onnx_run(folder), graph, sizes)
@@ -87,7 +85,6 @@ def torch_run(graph: Graph) -> Run:
     return run
 
 
-@takes_paths
 def onnx_run(folder: Path) -> Run:
     """Return the results of a folder's ONNX form as onnxruntime computes them, on as many threads as torch has."""
     onnxruntime = library("onnxruntime", "--onnx")

@@ -20,7 +20,6 @@ from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard
 from megabert.downstream.export.model_folder import find_model, folder_and_checkpoint
 from megabert.downstream.export.sources import Source, open_source
 from megabert.foundation.errors import CheckpointError, ConfigError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.settings.config.model import ModelConfig
 
@@ -141,7 +140,6 @@ def merge_parts(parts: Sequence[MergePart]) -> Source:
     return replace(first, weights=replace(first.weights, source="the merge", read=lambda: dict(mean)))
 
 
-@takes_paths
 def write_merge(folder: Path, merge: Source, parts: Sequence[MergePart], scores: dict[str, float]) -> None:
     """Write a merge in Hugging Face form, with a card that names its parts and their shares.
 

@@ -22,13 +22,11 @@ from megabert.downstream.export.config_json import read_object
 from megabert.downstream.export.export_folder import ONNX_FILE
 from megabert.downstream.publish.sentence_modules import VectorKind
 from megabert.foundation.errors import CheckpointError, ConfigError
-from megabert.foundation.path_arguments import takes_paths
 
 OPSET = 18
 SAMPLE = (2, 7)
 """Batch and length that are traced. Sizes of 0 and 1 would be taken for constants."""
 _LOADING: dict[str, Any] = {"local_files_only": True, "dtype": torch.float32}
-CHATTY = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def library(name: str, flag: str) -> Any:
@@ -107,7 +105,6 @@ class Graph(nn.Module):
         }
 
 
-@takes_paths
 def load_graph(folder: Path, kind: VectorKind | None, *, flag: str) -> Graph:
     """Load an exported folder as transformers does, in float32 on the CPU.
 
@@ -155,7 +152,6 @@ def _class_of(transformers: Any, config: dict[str, Any]) -> Any:
     return model_class
 
 
-@takes_paths
 def write_onnx(folder: Path, kind: VectorKind | None) -> None:
     """Add the ONNX form to a folder with an exported model; for ``kind`` see `load_graph`.
 
@@ -196,20 +192,15 @@ def write_onnx(folder: Path, kind: VectorKind | None) -> None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the progress bars, warnings and advice of the libraries off the terminal."""
-    transformers = import_module("transformers")
-    level, has_bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
-    levels = {name: logging.getLogger(name).level for name in CHATTY}
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    transformers_logging = import_module("transformers").logging
+    has_bars, level = transformers_logging.is_progress_bar_enabled(), logging.root.manager.disable
+    transformers_logging.disable_progress_bar()
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        transformers.logging.set_verbosity(level)
+        logging.disable(level)
         if has_bars:
-            transformers.logging.enable_progress_bar()
-        for name, before in levels.items():
-            logging.getLogger(name).setLevel(before)
+            transformers_logging.enable_progress_bar()

@@ -16,7 +16,6 @@ from megabert.downstream.publish.card_scores import render_eval_results
 from megabert.downstream.publish.forms import ONLY_WEIGHTS, Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, read_small
-from megabert.foundation.path_arguments import takes_paths
 from megabert.settings.config.loading import phase_name, to_dict
 from megabert.settings.config.run import RunConfig, Weights
 from megabert.tokens.shards.shard_set import ShardSet
@@ -29,7 +28,6 @@ KEPT_FIELDS = ("id2label", "label2id", "problem_type", "megabert_task")
 """Fields of a fine-tuned model's config.json that tell of its head."""
 
 
-@takes_paths
 def export_run(
     run_dir: Path,
     folder: Path,
@@ -78,7 +76,6 @@ def export_run(
     return manifest.run.step
 
 
-@takes_paths
 def export_again(source: Path, folder: Path, forms: Forms) -> None:
     """Write a Hugging Face folder once more, with further forms. Task heads, cards and scores stay as they are.
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megabert.foundation.files import atomic_write
-from megabert.foundation.path_arguments import takes_paths
 
 VectorKind = Literal["mean", "cls", "colbert"]
 """One vector per text, the mean over its tokens or the one of [CLS], or a vector of length 1 for each token."""
@@ -33,7 +32,6 @@ USAGES: dict[VectorKind, str] = {
 """Lines of a model card that compare two sentences."""
 
 
-@takes_paths
 def write_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int) -> None:
     """Add the modules to a folder with an encoder, from which sentence-transformers then gives vectors.
 

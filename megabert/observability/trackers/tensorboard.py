@@ -8,11 +8,11 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any
 
-from megabert.observability.trackers.interface import Tracker, Value, leaves, shown_name
+from megabert.observability.trackers.rows import Value, scalar_leaves, shown_name
 from megabert.settings.config.loading import to_dict, to_yaml
 
 
-class TensorBoard(Tracker):
+class TensorBoard:
     """Writes event files. After an error the next point opens another file; the points in between are missing."""
 
     def __init__(self, folder: Path) -> None:
@@ -35,10 +35,7 @@ class TensorBoard(Tracker):
         if not resumed_step:  # once: a second session of the same run would be another row of the table
             from torch.utils.tensorboard.summary import hparams
 
-            values = {
-                name: value if isinstance(value, bool | int | float) else str(value)
-                for name, value in leaves(to_dict(config))
-            }
+            values = scalar_leaves(to_dict(config))
             # The scores are named, not given: TensorBoard takes the last point of each tag.
             for summary in hparams(values, dict.fromkeys(scores, 0.0)):
                 self._writer.file_writer.add_summary(summary)
@@ -71,9 +68,6 @@ class TensorBoard(Tracker):
         """Write the points that wait in memory."""
         if self._writer is not None:
             self._writer.flush()
-
-    def end(self) -> None:
-        """Do nothing: `close` writes the points that wait."""
 
     def close(self) -> None:
         """Flush, and close the file."""

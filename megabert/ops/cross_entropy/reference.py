@@ -6,12 +6,6 @@ import torch
 from torch import Tensor
 
 
-def cross_entropy_reference(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Return summed cross-entropy and the count of right answers; see ``api.cross_entropy``."""
-    losses_M, correct = row_cross_entropy_reference(logits_MV, labels_M)
-    return losses_M.sum(), correct
-
-
 def row_cross_entropy_reference(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
     """Return the cross-entropy of each row and the count of right answers; see ``api.row_cross_entropy``."""
     compute = torch.float64 if logits_MV.dtype == torch.float64 else torch.float32

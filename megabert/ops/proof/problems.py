@@ -25,7 +25,7 @@ from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import row_cross_entropy
 from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
 from megabert.ops.dense import add_product_, sum_products_in
-from megabert.ops.dropout import ATTENTION_OUTPUT
+from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout
 from megabert.ops.embedding import embedding
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
@@ -35,24 +35,22 @@ from megabert.ops.proof.inputs import boundaries, dropout_stream, near_positions
 from megabert.ops.proof.problem import TOLERANCE, Problem
 
 
+def normal(generator: torch.Generator, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
+    """Return random tensors of these shapes, by name."""
+    return {name: torch.randn(shape, generator=generator, device=generator.device) for name, shape in shapes.items()}
+
+
 def layer_norm_problem(
     shape: tuple[int, int], generator: torch.Generator, *, extras: Sequence[str] = ("bias", "dropout", "residual")
 ) -> Problem:
     """Return LayerNorm of (tokens, width) with some of bias, dropout and residual, and perhaps a result used twice."""
-    (tokens, width), device = shape, generator.device
-    tensors = {
-        "x_TD": torch.randn(shape, generator=generator, device=device),
-        "weight_D": 1 + 0.5 * torch.randn(width, generator=generator, device=device),
+    row = shape[1:]
+    optional = {
+        "bias_D": () if "unshifted" in extras else row,
+        "input_bias_D": row if "bias" in extras else (),
+        "residual_TD": shape if "residual" in extras else (),
     }
-    if "unshifted" not in extras:
-        tensors["bias_D"] = torch.randn(width, generator=generator, device=device)
-    if "bias" in extras:
-        tensors["input_bias_D"] = torch.randn(width, generator=generator, device=device)
-    if "residual" in extras:
-        tensors["residual_TD"] = torch.randn(shape, generator=generator, device=device)
-    site = None
-    if "dropout" in extras:
-        site = dropout_stream([tokens], tokens, device).site(3, ATTENTION_OUTPUT, 0.1)
+    tensors, site = _layer_norm_inputs(shape, generator, extras, **{name: s for name, s in optional.items() if s})
     options: dict[str, Any] = {"eps": 1e-12, "dropout": site}
     first, twin = (0.75, 0.25) if "twice" in extras else (1.0, 0.0)
 
@@ -70,17 +68,8 @@ def add_layer_norm_problem(
     shape: tuple[int, int], generator: torch.Generator, *, extras: Sequence[str] = ("dropout", "sum")
 ) -> Problem:
     """Return LayerNorm of a sum with some of ``bias`` (a shift), ``dropout`` and ``sum`` (it is used as well)."""
-    (tokens, width), device = shape, generator.device
-    tensors = {
-        "x_TD": torch.randn(shape, generator=generator, device=device),
-        "weight_D": 1 + 0.5 * torch.randn(width, generator=generator, device=device),
-        "residual_TD": torch.randn(shape, generator=generator, device=device),
-    }
-    if "bias" in extras:
-        tensors["bias_D"] = torch.randn(width, generator=generator, device=device)
-    site = None
-    if "dropout" in extras:
-        site = dropout_stream([tokens], tokens, device).site(3, ATTENTION_OUTPUT, 0.1)
+    shift = {"bias_D": shape[1:]} if "bias" in extras else {}
+    tensors, site = _layer_norm_inputs(shape, generator, extras, residual_TD=shape, **shift)
 
     def weighted(op: Callable[..., tuple[Tensor, Tensor]], *, bias_D: Tensor | None = None, **arguments: Any) -> Tensor:
         y_TD, z_TD = op(bias_D=bias_D, eps=1e-5, dropout=site, returns_sum=True, **arguments)
@@ -90,28 +79,27 @@ def add_layer_norm_problem(
     return Problem(run, reference, tensors)
 
 
+def _layer_norm_inputs(
+    shape: tuple[int, int], generator: torch.Generator, extras: Sequence[str], **optional: tuple[int, ...]
+) -> tuple[dict[str, Tensor], Dropout | None]:
+    tensors = normal(generator, x_TD=shape, weight_D=shape[1:], **optional)
+    tensors["weight_D"] = 1 + 0.5 * tensors["weight_D"]
+    stream = dropout_stream(shape[:1], shape[0], generator.device)
+    return tensors, stream.site(3, ATTENTION_OUTPUT, 0.1) if "dropout" in extras else None
+
+
 def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
     """Return GELU of (tokens, width)."""
-    tensors = {
-        "x_TF": 2 * torch.randn(shape, generator=generator, device=generator.device),
-        "bias_F": torch.randn(shape[1], generator=generator, device=generator.device),
-    }
-    return Problem(
-        functools.partial(bias_gelu, approximate=approximate),
-        functools.partial(bias_gelu_reference, approximate=approximate),
-        tensors,
-    )
+    tensors = normal(generator, x_TF=shape, bias_F=shape[1:])
+    run, reference = (functools.partial(op, approximate=approximate) for op in (bias_gelu, bias_gelu_reference))
+    return Problem(run, reference, tensors | {"x_TF": 2 * tensors["x_TF"]})
 
 
 def gated_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
     """Return GeGLU with a result of (tokens, width)."""
-    tokens, width = shape
-    tensors = {"x_TC": 2 * torch.randn(tokens, 2 * width, generator=generator, device=generator.device)}
-    return Problem(
-        functools.partial(gated_gelu, approximate=approximate),
-        functools.partial(gated_gelu_reference, approximate=approximate),
-        tensors,
-    )
+    x_TC = 2 * normal(generator, x_TC=(shape[0], 2 * shape[1]))["x_TC"]
+    run, reference = (functools.partial(op, approximate=approximate) for op in (gated_gelu, gated_gelu_reference))
+    return Problem(run, reference, {"x_TC": x_TC})
 
 
 def attention_problem(
@@ -238,7 +226,7 @@ def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *,
 
 def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
     """Return a weight's gradient that two products of (tokens, width) add up; on a GPU in float32 for all dtypes."""
-    (tokens, width), device = shape, generator.device
+    width, device = shape[1], generator.device
 
     def run(left_TD: Tensor, right_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
         left_TD, right_TD = left_TD.detach(), right_TD.detach()
@@ -250,7 +238,7 @@ def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem
     def reference(left_TD: Tensor, right_TD: Tensor) -> dict[str, Tensor]:
         return {"sum": 2 * left_TD.detach().t() @ right_TD.detach()}
 
-    tensors = {name: torch.randn(tokens, width, generator=generator, device=device) for name in ("left_TD", "right_TD")}
+    tensors = normal(generator, left_TD=shape, right_TD=shape)
     on_gpu = dict.fromkeys(TOLERANCE, TOLERANCE[torch.float32])
     return Problem(run, reference, tensors, on_gpu if device.type == "cuda" else TOLERANCE)
 

@@ -44,8 +44,6 @@ LAYER_NORM_EXTRAS = (
 """The embeddings', the head's, and a layer's: in validation, and in training with its result used once or twice."""
 ADD_LAYER_NORM_EXTRAS = ((), ("sum",), ("dropout", "sum"), ("bias", "dropout", "sum"))
 """ModernBERT's: the last one, a layer's, a layer's with dropout, and with a shift."""
-ROUNDED = (None, torch.bfloat16, torch.float16)
-"""Dtypes of the model's weights, which LAMB writes beside the masters; None: masters alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +111,7 @@ def layer_norm_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
 
 
 def attention_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
-    """Return few sequences, and so many that a program takes all keys of a head in turn."""
+    """Return two cases: a few sequences, and enough that one program takes all keys of a head."""
     sizes: dict[str, Any] = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
     few = [shapes.length, max(1, shapes.length * 5 // 8), 1]
     more = WAVES * multiprocessors_of(generator.device) // shapes.heads + 1

@@ -1,14 +1,15 @@
 """Tile sizes for the device at hand, by measurement: what ``megabert tune`` does.
 
-Each launch of a model's ops is timed with the committed tile and with its neighbours, which differ in one number; the
-fastest one that passes the op's small problems (``table.py``) goes into the file. A candidate that cannot fit into
-registers or shared memory is not compiled.
+Each launch of a model's ops is timed with the committed tile and with candidates; the fastest one that passes the op's
+small problems (``table.py``) goes into the file. The candidates of the command are the tile's neighbours, which differ
+in one number; one that cannot fit into registers or shared memory is not compiled. The part `tuning` of the GPU runbook
+(``benchmarks/gpu``) searches in a list of its own.
 """
 
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -57,8 +58,22 @@ class TunedLaunch(NamedTuple):
     best: Sizes
     committed_ms: float
     best_ms: float
-    tried: int
-    """Candidates that were timed."""
+    times: Mapping[Sizes, float]
+    """Milliseconds of each candidate that was timed."""
+
+
+def neighbours(name: str, committed: Sizes, *, head_width: int, device: torch.device) -> Iterator[Sizes]:
+    """Yield the neighbours of a launch's tile that fit into registers and shared memory."""
+    (free,) = (free for kind, free in FREE.items() if name.startswith(f"{kind} "))
+    for field in free:
+        place, value = PLACES[field], committed[PLACES[field]]
+        for other in (value - 1, value + 1) if field == "stages" else (value // 2, value * 2):
+            changed = list(committed)
+            changed[place] = other
+            rows, columns, warps, stages = changed
+            sizes = (rows, columns, warps, stages)
+            if 1 <= other <= max(MOST[field], value) and may_fit(name, sizes, head_width=head_width, device=device):
+                yield sizes
 
 
 @takes_paths
@@ -69,6 +84,7 @@ def tune(
     *,
     tokens: int,
     minutes: float,
+    candidates: Callable[..., Iterable[Sizes]] = neighbours,
     time_ms: Callable[[Call], float] | None = None,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[TunedLaunch]:
@@ -81,6 +97,7 @@ def tune(
         tokens: Packed tokens of a timed call.
         minutes: After so long no further candidate is timed. A launch that is not finished then is left to the next
             call; until then it keeps the committed tile.
+        candidates: Returns the tiles to try in place of a launch's, called as ``neighbours`` is.
         time_ms: Returns the milliseconds of a call; by default its median on the device.
         now: Clock in seconds.
 
@@ -100,7 +117,9 @@ def tune(
                     continue
                 if now() >= deadline:
                     return
-                found = _tune_launch(name, committed, call, (op, shapes, device), measure, lambda: now() >= deadline)
+                tiles = candidates(name, committed, head_width=shapes.hidden // shapes.heads, device=device)
+                checked_by = (op, shapes, device)
+                found = _tune_launch(name, (committed, tiles), call, checked_by, measure, lambda: now() >= deadline)
                 if found is None:
                     return
                 content = replace(
@@ -114,18 +133,18 @@ def tune(
 
 def _tune_launch(
     name: str,
-    committed: Sizes,
+    tiles: tuple[Sizes, Iterable[Sizes]],
     call: Call,
     checked_by: tuple[str, Shapes, torch.device],
     measure: Callable[[Call], float],
     is_over: Callable[[], bool],
 ) -> TunedLaunch | None:
     """Return the outcome for one launch; None if the time is over before all candidates are timed."""
-    op, shapes, device = checked_by
+    committed, candidates = tiles
     committed_ms = measure(call)
     times: dict[Sizes, float] = {}
     try:
-        for sizes in candidates(name, committed, head_width=shapes.hidden // shapes.heads, device=device):
+        for sizes in candidates:
             if is_over():
                 return None
             use({name: sizes})
@@ -137,25 +156,12 @@ def _tune_launch(
             if times[sizes] > MARGIN * committed_ms:
                 break
             use({name: sizes})
+            op, shapes, device = checked_by
             if all(row.passes for row in compare(op, "triton", shapes, device)):
-                return TunedLaunch(name, committed, sizes, committed_ms, times[sizes], len(times))
+                return TunedLaunch(name, committed, sizes, committed_ms, times[sizes], times)
     finally:
         use({})
-    return TunedLaunch(name, committed, committed, committed_ms, committed_ms, len(times))
-
-
-def candidates(name: str, committed: Sizes, *, head_width: int, device: torch.device) -> Iterator[Sizes]:
-    """Yield the neighbours of a launch's tile that fit into registers and shared memory."""
-    (free,) = (free for kind, free in FREE.items() if name.startswith(f"{kind} "))
-    for field in free:
-        place, value = PLACES[field], committed[PLACES[field]]
-        for other in (value - 1, value + 1) if field == "stages" else (value // 2, value * 2):
-            changed = list(committed)
-            changed[place] = other
-            rows, columns, warps, stages = changed
-            sizes = (rows, columns, warps, stages)
-            if 1 <= other <= max(MOST[field], value) and may_fit(name, sizes, head_width=head_width, device=device):
-                yield sizes
+    return TunedLaunch(name, committed, committed, committed_ms, committed_ms, times)
 
 
 def may_fit(name: str, sizes: Sizes, *, head_width: int, device: torch.device) -> bool:

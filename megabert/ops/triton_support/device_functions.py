@@ -106,6 +106,14 @@ def row_tile(
 
 
 @triton.jit
+def prefetch(pointers):
+    """Ask the L2 cache for what some pointers point at, and do not wait for it."""
+    if HAS_PTX:
+        asm: tl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
+        tl.inline_asm_elementwise(asm, "=r,l", [pointers.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
 def exp2(x):
     """Return 2**x of float32."""
     if IS_INTERPRETED:

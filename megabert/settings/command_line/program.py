@@ -6,7 +6,6 @@ import math
 import pkgutil
 import re
 import sys
-import textwrap
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -89,13 +88,13 @@ class Program:
 
     def usage(self) -> str:
         """Return the table of commands, each with the first line of its help. It fits a terminal of 80 by 24."""
-        lines = [f"usage: {self.name} COMMAND ...", "", *textwrap.wrap(self.about, 79), ""]
+        lines = [f"usage: {self.name} COMMAND ...; --help after a command says more", "", self.about, ""]
         headings, width = max(map(len, self.groups)), max(map(len, self.commands))
         for heading, commands in self.groups.items():
             for number, name in enumerate(commands.split()):
                 about = self.help_of(name).splitlines()[0].rstrip(".")
                 lines.append(f"{'' if number else heading:<{headings}}  {name:<{width}}  {about}")
-        return "\n".join([*lines, "", f"{self.name} COMMAND --help says more. Example:", f"  {self.example}"])
+        return "\n".join([*lines, "", f"Example: {self.example}"])
 
 
 def _text_of(word: str) -> str:

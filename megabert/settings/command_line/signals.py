@@ -11,6 +11,15 @@ What happens depends on the moment.
 A thread reads the signals as well, since Python's handlers wait for the function in C that the main thread is in. It
 names the work that the command waits for, and ends the process at the second signal.
 
+One SIGTERM, second by second:
+
+    0     the thread reads its number from a pipe (`_listen`) and starts `_acknowledge`, which sleeps
+    0     or once its function in C returns, the main thread enters `_end`: `Interrupted` is raised, a timer started
+    0.1   and every 0.1 s: `_raise_again` raises it once more if the object is gone and the command still runs
+    1     `_acknowledge` says on stderr the work that the command finishes, unless it has ended
+    5     from now on another SIGTERM is a second one: `_listen` ends the process at once
+    end   `words` makes the last message, `close` stops the timer and ignores what still comes
+
 This module is imported before all others, so it imports little itself.
 """
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
 from megabert.settings.config.families import FAMILIES, Family, FamilyName
 from megabert.settings.config.fields import STRICT, Epsilon
+from megabert.settings.config.names import given_fields
 
 DecayRate = Annotated[float, Field(ge=0, lt=1)]
 """Share of a running mean that a step keeps."""
@@ -142,13 +142,11 @@ class ModelConfig:
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, values: Any) -> Any:
-        if not isinstance(values, dict | ArgsKwargs):  # pydantic refuses it
+        given = given_fields(values)
+        if given is None:
             return values
-        given = values if isinstance(values, dict) else dict(values.kwargs or {})
         family = FAMILIES.get(str(given.get("family")), FAMILIES["bert"])
         preset = str(given.get("preset"))
-        # What passes through here is strict as Python is, in which a list is no tuple.
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return {**family.defaults, **PRESETS.get(preset, {}), **family.presets.get(preset, {}), **given}
 
     @field_validator("pos_att_type")

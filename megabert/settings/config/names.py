@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic_core import ArgsKwargs
+
 
 def closest(name: str, known: Sequence[str]) -> str | None:
     """Return the known name that a mistyped one is likely to mean; None if none is like it."""
@@ -24,3 +26,14 @@ def value_at(values: Any, path: str) -> Any:
         else:
             values = values.get(part) if isinstance(values, Mapping) else None
     return values
+
+
+def given_fields(values: Any) -> dict[str, Any] | None:
+    """Return the fields that are given to a validator of mode ``before``; None if pydantic will refuse them.
+
+    The values that a validator returns are checked as Python's own: for a tuple, no list is accepted.
+    """
+    given = values.kwargs or {} if isinstance(values, ArgsKwargs) else values
+    if not isinstance(given, dict):
+        return None
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}

@@ -21,11 +21,11 @@ class Need(NamedTuple):
 
 Needs = Mapping[str, Need]
 
-_OF_MUON = ("momentum", "scaling", "adamw_ratio", "heads", "dtype")
+_MUON_FIELDS = ("momentum", "scaling", "adamw_ratio", "heads", "dtype")
 RUN_NEEDS: Needs = {
     "optimizer.lamb_variant": Need("optimizer.name", ("lamb",)),
     "optimizer.clip_both": Need("optimizer.name", tuple(UNCLIPPED)),
-    **{f"optimizer.muon_{name}": Need("optimizer.name", ("muon",)) for name in _OF_MUON},
+    **{f"optimizer.muon_{name}": Need("optimizer.name", ("muon",)) for name in _MUON_FIELDS},
     "ops.lamb": Need("optimizer.name", LAMB_PASSES),
     "rollback.spike_steps": Need("rollback.spike_ratio"),
     "rollback.spike_window": Need("rollback.spike_ratio"),
@@ -37,11 +37,11 @@ RUN_NEEDS: Needs = {
 }
 """Needs of `RunConfig`; others are refused by the configuration itself, in files as well."""
 
-_OF_SPANS = ("language", "doc_stride", "max_query_length", "max_answer_length", "n_best")
+_SPAN_FIELDS = ("language", "doc_stride", "max_query_length", "max_answer_length", "n_best")
 WITHOUT_ANSWERS = ("klue_mrc", "squad2")
 """Tasks of fine-tuning whose questions may have no answer."""
 FINETUNE_NEEDS: Needs = {
-    **{name: Need("kind of task", ("span",)) for name in _OF_SPANS},
+    **{name: Need("kind of task", ("span",)) for name in _SPAN_FIELDS},
     "null_threshold": Need("task", WITHOUT_ANSWERS),
     "pair_column": Need("kind of task", ("sequence", "regression", "choice", "span")),
     "held_out": Need("eval_data", (None,)),

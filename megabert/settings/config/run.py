@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
 from megabert.settings.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Rate, Seconds, Weight
 from megabert.settings.config.model import DecayRate, ModelConfig
+from megabert.settings.config.names import given_fields
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.shards import ShardsConfig
 
@@ -67,11 +67,9 @@ class OptimizerConfig:
     @model_validator(mode="before")
     @classmethod
     def _fill_in_defaults(cls, values: Any) -> Any:
-        if not isinstance(values, dict | ArgsKwargs):  # pydantic refuses it
+        given = given_fields(values)
+        if given is None:
             return values
-        given = values if isinstance(values, dict) else dict(values.kwargs or {})
-        # The values that a validator returns are checked as Python's own: for a tuple, no list is accepted.
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         return {**({"max_grad_norm": 0.0} if given.get("name") in UNCLIPPED else {}), **given}
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, open_to_read
-from megabert.foundation.json_files import parse_json, read_json
+from megabert.foundation.json_files import read_json
 from megabert.tokens.shards.format import FORMAT_VERSION, ShardMetadata, check_version
 
 MANIFEST_NAME = "manifest.json"
@@ -131,7 +131,7 @@ def read_manifest(folder: Path | str) -> Manifest:
     _check_exists(path)
     values = read_json(path, dict[str, Any], remedy=remedy)
     check_version(values, str(path))  # before the types: a later version may have other fields
-    content = parse_json(json.dumps(values), _Content, where=str(path), remedy=remedy)
+    content = read_json(path, _Content, remedy=remedy)
     if not content.shards:
         raise DataError(f"{path}: lists no shards. Build them again with `megabert-data build`.")
     present = {entry.name for entry in os.scandir(path.parent)}  # one request, not one for each of 50,000 shards

@@ -14,11 +14,11 @@ from megabert.settings.config.shards import PER_LENGTH
 from megabert.tokens.shards.folder import MANIFEST_NAME, Manifest, read_manifest
 from megabert.tokens.shards.shard_set import ShardSet
 
-OF_METADATA = ("objective", "masking", "mask_unit", "masked_lm_prob", "max_predictions_per_seq")
+METADATA_FIELDS = ("objective", "masking", "mask_unit", "masked_lm_prob", "max_predictions_per_seq")
 """Settings that every set of shards records; the others are known of a ``megabert-data build`` alone."""
-OF_TRAINED_VOCABULARY = ("pieces", "vocab_size", "uncased")
+TRAINED_VOCABULARY_FIELDS = ("pieces", "vocab_size", "uncased")
 """Settings that say nothing of a tokenizer that was given to the build."""
-OF_TEXT = ("language", "validation_share")
+TEXT_FIELDS = ("language", "validation_share")
 """Settings of which a recipe states nothing."""
 
 
@@ -82,10 +82,10 @@ def build_command(config: RunConfig, manifest: Manifest) -> str:
     is_given = build.get("tokenizer") is not None
     languages = [language or build.get("language") for language in of_sources] or [build.get("language")]
     identified = ("language_model",) if "auto" in languages else ()  # a model that identifies nothing is refused
-    kept = (*(("tokenizer",) if is_given else OF_TRAINED_VOCABULARY), *OF_TEXT, *identified)
+    kept = (*(("tokenizer",) if is_given else TRAINED_VOCABULARY_FIELDS), *TEXT_FIELDS, *identified)
     added = {name: build[name] for name in kept if name not in fields and build.get(name) is not None}
     if is_given:
-        fields = {name: value for name, value in fields.items() if name not in OF_TRAINED_VOCABULARY}
+        fields = {name: value for name, value in fields.items() if name not in TRAINED_VOCABULARY_FIELDS}
     if config.name in shipped_names("recipe"):
         of_recipe = build_fields(load_run_config(config.name))
         fields = {name: value for name, value in fields.items() if of_recipe.get(name) != value}
@@ -107,14 +107,14 @@ def _settings_of(manifest: Manifest) -> dict[str, Any]:
     """Return the settings of a build as far as its shards record them."""
     settings = dict(manifest.config)  # whatever another program writes, or nothing
     if settings.get("tokenizer") is not None:
-        settings = {name: value for name, value in settings.items() if name not in OF_TRAINED_VOCABULARY}
+        settings = {name: value for name, value in settings.items() if name not in TRAINED_VOCABULARY_FIELDS}
     if settings.get("min_tokens", 0) is None:
         settings["min_tokens"] = 0
     elif "min_tokens" in settings:
         lengths, length = settings.get("lengths"), manifest.metadata.max_seq_length
         number = lengths.index(length) if isinstance(lengths, list) and length in lengths else "unknown"
         settings["min_tokens"] = value_at(settings, f"min_tokens.{number}")
-    return {**settings, **{name: getattr(manifest.metadata, name) for name in OF_METADATA}}
+    return {**settings, **{name: getattr(manifest.metadata, name) for name in METADATA_FIELDS}}
 
 
 def _flags(fields: dict[str, Any], section: str = "") -> Iterator[str]:

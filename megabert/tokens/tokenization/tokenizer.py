@@ -224,12 +224,9 @@ class Tokenizer:
         Raises:
             DataError: As for `encode_flat`.
         """
-        refuse_surrogates(texts)
-        with panics_as_errors(self.where):
-            encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
         return [
-            (np.array(encoding.ids, dtype=np.int32), np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
-            for encoding in encodings
+            (np.array(one.ids, np.int32), np.array(one.offsets, np.int32).reshape(-1, 2))
+            for one in self._encodings(texts)
         ]
 
     def encode_with_words(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
@@ -242,14 +239,19 @@ class Tokenizer:
         Raises:
             DataError: As for `encode_flat`.
         """
+        # An added piece belongs to no word, so it gets a number of its own.
+        return [
+            (
+                np.array(one.ids, np.int32),
+                np.array([-index if word is None else word for index, word in enumerate(one.word_ids, 1)], np.int32),
+            )
+            for one in self._encodings(texts)
+        ]
+
+    def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         refuse_surrogates(texts)
         with panics_as_errors(self.where):
-            encodings = self._encoder.encode_batch(list(texts), add_special_tokens=False)
-        # An added piece belongs to no word, so it gets a number of its own.
-        words = [[-index if word is None else word for index, word in enumerate(one.word_ids, 1)] for one in encodings]
-        return [
-            (np.array(one.ids, np.int32), np.array(own, np.int32)) for one, own in zip(encodings, words, strict=True)
-        ]
+            return self._encoder.encode_batch(list(texts), add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         """Join ids into text, special pieces shown; words are separated by single spaces. Unknown ids give no text.

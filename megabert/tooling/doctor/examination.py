@@ -14,7 +14,6 @@ from megabert.distributed.environments import describe_rank, own_rank, step_host
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import open_in_place
 from megabert.foundation.full_disk import existing_folder
-from megabert.foundation.path_arguments import takes_paths
 from megabert.tooling.doctor.finding import Finding, failure, listing, merge_findings
 from megabert.tooling.doctor.machine import check_disk, check_limits, check_slurm, check_torch, check_versions
 
@@ -31,7 +30,6 @@ REMEDIES = {
 }
 
 
-@takes_paths
 def examine(
     run_dir: Path, *, device: str = "auto", is_quick: bool = False, own: Sequence[Finding] = ()
 ) -> list[Finding]:

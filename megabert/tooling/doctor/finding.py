@@ -1,6 +1,7 @@
 """The findings of the checks, and the report that shows them."""
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +41,38 @@ def verdict_on(area: str, is_good: bool, text: str, remedy: str, *, otherwise: L
 def failure(area: str, text: str, remedy: str, *, where: str = "") -> Finding:
     """Return the finding of what training needs and does not have."""
     return Finding(area=area, level="failed", text=text, remedy=remedy, where=where)
+
+
+SLOW_SHARE = 0.25
+"""A link or a device that is slower than this share of the median is a failure."""
+
+
+def judge_rates(
+    area: str, name: str, unit: str, rates: Mapping[str, float], remedy: str, *, least: float = 0.0
+) -> list[Finding]:
+    """Return the findings about a rate: a place that is far slower than the others fails.
+
+    Args:
+        area: The subject of the check.
+        name: The rate.
+        unit: Its unit.
+        rates: The rate at each place; nothing is found about none.
+        remedy: Advice to the user about a slow place.
+        least: The slowest rate that is allowed, however slow the others are.
+    """
+    if not rates:
+        return []
+    median = statistics.median_high(rates.values())
+    allowed = max(least, SLOW_SHARE * median)
+    limit = f"{unit}; allowed are {allowed:,.4g} or more (median {median:,.4g})"
+    slow = [
+        failure(area, f"{name}: {rate:,.4g} {limit}", remedy, where=place)
+        for place, rate in rates.items()
+        if rate < allowed
+    ]
+    place = min(rates, key=lambda place: rates[place])
+    others = f"; the slowest of {len(rates)}: {place}, median {median:,.4g}" if len(rates) > 1 else ""
+    return slow or [Finding(area=area, level="ok", text=f"{name}: {rates[place]:,.4g} {unit}{others}")]
 
 
 def listing(items: Iterable[object], separator: str = ", ") -> str:

@@ -15,15 +15,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megabert.distributed.process_group import World
-from megabert.tooling.doctor.finding import Finding, failure, listing
+from megabert.tooling.doctor.finding import Finding, failure, judge_rates, listing
 from megabert.tooling.measurements.measured import CollectiveName, CollectiveSpeed, Scope
 
 SMALL_ELEMENTS = 1 << 12
 """Elements of a message whose time is mostly its latency."""
 LINK_BYTES = 8 << 20
 LINK_ROUNDS = 5
-SLOW_SHARE = 0.25
-"""A link or a device that is slower than this share of the median is a failure."""
+LINK_REMEDY = "Look at cable, card and switch of these hosts (ibstat, ethtool), or leave one out: sbatch --exclude."
 MIN_LINK_GB_S = 0.05
 """Half of a gigabit network: no job trains over less."""
 _EXACT = 2**24
@@ -226,20 +225,9 @@ def judge_links(rates: dict[tuple[int, int], float], places: list[Place]) -> lis
     findings = []
     for kind, is_inside in (("inside a node", True), ("between nodes", False)):
         own = {
-            edge: rate for edge, rate in rates.items() if (places[edge[0]].host == places[edge[1]].host) == is_inside
+            f"{places[one]} - {places[other]}": rate
+            for (one, other), rate in rates.items()
+            if (places[one].host == places[other].host) == is_inside
         }
-        if not own:
-            continue
-        median = statistics.median_high(own.values())
-        allowed = max(MIN_LINK_GB_S, SLOW_SHARE * median)
-        slow = {edge: rate for edge, rate in own.items() if rate < allowed}
-        for (one, other), rate in slow.items():
-            text = f"link {kind}: {rate:.3g} GB/s each way; allowed are {allowed:.3g} or more (median {median:.3g})"
-            remedy = (
-                "Look at cable, card and switch of these hosts (ibstat, ethtool), or leave one out: sbatch --exclude."
-            )
-            findings.append(failure("links", text, remedy, where=f"{places[one]} - {places[other]}"))
-        if not slow:
-            text = f"{len(own)} link(s) {kind}: {min(own.values()):.3g} to {max(own.values()):.3g} GB/s each way"
-            findings.append(Finding(area="links", level="ok", text=text))
+        findings += judge_rates("links", f"link {kind}", "GB/s each way", own, LINK_REMEDY, least=MIN_LINK_GB_S)
     return findings

@@ -6,9 +6,8 @@ Every rank goes through the same checks in the same order, since most of them ha
 
 import contextlib
 import platform
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -19,7 +18,6 @@ from megabert.distributed.process_group import World, distributed_world, run_on_
 from megabert.engine.build import DTYPES, refuse_fp16_on_cpu, resolve_precision
 from megabert.foundation.full_disk import existing_folder
 from megabert.foundation.json_files import to_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.build import build_model
 from megabert.observability.logs import log_to_stderr, logger
 from megabert.ops.backend import usable_backends
@@ -35,8 +33,8 @@ from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.doctor import links, rates
 from megabert.tooling.doctor.devices import check_ops
 from megabert.tooling.doctor.engine_steps import check_engines
-from megabert.tooling.doctor.finding import Finding, failure, merge_findings
-from megabert.tooling.doctor.links import SLOW_SHARE, Place
+from megabert.tooling.doctor.finding import Finding, failure, judge_rates, merge_findings
+from megabert.tooling.doctor.links import Place
 from megabert.tooling.doctor.machine import check_versions, describe_disk_error, time_disk
 from megabert.tooling.measurements.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
 
@@ -54,7 +52,6 @@ class Proof:
     """None if a check of the machine failed before all rates were known."""
 
 
-@takes_paths
 def prove(
     config: RunConfig,
     run_dir: Path,
@@ -212,24 +209,10 @@ class _Prover:
 
     def _slowest(self, name: str, unit: str, rate: float | None) -> float | None:
         """Return the slowest rank's rate, None if no rank has one, and judge each rank's by the others'."""
-        by_rank = {place: value for place, value in zip(self._places, self._world.gather(rate), strict=True) if value}
-        self._joint += judge_rates(name, unit, by_rank)
+        gathered = zip(self._places, self._world.gather(rate), strict=True)
+        by_rank = {str(place): value for place, value in gathered if value}
+        self._joint += judge_rates("rates", name, unit, by_rank, EXCLUDE)
         return min(by_rank.values(), default=None)
-
-
-def judge_rates(name: str, unit: str, by_rank: Mapping[Place, float]) -> list[Finding]:
-    """Return the findings about a rate: a rank that is far slower than the others fails."""
-    if not by_rank:
-        return []
-    median = statistics.median_high(by_rank.values())
-    allowed = SLOW_SHARE * median
-    slow = {place: rate for place, rate in by_rank.items() if rate < allowed}
-    if not slow:
-        place = min(by_rank, key=lambda place: by_rank[place])
-        others = f"; the slowest of {len(by_rank)}: {place}, median {median:,.4g}" if len(by_rank) > 1 else ""
-        return [Finding(area="rates", level="ok", text=f"{name}: {by_rank[place]:,.4g} {unit}{others}")]
-    text = f"{name}: {{:,.4g}} {unit}; allowed are {allowed:,.4g} or more (median of the ranks {median:,.4g})"
-    return [failure("rates", text.format(rate), EXCLUDE, where=str(place)) for place, rate in slow.items()]
 
 
 def check_problems(config: RunConfig, device: torch.device) -> list[Finding]:

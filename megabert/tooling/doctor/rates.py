@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch.utils.benchmark import Timer
 
 from megabert.data.batch import MicroBatch, probe_batch
 from megabert.data.order import BEGINNING
@@ -41,42 +42,27 @@ MOST_TOKENS = {"cuda": 32_768, "cpu": 8_192}
 """Tokens of a measured micro-step: on a GPU more of them take as many seconds each."""
 MICRO_STEP_S = {"cuda": 1.0, "cpu": 2.0}
 """Seconds that a measured micro-step may take; it has fewer tokens on a slower device."""
-LIMIT_S = 1.5
-"""Seconds for one measurement, after which it ends with the repetitions that it has."""
+LIMIT_S = 0.5
+"""Seconds of one measurement."""
 LAYERS = 4
 """Layers of the deeper one of the two models whose difference is the time of a layer."""
 
 
-def median_s(
-    function: Callable[[], object], device: torch.device, *, limit_s: float = LIMIT_S, least: int = 3
-) -> float:
-    """Return the median seconds of a call, the device's work included; the first call is not counted."""
-    function()
-    times: list[float] = []
-    deadline = time.perf_counter() + limit_s
-    while len(times) < least or (time.perf_counter() < deadline and len(times) < 50):
-        times.append(_seconds(function, device))
-    return statistics.median(times)
+def median_s(function: Callable[[], object], *, limit_s: float = LIMIT_S) -> float:
+    """Return the median seconds of a call, the device's work included, after so many seconds of calls."""
+    return timer_of(function).blocked_autorange(min_run_time=limit_s).median
 
 
-def _seconds(function: Callable[[], object], device: torch.device) -> float:
-    _synchronize(device)
-    started = time.perf_counter()
-    function()
-    _synchronize(device)
-    return time.perf_counter() - started
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def timer_of(function: Callable[[], object]) -> Timer:
+    """Return torch's timer of a call, which waits for the GPU."""
+    return Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
 
 
 def copy_gb_s(device: torch.device) -> float:
     """Return the bytes that a large copy within the device's memory reads and writes per second, in GB/s."""
     source = torch.ones(COPY_BYTES[device.type] // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / median_s(lambda: target.copy_(source), device) / 1e9
+    return 2 * source.nbytes / median_s(lambda: target.copy_(source)) / 1e9
 
 
 def host_to_device_gb_s(device: torch.device) -> float | None:
@@ -85,7 +71,7 @@ def host_to_device_gb_s(device: torch.device) -> float | None:
         return None
     source = torch.ones(COPY_BYTES["cpu"] // 4, pin_memory=True)
     target = torch.empty(source.shape, device=device)
-    return source.nbytes / median_s(lambda: target.copy_(source, non_blocking=True), device) / 1e9
+    return source.nbytes / median_s(lambda: target.copy_(source, non_blocking=True)) / 1e9
 
 
 def product_shapes(model: ModelConfig) -> list[tuple[int, int]]:
@@ -103,7 +89,7 @@ def product_tflops(config: RunConfig, tokens: int, device: torch.device) -> floa
         weight_KC = torch.rand(width, columns, device=device, dtype=dtype)
         grad_TC = torch.rand(tokens, columns, device=device, dtype=dtype)
         for left, right in ((x_TK, weight_KC), (grad_TC, weight_KC.t()), (x_TK.t(), grad_TC)):
-            seconds += median_s(partial(torch.matmul, left, right), device, limit_s=0.2)
+            seconds += median_s(partial(torch.matmul, left, right), limit_s=0.2)
             flops += 2 * tokens * width * columns
     return flops / seconds / 1e12
 
@@ -150,7 +136,7 @@ def measure_phase(config: RunConfig, phase: PhaseConfig, world: World, product_r
     ds_config = derive_deepspeed("zero1", precision=config.precision, max_grad_norm=1.0)
     masked = phase.mean_masked
     batch = random_batch(config.model, tokens=tokens, length=length, seed=1, masked_share=masked).to(device)
-    counts, calls = counts_of(batch), {}
+    counts, timers = counts_of(batch), {}
     for layers in (few, many):
         engine = small_engine(config, _with_layers(config.model, layers), ds_config, world)
         terms = terms_of(engine.module)
@@ -159,14 +145,14 @@ def measure_phase(config: RunConfig, phase: PhaseConfig, world: World, product_r
             loss = weighted_loss(engine.forward(batch), terms, counts=counts, world_size=world.size)  # type: ignore[arg-type]
             engine.backward(loss)
 
-        calls[layers] = micro_step
-        micro_step()
+        timers[layers] = timer_of(micro_step)
+        timers[layers].timeit(1)  # compiles and makes room
     # In turn, so that a machine that is busy for a while does not slow down one of them only.
-    times: dict[int, list[float]] = {layers: [] for layers in calls}
+    times: dict[int, list[float]] = {layers: [] for layers in timers}
     deadline = time.perf_counter() + 8 * MICRO_STEP_S[device.type]
     while len(times[many]) < 3 or (time.perf_counter() < deadline and len(times[many]) < 40):
-        for layers, call in calls.items():
-            times[layers].append(_seconds(call, device))
+        for layers, timer in timers.items():
+            times[layers].append(timer.timeit(1).median)
     low, high = (statistics.median(times[layers]) for layers in (few, many))
     layer_s = max(0.0, high - low) / max(1, many - few) if many > few else low / many
     return PhaseSpeed(max_seq_length=length, tokens=tokens, layer_s=layer_s, ends_s=high - many * layer_s)
@@ -217,7 +203,7 @@ def optimizer_s_per_parameter(config: RunConfig, device: torch.device) -> float:
         sums_of_squares([flat.grad.view(-1)], device)
         optimizer.step(settings)
 
-    return median_s(update, device) / flat.numel()
+    return median_s(update) / flat.numel()
 
 
 def loader_tokens_per_s(config: RunConfig, world: World) -> float | None:

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
+from megabert.settings.config.loading import differences
 
 Rate = Annotated[float, Field(gt=0, lt=1e18, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, lt=1e6, allow_inf_nan=False)]
@@ -96,15 +96,13 @@ class MeasuredRates:
         Raises:
             ConfigError: The model's shapes, apart from its layers, or the precision differ from those measured.
         """
-        differing = [
-            f"model.{name}: {self.model.get(name)!r} was measured, {value!r} is asked for"
-            for name, value in model.items()
-            if name not in FREE_FIELDS and self.model.get(name) != value
-        ]
-        if precision != self.precision:
-            differing.append(f"precision: {self.precision} was measured, {precision} is asked for")
-        if differing:
-            lines = "\n".join(f"  {line}" for line in differing)
+        measured, asked = (
+            {"precision": own, **{f"model.{name}": fields.get(name) for name in model if name not in FREE_FIELDS}}
+            for own, fields in ((self.precision, self.model), (precision, model))
+        )
+        changes = differences(measured, asked)
+        if changes:
+            lines = "\n".join(f"  {name}: {a!r} was measured, {b!r} is asked for" for name, (a, b) in changes.items())
             raise ConfigError(f"--measured: these rates are of another model or precision.\n{lines}\n{_AGAIN}")
 
     def collective(self, name: CollectiveName, nodes: int, ranks_per_node: int) -> tuple[float, float]:
@@ -148,7 +146,6 @@ class _Proof:
     measured: MeasuredRates
 
 
-@takes_paths
 def read_measured(path: Path) -> MeasuredRates:
     """Return the rates in a file that ``megabert doctor --prove --save`` has written.
 

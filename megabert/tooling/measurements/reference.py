@@ -14,8 +14,7 @@ from pydantic import Field
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.json_files import adapter_of, read_json
-from megabert.foundation.path_arguments import takes_paths
-from megabert.observability.trackers.interface import leaves
+from megabert.observability.trackers.rows import leaves
 from megabert.settings.config.loading import SHIPPED, read_yaml, to_dict
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig, is_science
@@ -90,7 +89,6 @@ class Reference:
     phases: Annotated[list[ReferencePhase], Field(min_length=1)]
 
 
-@takes_paths
 def read_reference(path: Path) -> Reference:
     """Read curves from a file.
 

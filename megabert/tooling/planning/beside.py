@@ -9,7 +9,6 @@ from typing import Any
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint
 from megabert.foundation.errors import CheckpointError, ConfigError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.run import RunConfig
@@ -21,7 +20,6 @@ from megabert.training.run.folder import checkpoints_dir, read_config, run_data
 HEADERS = ("phase", "part of a step", "predicted, ms", "measured, ms", "measured / predicted")
 
 
-@takes_paths
 def describe_beside(run_dir: Path, measured: Path) -> str:
     """Return the table of a run folder's steps beside their prediction from a file of rates."""
     ranks = read_checkpoint_manifest(find_checkpoint(checkpoints_dir(run_dir))).world_size

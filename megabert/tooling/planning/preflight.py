@@ -15,7 +15,6 @@ from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.engine.build import refuse_fp16_on_cpu
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.full_disk import existing_folder
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.build import InitialWeights
 from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.observability.progress import span
@@ -85,7 +84,6 @@ class DryRun:
         )
 
 
-@takes_paths
 def describe_run(
     config: RunConfig,
     run_dir: Path,

@@ -15,10 +15,11 @@ The band is ``WIDTHS`` of the standard deviations that one more run is expected 
 
 import math
 import statistics
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from megabert.tooling.measurements.reference import Reference, ReferencePhase
 
@@ -123,8 +124,6 @@ def _between(band: Sequence[BandPoint], own: Sequence[tuple[int, float]]) -> Ite
     steps = [point.step for point in band]
     for step, value in own:
         if steps and steps[0] <= step <= steps[-1]:
-            i = bisect_left(steps, step)
-            after, before = band[i], band[max(0, i - 1)]
-            share = (step - before.step) / (after.step - before.step) if after.step > before.step else 1.0
-            centre, half = (b + share * (a - b) for b, a in ((before.centre, after.centre), (before.half, after.half)))
+            centre = float(np.interp(step, steps, [point.centre for point in band]))
+            half = float(np.interp(step, steps, [point.half for point in band]))
             yield TrackPoint(step, value, centre - half, centre + half)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import CheckpointError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import differences, to_dict
@@ -67,7 +66,6 @@ class Comparison:
         return min(differences, key=lambda entry: (entry[1], entry[0] != "train/loss"), default=None)
 
 
-@takes_paths
 def compare_runs(first: Path, second: Path, *, tolerance: float = 0.0) -> Comparison:
     """Compare two runs' metrics at the steps that both logged.
 

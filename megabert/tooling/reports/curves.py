@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from megabert.foundation.files import atomic_write
-from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.settings.command_line.terminal import printable
@@ -46,7 +45,6 @@ _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
 
 
-@takes_paths
 def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG.
 
@@ -59,7 +57,6 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     atomic_write(path, _png(figure))
 
 
-@takes_paths
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     """Return a PNG of loss, accuracies, schedules, gradient norm, throughput and waiting over steps.
 
@@ -111,7 +108,6 @@ def _png(figure: Figure) -> bytes:
     return picture.getvalue()
 
 
-@takes_paths
 def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, str]]) -> str:
     """Return the page as HTML, pictures and all. It loads nothing, and follows the browser's light or dark scheme.
 

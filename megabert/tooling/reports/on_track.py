@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import CheckpointError, DataError, MegabertError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import differences
@@ -56,7 +55,6 @@ class Track:
         return min(((tag, p) for tag, p in first if p is not None), key=lambda entry: entry[1].step, default=None)
 
 
-@takes_paths
 def compare_with_curves(run_dir: Path, curves: Path | None = None) -> Track:
     """Compare a run with the curves of its recipe.
 

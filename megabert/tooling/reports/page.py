@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from megabert.foundation.files import read_small
-from megabert.foundation.path_arguments import takes_paths
 
 _PAGE = """\
 <!doctype html>
@@ -33,7 +32,6 @@ h2 {{ font-size: 1.1rem; margin-top: 2rem }}
 """
 
 
-@takes_paths
 def render_page(folder: Path, parts: Iterable[str]) -> str:
     """Return the page about a folder as HTML.
 
@@ -61,7 +59,6 @@ def section(title: str, text: str, picture: str = "") -> str:
     return f"<h2>{html.escape(title)}</h2>\n{picture}<pre>{html.escape(text)}</pre>"
 
 
-@takes_paths
 def folded(path: Path) -> str:
     """Return a file that a click unfolds; nothing if there is none."""
     if not path.is_file():

@@ -17,7 +17,6 @@ from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, validation_batches
 from megabert.downstream.export.sources import open_source
 from megabert.foundation.errors import CheckpointError
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import phase_name
@@ -93,7 +92,6 @@ class PhaseReport:
         return self.unigram.loss - self.held_out_mlm_loss
 
 
-@takes_paths
 def report_run(run_dir: Path) -> list[PhaseReport]:
     """Read a run's metrics and score the unigram baseline on the same held-out positions.
 
@@ -191,7 +189,6 @@ class KindLoss:
 
 
 @torch.no_grad()
-@takes_paths
 def score_positions(
     run_dir: Path, report: PhaseReport, *, checkpoint: str, max_instances: int = _POSITION_ROWS
 ) -> list[KindLoss]:

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.data.dynamic_masking import DynamicMasker
-from megabert.foundation.path_arguments import takes_paths
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import read_config, run_data
@@ -17,7 +16,6 @@ _TRIED = 8
 """Instances that are looked at for each sample; some have no whole word among their masked positions."""
 
 
-@takes_paths
 def held_out_samples(run_dir: Path, phase: int, *, count: int = 5) -> list[tuple[str, str]]:
     """Return texts with one mask each, and the words that they had there.
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from megabert.foundation.files import read_small
-from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.metrics import read_metrics
 from megabert.observability.progress import seconds_left, span
 from megabert.settings.config.loading import phase_name
@@ -45,7 +44,6 @@ class RunOverview:
     """All about the run, for a terminal."""
 
 
-@takes_paths
 def read_overview(run_dir: Path) -> RunOverview:
     """Read a run's files.
 
@@ -54,7 +52,7 @@ def read_overview(run_dir: Path) -> RunOverview:
     """
     config, rows = read_config(run_dir), read_metrics(run_dir)
     status, beats = check_status(run_dir), read_beats(run_dir)
-    verdict = _verdict(status)
+    verdict = describe_verdict(status)
     train = [row for row in rows if "train/mlm_loss" in row]
     last = train[-1] if train else {}
 
@@ -170,7 +168,7 @@ def _curve(losses: list[float]) -> str:
     return f"masked-LM loss   |{drawn}| {means[0]:.3f} to {means[-1]:.3f}"
 
 
-def _verdict(status: StatusRecord) -> str:
+def describe_verdict(status: StatusRecord) -> str:
     """Return the recorded verdict, corrected if a run says that it is running and its process is gone."""
     if status.status == "running" and status.host == socket.gethostname() and not _is_alive(status.pid):
         return "killed (it said running, but its process is gone): the same command resumes it"

@@ -6,7 +6,7 @@ Job schedulers send them before they end a job. The run saves, and exits with a 
 import signal
 from types import FrameType
 
-from megabert.settings.command_line.signals import SIGNALS as OF_THE_COMMAND
+from megabert.settings.command_line.signals import SIGNALS as COMMAND_SIGNALS
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -28,13 +28,13 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         for number in SIGNALS:
             self._previous[number] = signal.signal(number, self._note)
-        OF_THE_COMMAND.graceful, OF_THE_COMMAND.waits_for = SIGNALS, lambda: self._waits_for
+        COMMAND_SIGNALS.graceful, COMMAND_SIGNALS.waits_for = SIGNALS, lambda: self._waits_for
         return self
 
     def __exit__(self, *exception: object) -> None:
         # A launcher ends the other ranks at the first non-zero exit: that must not change the code of a rank that has
         # saved and is on its way out.
-        OF_THE_COMMAND.graceful = ()
+        COMMAND_SIGNALS.graceful = ()
         for number, previous in self._previous.items():
             signal.signal(number, signal.SIG_IGN if self.received else previous)  # type: ignore[arg-type]
 

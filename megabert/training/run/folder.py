@@ -1,8 +1,8 @@
 """The run folder: the configuration of a run, and its changes when it is resumed.
 
 ``config.yaml`` holds the complete configuration. A field that the result depends on (a ``science`` field, see
-``config.run``) cannot change any more, since a run folder holds one experiment. An ``engine`` field, such as the ZeRO
-stage or the logging interval, may change with every start.
+``config.run``) cannot change any more, since a run folder holds one experiment. A field of ``FREE_ON_RESUME``, such as
+the ZeRO stage or the logging interval, may change with every start.
 """
 
 import json
@@ -83,7 +83,7 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         config: Resolved configuration.
 
     Returns:
-        Lines that say which engine fields changed since the last start; empty for a new run.
+        Lines that say which free fields changed since the last start; empty for a new run.
 
     Raises:
         CheckpointError: A science field differs, or the folder holds something else.

@@ -111,7 +111,7 @@ def open_inputs(
         refuse_unfit_shards(config, [train for train, _ in shards])
     if initial is not None:
         initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
-    _check_shards(config, shards)
+    _check_settings_of_shards(config, shards)
     # From here on nothing that the result depends on is ``auto``, and phases are as long in steps as in tokens.
     totals = [train.statistics for train, _ in shards]
     config = replace(
@@ -226,7 +226,8 @@ def find_fork(fork: str, config: RunConfig) -> Path:
 def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tuple[str, ...]) -> TrainerState:
     """Return the state with which the new run begins: step, schedule and data position of the checkpoint.
 
-    The other run's best checkpoint and its troubles (skips, spikes, rollbacks) are not taken over.
+    The other run's best checkpoint and its counts of troubles (skips, spikes, rollbacks) are not taken over. Instances
+    that its rollbacks have left out stay left out, as a part of the data position.
 
     Args:
         stored: State of the checkpoint.
@@ -260,7 +261,7 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
     )
 
 
-def _check_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
+def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
     """Check the shards of every phase against the model and against each other: tokenizer, length, masks, objective."""
     first = shards[0][0]
     _check_objective(config, first)

@@ -266,6 +266,8 @@ ALONE = (
     ("megabert export nowhere --to out --weights mean", 2, "weights"),
     ("megabert report nowhere", 4, "nowhere"),
     ("megabert watch nowhere --once", 4, "nowhere"),
+    ("megabert track nowhere wandb", 4, "nowhere"),
+    ("megabert track nowhere mlflow", 2, "mlflow"),
     ("megabert compare nowhere elsewhere", 4, "nowhere"),
     ("megabert compare nowhere reference", 4, "nowhere"),
     ("megabert compare nowhere curves.json", 4, "nowhere"),

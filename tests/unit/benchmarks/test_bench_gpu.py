@@ -17,7 +17,7 @@ def rows_of(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
     from benchmarks.gpu.rows import Rows
 
-    return lambda settings, seconds=60.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
+    return lambda settings, seconds=600.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
 
 
 def test_rows_are_resumed_and_failed_ones_measured_again(rows_of):
@@ -114,24 +114,24 @@ def test_compiled_peer_of_a_second_shape_has_its_backward_row(rows_of, monkeypat
     assert [("ms" in row) for name, row in rows.rows.items() if "torch.compile" in name] == [True] * 4, rows.rows
 
 
-def test_rows_with_bars_are_measured_before_those_of_others_and_compiled_ones_last(rows_of, monkeypatch):
-    from benchmarks.gpu import ops
+@pytest.mark.parametrize("name", ["ops", "peers"])
+def test_our_ops_and_sdpa_without_dropout_are_one_part_and_other_programs_another(rows_of, monkeypatch, name):
+    from benchmarks.gpu import ops, peers
     from benchmarks.gpu.sizes import TINY
 
     rows = rows_of({})
     monkeypatch.setattr(rows, "measure", lambda name, function, is_peer=False: rows.rows.setdefault(name, {}))
-    ops.measure(rows, torch.device("cpu"), TINY)
-    names = list(rows.rows)
-    assert [name.split()[0] for name in names[:2]] == ["ceiling", "ceiling"]
-    turns = [ops.turn_of(next(who for who in WHO if name.endswith(f" {who}"))) for name in names[2:]]
-    assert turns == sorted(turns)
-    assert set(turns) == {ops.OURS, ops.PEERS, ops.COMPILED}
-    ours = list(dict.fromkeys(name.split()[0] for name in names[2:] if name.endswith("megabert")))
-    assert ours[:4] == ["layer_norm", "bias_gelu", "lamb", "attention"]
+    {"ops": ops, "peers": peers}[name].measure(rows, torch.device("cpu"), TINY)
+    names = [row for row in rows.rows if not row.startswith(("ceiling", "length"))]
+    who = {next(who for who in WHO if row.endswith(f" {who}")) for row in names}
+    ours = {"megabert", "sdpa flash, no dropout", "sdpa cudnn, no dropout"}
+    assert who == ours if name == "ops" else not who & ours and {"torch eager", "sdpa flash", "torch.compile"} <= who
+    ops_by_us = list(dict.fromkeys(row.split()[0] for row in names if row.endswith("megabert")))
+    assert ops_by_us[:4] == (["layer_norm", "bias_gelu", "lamb", "attention"] if name == "ops" else [])
 
 
 WHO = ("megabert", "torch.compile", "flex_attention", "torch eager", "AdamW fused", "torch")
-WHO += tuple(f"sdpa {name}" for name in ("flash", "cudnn", "efficient", "math"))
+WHO += tuple(f"sdpa {name}{end}" for name in ("flash", "cudnn", "efficient", "math") for end in (", no dropout", ""))
 
 
 def test_time_by_part_adds_up_kernels_of_like_names(monkeypatch):
@@ -145,9 +145,9 @@ def test_time_by_part_adds_up_kernels_of_like_names(monkeypatch):
     profile.return_value.__enter__.return_value.key_averages.return_value = events
     monkeypatch.setattr(torch.profiler, "profile", profile)
     row = training.time_by_part(steps.append, "batch", torch.device("cpu"), before=3)
-    assert len(steps) == 5
-    assert row["matrix products ms"] == 3.0
-    assert sorted(row["kernels"].values()) == [1.0, 1.0, 3.0]
+    assert len(steps) == 4 + training.PROFILED
+    assert row["matrix products ms"] == 1.0  # of three steps
+    assert sorted(row["kernels"].values()) == [0.333, 0.333, 1.0]
 
 
 def test_a_loop_is_timed_after_as_many_calls(monkeypatch):
@@ -173,12 +173,54 @@ def test_a_loop_is_timed_after_as_many_calls(monkeypatch):
     assert len(calls) == 50
 
 
-def test_twelve_products_are_run_in_a_loop(rows_of):
+def test_products_are_run_in_loops(rows_of):
     from benchmarks.gpu import products
     from benchmarks.gpu.sizes import TINY
 
     rows = rows_of({})
     products.measure(rows, torch.device("cpu"), TINY)
-    looped = [name for name in rows.rows if "in a loop" in name]
-    assert looped == [f"96 tokens, the twelve in a loop, bf16 {library}" for library in ("cublas", "cublaslt")]
-    assert rows.rows[looped[0]]["ms"] > 0
+    kinds = {"eight": ("bf16 cublas", "bf16 cublaslt", "fp8 row-wise", "fp8 tensor-wise")}
+    kinds["twelve"] = kinds["eight"][:2]
+    named = [f"96 tokens, the {count} in a loop, {kind}" for count in kinds for kind in kinds[count]]
+    assert list(rows.rows) == named
+    assert rows.rows[named[0]]["ms"] > 0
+
+
+@pytest.mark.parametrize(("by_row", "shapes"), [(True, [(3, 1), (1, 5)]), (False, [(), ()])])
+def test_fp8_has_a_scale_per_row_or_one_per_tensor(monkeypatch, by_row, shapes):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu.products import in_fp8
+
+    given = {}
+    monkeypatch.setattr(torch, "_scaled_mm", lambda left, right, **options: given.update(options, right=right))
+    in_fp8(torch.ones(3, 4), torch.ones(4, 5), by_row=by_row)()
+    assert [tuple(given[name].shape) for name in ("scale_a", "scale_b")] == shapes
+    assert given["right"].shape == (4, 5)
+    assert given["right"].stride() == (1, 4)  # as cuBLAS wants it: columns in memory one after the other
+
+
+def test_row_has_clock_and_power_of_its_timed_window(rows_of, monkeypatch):
+    from benchmarks.gpu import clock
+
+    rows = rows_of({})
+    rows.device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(torch.cuda, "power_draw", lambda: 650_000)
+    monkeypatch.setattr(clock, "METER_EVERY_S", 1e-3)
+    monkeypatch.setattr("benchmarks.gpu.rows.is_broken", lambda device: False)
+
+    def read(mhz, times):
+        monkeypatch.setattr(torch.cuda, "clock_rate", lambda: mhz)
+        while len(clock.READINGS) < times:
+            time.sleep(1e-3)
+
+    def timed():
+        read(1980, 20)  # of a card that waits
+        with clock.timed_window(rows.device):
+            read(1700, 3)  # one may have been under way
+        return {"ms": 1.0}
+
+    row = rows.measure("timed", timed)
+    assert (row["mhz"], row["watts"]) == (1700, 650)
+    monkeypatch.setattr(torch.cuda, "power_draw", mock.Mock(side_effect=ModuleNotFoundError))
+    assert "watts" not in rows.measure("no meter", lambda: {"ms": 1.0})

@@ -1,11 +1,14 @@
 """Parts of the GPU runbook on a CPU: what they train, compare, and hold against bars."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
+from unittest import mock
 
 import pytest
 import torch
@@ -38,16 +41,16 @@ def test_every_row_trains_the_same_weights(monkeypatch):
 
 def test_figures_are_held_against_their_bars(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.bars import held_against_bars
+    from benchmarks.gpu.bars import CARD, KILLED, held_against_bars
 
     attention = "attention 64x512x16x64"
     found = held_against_bars(
         {
             "products": {
-                "9 tokens, mean of the twelve, bf16 cublas": {"tflop_per_s": 760.0},  # of a cool card
+                "9 tokens, the eight in a loop, bf16 cublas": {"tflop_per_s": 1300.0},  # not in 8 bits
+                "9 tokens, the eight in a loop, fp8 row-wise": {"tflop_per_s": 1100.0},
+                "9 tokens, the eight in a loop, fp8 tensor-wise": {"tflop_per_s": 1210.0},
                 "9 tokens, the twelve in a loop, bf16 cublas": {"tflop_per_s": 700.0},
-                "9 tokens, the twelve in a loop, bf16 cublaslt": {"tflop_per_s": 740.0},
-                "9 tokens, mean of the twelve, fp8 row-wise": {"tflop_per_s": 1100.0},
             },
             "parity": {"a bfloat16": {"passes": True}, "a float16": {"passes": True}, "b float16": {"error": "E"}},
             "ops": {
@@ -56,18 +59,24 @@ def test_figures_are_held_against_their_bars(monkeypatch):
                 "lamb 9 in 2 pass 1 megabert": {"ms": 1.0, "share_of_copy": 0.7},
                 f"{attention} forward megabert": {"ms": 1.0, "compiled_in_window": ["attention_forward"]},
                 f"{attention} backward megabert": {"ms": 2.0},
+                f"{attention} forward sdpa flash, no dropout": {"ms": 0.1},
+                f"{attention} backward sdpa flash, no dropout": {"ms": 0.2},
+            },
+            "training": {"length 512 megabert eager": {"tokens_per_s": 260_000, "mfu_pct": 55.0}},
+            "peers": {
+                "length 512 transformers sdpa": {"tokens_per_s": 100_000},
                 f"{attention} forward sdpa flash": {"ms": 0.9},
                 f"{attention} backward sdpa flash": {"ms": 2.5},
                 f"{attention} forward sdpa math": {"ms": 0.1},  # no backward: no rival
             },
-            "training": {"length 512 megabert eager": {"tokens_per_s": 260_000, "mfu_pct": 55.0}},
-            "peers": {"length 512 transformers sdpa": {"tokens_per_s": 100_000}},
             "trainer": {"length 512 megabert pretrain, x": {"tokens_per_s": 260_000, "mfu_pct": 52.0}},
             "agreement": {
-                "length 512 fused against reference": {"largest_difference": 0.03},
-                "length 512 torch in bfloat16 against reference": {"largest_difference": 0.02},
+                "length 512 fused against reference": {"largest_difference": 0.031},
+                "length 512 torch in bfloat16 against reference": {"largest_difference": 0.01},
+                "length 512 torch in bfloat16, sequences reversed against reference": {"largest_difference": 0.02},
             },
-            "resume": {"after kill -9": {"passes": True, "first_difference": None}},
+            "resume": {KILLED: {"passes": True, "first_difference": None}},
+            "speedrun": {"speed run": {"minutes": 3.4, "snli_accuracy": 0.7, "snli_accuracy_random": 0.6}},
             "pretraining": {
                 "megabert: held out": {"mlm_loss_128": 3.0},
                 "transformers: held out": {"mlm_loss_128": 3.1},
@@ -76,9 +85,12 @@ def test_figures_are_held_against_their_bars(monkeypatch):
     )
     compiled = found.pop("rows that Triton compiled a kernel for while they were timed")
     assert compiled == {"bar": 0, "found": [f"ops: {attention} forward megabert"], "reached": False}
-    assert found["matrix products, 9 tokens, the twelve in a loop: TFLOP/s in bfloat16"]["found"] == 740
+    assert found["products, the eight in a loop, fp8: TFLOP/s"]["found"] == 1210
+    assert {name for name, bar in found.items() if CARD in str(bar["bar"])} == ONE_CARDS
+    drift = found["length 512: largest difference from the float32 losses"]
+    assert (drift["bar"], drift["found"]) == (pytest.approx(0.03), 0.031)
     assert {name: bar["reached"] for name, bar in found.items()} == {
-        "matrix products, 9 tokens, the twelve in a loop: TFLOP/s in bfloat16": True,
+        "products, the eight in a loop, fp8: TFLOP/s": True,
         "parity bfloat16": True,
         "parity float16": False,
         "layer_norm 8x8 forward megabert: share of copy": True,
@@ -88,21 +100,33 @@ def test_figures_are_held_against_their_bars(monkeypatch):
         "length 512 megabert eager: MFU": True,
         "length 512 megabert eager: tokens/s, transformers": True,
         "length 512 megabert pretrain, x: MFU": False,  # and no tokens/s: its corpus is another one
-        "length 512: largest difference from the float32 losses, torch's": False,
-        "resume after kill -9": True,
+        "length 512: largest difference from the float32 losses": False,
+        KILLED: True,
+        "speed run: minutes": True,
+        "speed run: SNLI, random weights": True,
         "held-out loss at 128, transformers'": True,
     }
 
 
+ONE_CARDS = {
+    "products, the eight in a loop, fp8: TFLOP/s",
+    "length 512 megabert eager: MFU",
+    "length 512 megabert eager: tokens/s",
+    "length 512 megabert pretrain, x: MFU",
+    "speed run: minutes",
+}
+"""Bars that name the card that they are for; the others hold on each card."""
+
+
 def test_trainers_phases_leave_out_their_warm_up_and_name_late_compilations(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.trainer import PHASES, RECIPE, phase_row
+    from benchmarks.gpu.trainer import PHASES, RECIPE, WARM_UP, phase_row
     from megabert.settings.config.loading import read_yaml
 
     phases = read_yaml(RECIPE)["phases"]
-    for (name, warmup), phase in zip(PHASES, phases, strict=True):
+    for name, phase in zip(PHASES, phases, strict=True):
         assert f"length {phase['max_seq_length']} " in name
-        assert warmup < phase["steps"]
+        assert phase["steps"] > WARM_UP
     rows = [
         {
             "step": step, "phase": 2, "phase_step": step, "perf/tokens_per_s": 100.0 * step, "train/loss": 1.0,
@@ -136,8 +160,8 @@ def test_training_that_is_cut_short_still_has_the_rows_of_its_phases(monkeypatch
     monkeypatch.setattr(trainer, "data_of", lambda: tmp_path)
     trainer.measure(rows, torch.device("cpu"), TINY)
     assert "TimeoutExpired" in rows.rows["all phases"]["error"]
-    assert rows.rows[trainer.PHASES[0][0]]["tokens_per_s"] == 100
-    assert "logged nothing" in rows.rows[trainer.PHASES[3][0]]["error"]
+    assert rows.rows[trainer.PHASES[0]]["tokens_per_s"] == 100
+    assert "logged nothing" in rows.rows[trainer.PHASES[1]]["error"]
     assert rows.left_out == []
 
 
@@ -178,29 +202,21 @@ def test_killed_command_has_logged_the_step(monkeypatch, tmp_path):
     assert 3 <= step == metrics(tmp_path)[-1]["step"] < 99
 
 
-def test_configurations_are_tried_without_a_trace(monkeypatch):
-    pytest.importorskip("triton")
+def test_tiles_to_try_are_others_than_the_committed_one(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.tuning import KERNELS
-    from megabert.ops.attention.dense import triton as dense_attention
-    from megabert.ops.lamb import triton as lamb
-    from megabert.ops.layer_norm import triton as layer_norm
-    from megabert.ops.triton_support import tile_sizes as tiles
+    from benchmarks.gpu.sizes import GPU
+    from benchmarks.gpu.tuning import attention_cases, candidates
 
-    def table():
-        attention = [tiles.attention_tiles((9, 0), head_width=64, max_seqlen=n, itemsize=2) for n in (128, 512)]
-        rotary = [tiles.rotary_tiles((9, 0), head_width=64, has_window=w, itemsize=2) for w in (True, False)]
-        disentangled = tiles.disentangled_tiles((9, 0), head_width=64, itemsize=2)
-        others = layer_norm.LAYER_NORM_PROGRAMS, lamb.LAMB_BLOCK, lamb.LAMB_CHUNK, lamb.LAMB_WARPS
-        whole = layer_norm.layer_norm_tiles(1024)
-        return attention, dense_attention.fills_card, rotary, disentangled, whole, others
-
-    committed = table()
-    for kernel in KERNELS:
-        for configuration in kernel.others:
-            with kernel.use(configuration):
-                assert kernel.name.startswith(("bias_gelu", "cross_entropy")) or table() != committed
-    assert table() == committed
+    assert candidates("attention backward 64 512", (64, 128, 8, 3)) == [(64, 128, 8, 2)]
+    assert (64, 128, 8, 3) in candidates("attention backward 64 512", (64, 128, 8, 2))
+    assert candidates("rotary keys 64 window", (64, 64, 4, 3)) == [(64, 64, 4, 2)]
+    named = [(op, shapes.length) for op, shapes in attention_cases(GPU, torch.bfloat16)]
+    assert named == [
+        ("attention", 128),
+        ("attention", 512),
+        ("rotary_attention", 1024),
+        ("disentangled_attention", 512),
+    ]
 
 
 def test_parity_part_runs_on_a_cpu(tmp_path):
@@ -239,6 +255,59 @@ def test_repeats_take_every_op_of_parity_in_a_dtype_that_it_has(monkeypatch):
     assert list(runs) == list(parity_problems(TINY, generator))
     assert runs["stable_adamw"]()["weights"].dtype == torch.float32
     assert runs["layer_norm 5x1023 plain"]()["out"].dtype == torch.bfloat16
+
+
+def test_model_of_a_process_with_another_workspace_is_compared_with_the_default(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu import repeats
+    from benchmarks.gpu.sizes import TINY
+
+    default = repeats.model_row(TINY)
+    assert (default["passes"], default["runs"]) == (True, TINY.repeats)
+    assert default == repeats.model_row(TINY)
+    monkeypatch.setattr(repeats, "ProcessPoolExecutor", InThisProcess)
+    assert repeats.workspace_row(TINY, default)["equals_default"] is True
+    assert repeats.workspace_row(TINY, default | {"sha256": "0"})["equals_default"] is False
+    assert InThisProcess.seen == [":4096:8"] * 2
+
+
+class InThisProcess:
+    seen: ClassVar[list[str]] = []
+
+    def __init__(self, *_):
+        self.seen.append(os.environ["CUBLAS_WORKSPACE_CONFIG"])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, function, *given):
+        return mock.Mock(result=lambda: function(*given))
+
+
+SPEEDRUN = """test "$2" = --tiny && "$PYTHON" -c "import sys; print(sys.executable)"
+echo '{"minutes": 3, "snli_accuracy": null}' > $1/speedrun.json
+"""
+
+
+def test_speed_run_is_a_script_whose_row_is_read(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu import speedrun
+    from benchmarks.gpu.rows import Rows
+    from benchmarks.gpu.sizes import TINY
+
+    (tmp_path / "rows").mkdir()
+    monkeypatch.setattr(speedrun, "SCRIPT", tmp_path / "speedrun.sh")
+    rows = Rows(tmp_path / "rows" / "speedrun.json", {}, deadline=time.monotonic() + 60.0)
+    speedrun.measure(rows, torch.device("cpu"), TINY)
+    assert "No such file" in rows.rows["speed run"]["error"]
+    speedrun.SCRIPT.write_text(SPEEDRUN)
+    speedrun.measure(rows, torch.device("cpu"), TINY)
+    row = rows.rows["speed run"]
+    assert (row["minutes"], row["snli_accuracy"]) == (3, None)
+    assert (tmp_path / "runs" / "speedrun" / "speedrun.log").read_text() == f"{sys.executable}\n"
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1])

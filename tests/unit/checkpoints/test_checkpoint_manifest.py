@@ -1,6 +1,5 @@
 """A checkpoint manifest whose own hash is right, but not what it says."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from megabert.checkpoints.format import MANIFEST, _digest, read_checkpoint_manifest
+from megabert.checkpoints.format import _CONTEXT, MANIFEST, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.foundation.errors import CheckpointError
+from megabert.foundation.sealed import seal
 
 
 def signed(folder: Path, **parameter: Any) -> Path:
@@ -24,7 +24,7 @@ def signed(folder: Path, **parameter: Any) -> Path:
         "parameters": {"w": stored},
         "format_version": 1,
     }
-    (folder / MANIFEST).write_text(json.dumps({"sha256": _digest(content), "content": content}))
+    (folder / MANIFEST).write_bytes(seal(content, _CONTEXT))
     return folder
 
 

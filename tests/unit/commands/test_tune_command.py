@@ -27,7 +27,7 @@ def test_it_prints_a_row_for_each_launch(without_a_gpu, tmp_path, capsys, monkey
         lengths = sorted(shapes.length for op, shapes in cases if op == "attention")
         seen.extend((lengths, cases[0][1].classes, device.type, tokens, minutes))
         path.write_text("{}")
-        yield TunedLaunch("bias_gelu 512", (8, 256, 4, 1), (8, 256, 8, 1), 2.0, 1.5, 5)
+        yield TunedLaunch("bias_gelu 512", (8, 256, 4, 1), (8, 256, 8, 1), 2.0, 1.5, {(8, 256, 8, 1): 1.5})
 
     monkeypatch.setattr(tuning, "tune", tune)
     monkeypatch.setattr(backend, "triton_obstacle", lambda device: None)
@@ -36,7 +36,7 @@ def test_it_prints_a_row_for_each_launch(without_a_gpu, tmp_path, capsys, monkey
     assert seen == [[128, 512], 30_522, "cpu", 64, 0.5]
     header, row, last = capsys.readouterr().out.splitlines()
     assert header.split() == ["launch", "committed", "best", "ms", "best", "ms", "gain", "%", "tried"]
-    assert row.split() == ["bias_gelu", "512", "8x256x4x1", "8x256x8x1", "2.000", "1.500", "25.0", "5"]
+    assert row.split() == ["bias_gelu", "512", "8x256x4x1", "8x256x8x1", "2.000", "1.500", "25.0", "1"]
     assert last == f"{path}: 1 launches measured now. Use it: --ops.tile_sizes {path}"
 
 

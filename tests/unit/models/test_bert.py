@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from support.parity_models import count_encoder_parameters
 from support.tiny_models import tiny_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -13,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 from megabert.foundation.errors import KernelError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initial_value, initialize
-from megabert.models.convert import count_encoder_parameters
 from megabert.settings.config.model import PRESETS, ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import OpsConfig

@@ -6,11 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 import transformers
+from support.parity_models import count_encoder_parameters
 from support.tiny_models import SIZES, tiny_config
 from unit.models.test_bert import gradients, loss_of, model_of
 
 from megabert.models.build import initial_value
-from megabert.models.convert import count_encoder_parameters, from_huggingface, load_parameters, to_huggingface
+from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 

@@ -155,7 +155,7 @@ def test_tensorboard_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer._trackers[0]._writer, "add_scalar", broken)
+        patch.setattr(writer._tensorboard._writer, "add_scalar", broken)
         writer.write(1, {"train/loss": 1.0})
     writer.write(2, {"train/loss": 2.0})
     writer.close()

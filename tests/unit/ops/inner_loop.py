@@ -5,6 +5,7 @@ instructions that decide. Two limits count: a scheduler issues one instruction a
 comparisons, selections and conversions (ALU) takes one every other clock.
 """
 
+import functools
 import re
 import subprocess
 import tempfile
@@ -24,13 +25,19 @@ PRODUCT = re.compile(r"tt\.dot |ttng\.warp_group_dot |ttng\.tc_gen5_mma")
 WAIT = re.compile(r"async_wait.*\bnum = (\d+)")
 
 
-def opcodes(cubin: bytes) -> list[tuple[int, str, str]]:
-    """Return address, opcode and operands of every instruction."""
+@functools.lru_cache(maxsize=1)
+def disassembled(cubin: bytes) -> str:
+    """Return the machine code of a compiled kernel as text."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run([CUOBJDUMP, "-sass", file.name], capture_output=True, text=True, check=True).stdout
-    return [(int(found[1], 16), found[2], found[3]) for found in map(LINE.search, text.splitlines()) if found]
+        return subprocess.run([CUOBJDUMP, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+
+
+def opcodes(cubin: bytes) -> list[tuple[int, str, str]]:
+    """Return address, opcode and operands of every instruction."""
+    lines = map(LINE.search, disassembled(cubin).splitlines())
+    return [(int(found[1], 16), found[2], found[3]) for found in lines if found]
 
 
 def loops(instructions: list[tuple[int, str, str]]) -> list[list[str]]:

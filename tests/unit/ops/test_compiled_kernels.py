@@ -89,6 +89,16 @@ def over_budget_in_the_loop(table, loops):
     return problems
 
 
+def over_budget_in_cycles(table, budget):
+    problems = []
+    for name, cards in table.items():
+        for card, taken in cards.items():
+            simulated, allowed = taken.get("cycles", [0, 0]), budget.get(name, {}).get(card, [0, 0])
+            if any(value > limit for value, limit in zip(simulated, allowed, strict=True)):
+                problems.append(f"{name} on sm_{card}: [clocks of a pass, of a tile] {simulated}, budget {allowed}")
+    return problems
+
+
 CARDS = pytest.mark.parametrize(
     "cards", [pytest.param(ALWAYS, id="two"), pytest.param(tuple(SHARED_LIMIT_KIB), id="six", marks=pytest.mark.soak)]
 )
@@ -113,6 +123,7 @@ def test_kernels_keep_to_their_budget(cards):
     assert over_budget_in_the_loop(table, budget["loops"]) == []
     assert over_budget(table, budget["kernels"]) == []
     assert below_what_is_in_flight(table, budget["kernels"]) == []
+    assert over_budget_in_cycles(table, budget["cycles"]) == []
 
 
 def test_budget_admits_no_spill_on_any_card():
@@ -133,6 +144,8 @@ def test_fewer_stages_are_seen(stages):
     problems = below_what_is_in_flight(table, kernels)
     assert len(problems) == sum(cards["90"]["in_flight"] is not None for cards in table.values()) == 6
     assert all("waits with 0 in flight" in problem for problem in problems)
+    cycles = json.loads((HERE / "kernel_budget.json").read_text())["cycles"]
+    assert len(over_budget_in_cycles(table, cycles)) == 6
 
 
 def test_budget_of_inner_loops_is_within_what_was_predicted():
@@ -153,6 +166,8 @@ def test_checks_see_what_is_over():
     assert below_what_is_in_flight({"probe": {"86": taken}}, {"probe": {"86": [200, 0, 102_400, 3]}})
     assert below_what_is_in_flight({"probe": {"86": taken}}, {"probe": {"86": [200, 0, 102_400, 2]}}) == []
     assert waits_without_a_reason({"probe": {"86": [200, 0, 102_400, 0]}}, {}) == {"probe on sm_86"}
+    assert over_budget_in_cycles({"probe": {"90": {"cycles": [900, 501]}}}, {"probe": {"90": [900, 500]}})
+    assert over_budget_in_cycles({"probe": {"90": {"cycles": [900, 500]}}}, {"probe": {"90": [900, 500]}}) == []
 
 
 @pytest.mark.soak

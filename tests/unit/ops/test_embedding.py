@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from megabert.ops.dense import add_product_
-from megabert.ops.embedding import FEW_ROWS, _Embedding, deterministic_algorithms
+from megabert.ops.embedding import FEW_ROWS, _Embedding, table_gradient
 
 
 class Sum:
@@ -48,14 +48,18 @@ def test_gradient_of_a_small_table_goes_to_its_sum():
     torch.testing.assert_close(total.total, gradient(table_RE, ids_T, grad_TE, functional.embedding)[1])
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_torch_is_left_as_it_was(before):
-    torch._C._set_deterministic_algorithms(before, warn_only=True)
-    try:
-        with deterministic_algorithms():
-            assert torch.are_deterministic_algorithms_enabled()
-        assert torch.are_deterministic_algorithms_enabled() is before
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
-        assert torch.utils.deterministic.fill_uninitialized_memory
-    finally:
-        torch._C._set_deterministic_algorithms(False, warn_only=False)
+def test_frequent_rows_of_16_bits_are_summed_in_float32():
+    ids_T = torch.zeros(3000, dtype=torch.int32)
+    ids_T[7] = 2
+    gradient_RE = table_gradient(torch.full((3000, 4), 0.01).bfloat16(), ids_T, 3)
+    expected = torch.tensor([2999.0, 0.0, 1.0])[:, None] * torch.tensor(0.01).bfloat16().float()
+    assert torch.equal(gradient_RE, expected.expand(3, 4).bfloat16())
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 70])
+def test_rows_that_no_token_took_have_no_gradient(tokens):
+    grad_TE, ids_T = torch.randn(tokens, 5), torch.full((tokens,), 30)
+    gradient_RE = table_gradient(grad_TE, ids_T, 40)
+    torch.testing.assert_close(gradient_RE[30], grad_TE.sum(0))
+    assert not gradient_RE[:30].any()
+    assert not gradient_RE[31:].any()

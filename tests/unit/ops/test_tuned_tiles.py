@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megabert.foundation.errors import ConfigError
-from megabert.ops.proof.tuning import FREE, candidates, may_fit
+from megabert.ops.proof.tuning import FREE, may_fit, neighbours
 from megabert.ops.triton_support import tuned_tiles
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 from megabert.ops.triton_support.tuned_tiles import identity, use_file
@@ -56,7 +56,7 @@ def test_a_missing_or_damaged_file_is_refused(content, tmp_path):
 @pytest.mark.parametrize("kind", FREE)
 def test_candidates_differ_in_one_number_and_fit(kind):
     committed = (64, 128, 8, 2)
-    found = list(candidates(f"{kind} 64", committed, head_width=64, device=CPU))
+    found = list(neighbours(f"{kind} 64", committed, head_width=64, device=CPU))
     assert found
     for sizes in found:
         assert sum(a != b for a, b in zip(sizes, committed, strict=True)) == 1

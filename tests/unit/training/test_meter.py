@@ -15,7 +15,7 @@ def test_spread_and_slowest_rank_follow_each_ranks_own_computing_time(monkeypatc
     # The other two ranks take 1 s and 4 s where this one takes 2 s; all of them wait for the slowest.
     world = SimpleNamespace(device=torch.device("cpu"), gather=lambda busy: [1.0, busy, 4.0])
     meter = Meter(load_run_config("debug", flags={"precision": "fp32"}), world)
-    with meter.computing():
+    with meter.timing("computing"):
         now[0] = 2.0
     compile_log._log(metadata={"name": "probe"}, times=SimpleNamespace(total=1_500_000), cache_hit=False)
     now[0] = 4.0

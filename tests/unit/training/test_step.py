@@ -10,7 +10,7 @@ from megabert.models.bert import MLM, NSP, PretrainingOutput, Term
 from megabert.models.electra import BINS
 from megabert.optim import StepSettings
 from megabert.training import step as step_module
-from megabert.training.step import accumulate, area_under_curve, means_of, no_sums, sums_of, update, weighted_loss
+from megabert.training.step import accumulate, area_under_curve, means_of, sums_of, update, weighted_loss, zero_sums
 
 TERMS = (MLM, Term("rtd", "tokens", 50.0))
 COUNTS = {"masked": 10, "instances": 2, "tokens": 80}
@@ -37,7 +37,7 @@ def test_loss_is_the_weighted_sum_of_means():
 
 
 def test_micro_batches_add_up_to_means():
-    sums = no_sums(TERMS, torch.device("cpu"))
+    sums = zero_sums(TERMS, torch.device("cpu"))
     for scale in (0.5, 1.5):
         sums += sums_of(output(scale), TERMS)
     means = means_of(sums, TERMS, COUNTS)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from megabert.downstream.finetuning.results import seed_folder
 from megabert.downstream.finetuning.tasks import SUITES, TASKS, Task, find_task
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.observability.logs import logger
@@ -28,6 +29,11 @@ class Setting(NamedTuple):
     epochs: float
 
 
+def cell_name(learning_rate: float, epochs: float, seed: int) -> str:
+    """Return the name of a cell's folder, below the set's."""
+    return f"rate_{learning_rate:.15g}-epochs_{epochs:.15g}-seed_{seed}"
+
+
 class Cell(NamedTuple):
     """One single run: a set, a setting and a seed."""
 
@@ -38,7 +44,15 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """The cell's folder, below the set's."""
-        return f"rate_{self.setting.learning_rate:.15g}-epochs_{self.setting.epochs:.15g}-seed_{self.seed}"
+        return cell_name(*self.setting, self.seed)
+
+    def folder(self, output_dir: Path) -> Path:
+        """Return the output folder of the cell's single run in a grid's."""
+        return output_dir / self.labelled.name / self.name
+
+    def seed_folder(self, output_dir: Path) -> Path:
+        """Return the folder of the cell's result and model."""
+        return seed_folder(self.folder(output_dir), self.seed)
 
     def __str__(self) -> str:
         """Return the cell as messages name it."""
@@ -113,36 +127,27 @@ def find_sets(names: Sequence[str], config: FinetuneConfig, *, has_files: bool =
     for name in names:
         task_name, equals, path = name.partition("=")
         if task_name in SUITES and not equals:
-            sets += _suite(task_name, root) if has_files else [_of_suite(task, root) for task in SUITES[task_name]]
-        elif equals:
-            stem = Path(path).name.partition(".")[0]
-            if not stem:
-                raise ConfigError(f"{name}: names no folder or file. Write TASK=PATH, below --data.")
-            sets.append(LabelledSet(stem, find_task(task_name, config), root / path))
-        else:
-            task = find_task(task_name, config)
-            sets.append(LabelledSet(task.name, task, root if len(names) == 1 else _folder(task, root)))
+            sets += _suite(task_name, root, has_files=has_files)
+            continue
+        task = find_task(task_name, config)
+        stem = Path(path).name.partition(".")[0] if equals else task.name
+        if not stem:
+            raise ConfigError(f"{name}: names no folder or file. Write TASK=PATH, below --data.")
+        usual = root if len(names) == 1 else root / (task.folder or task.name)
+        sets.append(LabelledSet(stem, task, root / path if equals else usual))
     for one in sets:
         if [other.name for other in sets].count(one.name) > 1:
             raise ConfigError(f"{one.name}: two sets have this name. Name each once, or give one file another name.")
     return tuple(sets)
 
 
-def _folder(task: Task, root: Path) -> Path:
-    return root / (task.folder or task.name)
-
-
-def _of_suite(task: Task, root: Path) -> LabelledSet:
-    return LabelledSet(task.name, task, _folder(task, root))
-
-
-def _suite(suite: str, root: Path) -> list[LabelledSet]:
-    tasks = SUITES[suite]
-    present = [_of_suite(task, root) for task in tasks if _folder(task, root).is_dir()]
+def _suite(suite: str, root: Path, *, has_files: bool) -> list[LabelledSet]:
+    """Return the sets of a collection that a folder has, or all if the folder need not be there."""
+    sets = [LabelledSet(task.name, task, root / (task.folder or task.name)) for task in SUITES[suite]]
+    present = [one for one in sets if one.data.is_dir() or not has_files]
+    missing = ", ".join(one.data.name for one in sets if one not in present)
     if not present:
-        names = ", ".join(task.folder for task in tasks)
-        raise DataError(f"{root}: no task of {suite.upper()} there; looked for the folders {names}.")
-    missing = [task.folder for task in tasks if task.name not in {one.name for one in present}]
+        raise DataError(f"{root}: no task of {suite.upper()} there; looked for the folders {missing}.")
     if missing:
-        logger.warning("not in %s, left out: %s", root, ", ".join(missing))
+        logger.warning("not in %s, left out: %s", root, missing)
     return present

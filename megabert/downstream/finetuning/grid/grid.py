@@ -5,13 +5,14 @@
    Cells that have finished are kept, so the same command continues a grid that was killed. A cell that fails is
    recorded and told, and the others go on.
 3. The setting with the best mean on the evaluation set is chosen; a test set is scored once, with the choice
-   (``grid_results``).
+   (``results``).
 """
 
 import gc
 import json
 import os
 import shlex
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,26 +27,32 @@ from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
 from megabert.downstream.finetuning.finetune import fixed_settings, has_finished, lacks_gpu
-from megabert.downstream.finetuning.grid.cells import Cell, Grid, LabelledSet
-from megabert.downstream.finetuning.grid.final_scores import with_earlier_results
+from megabert.downstream.finetuning.grid.cells import Cell, Grid, LabelledSet, Setting
 from megabert.downstream.finetuning.grid.results import (
     GridResult,
     GridSettings,
     SetResult,
-    cell_folder,
     choose_setting,
     grown_settings,
+    read_grid,
     save_grid,
 )
 from megabert.downstream.finetuning.grid.survey import Survey, survey
 from megabert.downstream.finetuning.results import (
     GRID_NAME,
+    RESULT_NAME,
     SETTINGS_NAME,
+    SUMMARY_NAME,
+    Summary,
+    deviation,
+    over_seeds,
     read_settings,
 )
-from megabert.foundation.errors import ConfigError, MegabertError
-from megabert.foundation.files import atomic_write, open_to_read, remove_killed_writes
+from megabert.downstream.finetuning.saved_model import rescore
+from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
+from megabert.foundation.files import atomic_write, open_to_read, remove_killed_writes, sha256_file
 from megabert.observability.logs import log_to_stderr, logger
+from megabert.observability.progress import span
 from megabert.settings.command_line.signals import run_children
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import to_yaml
@@ -64,7 +71,6 @@ Device = Literal["auto", "cpu", "cuda"]
 class GridOutcome(NamedTuple):
     """The end of a grid."""
 
-    result: GridResult
     tables: str
     error: MegabertError | None
     """The error of the first cell that failed, with its exit code."""
@@ -148,9 +154,7 @@ class GridRun:
                     result.sets[labelled.name] = self._choose(labelled, finished)
                     self._pass_on(labelled, result.sets[labelled.name])
             result = GridResult(sets={one.name: result.sets[one.name] for one in self.grid.sets})
-            tests = {name: one.test for name, one in self.surveys.items()}
-            result = with_earlier_results(self.grid, result, self.output_dir, tests, self.device)
-            return GridOutcome(result, save_grid(self.output_dir, result), self.error)
+            return GridOutcome(save_grid(self.output_dir, self._with_earlier(result)), self.error)
 
     def survey(self, world: World | None) -> None:
         """Check all sets before anything is written, so that a bad seventh one is not found after a day.
@@ -180,6 +184,37 @@ class GridRun:
         own = {cell for cell in cells if cell in finished or self._has_finished(cell)}
         return choose_setting(self.output_dir, labelled, cells, own)
 
+    def _with_earlier(self, result: GridResult) -> GridResult:
+        """Add earlier results of sets that this call left out, and score test sets that were not scored with these
+        models.
+        """
+        before: dict[str, SetResult] = {}
+        if (self.output_dir / SUMMARY_NAME).is_file():
+            try:
+                before = read_grid(self.output_dir).sets
+            except CheckpointError as error:
+                again = "The test sets are scored again; sets left out of this call return once named."
+                logger.warning("%s %s", error, again)
+        for labelled in self.grid.sets:
+            own, path = result.sets[labelled.name], self.surveys[labelled.name].test
+            if path is not None and own.chosen is not None and own.summary is not None:
+                setting = Setting(own.chosen.learning_rate, own.chosen.epochs)
+                folders = [Cell(labelled, setting, seed).seed_folder(self.output_dir) for seed in own.summary.seeds]
+                sources = [sha256_file(path), *(sha256_file(folder / RESULT_NAME) for folder in folders)]
+                earlier = before.get(labelled.name)
+                is_scored = earlier is not None and earlier.test_sources == sources
+                test = earlier.test if earlier and is_scored else self._score_test(own.summary, folders, path)
+                result.sets[labelled.name] = replace(own, test=test, test_sources=sources)
+        return GridResult(sets=before | result.sets)
+
+    def _score_test(self, summary: Summary, folders: Sequence[Path], path: Path) -> Summary:
+        """Return the choice's scores on a test file."""
+        logger.info("%s: the test set is scored with the choice", path)
+        scores = [rescore(folder / "model", path, device=self.device) for folder in folders]
+        metrics = [{path.stem: one.metrics} for one in scores]
+        means, deviations = over_seeds(metrics, statistics.fmean), over_seeds(metrics, deviation)
+        return replace(summary, mean=means, deviation=deviations, baseline={path.stem: scores[0].baseline})
+
     def _claim(self) -> None:
         """Record which grid the folder belongs to; continue one that is the same, or that grows."""
         content = json.dumps(asdict(self.check_folder()), indent=2, ensure_ascii=False) + "\n"
@@ -205,7 +240,7 @@ class GridRun:
 
     def _has_finished(self, cell: Cell) -> bool:
         """Tell whether a cell has its result and its model, and was run on this task with these settings."""
-        folder = cell_folder(self.output_dir, cell)
+        folder = cell.folder(self.output_dir)
         if not (folder / SETTINGS_NAME).is_file() or not has_finished(folder, cell.seed):
             return False
         # One of other settings, such as another model of MNLI to start from, is run: it is refused there, with a diff.
@@ -220,34 +255,29 @@ class GridRun:
 
     def estimate(self) -> str:
         """Return the number of cells, and the time and the space that they will take."""
-        pending = self._pending(self.grid.sets)
-        cells = sum(len(self.grid.cells_of(one)) for one in self.grid.sets)
-        counts = f"{cells} cells ({_counts(self.grid)}), {cells - len(pending)} of them finished"
+        pending, grid = self._pending(self.grid.sets), self.grid
+        cells = len(grid.sets) * len(grid.settings) * len(grid.seeds)
+        sizes = f"{len(grid.sets)} sets x {len(grid.settings)} settings x {len(grid.seeds)} seeds"
+        counts = f"{cells} cells ({sizes}), {cells - len(pending)} of them finished"
         size = sum(self.surveys[cell.labelled.name].model_bytes for cell in pending)
         space = f"{size / _GIB:.1f} GiB for their models"
         if lacks_gpu(self.device):
             unknown = "this machine has no GPU: no step was measured, so the time of the cells is not known"
             return f"{counts}\nthe other {len(pending)} need {space}\n{unknown}"
-        total_s = sum(map(self._seconds, pending))
         rates = [
-            f"  {name}: {self.grid.config.global_batch_size / one.step_s:,.0f} examples/s, {one.train_items:,} to train"
-            f" on, {one.start_s:.0f} s to start"
+            f"  {name}: {grid.config.global_batch_size / one.step_s:,.0f} examples/s, {one.train_items:,} to train on, "
+            f"{one.start_s:.0f} s to start"
             for name, one in self.surveys.items()
         ]
+        total_s = sum(map(self._seconds, pending)) / len(self.slots)
         side_by_side = f"{len(self.slots)} at a time" if len(self.slots) > 1 else "one after the other"
-        return "\n".join(
-            [
-                counts,
-                *rates,
-                f"the other {len(pending)} will take about {_duration(total_s / len(self.slots))}, {side_by_side}, and "
-                f"{space}",
-                "measured just now, on a machine as busy as it is; each cell that ends corrects it",
-            ]
-        )
+        total = f"the other {len(pending)} will take about {span(total_s)}, {side_by_side}, and {space}"
+        busy = "measured just now, on a machine as busy as it is; each cell that ends corrects it"
+        return "\n".join([counts, *rates, total, busy])
 
     def _run_cells(self, cells: Sequence[Cell]) -> set[Cell]:
         """Run cells side by side; return the finished ones."""
-        folders = [cell_folder(self.output_dir, cell) for cell in cells]
+        folders = [cell.folder(self.output_dir) for cell in cells]
         commands = [self._command(cell, folder) for cell, folder in zip(cells, folders, strict=True)]
         logs = [folder.with_name(f"{folder.name}.log") for folder in folders]
         begins = [log.stat().st_size if log.is_file() else 0 for log in logs]  # an earlier failure's messages stay
@@ -255,10 +285,7 @@ class GridRun:
         for number, code in run_children(commands, logs=logs, slots=self.slots):
             cell = cells[number]
             self._done_s += self._seconds(cell)
-            # Of the cells under way, half is done on average.
-            begun_s = self._done_s + self._seconds(cell) * min(len(self.slots) - 1, len(cells) - number - 1) / 2
-            spent_s = time.perf_counter() - self._began
-            left = _duration(spent_s / begun_s * max(0.0, self._total_s - begun_s))
+            left = span((time.perf_counter() - self._began) * (self._total_s / self._done_s - 1))
             if code == 0 and self._has_finished(cell):
                 finished.add(cell)
                 logger.info("%s: finished; about %s left", cell, left)
@@ -318,14 +345,3 @@ def _last_message(log: Path, begin: int) -> str:
         lines = file.read().decode("utf-8", "replace").splitlines()
     starts = [index for index, line in enumerate(lines) if line.startswith("megabert")]
     return " ".join(lines[starts[-1] :] if starts else lines[-1:])[:_SHOWN]
-
-
-def _counts(grid: Grid) -> str:
-    return f"{len(grid.sets)} sets x {len(grid.settings)} settings x {len(grid.seeds)} seeds"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

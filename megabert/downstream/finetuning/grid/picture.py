@@ -32,16 +32,17 @@ def draw_grid(result: GridResult) -> bytes:
 def _plot_set(axes: Axes, result: SetResult) -> None:
     for epochs in sorted({one.epochs for one in result.settings}):
         own = sorted(
-            (one.learning_rate, 100 * one.score, 100 * one.deviation)
+            (one.learning_rate, 100 * one.summary.score, 100 * one.summary.score_deviation)
             for one in result.settings
-            if one.epochs == epochs and one.score is not None
+            if one.epochs == epochs and one.summary
         )
         if own:
             rates, scores, deviations = zip(*own, strict=True)
             axes.errorbar(rates, scores, yerr=deviations, marker="o", capsize=3, label=f"{epochs:g} epochs")
-    chosen = result.chosen
-    if chosen is not None and chosen.score is not None:
-        axes.plot(chosen.learning_rate, 100 * chosen.score, "ok", markersize=13, fillstyle="none", label="chosen")
+    chosen, summary = result.chosen, result.summary
+    if chosen and summary:
+        place = (chosen.learning_rate, 100 * summary.score)
+        axes.plot(*place, "ok", markersize=13, fillstyle="none", label="chosen")
         axes.axhline(100 * result.baseline, color="tab:gray", linestyle=":", label="constant answer")
     ticks = sorted({one.learning_rate for one in result.settings})
     axes.set_xscale("log")

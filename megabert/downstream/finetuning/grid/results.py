@@ -11,30 +11,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from megabert.downstream.finetuning.grid.cells import Cell, LabelledSet
+from megabert.downstream.finetuning.grid.cells import Cell, LabelledSet, cell_name
 from megabert.downstream.finetuning.results import (
     GRID_NAME,
-    RESULT_NAME,
     SETTINGS_NAME,
     SUMMARY_NAME,
     TABLE_NAME,
     UNIT,
-    Metrics,
-    SeedResult,
     Summary,
-    deviation,
     in_points,
     read_summary,
-    seed_folder,
+    refuse_changes,
+    refuse_used_folder,
     summarize_seeds,
 )
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
-from megabert.settings.config.loading import differences
 
 PICTURE_NAME = "results.png"
 _AGAIN = "Run the same grid again: cells that have finished are kept."
@@ -58,28 +53,10 @@ class SettingScore:
 
     learning_rate: float
     epochs: float
-    seeds: list[int]
-    """Seeds that have finished."""
     failed: list[int]
-    """Seeds that have not, such as diverged ones."""
-    score: float | None
-    """Mean of the seeds' scores on the evaluation set; None if no seed has finished."""
-    deviation: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class TestScore:
-    """The scores of the choice on a test set, which had no part in choosing."""
-
-    sha256: str
-    """SHA-256 of the test file."""
-    cells: list[str]
-    """The cells whose models were scored."""
-    results: list[str] = field(default_factory=list)
-    """SHA-256 of each cell's result, which is another one if the cell is run again."""
-    mean: Metrics
-    deviation: Metrics
-    baseline: Metrics
+    """Seeds that have not finished, such as diverged ones."""
+    summary: Summary | None
+    """Metrics over the seeds that have finished; None if none has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +67,11 @@ class SetResult:
     settings: list[SettingScore]
     choice: int | None = None
     """Index of the setting with the best mean; None if every cell failed."""
-    cell: str = ""
-    """The cell with the choice's best seed, as a path below the grid's folder."""
-    summary: Summary | None = None
-    """Metrics of the choice over its seeds."""
-    test: TestScore | None = None
+    test: Summary | None = None
+    """Metrics of the choice on a test set, which had no part in choosing."""
+    test_sources: list[str] = field(default_factory=list)
+    """SHA-256 of the test file, and of the result of each cell whose model was scored: one that is trained again has
+    another result, with other times."""
 
     @property
     def chosen(self) -> SettingScore | None:
@@ -102,12 +79,15 @@ class SetResult:
         return None if self.choice is None else self.settings[self.choice]
 
     @property
+    def summary(self) -> Summary | None:
+        """Metrics of the choice over its seeds."""
+        return self.chosen.summary if self.chosen else None
+
+    @property
     def baseline(self) -> float:
         """The score of one answer to everything on the evaluation set."""
-        if self.summary is None:
-            return 0.0
-        own = next(iter(self.summary.baseline.values()))
-        return statistics.fmean(own[metric] for metric in TASKS[self.task].metrics_in(own))
+        own = next(iter(self.summary.baseline.values())) if self.summary else {}
+        return statistics.fmean(own[metric] for metric in TASKS[self.task].metrics_in(own)) if own else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +96,6 @@ class GridResult:
 
     sets: dict[str, SetResult]
 
-    @property
-    def failed(self) -> list[str]:
-        """The cells that failed, in words."""
-        return [
-            f"{name}, rate {one.learning_rate:g}, epochs {one.epochs:g}, seed {seed}"
-            for name, result in self.sets.items()
-            for one in result.settings
-            for seed in one.failed
-        ]
-
 
 def grown_settings(output_dir: Path, mine: GridSettings) -> GridSettings:
     """Return a grid's settings together with the sets that its folder records of earlier calls.
@@ -133,29 +103,15 @@ def grown_settings(output_dir: Path, mine: GridSettings) -> GridSettings:
     Raises:
         CheckpointError: The folder holds another grid, or something else.
     """
-    path, remedy = output_dir / GRID_NAME, "Name a new --output-dir."
+    path = output_dir / GRID_NAME
     if not path.is_file():
-        foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
-        if foreign:
-            raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. {remedy}")
+        refuse_used_folder(output_dir)
         return mine
-    recorded = read_json(path, GridSettings, remedy=remedy, error=CheckpointError)
-    changes = differences(recorded.settings, mine.settings)
-    for key in ("tasks", "sha256"):  # of the sets that both have
-        old, new = getattr(recorded, key), getattr(mine, key)
-        changes |= differences({key: {name: old.get(name, own) for name, own in new.items()}}, {key: new})
-    if changes:
-        lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
-        raise CheckpointError(
-            f"{output_dir} holds another grid, says its {GRID_NAME}:\n{lines}\n"
-            "Name a new --output-dir, or return to its settings and data."
-        )
-    return replace(mine, tasks=recorded.tasks | mine.tasks, sha256=recorded.sha256 | mine.sha256)
-
-
-def cell_folder(output_dir: Path, cell: Cell) -> Path:
-    """Return the output folder of a cell's single run."""
-    return output_dir / cell.labelled.name / cell.name
+    recorded = read_json(path, GridSettings, remedy="Name a new --output-dir.", error=CheckpointError)
+    grown = replace(mine, tasks=recorded.tasks | mine.tasks, sha256=recorded.sha256 | mine.sha256)
+    known = replace(recorded, tasks=mine.tasks | recorded.tasks, sha256=mine.sha256 | recorded.sha256)
+    refuse_changes(path, vars(known), vars(grown))
+    return grown
 
 
 def choose_setting(output_dir: Path, labelled: LabelledSet, cells: Sequence[Cell], finished: set[Cell]) -> SetResult:
@@ -166,38 +122,21 @@ def choose_setting(output_dir: Path, labelled: LabelledSet, cells: Sequence[Cell
     Raises:
         CheckpointError: The result of a cell is damaged.
     """
-    settings = list(dict.fromkeys(cell.setting for cell in cells))
     scores = []
-    for setting in settings:
+    for setting in dict.fromkeys(cell.setting for cell in cells):
         own = [cell for cell in cells if cell.setting == setting]
-        values = [_score(output_dir, cell) for cell in own if cell in finished]
+        folders = {cell.seed: cell.seed_folder(output_dir) for cell in own if cell in finished}
         scores.append(
             SettingScore(
                 **setting._asdict(),
-                seeds=[cell.seed for cell in own if cell in finished],
                 failed=[cell.seed for cell in own if cell not in finished],
-                score=statistics.fmean(values) if values else None,
-                deviation=deviation(values),
+                summary=summarize_seeds(labelled.task.name, folders) if folders else None,
             )
         )
-    ranked = [(not one.failed, one.score, -index) for index, one in enumerate(scores) if one.score is not None]
-    if not ranked:
-        return SetResult(task=labelled.task.name, settings=scores)
-    choice = -max(ranked)[2]
-    own = [cell for cell in cells if cell.setting == settings[choice] and cell in finished]
-    folders = {cell.seed: seed_folder(cell_folder(output_dir, cell), cell.seed) for cell in own}
-    summary = summarize_seeds(labelled.task.name, folders)
-    best = next(cell for cell in own if cell.seed == summary.best_seed)
-    name = str(cell_folder(output_dir, best).relative_to(output_dir))
-    return SetResult(task=labelled.task.name, settings=scores, choice=choice, cell=name, summary=summary)
+    ranked = [(not one.failed, one.summary.score, -index) for index, one in enumerate(scores) if one.summary]
+    return SetResult(task=labelled.task.name, settings=scores, choice=-max(ranked)[2] if ranked else None)
 
 
-def _score(output_dir: Path, cell: Cell) -> float:
-    path = seed_folder(cell_folder(output_dir, cell), cell.seed) / RESULT_NAME
-    return read_json(path, SeedResult, remedy="Delete it to run this cell again.", error=CheckpointError).score
-
-
-@takes_paths
 def save_grid(output_dir: Path, result: GridResult) -> str:
     """Write the results as ``results.json`` (fractions), their tables as ``results.md`` and a picture; return the
     tables.
@@ -225,30 +164,24 @@ def render_grid(result: GridResult) -> list[str]:
         headers=("set", "rate", "epochs", "score", "seeds", "failed", ""),
         align="lrrrrrl",
     )
-    seeds = max(len(one.seeds) for result in result.sets.values() for one in result.settings)
+    seeds = max(len(one.summary.seeds) for one in result.sets.values() if one.summary) if scores else 0
     of = f"; mean +- deviation over {seeds} seeds" if seeds > 1 else ""
     every = "every setting (the score is the mean of the task's metrics on the evaluation set)"
     return [f"the choices: {UNIT}{of}\n{choices}", f"{every}\n{settings}"]
 
 
 def _choice_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
-    one, summary = result.chosen, result.summary
-    if one is None or summary is None:
+    one = result.chosen
+    if one is None:
         return [(name, "", "every cell failed", "-")]
     place = (f"{one.learning_rate:g}", f"{one.epochs:g}")
-    parts = [summary]
-    if result.test is not None:  # the same tables of metrics, of another set
-        parts.append(Summary(**{**vars(summary), **{key: vars(result.test)[key] for key in _METRICS}}))
     return [
         (name, part, metric, own.shown(part, metric), own.baseline_shown(part, metric), *place)
-        for own in parts
+        for own in filter(None, (one.summary, result.test))
         for part in own.mean
         for metric in own.mean[part]
         if metric in TASKS[result.task].metrics_in(own.mean[part])
     ]
-
-
-_METRICS = ("mean", "deviation", "baseline")
 
 
 def _setting_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
@@ -257,18 +190,13 @@ def _setting_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
             name,
             f"{one.learning_rate:g}",
             f"{one.epochs:g}",
-            "-" if one.score is None else _spread(one),
-            str(len(one.seeds)),
+            one.summary.score_shown if one.summary else "-",
+            str(len(one.summary.seeds) if one.summary else 0),
             ", ".join(map(str, one.failed)),
             "chosen" if one is result.chosen else "",
         )
         for one in result.settings
     ]
-
-
-def _spread(one: SettingScore) -> str:
-    assert one.score is not None
-    return in_points("", one.score) + (f" +- {in_points('', one.deviation)}" if len(one.seeds) > 1 else "")
 
 
 def task_score(summary: Summary) -> float:
@@ -277,7 +205,6 @@ def task_score(summary: Summary) -> float:
     return statistics.fmean(means[metric] for means in summary.mean.values() for metric in task.metrics_in(means))
 
 
-@takes_paths
 def read_grid(output_dir: Path) -> GridResult:
     """Read the results of a grid.
 
@@ -291,19 +218,16 @@ def read_grid(output_dir: Path) -> GridResult:
     return result
 
 
-@takes_paths
 def is_grid(folder: Path) -> bool:
     """Tell whether a folder holds a grid."""
     return (folder / GRID_NAME).is_file()
 
 
-@takes_paths
 def is_finetuning(folder: Path) -> bool:
     """Tell whether a folder holds a fine-tuning or a grid of them."""
     return (folder / SETTINGS_NAME).is_file() or is_grid(folder)
 
 
-@takes_paths
 def read_summaries(folder: Path) -> Mapping[str, tuple[Path, Summary]]:
     """Read the summary of one fine-tuning, or of each choice of a grid, by task or set, with the best seed's run.
 
@@ -311,8 +235,11 @@ def read_summaries(folder: Path) -> Mapping[str, tuple[Path, Summary]]:
         CheckpointError: One is missing or damaged, or the folder holds no fine-tuning.
     """
     if is_grid(folder):
-        chosen = {name: (folder / one.cell, one.summary) for name, one in read_grid(folder).sets.items()}
-        found = {name: (cell, summary) for name, (cell, summary) in chosen.items() if summary is not None}
+        found = {}
+        for name, one in read_grid(folder).sets.items():
+            if (chosen := one.chosen) and (summary := chosen.summary):
+                cell = cell_name(chosen.learning_rate, chosen.epochs, summary.best_seed)
+                found[name] = (folder / name / cell, summary)
         if not found:
             raise CheckpointError(f"{folder}: every cell of this grid failed, so there are no scores. {_AGAIN}")
         return found

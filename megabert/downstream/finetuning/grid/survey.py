@@ -75,11 +75,9 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World | None, *
     read = time.perf_counter()
     if world is None:
         engine_settings(config, torch.device("cuda"))
-        trainer, model = None, build_task_model(prepared)[0]
-        sizes = [weight.numel() for weight in model.parameters()]
+        trainer, weights = None, {**build_task_model(prepared)[0].state_dict()}
     else:
         trainer, weights, *_ = build_trainer(prepared, world)
-        sizes = [weight.numel() for weight in weights.values()]
     built = time.perf_counter()
     first, *others = (len(data.features) for data in prepared.evaluation)
     return Survey(
@@ -91,7 +89,7 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World | None, *
         read_s=read - began,
         build_s=built - read,
         step_s=trainer.measure_step(config.seed) if trainer else math.nan,
-        model_bytes=4 * sum(sizes),
+        model_bytes=4 * sum(weight.numel() for weight in weights.values()),
         test=find_test_file(labelled, config, prepared.kind),
     )
 

@@ -11,9 +11,12 @@ A program takes COLUMNS keys at a time and walks over all queries. Its share of 
 - IS_WHOLE: COLUMNS are all keys of a head, so delta and dQ are complete in one tile.
 - IS_RUNNING: one program per sequence and head takes tile after tile, and the sum of dQ so far waits in float32 scratch
   of its own, 128 KiB for 512 queries, which stays in the cache. For grids that fill the card this way, and for
-  sequences above LONGEST_IN_PARTS.
+  sequences above LONGEST_IN_PARTS. With MEMORY_ADDS the first tile stores dQ, each further one has the memory add to
+  it, four numbers an instruction (sm_90 and newer), and a last pass rounds; else the program reads the sum, adds and
+  writes it. Atomic additions repeat if their order is fixed: one program makes all additions to an address, and each
+  tile waits for the one before at a barrier.
 - Else a program takes one tile and writes its part of dQ to float32 scratch; ``attention_sum_tiles`` adds up the parts
-  in the order of tiles. The sums equal IS_RUNNING's, bit for bit. No kernel has atomics, so results repeat.
+  in the order of tiles. The sums equal IS_RUNNING's, bit for bit (but that memory takes subnormal numbers for zero).
 
 The gradient of the bias of keys and values is the sum of dK and dV over tokens. With IS_WHOLE a program sums its own
 while it has them, and ``column_sums`` adds up programs. dQ is complete in the inner loop, where registers are at their
@@ -29,7 +32,7 @@ import triton
 import triton.language as tl
 
 from megabert.ops.attention.dense.kernels import bounds, dropout_keys, first_query, place_and_head, write_zeros
-from megabert.ops.triton_support.device_functions import drop_pairs, exp2
+from megabert.ops.triton_support.device_functions import drop_pairs, exp2, prefetch
 
 
 @triton.jit(do_not_specialize=["tokens", "sequences", "blocks"])
@@ -92,6 +95,8 @@ def _differentiate_tile(
     scales,  # the factors of ``attention_backward``, and its threshold
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether the same program takes the tiles before and after
+    MEMORY_ADDS: tl.constexpr,  # whether it adds to dQ in memory then, without a read
+    LOADS_AHEAD: tl.constexpr,  # whether the loop loads tiles ahead: Triton's num_stages is above 1
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries read at once
@@ -113,6 +118,13 @@ def _differentiate_tile(
     col_mask = (cols < length)[:, None] & (h < HEAD)[None, :]
     k = tl.load(qkv_ptr + width + col_offsets, mask=col_mask, other=0.0)
     v = tl.load(qkv_ptr + 2 * width + col_offsets, mask=col_mask, other=0.0)
+    if IS_RUNNING:  # the next tile's
+        following = tl.minimum(cols + COLUMNS, length - 1) * 3 * width
+        prefetch(qkv_ptr + width + following)
+        prefetch(qkv_ptr + 2 * width + following)
+    # A copy ahead has the layout of its offsets. In the layout of the scores each thread would make 8 copies of lse and
+    # 8 of delta; the compiler cannot give a sum that layout, and then one is enough.
+    once = tl.sum(rows[:, None], axis=1) if LOADS_AHEAD else rows
     dk = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     dv = tl.zeros((COLUMNS, BLOCK_H), dtype=tl.float32)
     for first in range(0, length, ROWS):
@@ -123,7 +135,7 @@ def _differentiate_tile(
 
         # P again, as (keys, queries); zero for queries past the end, whose lse is +inf. A is what forward multiplied
         # the values by, but for the scale.
-        log_total = tl.load(lse_ptr + row)
+        log_total = tl.load(lse_ptr + first + once)
         p = exp2(tl.dot(any_k, tl.trans(q), input_precision="ieee") * score_scale - log_total[None, :])
         a = p
         if keys is not None:
@@ -132,7 +144,7 @@ def _differentiate_tile(
         dv = tl.dot(a.to(do.dtype), do, dv, input_precision="ieee")
 
         # Through the softmax, then the products with queries and keys.
-        delta = tl.sum(a * dp, axis=0) if IS_WHOLE else tl.load(delta_ptr + row)
+        delta = tl.sum(a * dp, axis=0) if IS_WHOLE else tl.load(delta_ptr + first + once)
         ds = (a * dp - p * delta[None, :]).to(q.dtype)
         dk = tl.dot(ds, q, dk, input_precision="ieee")
         dq = tl.dot(tl.trans(ds), k, input_precision="ieee")
@@ -141,6 +153,9 @@ def _differentiate_tile(
         sum_ptr = sums_ptr + row[:, None] * width + h[None, :]
         if IS_WHOLE:
             tl.store(dq_ptr, (dq * gradient_scale).to(dqkv_ptr.dtype.element_ty), mask=row_mask)
+        elif MEMORY_ADDS:
+            tl.store(sum_ptr, dq, mask=row_mask & (first_col == 0))
+            tl.atomic_add(sum_ptr, dq, mask=row_mask & (first_col > 0), sem="relaxed")
         elif IS_RUNNING:
             is_complete = first_col + COLUMNS >= length
             dq += tl.load(sum_ptr, mask=row_mask & (first_col > 0), other=0.0)
@@ -156,6 +171,27 @@ def _differentiate_tile(
         dk_sum = tl.sum(tl.where(col_mask, dk, 0.0).to(tl.float32), axis=0)
         dv_sum = tl.sum(tl.where(col_mask, dv, 0.0).to(tl.float32), axis=0)
         _store_bias_sums(bias_ptr, sequences, width, dk_sum, dv_sum, HEAD, BLOCK_H)
+
+
+@triton.jit
+def _round_sums(
+    sums_ptr,  # dQ of one sequence and head but for the scale, float32
+    dqkv_ptr,  # where the gradients of its queries belong
+    length,  # tokens of the sequence
+    width,  # D
+    gradient_scale,  # dropout scale / sqrt(H)
+    HEAD: tl.constexpr,  # H
+    BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
+    ROWS: tl.constexpr,  # queries read at once
+):
+    """Write the gradients of the queries once their sums are complete."""
+    h = tl.arange(0, BLOCK_H)
+    for first in range(0, length, ROWS):
+        row = first + tl.arange(0, ROWS)
+        mask = (row < length)[:, None] & (h < HEAD)[None, :]
+        dq = tl.load(sums_ptr + row[:, None] * width + h[None, :], mask=mask, other=0.0, cache_modifier=".cg")
+        dq = (dq * gradient_scale).to(dqkv_ptr.dtype.element_ty)
+        tl.store(dqkv_ptr + row[:, None] * 3 * width + h[None, :], dq, mask=mask)
 
 
 @triton.jit(do_not_specialize=["tokens", "sequences"])
@@ -181,6 +217,8 @@ def attention_backward(
     dropout_scale,  # factor of the survivors of dropout
     IS_WHOLE: tl.constexpr,  # whether COLUMNS keys are all keys of the longest sequence
     IS_RUNNING: tl.constexpr,  # whether a program takes all tiles of its sequence
+    MEMORY_ADDS: tl.constexpr,  # whether it adds to dQ in memory then, without a read
+    LOADS_AHEAD: tl.constexpr,  # whether the loop loads tiles ahead: Triton's num_stages is above 1
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries read at once
@@ -194,6 +232,9 @@ def attention_backward(
     sequence = place // tiles
     width = heads * HEAD
     start, length = bounds(cu_seqlens_ptr, sequence, sequences, tokens)
+    keys = None
+    if seeds_ptr is not None:  # before the branches, which wait for the length
+        keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head, sequence < sequences)
     dqkv_ptr += head * HEAD
     if sequence == sequences:
         write_zeros(dqkv_ptr, start, length, tile * ROWS, tiles * ROWS, 3 * width, HEAD, BLOCK_H, ROWS)
@@ -216,24 +257,31 @@ def attention_backward(
     first = head.to(tl.int64) * queries + first_query(start, sequence, PADDING)
     lse_ptr += first
     delta_ptr += first
-    keys = None
-    if seeds_ptr is not None:
-        keys = dropout_keys(seeds_ptr, constants_ptr, sequence, head)
 
+    # The loop's copies of queries are issued once keys and values have arrived; until then the cache fetches them.
+    row = tl.minimum(tl.arange(0, COLUMNS), length - 1)
+    prefetch(qkv_ptr + row * 3 * width)
+    prefetch(dout_ptr + row * width)
+    prefetch(lse_ptr + row)
+    if not IS_WHOLE:
+        prefetch(delta_ptr + row)
     pointers = (qkv_ptr, dout_ptr, lse_ptr, delta_ptr, dqkv_ptr, sums_ptr, bias_ptr)
     scales = (score_scale, gradient_scale, threshold, dropout_scale)
     if IS_RUNNING:
         for first_col in range(0, length, COLUMNS):
-            # A tile may begin only when all threads have written the sums that it reads.
+            # A tile may begin only when all threads have written the sums that it reads or adds to.
             tl.debug_barrier()
             _differentiate_tile(
                 pointers, first_col, length, width, sequences, keys, scales,
-                IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
+                IS_WHOLE, IS_RUNNING, MEMORY_ADDS, LOADS_AHEAD, HEAD, BLOCK_H, ROWS, COLUMNS,
             )  # fmt: skip
+        if MEMORY_ADDS:
+            tl.debug_barrier()
+            _round_sums(sums_ptr, dqkv_ptr, length, width, gradient_scale, HEAD, BLOCK_H, ROWS)
     else:
         _differentiate_tile(
             pointers, tile * COLUMNS, length, width, sequences, keys, scales,
-            IS_WHOLE, IS_RUNNING, HEAD, BLOCK_H, ROWS, COLUMNS,
+            IS_WHOLE, IS_RUNNING, MEMORY_ADDS, LOADS_AHEAD, HEAD, BLOCK_H, ROWS, COLUMNS,
         )  # fmt: skip
 
 

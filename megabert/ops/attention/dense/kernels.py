@@ -58,9 +58,11 @@ def dropout_keys(
     constants_ptr,  # constant of each head at this site, int32, (heads,)
     sequence,  # which sequence
     head,  # which head
+    mask=None,  # whether there is such a sequence
 ):
     """Return the key of a sequence and head, and the second one that follows from it."""
-    key = lowbias32((tl.load(seeds_ptr + sequence) ^ tl.load(constants_ptr + head)).to(tl.uint32, bitcast=True))
+    seed = tl.load(seeds_ptr + sequence, mask=mask)
+    key = lowbias32((seed ^ tl.load(constants_ptr + head)).to(tl.uint32, bitcast=True))
     return key, lowbias32(key + GOLDEN)
 
 

@@ -105,6 +105,8 @@ class _Attention(torch.autograd.Function):
             *(LOG2_E / math.sqrt(head_width), scale / math.sqrt(head_width), threshold, scale),
             IS_WHOLE=tiles.is_whole,
             IS_RUNNING=is_running,
+            MEMORY_ADDS=is_running and capability_of(qkv_TC.device) >= (9, 0),
+            LOADS_AHEAD=tiles.backward.stages > 1,
             PADDING=tiles.forward.rows,
             **launch_options(tiles.backward, head_width),
         )

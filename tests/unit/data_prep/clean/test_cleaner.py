@@ -70,7 +70,7 @@ def test_controls_are_removed_and_line_breaks_kept():
     assert clean.counts["control_characters"]["characters"] == 3
 
 
-def test_loop_finds_the_controls_that_the_pattern_finds():
+def test_lines_that_can_be_printed_have_no_controls():
     characters = [*map(chr, [*range(0x3100), *range(0xFE00, 0x10010), *range(0x1F000, 0x110000, 997)])]
     for text in (*characters, *(f"\u201cab{character}c\u201d\n" for character in characters)):
         assert (find_controls(text) is None) == (CONTROLS.search(text) is None), ascii(text)
@@ -163,8 +163,8 @@ def test_weights_repeat_and_thin_out_documents(build_of, texts, tmp_path):
 
 @pytest.mark.parametrize("group", [1, 3, 256])
 def test_duplicate_paragraphs_are_kept_in_the_first_document(build_of, texts, tmp_path, monkeypatch, group):
-    monkeypatch.setattr("data_prep.clean.paragraphs.HASHES_PER_RANGE", 7)
-    monkeypatch.setattr("data_prep.clean.paragraphs.MIN_GROUP", group)
+    monkeypatch.setattr("data_prep.clean.grouped_hashes.HASHES_PER_RANGE", 7)
+    monkeypatch.setattr("data_prep.clean.grouped_hashes.MIN_GROUP", group)
     shared = paragraph("shared")
     documents = [f"{paragraph(i)}\n{shared}\nShort one.\n{paragraph(i * 10 + 1)}" for i in range(20)]
     files = [write_jsonl(tmp_path / f"{i}.jsonl", documents[i * 5 : i * 5 + 5]) for i in range(4)]

@@ -9,9 +9,9 @@ import pytest
 from unit.data_prep.conftest import begun_build
 
 from data_prep.clean import components, near_copies
+from data_prep.clean.grouped_hashes import HashPlan, distinct, write_rows
 from data_prep.clean.near_copies import KEYS, find_near_copies
-from data_prep.clean.near_duplicates import DocumentFates, beside, distinct, write_rows
-from data_prep.clean.paragraphs import ParagraphPlan
+from data_prep.clean.near_duplicates import DocumentFates, beside
 from data_prep.documents.document_set import hash_text
 
 
@@ -44,7 +44,7 @@ def find_planted(folder, config, edges, chunks, monkeypatch, rows=1 << 21):
         write_rows(near / KEYS.format(chunk), keys)
         write_rows(beside(near / KEYS.format(chunk), "edges"), own)
     build = begun_build(folder, config)
-    gathered, counts = find_near_copies(build, ParagraphPlan.of(chunks, 2 * len(edges)))
+    gathered, counts = find_near_copies(build, HashPlan.of(chunks, 2 * len(edges)))
     fates = {}
     for chunk in range(chunks):
         fates |= DocumentFates(gathered(chunk), chunk)._fates

@@ -11,7 +11,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.checks import stats
 from data_prep.checks.stats import describe_corpus, example_lines
-from data_prep.clean import cleaner, components, near_copies, near_duplicates, paragraphs
+from data_prep.clean import cleaner, components, grouped_hashes, near_copies, near_duplicates
 from data_prep.clean.near_duplicates import Signature
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
@@ -169,8 +169,8 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut_and_ordered(shards_of,
         assert found[1]["near_duplicates"] == corpus["near_duplicates"]
     # Many groups, blocks and ranges instead of one.
     for module, name, value in (
-        (paragraphs, "MIN_GROUP", 3), (paragraphs, "HASHES_PER_RANGE", 50), (near_copies, "HASHES_PER_RANGE", 7),
-        (near_duplicates, "ROWS_AT_ONCE", 40),
+        (grouped_hashes, "MIN_GROUP", 3), (grouped_hashes, "HASHES_PER_RANGE", 50),
+        (near_copies, "HASHES_PER_RANGE", 7), (near_duplicates, "ROWS_AT_ONCE", 40),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     assert shards_of(shuffled, chunk_mib=0.005)[0] == expected

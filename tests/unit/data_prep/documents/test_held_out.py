@@ -10,7 +10,7 @@ from unit.data_prep.conftest import SENTENCES, run_build, write_jsonl
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents import held_out
-from data_prep.documents.held_out import draws_of, first_trained, needed, split_of
+from data_prep.documents.held_out import draws_of, held_out_below, needed, split_of
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build
 from megabert.foundation.errors import DataError
@@ -29,7 +29,7 @@ def held_out_of(monkeypatch, config, hashes, *, several=None):
     )
     parts = np.array_split(np.random.default_rng(0).permutation(len(hashes)), 3)
     with Executor() as executor:
-        below = first_trained(config, len(hashes), parts, executor)
+        below = held_out_below(config, len(hashes), parts, executor)
     return np.flatnonzero(split_of(hashes, below))
 
 

@@ -10,9 +10,9 @@ from unit.data_prep.conftest import write_jsonl
 from data_prep.config.build import SourceConfig
 from data_prep.execution.build_state import read_state
 from data_prep.execution.executors import Executor
-from data_prep.execution.sealed import seal
 from data_prep.pipeline import build
 from megabert.foundation.errors import DataError
+from megabert.foundation.sealed import seal
 
 
 def rewrite_unnoticed(path, content):

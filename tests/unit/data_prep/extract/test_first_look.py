@@ -1,4 +1,6 @@
 import gzip
+import lzma
+import tarfile
 
 import pytest
 
@@ -24,6 +26,44 @@ def test_files_that_are_not_text_are_told_by_their_first_bytes(tmp_path, signatu
     (tmp_path / f"a{suffix}").write_bytes(gzip.compress(content) if suffix == ".txt.gz" else content)
     with pytest.raises(DataError, match=rf"a{suffix}: is .*, not text\. [A-Z].*\.$"):
         files_of(tmp_path / f"a{suffix}", format="text")
+
+
+@pytest.mark.parametrize(
+    ("begin", "says"),
+    [
+        ('{"id": "7", "url": "x", "title": "A", "text": "', r"JSON Lines, .*--format jsonl"),
+        ('\ufeff\n{ "a \\" b" : 1}\n', r"JSON Lines, .*--format jsonl"),
+        ('[\n  {"text": "One."},\n', r"JSON, .*jq -c"),
+        ('<mediawiki xml:lang="de">\n<siteinfo>', r"a dump of a wiki, .*--format wikipedia"),
+        ('<?xml version="1.0"?>\n<mediawiki>', r"a dump of a wiki, .*--format wikipedia"),
+        ('<doc id="12" url="x" title="A">\nA\n', r"what wikiextractor writes, .*--json"),
+        ('<?xml version="1.0"?>\n<TEI>', r"XML, .*pandoc"),
+    ],
+)
+@pytest.mark.parametrize("format_", ["text", "book"])
+def test_text_that_begins_as_another_format_is_refused(tmp_path, begin, says, format_):
+    (tmp_path / "wiki_00").write_text(begin + "One two three. " * 200, "utf-8")
+    with pytest.raises(DataError, match=f"wiki_00: is {says.replace(', ', f', not {format_}. ', 1)}"):
+        files_of(tmp_path / "wiki_00", format=format_)
+
+
+@pytest.mark.parametrize("begin", ["{ a, b } is a set.", '"Yes": he said', "[1] Smith", "<doctor>", "WAR and peace"])
+def test_prose_with_brackets_is_text(tmp_path, begin):
+    (tmp_path / "a.txt").write_text(begin)
+    assert files_of(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("pack", [bytes, lzma.compress, gzip.compress])
+def test_tar_archives_are_told_by_their_first_header_whatever_packs_them(tmp_path, form, pack):
+    suffix = {bytes: "", lzma.compress: ".xz", gzip.compress: ".gz"}[pack]
+    (tmp_path / "a.txt").write_text(UNWRAPPED)
+    with tarfile.open(tmp_path / "plain", "w", format=form) as archive:
+        archive.add(tmp_path / "a.txt", "0001-\u00e9.txt")
+    packed = tmp_path / f"urlsf_subset00{suffix}"
+    packed.write_bytes(pack((tmp_path / "plain").read_bytes()))
+    with pytest.raises(DataError, match=r"is a tar archive, not text\. Unpack it first"):
+        files_of(packed, format="text")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])

@@ -26,6 +26,14 @@ def test_blank_lines_part_documents(tmp_path):
     assert read_all(tmp_path / "a.txt") == [["One line.", "Two."], ["Second document."], ["Third."]]
 
 
+def test_position_of_a_document_is_its_byte(tmp_path):
+    path, documents = tmp_path / "a.txt", ["\u00e9t\u00e9.", "Zwei.", "\u6f22\u5b57", "End."]
+    path.write_text("\n \u3000\n".join(documents), encoding="utf-8")
+    (chunk,) = plan_chunks(find_files((SourceConfig(input=str(path)),)), 1 << 30)
+    found = [(int(str(position)), text) for position, text in READERS["text"](chunk, Problems())]
+    assert found == [(path.read_bytes().index(text.encode()), text) for text in documents]
+
+
 def test_files_do_not_merge(tmp_path):
     (tmp_path / "a.txt").write_text("First.")
     (tmp_path / "b.txt").write_text("Second.")

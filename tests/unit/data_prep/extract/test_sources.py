@@ -3,9 +3,12 @@ import gzip
 import json
 import lzma
 import os
+import shutil
+import subprocess
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -109,6 +112,48 @@ def test_columns_are_read_in_parts(tmp_path, kind):
         read_all(path)
     with pytest.raises(DataError, match="holds int64, not text"):
         read_all(path, field="id")
+
+
+LAYOUTS = [pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()]
+LAYOUTS.append(pa.dictionary(pa.int8(), pa.string()))
+RUNS = pa.run_end_encoded(pa.int32(), pa.string())  # which Parquet does not have
+
+
+@pytest.mark.parametrize(
+    ("layout", "suffix"),
+    [*((layout, suffix) for layout in LAYOUTS for suffix in ("parquet", "arrow")), (RUNS, "arrow")],
+    ids=str,
+)
+def test_every_layout_of_strings_is_read(tmp_path, layout, suffix):
+    column = pa.array([*TEXTS[:9], TEXTS[8], None, "\u00e9" * 9])
+    table = pa.table({"text": pc.run_end_encode(column) if layout == RUNS else column.cast(layout)})
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    assert read_all(path) == [*TEXTS[:9], TEXTS[8], "", "\u00e9" * 9]
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    pq.write_table(pa.table({"text": [b"one", b"\xff\xfe"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"row 1 of part 0 of the column 'text' holds binary data that are no UTF-8"):
+        read_all(tmp_path / "a.parquet")
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the program zstd")
+def test_a_window_above_the_limit_is_told_with_a_remedy_that_works(tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
+    # A stream of unknown size has the window that was asked for, however short it is.
+    packed = subprocess.run(["zstd", "-c", "--long=31"], input=(tmp_path / "a.txt").read_bytes(), capture_output=True)
+    path = tmp_path / "b.txt.zst"
+    path.write_bytes(packed.stdout)
+    with pytest.raises(DataError, match="a window above 128 MiB") as refused:
+        read_all(path, problems=Problems(is_strict=False))
+    remedy = str(refused.value).partition("Unpack it first: ")[2]
+    subprocess.run(remedy.split(), check=True, capture_output=True)
+    assert read_all(tmp_path / "b.txt") == read_all(tmp_path / "a.txt")
 
 
 def test_damaged_parquet_is_named(tmp_path):

@@ -186,3 +186,19 @@ def test_page_that_the_parser_cannot_take_is_counted(tmp_path, monkeypatch):
     found, problems, _ = read_all(tmp_path / "a.xml")
     assert found == []
     assert problems.counts["unparsable_pages"] == 1
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("x-{zh-hans:\u8ba1;zh-hant:\u8a08}-y", "x\u8ba1y"),
+        ("-{zh-cn:A; zh-tw:B;}-", "A"),
+        ("-{A|sr-ec:[[x|\u0411]];sr-el:B}-", "\u0411"),
+        ("a-{H|zh-cn:A;zh-tw:B}-b-{T|zh:q}-", "ab"),
+        ("-{\u539f}- -{R|a:b}- -{zh-hans;zh-hant|c}-", "\u539f a:b c"),
+        ("-{a {{t}} b}-", "a b"),
+        ("1-{2} and -{{t}}-", "1-{2} and --"),
+    ],
+)
+def test_of_text_in_several_scripts_one_is_kept(markup, text):
+    assert plain_text(markup, Site()) == text

@@ -16,10 +16,10 @@ def extracted(texts, tmp_path_factory):
     """Files of extracted documents, and one without any."""
     folder, paths = tmp_path_factory.mktemp("extracted"), []
     for number in range(4):
-        part = _Part()
+        part = _Part(0)
         for text in texts[number::3] if number < 3 else []:
             part.add(hash_text(text), text.splitlines())
-        paths.append(part.write(folder / f"{number}.arrow", 0))
+        paths.append(part.write(folder / f"{number}.arrow"))
     return paths
 
 

@@ -18,6 +18,8 @@ def write_finetuning(folder, task="mrpc", score=0.5, *, is_finished=True):
         "examples_per_s": 1.0,
         "best_seed": 1,
         "best_model": "x",
+        "score": score,
+        "score_deviation": 0.01,
     }
     if is_finished:
         (folder / SUMMARY_NAME).write_text(json.dumps(content))

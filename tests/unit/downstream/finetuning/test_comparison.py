@@ -85,10 +85,10 @@ def write_grid(folder: Path, said: list[str]) -> Path:
     """Write the folder of a finished grid of two sets with one cell each."""
     sets = {}
     for name, task in (("rte", "rte"), ("mine", "qnli")):
-        cell = write_finetuning(folder / name / "cell", said, task=task)
-        setting = {"learning_rate": 1e-3, "epochs": 3.0, "seeds": [1], "failed": [], "score": 0.5, "deviation": 0.0}
+        cell = write_finetuning(folder / name / "rate_0.001-epochs_3-seed_1", said, task=task)
         summary = json.loads((cell / "results.json").read_text())
-        sets[name] = {"task": task, "settings": [setting], "choice": 0, "cell": f"{name}/cell", "summary": summary}
+        setting = {"learning_rate": 1e-3, "epochs": 3.0, "failed": [], "summary": summary}
+        sets[name] = {"task": task, "settings": [setting], "choice": 0}
     (folder / "grid.json").write_text("{}")
     (folder / "results.json").write_text(json.dumps({"sets": sets}))
     return folder
@@ -101,7 +101,7 @@ def test_grids_are_compared_set_by_set_and_with_single_runs(tmp_path, capsys):
     assert "mine  dev  accuracy  100.00  100.00   0.00            50.00" in printed
     assert main(["compare", str(a), str(b)]) == 6
     assert "mine dev, predictions of the best seeds for 6 examples" in capsys.readouterr().out
-    assert main(["compare", str(a), str(b / "rte" / "cell"), "--json"]) == 6
+    assert main(["compare", str(a), str(b / "rte" / "rate_0.001-epochs_3-seed_1"), "--json"]) == 6
     assert list(json.loads(capsys.readouterr().out)["scores"]) == ["rte"]
     assert list(read_summaries(a)) == ["rte", "mine"]
 

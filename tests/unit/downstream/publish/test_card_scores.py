@@ -11,7 +11,6 @@ from huggingface_hub import parse_eval_result_entries
 from support.exported_models import CARD
 
 from megabert.downstream.export.model_card import render_card
-from megabert.downstream.finetuning.grid import results as grid_results
 from megabert.downstream.finetuning.grid.results import GridResult, SetResult, SettingScore
 from megabert.downstream.finetuning.results import Summary
 from megabert.downstream.finetuning.tasks import TASKS
@@ -31,8 +30,9 @@ def places(tmp_path):
 
 
 def summary(task, mean, seeds=(42, 43)):
+    numbers = {"examples_per_s": 1.0, "best_seed": 42, "score": 0.5, "score_deviation": 0.0}
     sets = {"baseline": mean, "deviation": mean, "mean": mean}
-    return Summary(task=task, seeds=list(seeds), examples_per_s=1.0, best_seed=42, best_model="model", **sets)
+    return Summary(task=task, seeds=list(seeds), best_model="model", **numbers, **sets)
 
 
 def write(path, content):
@@ -50,24 +50,20 @@ def write_single(folder, places, task="mrpc", mean=None, **settings):
 
 
 def write_grid(folder, places):
-    settings = [
-        SettingScore(learning_rate=rate, epochs=3.0, seeds=[42], failed=[], score=rate, deviation=0.0)
-        for rate in (1e-5, 3e-5)
-    ]
-    test = grid_results.TestScore(
-        sha256="0", cells=["x"], mean={"test": {"accuracy": 0.5}}, deviation={"test": {"accuracy": 0.0}}, baseline={}
-    )
+    def settings(task, means, **words):
+        scored = [
+            SettingScore(learning_rate=rate, epochs=3.0, failed=[], summary=summary(task, means, **words))
+            for rate in (1e-5, 3e-5)
+        ]
+        return {"task": task, "settings": scored}
+
+    test = summary("rte", {"test": {"accuracy": 0.5}})
     sets = {
-        "rte": SetResult(
-            task="rte", settings=settings, choice=1, summary=summary("rte", {"dev": {"accuracy": 0.625}}), test=test
-        ),
+        "rte": SetResult(**settings("rte", {"dev": {"accuracy": 0.625}}), choice=1, test=test),
         "films": SetResult(
-            task="classification",
-            settings=settings,
-            choice=0,
-            summary=summary("classification", {"dev": {"accuracy": 0.75, "macro_f1": 0.7}}, seeds=[42]),
+            **settings("classification", {"dev": {"accuracy": 0.75, "macro_f1": 0.7}}, seeds=[42]), choice=0
         ),
-        "cola": SetResult(task="cola", settings=settings),
+        "cola": SetResult(**settings("cola", {"dev": {"mcc": 0.5}})),
     }
     write(folder / "grid.json", {"settings": {**SETTINGS, "model": str(places["export"]), "start_from": None}})
     write(folder / "results.json", asdict(GridResult(sets=sets)))

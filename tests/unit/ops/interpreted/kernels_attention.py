@@ -48,7 +48,9 @@ def gradient_of(problem, dtype=torch.float32):
     return qkv.grad
 
 
-def test_one_program_a_head_sums_as_one_program_a_tile_bit_for_bit(generator, monkeypatch):
+@pytest.mark.parametrize("capability", [(8, 6), (9, 0)], ids=["reads", "memory adds"])
+def test_one_program_a_head_sums_as_one_program_a_tile_bit_for_bit(capability, generator, monkeypatch):
+    monkeypatch.setattr("megabert.ops.attention.dense.triton.capability_of", lambda _: capability)
     problem = attention_problem([9, 260], generator, heads=1, head_width=64)  # three tiles
     gradients = []
     for is_running in (True, False):

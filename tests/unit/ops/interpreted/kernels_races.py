@@ -17,6 +17,7 @@ import megabert.ops
 from megabert.ops.proof import exact_problems, inputs, problems
 from megabert.ops.proof.problem import errors
 from megabert.ops.triton_support.dropout_kernels import dropped_triton
+from megabert.ops.triton_support.table_gradients import table_gradient_triton
 
 
 def run(*of_kernels):
@@ -43,6 +44,8 @@ def run_all_kernels(generator):
     lamb.run(**lamb.tensors, backend="triton")
     site = inputs.dropout_stream([2000], 2000, torch.device("cpu")).site(3, 1, 0.1)
     dropped_triton(torch.randn(2000, 8), site)
+    order = torch.arange(40)
+    table_gradient_triton(torch.randn(40, 200), order, torch.arange(0, 41, 2))
 
 
 def functions_of_ops() -> set[str]:
@@ -80,15 +83,19 @@ def test_programs_that_take_the_same_tile_are_seen_in_every_kernel(trace, genera
     assert {kernel for kernel, found in faults.items() if TWO_WRITERS not in found} == set()
 
 
-def test_a_kernel_without_its_barrier_is_seen(trace, generator, monkeypatch):
+@pytest.mark.parametrize(
+    ("capability", "seen"), [((8, 6), {NO_BARRIER}), ((9, 0), {NO_BARRIER, WRITTEN_TWICE})], ids=["reads", "adds"]
+)
+def test_a_kernel_without_its_barrier_is_seen(capability, seen, trace, generator, monkeypatch):
     monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: True)
+    monkeypatch.setattr("megabert.ops.attention.dense.triton.capability_of", lambda _: capability)
     long = problems.attention_problem([200, 37], generator, heads=1, head_width=16)
     errors(long, torch.float16, backend="triton")
     assert not any(faults_of(trace).values())
     monkeypatch.setattr(InterpreterBuilder, "create_barrier", lambda builder: None)
     errors(long, torch.float16, backend="triton")
     faults = faults_of(trace)
-    assert faults.pop("attention_backward") == {NO_BARRIER}
+    assert faults.pop("attention_backward") == seen
     assert not any(faults.values())
 
 
@@ -104,8 +111,16 @@ def _store_all_at_once(x_ptr, number: tl.constexpr):
 
 
 @triton.jit
-def _add_atomically(x_ptr):
-    tl.atomic_add(x_ptr, 1.0)
+def _add_twice(x_ptr, stride: tl.constexpr, WAITS: tl.constexpr):
+    tl.atomic_add(x_ptr + tl.program_id(0) * stride, 1.0)
+    if WAITS:
+        tl.debug_barrier()
+    tl.atomic_add(x_ptr + tl.program_id(0) * stride, 1.0)
+
+
+@triton.jit
+def _take_the_larger(x_ptr):
+    tl.atomic_max(x_ptr, 1)
 
 
 @pytest.mark.parametrize(("by", "fault"), [(0, set()), (4, {FOREIGN_READ, OUTSIDE}), (-4, {FOREIGN_READ, OUTSIDE})])
@@ -120,6 +135,16 @@ def test_an_address_that_one_store_writes_twice_is_seen(trace):
     assert faults_of(trace) == {"_store_all_at_once": {WRITTEN_TWICE}}
 
 
-def test_an_atomic_operation_is_refused():
+@pytest.mark.parametrize(
+    ("stride", "waits", "fault"), [(1, True, set()), (1, False, {WRITTEN_TWICE}), (0, True, {TWO_WRITERS})]
+)
+def test_additions_to_an_address_by_two_programs_or_without_a_barrier_are_seen(stride, waits, fault, trace):
+    sums = torch.zeros(2)
+    _add_twice[(2,)](sums, stride, waits)
+    assert sums.sum() == 4
+    assert faults_of(trace) == {"_add_twice": fault}
+
+
+def test_other_atomic_operations_are_refused():
     with pytest.raises(Exception, match="order of atomic operations is not fixed"):
-        _add_atomically[(2,)](torch.zeros(1))
+        _take_the_larger[(2,)](torch.zeros(1, dtype=torch.int32))

@@ -36,6 +36,7 @@ def test_recipe_resolves(name):
         ("demo_modern", "modernbert"),
         ("english_small", "modernbert"),
         ("korean_small", "modernbert"),
+        ("speedrun", "bert"),
     ],
 )
 def test_recipe_states_its_family(name, family):

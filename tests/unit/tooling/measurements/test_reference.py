@@ -17,7 +17,7 @@ from megabert.tooling.measurements.reference import (
 )
 
 ROOT = Path(__file__).parents[4]
-OURS = ("debug", "demo", "english_small", "korean_small")
+OURS = ("debug", "demo", "english_small", "korean_small", "speedrun")
 """Recipes without a published counterpart."""
 SHIPPED = sorted(FOLDER.glob("*.json"))
 

@@ -91,7 +91,7 @@ def test_interval_is_wilsons(tmp_path):
 
 @pytest.mark.parametrize("name", SETS)
 def test_own_sets_have_twelve_phenomena_of_twenty_pairs(name):
-    pairs = read_pairs(name)
+    pairs = read_pairs(Path(name))
     assert set(Counter(one.UID for one in pairs).values()) == {20}
     assert len({one.UID for one in pairs}) == 12
     assert all(one.field and one.linguistics_term for one in pairs)
@@ -100,7 +100,7 @@ def test_own_sets_have_twelve_phenomena_of_twenty_pairs(name):
 
 @pytest.mark.parametrize("name", SETS)
 def test_sentences_of_a_pair_differ_in_one_place(name):
-    for one in read_pairs(name):
+    for one in read_pairs(Path(name)):
         good, bad = (sentence.rstrip(".?").split() for sentence in (one.sentence_good, one.sentence_bad))
         places = [index for index, words in enumerate(zip(good, bad, strict=True)) if words[0] != words[1]]
         is_swap = len(places) == 2 and places[1] - places[0] == 1 and Counter(good) == Counter(bad)
@@ -112,6 +112,6 @@ def test_neither_sentence_has_more_pieces(name, corpus, most):
     lines = (CORPUS / f"{corpus}.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"][:10_000] for line in lines[:25]]
     tokenizer = train_wordpiece(texts, vocab_size=4096)
-    pairs = read_pairs(name)
+    pairs = read_pairs(Path(name))
     good_N, bad_N = np.split(np.array([len(ids) for ids in tokenizer.encode_batch(sentences_of(pairs))]), 2)
     assert abs((bad_N - good_N).mean()) < most

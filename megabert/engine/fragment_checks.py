@@ -1,4 +1,4 @@
-"""The fragment table of a rank: which elements of which parameter are where in its flat float32 masters.
+"""Checks of a rank's fragment table: which elements of which parameter are where in its flat float32 masters.
 
 LAMB needs the table for the norms of whole parameters, and checkpoints to name their tensors. A mistake in it would not
 raise an error: LAMB would scale some weights by another parameter's trust ratio, the loss would fall all the same, and

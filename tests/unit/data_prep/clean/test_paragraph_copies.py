@@ -6,9 +6,9 @@ import pytest
 from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import begun_build, write_jsonl
 
-from data_prep.clean import paragraphs
-from data_prep.clean.paragraph_copies import find_paragraph_copies
-from data_prep.clean.paragraphs import ParagraphOwners, ParagraphPlan, text_hash, write_hashes
+from data_prep.clean import grouped_hashes, paragraph_copies
+from data_prep.clean.grouped_hashes import HashPlan, text_hash
+from data_prep.clean.paragraph_copies import ParagraphOwners, find_paragraph_copies, write_hashes
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
@@ -46,14 +46,15 @@ def kept_by_definition(documents):
 def test_owners_are_those_of_the_definition_however_documents_are_parted(
     make_config, tmp_path, monkeypatch, chunks, group, rows
 ):
-    for name, value in (("MIN_GROUP", group), ("ROWS_AT_ONCE", rows), ("HASHES_PER_RANGE", rows)):
-        monkeypatch.setattr(paragraphs, name, value)
+    monkeypatch.setattr(grouped_hashes, "MIN_GROUP", group)
+    monkeypatch.setattr(grouped_hashes, "HASHES_PER_RANGE", rows)
+    monkeypatch.setattr(paragraph_copies, "ROWS_AT_ONCE", rows)
     documents = random_documents(60)
     folder, parts = tmp_path / "work" / "paragraphs", [documents[number::chunks] for number in range(chunks)]
     rows_of = [write_hashes(iter(part), LONG, folder / f"{i:06d}.npy")[1]["paragraphs"] for i, part in enumerate(parts)]
     own = begun_build(tmp_path, make_config())
     (tmp_path / "build.json").touch()
-    copies = find_paragraph_copies(own, ParagraphPlan.of(chunks, sum(rows_of)))
+    copies = find_paragraph_copies(own, HashPlan.of(chunks, sum(rows_of)))
     kept = {}
     for number, part in enumerate(parts):
         owners = ParagraphOwners(copies(number), number, LONG)
