@@ -53,7 +53,8 @@ def sources(options: argparse.Namespace) -> list[object]:
     texts, config = options.work / "texts", options.work / "sources.yaml"
     fetch("english", texts, packages=options.work / "packages", names=TEXTS)
     config.write_text(yaml.safe_dump(build_config("english", texts, TEXTS)))
-    return ["--config", config, "--sources.1.weight", 1]  # books thrice in each of thirteen passes would be learned by heart
+    # Books thrice in each of thirteen passes would be learned by heart.
+    return ["--config", config, "--sources.1.weight", 1]
 
 
 def snli(options: argparse.Namespace) -> Path:

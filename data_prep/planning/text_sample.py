@@ -254,7 +254,7 @@ def _documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[str]
     for number, chunk in enumerate(_spread(plan_chunks(_spread(files), config.chunk_bytes))):
         reader = DocumentReader(ExtractTask(chunk, number, config, Path()))
         texts = ("\n".join(paragraphs) for paragraphs in reader.documents())
-        yield from filter(None, _first(texts, len))
+        yield from (text for text in _first(texts, len) if text)
 
 
 def _first(documents: Iterable[Item], size: Callable[[Item], int]) -> Iterator[Item]:
