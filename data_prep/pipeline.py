@@ -54,7 +54,6 @@ from data_prep.steps.step6_instances import count_buckets_per_shard, make_instan
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.sealed import seal, unseal
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import Manifest
@@ -97,7 +96,6 @@ class DocumentPlan:
         return corpus_counts(config, self.extracted, self.tokenized, self.kept)
 
 
-@takes_paths
 def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> Built:
     """Make shards from text, or finish the work of an earlier run.
 

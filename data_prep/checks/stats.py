@@ -14,7 +14,6 @@ import numpy as np
 from data_prep.config.languages import splitter_code
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.text_tables import render_table
 from megabert.tokens.shards import FlatInstances, Manifest, ShardMetadata
 
@@ -211,7 +210,6 @@ def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
     return lines
 
 
-@takes_paths
 def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> list[Path]:
     """Draw length histograms, and tokens by source.
 
@@ -241,7 +239,6 @@ def write_plots(folder: Path, names: list[str], manifests: list[Manifest]) -> li
     return [*paths, folder / "sources.png"]
 
 
-@takes_paths
 def write_rule_plot(folder: Path, shares: dict[str, tuple[float, float]]) -> Path:
     """Draw the shares of documents and of characters that each rule drops; return the file."""
     path, rows = folder / "rules.png", range(len(shares))

@@ -24,7 +24,6 @@ from data_prep.instances.assemble import assemble, make_pairs
 from data_prep.instances.pairs import PairOptions, Pairs
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular
-from megabert.foundation.path_arguments import takes_paths
 from megabert.tokens.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
@@ -86,7 +85,6 @@ class Verdict:
     """Whether the shards were also compared with the build's documents."""
 
 
-@takes_paths
 def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdict:
     """Check all shards of a folder.
 

@@ -9,6 +9,12 @@ two steps, each a unit for every range of documents:
   connected with that one.
 - `jump` (large-star): each pointer and each other edge moves its end to where the document at its end points.
 
+For example, documents 1 to 4 in a chain, with the edges 2-1, 3-2 and 4-3:
+
+    round 1   hook: 2 -> 1, 3 -> 2, 4 -> 3   jump: 3 -> 1 and 4 -> 2, where 2 and 3 pointed
+    round 2   hook: 2 -> 1, 3 -> 1, 4 -> 2   jump: 4 -> 1
+    round 3   hook: 2 -> 1, 3 -> 1, 4 -> 1   jump: nothing moves, and no edge is left: one cluster, of which 1 stays
+
 Each round halves all chains of pointers, and an end moves within its cluster, so none falls apart. When no other edge
 is left and no pointer moves, every document points at the smallest of its cluster.
 """

@@ -1,4 +1,15 @@
-"""The part of step 1 that finds clusters of near duplicates, from the keys of each chunk's documents."""
+"""The part of step 1 that finds clusters of near duplicates, from the keys of each chunk's documents.
+
+Each unit has its files in ``sources`` of its `RangeTask`, in this order:
+
+    merge_keys     KEYS and EDGES of the chunks of a group           ->  MERGED, and MERGED_EDGES next to it
+    join_keys      MERGED of all groups, of a block                  ->  JOINED
+    hook           MERGED_EDGES and JOINED; from round 2 on, JUMPED  ->  HOOKED, and LEFT next to it
+    jump           HOOKED and LEFT                                   ->  JUMPED
+    count_members  HOOKED of the last round                          ->  MEMBERS
+    write_fates    MEMBERS and HOOKED                                ->  SETTLED
+    gather_fates   KEYS of the chunks of a group, and SETTLED        ->  GATHERED
+"""
 
 from collections.abc import Callable
 from pathlib import Path

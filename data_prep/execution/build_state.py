@@ -35,7 +35,6 @@ from megabert.foundation.files import (
     remove_killed_writes,
     try_lock,
 )
-from megabert.foundation.path_arguments import takes_paths
 from megabert.foundation.sealed import seal, unseal
 from megabert.settings.config import loading
 
@@ -206,7 +205,6 @@ def write_state(folder: Path, state: BuildState) -> None:
     atomic_write(folder / STATE_NAME, seal(asdict(state), STATE_NAME, indent=1))
 
 
-@takes_paths
 def read_state(folder: Path) -> BuildState | None:
     """Return the record of an earlier run; None if there was none.
 
@@ -287,7 +285,6 @@ def require_folder(folder: Path) -> None:
         )
 
 
-@takes_paths
 def require_possible_change(folder: Path, earlier: BuildState, new: dict[str, Any]) -> None:
     """Refuse another configuration that this folder cannot be built on with.
 

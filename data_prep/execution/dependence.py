@@ -52,7 +52,7 @@ STEPS = {
     "near": Step(Part.TEXT, "work/near"),
     "words": Step(Part.VOCABULARY, "work/words"),
     "tokenizer": Step(Part.VOCABULARY, "tokenizer"),
-    "ids": Step(Part.VOCABULARY, "work/ids"),
+    "ids": Step(Part.VOCABULARY, "work/ids"),  # step 1 of ids, which are checked against the vocabulary
     "tokens": Step(Part.DOCUMENTS, "work/tokens"),
     "chunks": Step(Part.DOCUMENTS, "work/chunks"),
     "documents": Step(Part.DOCUMENTS, "documents"),

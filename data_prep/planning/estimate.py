@@ -26,7 +26,6 @@ from data_prep.steps.step5_documents import count_buckets
 from data_prep.steps.step6_instances import BYTES_PER_TOKEN, count_buckets_per_shard
 from megabert.foundation.errors import DataError
 from megabert.foundation.full_disk import existing_folder
-from megabert.foundation.path_arguments import takes_paths
 
 EXTRACTED, TOKENIZED = 1.05, 0.45
 """Bytes of extracted and of tokenized documents for each byte of text."""
@@ -218,7 +217,6 @@ def _vocabulary_stage(config: BuildConfig, texts: int, text_bytes: int) -> Stage
     return Stage("vocabulary", counting + 1, texts + 2 * counting, 2 * counting + 1, 0, seconds)
 
 
-@takes_paths
 def require_space(plan: BuildEstimate, folder: Path) -> str:
     """Return a sentence on the disk that a build will take.
 

@@ -31,7 +31,6 @@ from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.files import read_small
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.convert import check_signal, is_finite
 from megabert.models.embedding_sharing import whole_tables
 
@@ -98,13 +97,11 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
     return manifest.trainer_state
 
 
-@takes_paths
 def has_checkpoint(checkpoints_dir: Path) -> bool:
     """Tell whether a checkpoint was ever recorded here, good or damaged. Such a run never starts from step 0."""
     return bool(steps_in(checkpoints_dir)) or (checkpoints_dir / LATEST).exists()
 
 
-@takes_paths
 def find_checkpoint(
     checkpoints_dir: Path, which: str | int = "last", *, at_most: int | None = None, falls_back: bool = True
 ) -> Path:
@@ -151,7 +148,6 @@ def find_checkpoint(
     return folder
 
 
-@takes_paths
 def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
     """Return the whole float32 parameters by name, from files that `find_checkpoint` has verified.
 

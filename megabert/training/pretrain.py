@@ -27,7 +27,6 @@ from megabert.engine.weight_average import WeightAverage
 from megabert.foundation.errors import EXIT_STOPPED, DataError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -49,7 +48,6 @@ from megabert.training.state import TrainerState
 from megabert.training.trainer import Trainer
 
 
-@takes_paths
 def pretrain(
     config: RunConfig,
     run_dir: Path,

@@ -12,108 +12,56 @@ DRY_RUN = f"megabert pretrain {run_flags()} --run-dir new --dry-run"
 FILL_MASK = "megabert fill-mask --model hf 'the [MASK] ship'"
 EVALUATE = "megabert evaluate --model tuned/seed_42/model --data FILE --device cpu"
 
+EXPORT = "megabert export run --to out"
+SHARD, MANIFEST = "build/instances/32/train-*.arrow", "build/instances/32/manifest.json"
+CHECKPOINT = "run/checkpoints/step_00000006"
+RECORDS = f"{STATE}/records/documents.jsonl"
+TUNED = ("tuned", "hf", "labels.tsv")
+JSON = {"is_json": True}
+AGAIN = {**JSON, "removed": STALE}
+
+
+def build_of(file: str, flags: str = "") -> tuple[str, str, tuple[str, ...]]:
+    """Return a file of text, the command that builds shards of it, and what that needs."""
+    return file, f"megabert-data build --input {file} {flags}{BUILD_FLAGS}", (file,)
+
+
+def labels(file: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return a file of labels, the command that scores a model with it, and what that needs."""
+    return file, EVALUATE.replace("FILE", file), ("tuned", file)
+
+
 FORMATS = (
-    Format(
-        "shard",
-        "build/instances/32/train-*.arrow",
-        "megabert-data verify build/instances/32 --workers 1",
-        SHARDS,
-        vouched=True,
-    ),
-    Format(
-        "shard, peek",
-        "build/instances/32/train-*.arrow",
-        "megabert-data peek build/instances/32/train-00000-00.arrow:3",
-        SHARDS,
-    ),
-    Format(
-        "manifest of shards",
-        "build/instances/32/manifest.json",
-        "megabert-data verify build/instances/32 --workers 1",
-        SHARDS,
-        is_json=True,
-    ),
-    Format(
-        "manifest of shards, stats",
-        "build/instances/32/manifest.json",
-        "megabert-data stats build/instances/32",
-        SHARDS,
-        is_json=True,
-    ),
-    Format("plan of a build", f"{STATE}/plan.json", COMMANDS["build"], BUILD, is_json=True, removed=STALE),
-    Format(
-        "records of units",
-        f"{STATE}/records/documents.jsonl",
-        COMMANDS["build"],
-        BUILD,
-        is_json=True,
-        removed=STALE,
-    ),
-    Format("configuration of a build", "build/build.json", COMMANDS["build"], BUILD, is_json=True, removed=STALE),
-    Format(
-        "tokenizer of shards",  # its recorded SHA-256 is that of what it does, not of its bytes
-        "build/instances/32/tokenizer/tokenizer.json",
-        DRY_RUN,
-        SHARDS,
-        is_json=True,
-    ),
+    Format("shard", SHARD, "megabert-data verify build/instances/32 --workers 1", SHARDS, vouched=True),
+    Format("shard, peek", SHARD, "megabert-data peek build/instances/32/train-00000-00.arrow:3", SHARDS),
+    Format("manifest of shards", MANIFEST, "megabert-data verify build/instances/32 --workers 1", SHARDS, **JSON),
+    Format("manifest of shards, stats", MANIFEST, "megabert-data stats build/instances/32", SHARDS, **JSON),
+    Format("plan of a build", f"{STATE}/plan.json", COMMANDS["build"], BUILD, **AGAIN),
+    Format("records of units", RECORDS, COMMANDS["build"], BUILD, **AGAIN),
+    Format("configuration of a build", "build/build.json", COMMANDS["build"], BUILD, **AGAIN),
+    # the recorded SHA-256 of a tokenizer is that of what it does, not of its bytes
+    Format("tokenizer of shards", "build/instances/32/tokenizer/tokenizer.json", DRY_RUN, SHARDS, **JSON),
     Format("configuration of a run", "run/config.yaml", "megabert report run", ("run", "build/instances")),
-    Format("metrics", "run/metrics.jsonl", "megabert report run", ("run", "build/instances"), is_json=True),
-    Format("metrics, compare", "run/metrics.jsonl", "megabert compare run run", ("run",), is_json=True),
-    Format("status", "run/status.json", "megabert watch run --once", ("run",), is_json=True),
-    Format(
-        "checkpoint manifest",
-        "run/checkpoints/step_00000006/manifest.json",
-        "megabert export run --to out",
-        ("run",),
-        is_json=True,
-    ),
-    Format(
-        "checkpoint",
-        "run/checkpoints/step_00000006/rank_00000.safetensors",
-        "megabert export run --to out",
-        ("run",),
-        vouched=True,
-    ),
-    Format("latest", "run/checkpoints/latest", "megabert export run --to out", ("run",)),
-    Format("config.json", "hf/config.json", FILL_MASK, ("hf",), is_json=True),
+    Format("metrics", "run/metrics.jsonl", "megabert report run", ("run", "build/instances"), **JSON),
+    Format("metrics, compare", "run/metrics.jsonl", "megabert compare run run", ("run",), **JSON),
+    Format("status", "run/status.json", "megabert watch run --once", ("run",), **JSON),
+    Format("checkpoint manifest", f"{CHECKPOINT}/manifest.json", EXPORT, ("run",), **JSON),
+    Format("checkpoint", f"{CHECKPOINT}/rank_00000.safetensors", EXPORT, ("run",), vouched=True),
+    Format("latest", "run/checkpoints/latest", EXPORT, ("run",)),
+    Format("config.json", "hf/config.json", FILL_MASK, ("hf",), **JSON),
     Format("weights", "hf/model.safetensors", FILL_MASK, ("hf",)),
-    Format("tokenizer.json", "hf/tokenizer.json", FILL_MASK, ("hf",), is_json=True),
-    Format("tokenizer_config.json", "hf/tokenizer_config.json", FILL_MASK, ("hf",), is_json=True),
-    Format(
-        "results of a fine-tuning", "tuned/results.json", COMMANDS["tuned"], ("tuned", "hf", "labels.tsv"), is_json=True
-    ),
-    Format(
-        "configuration of a fine-tuning",
-        "tuned/finetune.json",
-        COMMANDS["tuned"],
-        ("tuned", "hf", "labels.tsv"),
-        is_json=True,
-    ),
-    Format("labels, TSV", "labels.tsv", EVALUATE.replace("FILE", "labels.tsv"), ("tuned", "labels.tsv")),
-    Format(
-        "labels, JSON lines",
-        "labels.jsonl",
-        EVALUATE.replace("FILE", "labels.jsonl"),
-        ("tuned", "labels.jsonl"),
-        is_json=True,
-    ),
-    Format(
-        "labels, Parquet", "labels.parquet", EVALUATE.replace("FILE", "labels.parquet"), ("tuned", "labels.parquet")
-    ),
+    Format("tokenizer.json", "hf/tokenizer.json", FILL_MASK, ("hf",), **JSON),
+    Format("tokenizer_config.json", "hf/tokenizer_config.json", FILL_MASK, ("hf",), **JSON),
+    Format("results of a fine-tuning", "tuned/results.json", COMMANDS["tuned"], TUNED, **JSON),
+    Format("configuration of a fine-tuning", "tuned/finetune.json", COMMANDS["tuned"], TUNED, **JSON),
+    Format("labels, TSV", *labels("labels.tsv")),
+    Format("labels, JSON lines", *labels("labels.jsonl"), **JSON),
+    Format("labels, Parquet", *labels("labels.parquet")),
     Format("recipe", "recipe.yaml", f"{DRY_RUN} --recipe recipe.yaml", ("recipe.yaml", *SHARDS)),
-    Format("text", "text.txt", f"megabert-data build --input text.txt {BUILD_FLAGS}", ("text.txt",)),
-    Format(
-        "JSON lines",
-        "text.jsonl",
-        f"megabert-data build --input text.jsonl {BUILD_FLAGS}",
-        ("text.jsonl",),
-        is_json=True,
-    ),
-    Format("gzip", "text.txt.gz", f"megabert-data build --input text.txt.gz {BUILD_FLAGS}", ("text.txt.gz",)),
-    Format("Parquet", "text.parquet", f"megabert-data build --input text.parquet {BUILD_FLAGS}", ("text.parquet",)),
-    Format("Arrow", "text.arrow", f"megabert-data build --input text.arrow {BUILD_FLAGS}", ("text.arrow",)),
-    Format(
-        "Wikipedia", "wiki.xml", f"megabert-data build --input wiki.xml --format wikipedia {BUILD_FLAGS}", ("wiki.xml",)
-    ),
+    Format("text", *build_of("text.txt")),
+    Format("JSON lines", *build_of("text.jsonl"), **JSON),
+    Format("gzip", *build_of("text.txt.gz")),
+    Format("Parquet", *build_of("text.parquet")),
+    Format("Arrow", *build_of("text.arrow")),
+    Format("Wikipedia", *build_of("wiki.xml", "--format wikipedia ")),
 )

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from megabert.training.probes.run_probes import open_probes
 @pytest.fixture(scope="module")
 def pairs_file(tmp_path_factory):
     """Two pairs of each phenomenon, and one that is longer than the first phase's sequences."""
-    rows = [vars(pair) for pair in read_pairs("english")[::10]]
+    rows = [vars(pair) for pair in read_pairs(Path("english"))[::10]]
     long = "the old captain was standing on the deck of the ship " * 8
     rows.append({**rows[0], "sentence_good": f"{long} .", "sentence_bad": f". {long}"})
     path = tmp_path_factory.mktemp("pairs") / "few.jsonl"

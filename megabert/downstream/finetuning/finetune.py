@@ -40,7 +40,6 @@ from megabert.downstream.finetuning.trainer import NonFiniteSteps, TaskTrainer
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
-from megabert.engine.proven_ops import prove_ops
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import to_json
@@ -53,6 +52,7 @@ from megabert.settings.config.deepspeed import derive_deepspeed
 from megabert.settings.config.finetune import FREE_FIELDS, FinetuneConfig
 from megabert.settings.config.loading import to_dict
 from megabert.settings.config.run import OptimizerConfig
+from megabert.training.proven_ops import prove_ops
 
 
 def finetune(

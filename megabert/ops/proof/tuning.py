@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 
 from megabert.foundation.files import atomic_write
-from megabert.foundation.path_arguments import takes_paths
 from megabert.ops.proof import problems
 from megabert.ops.proof.problem import Problem
 from megabert.ops.proof.table import Shapes, compare
@@ -76,7 +75,6 @@ def neighbours(name: str, committed: Sizes, *, head_width: int, device: torch.de
                 yield sizes
 
 
-@takes_paths
 def tune(
     cases: Sequence[tuple[str, Shapes]],
     device: torch.device,

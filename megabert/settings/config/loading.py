@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import read_small
 from megabert.foundation.json_files import adapter_of, to_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.settings.config.contradictions import check_family, contradictions
 from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.phase import PhaseConfig
@@ -69,7 +68,6 @@ def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path | str) -> 
     raise ConfigError("\n".join([f"The configuration has {len(problems)} problem(s):", *problems]))
 
 
-@takes_paths
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML (or JSON) file that holds a mapping.
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.json_files import read_json_lines
-from megabert.foundation.path_arguments import takes_paths
 
 SETS = {path.stem: path for path in sorted((Path(__file__).parent / "probe_sets").glob("*.jsonl"))}
 """The sets that come with the package, by name."""
@@ -42,7 +41,6 @@ class Pair:
     field: str = ""
 
 
-@takes_paths
 def read_pairs(path: Path) -> list[Pair]:
     """Read minimal pairs.
 

@@ -14,7 +14,6 @@ from megabert.checkpoints.format import steps_in
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import atomic_write, is_temporary, open_to_append
 from megabert.foundation.json_files import read_json
-from megabert.foundation.path_arguments import takes_paths
 from megabert.observability.environment import command_line, describe_environment
 from megabert.settings.config.loading import differences, merge_layers, phase_data, to_dict, to_yaml
 from megabert.settings.config.phase import PhaseConfig
@@ -25,7 +24,6 @@ CONFIG_NAME = "config.yaml"
 ENVIRONMENT_NAME = "environment.json"
 
 
-@takes_paths
 def checkpoints_dir(run_dir: Path) -> Path:
     """Return the folder of the run's checkpoints."""
     return run_dir / "checkpoints"
@@ -36,7 +34,6 @@ def tokenizer_dir(run_dir: Path) -> Path:
     return run_dir / "tokenizer"
 
 
-@takes_paths
 def read_config(run_dir: Path) -> RunConfig:
     """Return the resolved configuration that a run recorded.
 

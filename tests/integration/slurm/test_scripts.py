@@ -119,6 +119,14 @@ def test_slurm_takes_every_script(job):
         job.ask("sbatch", "--test-only", *TWO_NODES, str(script))
 
 
+def bash(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess:
+    """Run a script that ends well."""
+    run = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120, "check": False}
+    done = subprocess.run(["bash", *words], env=env, **run)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def submit_chain(job: Job, **settings: str) -> list[list[str]]:
     """Run ``submit_all.sh`` with every job held; return its lines, cut into words."""
     held = f"--hold {' '.join(TWO_NODES)}"
@@ -129,16 +137,8 @@ def submit_chain(job: Job, **settings: str) -> list[list[str]]:
         "RECIPE": "bert_base",
         **settings,
     }
-    done = subprocess.run(
-        ["bash", "slurm/submit_all.sh", *job.flags, "--shards.vocab-size", "1000"],  # as the shards of the tests have
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["slurm/submit_all.sh", *job.flags, "--shards.vocab-size", "1000"]  # as the shards of the tests have
+    done = bash(*words, env=environment)
     return [
         line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain ", "finetune "))
     ]
@@ -208,16 +208,7 @@ def test_preparing_is_checked_on_a_login_node(job, tmp_path):
     documents = [f"Document {number} begins. It is short." for number in range(4)]
     (tmp_path / "text.txt").write_text("\n\n".join(documents))
     settings = {"INPUT": str(tmp_path / "*.txt"), "OUTPUT": str(tmp_path / "out"), "SUBMIT_OPTIONS": TWO_NODES[0]}
-    done = subprocess.run(
-        ["bash", "slurm/prepare_data.sh", "--vocab-size", "100"],
-        env={**job.environment, **settings},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = bash("slurm/prepare_data.sh", "--vocab-size", "100", env={**job.environment, **settings})
     assert re.search(r"Job \d+ to start at", done.stderr)
     assert not (tmp_path / "out").exists()
     assert job.ask("squeue", "-h") == ""

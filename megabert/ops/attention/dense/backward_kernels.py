@@ -12,16 +12,16 @@ A program takes COLUMNS keys at a time and walks over all queries. Its share of 
 - IS_RUNNING: one program per sequence and head takes tile after tile, and the sum of dQ so far waits in float32 scratch
   of its own, 128 KiB for 512 queries, which stays in the cache. For grids that fill the card this way, and for
   sequences above LONGEST_IN_PARTS. With MEMORY_ADDS the first tile stores dQ, each further one has the memory add to
-  it, four numbers an instruction (sm_90 and newer), and a last pass rounds; else the program reads the sum, adds and
-  writes it. Atomic additions repeat if their order is fixed: one program makes all additions to an address, and each
-  tile waits for the one before at a barrier.
+  it, four numbers an instruction (sm_90 and newer), and a last pass rounds; otherwise the program reads the sum, adds
+  and writes it. Atomic additions repeat if their order is fixed: one program makes all additions to an address, and
+  each tile waits for the one before at a barrier.
 - Else a program takes one tile and writes its part of dQ to float32 scratch; ``attention_sum_tiles`` adds up the parts
   in the order of tiles. The sums equal IS_RUNNING's, bit for bit (but that memory takes subnormal numbers for zero).
 
-The gradient of the bias of keys and values is the sum of dK and dV over tokens. With IS_WHOLE a program sums its own
-while it has them, and ``column_sums`` adds up programs. dQ is complete in the inner loop, where registers are at their
-limit: its sum is read from memory, a third of the bytes. In tiles the same costs a fourteenth of the
-inner loop's instructions and spills on sm_86, so there nothing is summed.
+The gradient of the bias is the sum of dQ, dK and dV over tokens. With IS_WHOLE a program sums its own dK and dV while
+it has them, and ``column_sums`` adds up programs. dQ is complete in the inner loop, where registers are at their limit:
+its sum is read from memory, a third of the bytes. In tiles the same spills; there the last pass of MEMORY_ADDS reads dK
+and dV once more, from the cache, and sums all three, and without it nothing is summed.
 
 Without IS_WHOLE, delta = rowsum(dO * O) / c comes from ``attention_delta``.
 """
@@ -167,31 +167,44 @@ def _differentiate_tile(
     dv = (dv * dropout_scale).to(dqkv_ptr.dtype.element_ty)
     tl.store(dqkv_ptr + width + col_offsets, dk, mask=col_mask)
     tl.store(dqkv_ptr + 2 * width + col_offsets, dv, mask=col_mask)
-    if bias_ptr is not None:
+    if bias_ptr is not None and not MEMORY_ADDS:
         dk_sum = tl.sum(tl.where(col_mask, dk, 0.0).to(tl.float32), axis=0)
         dv_sum = tl.sum(tl.where(col_mask, dv, 0.0).to(tl.float32), axis=0)
         _store_bias_sums(bias_ptr, sequences, width, dk_sum, dv_sum, HEAD, BLOCK_H)
 
 
 @triton.jit
-def _round_sums(
+def _round_and_sum(
     sums_ptr,  # dQ of one sequence and head but for the scale, float32
-    dqkv_ptr,  # where the gradients of its queries belong
+    dqkv_ptr,  # gradients of its queries, keys and values; the queries' are written here
+    bias_ptr,  # their sums over tokens, float32, (3, sequences, heads, HEAD), moved to this program's; or None
     length,  # tokens of the sequence
     width,  # D
+    sequences,  # B
     gradient_scale,  # dropout scale / sqrt(H)
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries read at once
 ):
-    """Write the gradients of the queries once their sums are complete."""
+    """Write the queries' gradients, which are complete now, and sum all three over tokens for the bias."""
     h = tl.arange(0, BLOCK_H)
+    dq_sum = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
+    dk_sum, dv_sum = tl.zeros_like(dq_sum), tl.zeros_like(dq_sum)
     for first in range(0, length, ROWS):
         row = first + tl.arange(0, ROWS)
         mask = (row < length)[:, None] & (h < HEAD)[None, :]
         dq = tl.load(sums_ptr + row[:, None] * width + h[None, :], mask=mask, other=0.0, cache_modifier=".cg")
         dq = (dq * gradient_scale).to(dqkv_ptr.dtype.element_ty)
-        tl.store(dqkv_ptr + row[:, None] * 3 * width + h[None, :], dq, mask=mask)
+        dq_ptr = dqkv_ptr + row[:, None] * 3 * width + h[None, :]
+        tl.store(dq_ptr, dq, mask=mask)
+        if bias_ptr is not None:
+            dq_sum += dq
+            dk_sum += tl.load(dq_ptr + width, mask=mask, other=0.0)
+            dv_sum += tl.load(dq_ptr + 2 * width, mask=mask, other=0.0)
+    if bias_ptr is not None:
+        tl.store(bias_ptr + h, tl.sum(dq_sum, axis=0), mask=h < HEAD)
+        dk_sum, dv_sum = tl.sum(dk_sum, axis=0), tl.sum(dv_sum, axis=0)
+        _store_bias_sums(bias_ptr + sequences * width, sequences, width, dk_sum, dv_sum, HEAD, BLOCK_H)
 
 
 @triton.jit(do_not_specialize=["tokens", "sequences"])
@@ -205,7 +218,7 @@ def attention_backward(
     delta_ptr,  # rowsum(A * dP), float32, (heads, queries); not read if IS_WHOLE
     dqkv_ptr,  # gradients of queries, keys and values, (tokens, 3, heads, HEAD)
     sums_ptr,  # scratch for dQ, float32, (tiles, tokens, heads, HEAD); not read if IS_WHOLE
-    bias_ptr,  # each program's sums of dK and dV over tokens, float32, (2, sequences, heads, HEAD); else None
+    bias_ptr,  # zeros for sums of dK and dV, or dQ, dK and dV, float32, (2 or 3, sequences, heads, HEAD); or None
     tokens,  # T, padding included
     sequences,  # B
     heads,  # N
@@ -244,9 +257,6 @@ def attention_backward(
     if bias_ptr is not None:
         bias_ptr += place * width + head * HEAD
     if tile * COLUMNS >= length:
-        if bias_ptr is not None:
-            none = tl.zeros((BLOCK_H,), dtype=tl.float32)
-            _store_bias_sums(bias_ptr, sequences, width, none, none, HEAD, BLOCK_H)
         return
 
     # Move every pointer to this sequence and head; from here on rows and columns count within the sequence.
@@ -277,7 +287,9 @@ def attention_backward(
             )  # fmt: skip
         if MEMORY_ADDS:
             tl.debug_barrier()
-            _round_sums(sums_ptr, dqkv_ptr, length, width, gradient_scale, HEAD, BLOCK_H, ROWS)
+            _round_and_sum(
+                sums_ptr, dqkv_ptr, bias_ptr, length, width, sequences, gradient_scale, HEAD, BLOCK_H, ROWS,
+            )  # fmt: skip
     else:
         _differentiate_tile(
             pointers, tile * COLUMNS, length, width, sequences, keys, scales,

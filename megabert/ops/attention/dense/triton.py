@@ -1,6 +1,6 @@
 """``attention`` on Triton kernels: launches, and the tensors kept between the passes; ``kernels.py`` derives them."""
 
-# T packed tokens, B sequences, N heads, H head width, D = N * H, C = 3 * D, K key tiles,
+# T packed tokens, B sequences, N heads, H head width, D = N * H, C = 3 * D, K key tiles, Q quantities,
 # R rows of ``lse`` and ``delta``: T and room after each sequence
 
 import math
@@ -87,9 +87,11 @@ class _Attention(torch.autograd.Function):
         is_running = is_full or max_seqlen > LONGEST_IN_PARTS
         key_tiles = 1 if is_running else max(1, triton.cdiv(max_seqlen, tiles.backward.columns))
         dqkv_TC = torch.empty_like(qkv_TC)
-        biases_2BD = None
-        if ctx.needs_input_grad[1] and tiles.is_whole:
-            biases_2BD = torch.empty(2, sequences, width, dtype=torch.float32, device=qkv_TC.device)
+        memory_adds = is_running and capability_of(qkv_TC.device) >= (9, 0)
+        biases_QBD = None
+        if ctx.needs_input_grad[1] and (tiles.is_whole or memory_adds):
+            quantities = 3 if memory_adds else 2
+            biases_QBD = torch.zeros(quantities, sequences, width, dtype=torch.float32, device=qkv_TC.device)
         # Where keys are tiled, delta comes from a kernel before. Where each tile has its program, parts of dQ are added
         # up by a kernel after. A pointer that is not read must be one all the same, because the kernel moves it.
         delta_NR = sums_KTD = lse_NR
@@ -100,12 +102,12 @@ class _Attention(torch.autograd.Function):
             sums_KTD = torch.empty(key_tiles, tokens, width, dtype=torch.float32, device=qkv_TC.device)
         attention_backward[((sequences + 1) * key_tiles * num_heads,)](
             *(qkv_TC, grad_TD, cu_seqlens, *seeds_and_constants(dropout)),
-            *(lse_NR, delta_NR, dqkv_TC, sums_KTD, biases_2BD),
+            *(lse_NR, delta_NR, dqkv_TC, sums_KTD, biases_QBD),
             *(tokens, sequences, num_heads, lse_NR.shape[1], key_tiles),
             *(LOG2_E / math.sqrt(head_width), scale / math.sqrt(head_width), threshold, scale),
             IS_WHOLE=tiles.is_whole,
             IS_RUNNING=is_running,
-            MEMORY_ADDS=is_running and capability_of(qkv_TC.device) >= (9, 0),
+            MEMORY_ADDS=memory_adds,
             LOADS_AHEAD=tiles.backward.stages > 1,
             PADDING=tiles.forward.rows,
             **launch_options(tiles.backward, head_width),
@@ -113,18 +115,19 @@ class _Attention(torch.autograd.Function):
         if not tiles.is_whole and not is_running:
             tile, factor = tiles.backward.columns, scale / math.sqrt(head_width)
             _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, max_seqlen=max_seqlen, tile=tile, scale=factor)
-        dbias_C = _bias_gradient(dqkv_TC, biases_2BD, ctx.bias_dtype) if ctx.needs_input_grad[1] else None
+        dbias_C = _bias_gradient(dqkv_TC, biases_QBD, ctx.bias_dtype) if ctx.needs_input_grad[1] else None
         return dqkv_TC, dbias_C, None, None, None, None
 
 
-def _bias_gradient(dqkv_TC: Tensor, biases_2BD: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Return the sum of ``dqkv_TC`` over tokens; of keys and values from the sums of programs, if there are any."""
-    if biases_2BD is None:
+def _bias_gradient(dqkv_TC: Tensor, biases_QBD: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the sum of ``dqkv_TC`` over tokens, from the sums of programs for keys and values or for all, if given."""
+    if biases_QBD is None:
         return dqkv_TC.sum(0, dtype=dtype)
-    width = biases_2BD.shape[2]
+    quantities, _, width = biases_QBD.shape
     dbias_3D = torch.empty(3, width, dtype=dtype, device=dqkv_TC.device)
-    torch.sum(dqkv_TC[:, :width], 0, dtype=dtype, out=dbias_3D[0])
-    column_sums(biases_2BD, dtype, out=dbias_3D[1:])
+    if quantities == 2:
+        torch.sum(dqkv_TC[:, :width], 0, dtype=dtype, out=dbias_3D[0])
+    column_sums(biases_QBD, dtype, out=dbias_3D[3 - quantities :])
     return dbias_3D.view(-1)
 
 

@@ -33,7 +33,7 @@ def test_attention_matches_reference(lengths, padding, heads, head_width, dropou
     assert_close(problem, dtype)
 
 
-@pytest.mark.parametrize("lengths", [[128, 61], [70, 1, 131], [200, 300], [512, 256]], ids=str)
+@pytest.mark.parametrize("lengths", [[128, 61], [70, 1, 131], [200, 0, 300], [512, 256]], ids=str)
 def test_attention_of_long_sequences_matches_reference(lengths, generator, assert_close, monkeypatch):
     problem = attention_problem(lengths, generator, heads=1, head_width=64, padding=5)
     is_whole = attention_tiles((9, 0), head_width=64, max_seqlen=max(lengths), itemsize=2).is_whole

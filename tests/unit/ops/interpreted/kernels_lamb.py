@@ -4,22 +4,14 @@ import dataclasses
 
 import pytest
 import torch
+from unit.ops.test_lamb_passes import COEFFICIENTS
 
 from megabert.foundation.errors import KernelError
-from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
+from megabert.ops.lamb import SlotFragment, lamb_passes
 from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.settings.config.run import OptimizerConfig
 
-COEFFICIENTS = Coefficients(
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-6,
-    weight_decay=0.01,
-    gradient_scale=0.3,
-    exp_avg_scale=1 / 0.19,
-    exp_avg_sq_scale=1 / 0.002,
-)
 # slot 2 twice and out of order, a gap of padding at 8, a fragment of several chunks, an empty one
 FRAGMENTS = [
     SlotFragment(0, 5, 2),

@@ -50,7 +50,7 @@ def test_other_models_lengths_and_precisions_are_refused_with_both_values():
     rates().refuse_other_model({"hidden_size": 128, "num_hidden_layers": 12}, "fp32")  # layers are counted apart
     with pytest.raises(ConfigError, match="hidden_size: 128 was measured, 256 is asked for"):
         rates().refuse_other_model({"hidden_size": 256}, "fp32")
-    with pytest.raises(ConfigError, match="precision: fp32 was measured, bf16"):
+    with pytest.raises(ConfigError, match="precision: 'fp32' was measured, 'bf16'"):
         rates().refuse_other_model({"hidden_size": 128}, "bf16")
     with pytest.raises(ConfigError, match="length 512 was not measured, only 128"):
         rates().phase(512)

@@ -61,7 +61,7 @@ def test_what_is_no_pair_is_named_by_its_line(rows, message, tmp_path):
 
 def test_unknown_set_lists_the_sets():
     with pytest.raises(DataError, match=r"frisian: not there\. .* english, korean"):
-        read_pairs("frisian")
+        read_pairs(Path("frisian"))
 
 
 def test_accuracy_counts_a_tie_as_half(tmp_path):
