@@ -6,6 +6,7 @@ start, so that one that fails early leaves no trace, and the trainer makes the s
 """
 
 import json
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -76,7 +77,8 @@ def pretrain(
         with RunLock(run_dir, world):
             status = RunStatus(run_dir, world, fork=config.fork)
             try:
-                watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
+                met = world.broadcast(time.time())
+                watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size, met=met)
                 with watchdog, world.failures.reporting():
                     return _run(config, run_dir, initial, world, status, watchdog, stop or StopSignals())
             except BaseException as error:
