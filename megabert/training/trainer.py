@@ -229,6 +229,7 @@ class Trainer:
         self._watchdog.end_step()
         self._meter.count(batch)
         self._has_consumed = True
+        self._stop.begin_saving()
         return result
 
     def _advance(self, batch: StepBatch, result: StepResult) -> None:
