@@ -34,7 +34,7 @@ class MeetingError(MegabertError):
 
 
 class _Meeting:
-    """What the thread has reached, for the main thread's sentences."""
+    """The thread's progress, for the main thread's sentences."""
 
     def __init__(self, rank: int, size: int, timeout: datetime.timedelta) -> None:
         self.rank, self.size, self.timeout, self.world = rank, size, timeout, next(_worlds)

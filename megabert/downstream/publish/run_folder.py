@@ -1,5 +1,6 @@
 """From a run's checkpoint, or from a Hugging Face folder, to a Hugging Face folder with its model card."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +71,8 @@ def export_run(
             tokenizer_dir=tokenizer_dir(run_dir),
             card=forms.on_card(card),
         )
-        add_forms(new, model, forms)
+        _state_length(new, card.longest)
+        add_forms(new, model, forms, longest=card.longest)
         results = render_eval_results(card.scores)
         if results:
             (new / EVAL_RESULTS).parent.mkdir()
@@ -110,7 +112,7 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
             if (source / name).is_file():
                 (new / name).parent.mkdir(exist_ok=True)
                 atomic_write(new / name, read_small(source / name))
-        add_forms(new, content.config, forms)
+        add_forms(new, content.config, forms, longest=_stated_length(source, content.config.max_position_embeddings))
 
 
 def _card(
@@ -133,6 +135,7 @@ def _card(
         name=config.name,
         description=f"An encoder of the family {FAMILY_TITLES[config.model.family]}, pre-trained with megabert.",
         data=_data(run_dir, config, run),
+        longest=_trained_length(config, run),
         recipe={
             "recipe": config.name,
             "optimizer": ", ".join(
@@ -157,6 +160,26 @@ def _card(
         software=manifest.versions,
         symbols=_example_of_symbols(load_tokenizer(tokenizer_dir(run_dir))),
     )
+
+
+def _trained_length(config: RunConfig, run: RunSummary) -> int | None:
+    """Return the longest length of the phases so far; None if initial weights may have been trained at longer ones."""
+    lengths = [phase.max_seq_length for phase in config.phases[: run.phase + 1]]
+    return max(lengths) if config.init_from is None else None
+
+
+def _state_length(folder: Path, longest: int | None) -> None:
+    """Let the tokenizer cut texts at the trained length: positions after it are noise."""
+    for path in folder.rglob("tokenizer_config.json") if longest is not None else ():
+        content = {**read_object(path), "model_max_length": longest}
+        atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _stated_length(source: Path, positions: int) -> int | None:
+    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions."""
+    path = source / "tokenizer_config.json"
+    length = read_object(path).get("model_max_length") if path.is_file() else None
+    return length if type(length) is int and 0 < length <= positions else None
 
 
 def _is_name(source: str) -> bool:
