@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.failure_propagation import ARRIVED, FirstFailure
+from megabert.distributed.meeting import check_interfaces, meet
 from megabert.distributed.parent_death import die_with_launcher
 from megabert.distributed.without_compiler import without_compiler
 from megabert.foundation.errors import ConfigError, Echo, MegabertError
@@ -155,7 +156,7 @@ def raise_everywhere(world: World, error: MegabertError) -> NoReturn:
 
 @contextlib.contextmanager
 def distributed_world(
-    device: Literal["auto", "cpu", "cuda"] = "auto", *, has_watchdog: bool = False
+    device: Literal["auto", "cpu", "cuda"] = "auto", *, watchdog_start_s: float | None = None
 ) -> Iterator[World]:
     """Join the process group that a launcher described in the environment, or be alone without one.
 
@@ -166,15 +167,19 @@ def distributed_world(
 
     Args:
         device: ``auto`` takes a GPU if this machine has any.
-        has_watchdog: Whether the caller's watchdog ends hangs, so that no collective is given up before.
+        watchdog_start_s: Time limit of the start by the caller's watchdog, which ends later hangs, so that no
+            collective is given up before; None if it has no watchdog.
 
     Raises:
-        ConfigError: ``cuda`` on a machine without a GPU, or this process sees fewer GPUs than local ranks.
+        ConfigError: ``cuda`` on a machine without a GPU, this process sees fewer GPUs than local ranks, or the ranks
+            are to meet at a place that does not exist or is taken.
+        MeetingError: Not all ranks came.
     """
     with _environment() as (rank, size, local_rank):
         own_device = _device(device, local_rank)
-        timeout = WATCHED_TIMEOUT if has_watchdog else COLLECTIVE_TIMEOUT
-        store = _start(rank, size, own_device, timeout)
+        timeout = COLLECTIVE_TIMEOUT if watchdog_start_s is None else WATCHED_TIMEOUT
+        patience_s = watchdog_start_s or COLLECTIVE_TIMEOUT.total_seconds()
+        store = _start(rank, size, own_device, timeout, patience_s)
         loader, control, background = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(3))
         world = World(
             rank=rank,
@@ -244,13 +249,12 @@ def prepare_gloo(size: int) -> None:
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
 
 
-def _start(rank: int, size: int, device: torch.device, timeout: datetime.timedelta) -> dist.Store:
+def _start(rank: int, size: int, device: torch.device, timeout: datetime.timedelta, patience_s: float) -> dist.Store:
     """Start torch.distributed and deepspeed; return the store for the way out."""
     # One store for meeting and for the way out; torch's own groups get a part of it, under a prefix.
-    if size == 1:
-        store: dist.Store = dist.HashStore()
-    else:
-        store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=COLLECTIVE_TIMEOUT))
+    check_interfaces()
+    store: dist.Store = dist.HashStore() if size == 1 else meet(rank, size, patience_s=patience_s)
+    store.set_timeout(COLLECTIVE_TIMEOUT)
     prepare_gloo(size)
     backend = "gloo" if device.type == "cpu" else "nccl"
     groups, gpu = dist.PrefixStore("groups", store), None if device.type == "cpu" else device

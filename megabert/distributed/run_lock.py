@@ -71,6 +71,8 @@ class RunLock:
         self.path = run_dir / LOCK_NAME
         self.world = world
         self._file: Any = None
+        self._before: set[str] | None = None
+        self._is_new_folder = False
         self._holder = Holder()
 
     def __enter__(self) -> "RunLock":
@@ -84,12 +86,18 @@ class RunLock:
             run_on_all_ranks(self.world, lambda: self._try(self._take, ranks) if self.world.is_main else None)
             run_on_all_ranks(self.world, lambda: None if self.world.is_main else self._try(self._join))
         except BaseException:
+            self._undo()
             self._close()
             raise
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Release the lock and note that, so that the next run does not call it stale."""
+        """Release the lock and note that, so that the next run does not call it stale.
+
+        A start that was refused before it wrote anything leaves nothing: the folder may be another program's.
+        """
+        if exception[0] is not None:
+            self._undo()
         if self.world.is_main and self._file is not None:
             with contextlib.suppress(OSError):  # a full disk must not hide the error that ended the run
                 self._write(replace(self._holder, released=True))
@@ -104,8 +112,10 @@ class RunLock:
 
     def _take(self, ranks: list[tuple[str, int]]) -> None:
         """Take the lock for rank 0, and write who holds it."""
+        self._is_new_folder = not self.run_dir.exists()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         refuse_linked_folders(self.run_dir, FOLDERS)
+        self._before = None if self.path.exists() else {LOCK_NAME, *os.listdir(self.run_dir)}
         # One descriptor for everything: over NFS, closing any other of this file would drop the lock.
         self._file = open_lock(self.path)
         previous = self._read()
@@ -129,6 +139,8 @@ class RunLock:
     def _lock(self, mode: int, holder: Holder) -> None:
         try:
             is_locked = try_lock(self._file, mode)
+            if not self.path.exists() or not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+                raise BlockingIOError  # a start that was refused has just removed it
         except BlockingIOError:
             raise CheckpointError(_refusal(self.run_dir, holder), see="the-run-folder-is-in-use") from None
         if not is_locked:
@@ -146,6 +158,15 @@ class RunLock:
         self._file.truncate()
         self._file.write(json.dumps(to_json(holder)) + "\n")
         self._file.flush()
+
+    def _undo(self) -> None:
+        """Remove the lock file, and the folder, if this start made them and nothing else there."""
+        if self._before is None or {*os.listdir(self.run_dir)} != self._before:
+            return
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+            if self._is_new_folder:
+                self.run_dir.rmdir()
 
     def _close(self) -> None:
         if self._file is not None:

@@ -99,3 +99,8 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def pace(per_s: float) -> str:
+    """Return a rate with two digits below ten: half a sequence per second is not none."""
+    return f"{per_s:.2g}" if per_s < 10 else f"{per_s:,.0f}"

@@ -6,6 +6,7 @@ start, so that one that fails early leaves no trace, and the trainer makes the s
 """
 
 import json
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -71,12 +72,13 @@ def pretrain(
     Raises:
         ConfigError, DataError, CheckpointError: Something cannot be used; where the run is new, nothing was written.
     """
-    with distributed_world(device, has_watchdog=True) as world:
+    with distributed_world(device, watchdog_start_s=config.watchdog.start_up_s) as world:
         log_to_stderr(world.rank)
         with RunLock(run_dir, world):
             status = RunStatus(run_dir, world, fork=config.fork)
             try:
-                watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size)
+                met = world.broadcast(time.time())
+                watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size, met=met)
                 with watchdog, world.failures.reporting():
                     return _run(config, run_dir, initial, world, status, watchdog, stop or StopSignals())
             except BaseException as error:
@@ -267,6 +269,8 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     sizes = (("ranks", manifest.world_size, world.size), ("ZeRO stage", manifest.zero_stage, inputs.zero_stage))
     for change in (*start.changes, *(f"{name}: {old} -> {new}" for name, old, new in sizes if old != new)):
         logger.info("changed since %s: %s", origin, change)
+    if state.is_phase_done(config):  # the step that comes is the next phase's first
+        state = state.next_phase(data_start=config.phases[state.phase + 1].data_start)
     phase = config.phases[state.phase]
     logger.info(
         "resuming %s at step %d (%s, step %d of %d), learning rate %.3e, data at epoch %d, instance %d",

@@ -21,7 +21,7 @@ from megabert.models.bert import PretrainingModel
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.profiler import StepProfiler
-from megabert.observability.progress import Progress, seconds_left
+from megabert.observability.progress import Progress, pace, seconds_left
 from megabert.observability.trackers.rows import Value
 from megabert.optim import StepSettings, learning_rate
 from megabert.settings.command_line.signals import SIGNALS
@@ -229,6 +229,7 @@ class Trainer:
         self._watchdog.end_step()
         self._meter.count(batch)
         self._has_consumed = True
+        self._stop.begin_saving()
         return result
 
     def _advance(self, batch: StepBatch, result: StepResult) -> None:
@@ -298,8 +299,8 @@ class Trainer:
         left_s = None if is_first else seconds_left(self.config, self.state.phase, self.state.phase_step, sequences)
         progress.report(
             self.state.phase_step,
-            f"loss {losses['loss']:.4f}{masked_lm}, lr {rate:.2e}, {sequences:,.0f} sequences/s, "
-            f"{tokens:,.0f} tokens/s",
+            f"loss {losses['loss']:.4f}{masked_lm}, lr {rate:.2e}, {pace(sequences)} sequences/s, "
+            f"{pace(tokens)} tokens/s",
             left_s=left_s,
         )
 

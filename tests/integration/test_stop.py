@@ -3,11 +3,15 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
+import socket
+import subprocess
 from dataclasses import replace
 
 import pytest
+from forked.client import environment_of_commands
 from support.runs import Run, assert_equal_runs, kill_everything, ranks_of
 
 LAUNCHER_CODES = {"deepspeed": 75, "torchrun": 1}  # torchrun hides the ranks' codes: status.json has the verdict
@@ -70,13 +74,41 @@ def test_signal_during_start_up_stops_after_the_first_steps(shards, tmp_path):
     process = run.start()
     try:
         run.wait_for_signal_handlers(process)
-        os.kill(process.pid, signal.SIGTERM)
+        os.kill(process.pid, signal.SIGUSR1)
         assert process.wait(60) == 75, run.output[-4000:]
-        assert "megabert: SIGTERM received: this ends after " in run.output
+        assert "megabert: SIGUSR1 received: this ends after " in run.output
     finally:
         kill_everything(process)
     assert status_of(run)["status"] == "stopped"
     assert 1 <= status_of(run)["step"] <= 2
+
+
+def test_sigterm_ends_ranks_that_have_not_met(shards, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    variables = {**environment_of_commands(), "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", **place}
+    run = Run(tmp_path / "run", shards)
+    process = subprocess.Popen(run.command(), stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True)
+    try:
+        assert any("rank 0 waits for rank 1 of 2" in line for line in process.stderr)
+        os.kill(process.pid, signal.SIGTERM)
+        rest = process.communicate(timeout=60)[1]
+    finally:
+        kill_everything(process)
+    assert (process.returncode, "ended by SIGTERM" in rest) == (143, True), rest
+    assert not run.run_dir.exists()
+
+
+def test_resuming_at_the_end_of_a_phase_announces_the_next_one(uninterrupted_run, shards, tmp_path):
+    shutil.copytree(uninterrupted_run.run_dir, tmp_path / "run")
+    run = Run(tmp_path / "run", shards)
+    for checkpoint in (run.run_dir / "checkpoints").glob("step_*"):
+        if int(checkpoint.name[5:]) > 8:
+            shutil.rmtree(checkpoint)
+    (run.run_dir / "checkpoints" / "latest").write_text("step_00000008\n")
+    run.finish_well()
+    assert re.search(r"at step 8 \(phase2, step 0 of 5\), learning rate 4\.000e-03, data at .* instance 0", run.output)
 
 
 def test_error_is_recorded_and_a_refusal_changes_nothing(uninterrupted_run, shards, tmp_path):

@@ -161,3 +161,35 @@ def wait_for(condition, timeout_s: float = 30.0):
             return result
         time.sleep(0.05)
     raise AssertionError("it did not happen in time")
+
+
+def refuse(folder: Path, written: str | None = None) -> None:
+    """Start in a folder and end with an error, perhaps after a first file was written."""
+    with RunLock(folder, ALONE):
+        assert (folder / ".lock").exists()
+        if written:
+            (folder / written).touch()
+        raise DataError("the shards are damaged")
+
+
+@pytest.mark.parametrize("others", [(), ("notes.txt",)])
+def test_refused_start_leaves_nothing_and_one_that_wrote_its_lock(tmp_path, others):
+    for name in others:
+        (tmp_path / name).touch()
+    folder = tmp_path if others else tmp_path / "new"
+    with pytest.raises(DataError):
+        refuse(folder)
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
+    with pytest.raises(DataError):
+        refuse(folder, written="config.yaml")
+    assert (folder / ".lock").exists()
+
+
+def test_lock_file_that_was_removed_meanwhile_is_not_taken(tmp_path, monkeypatch):
+    def lock(file, mode):
+        (tmp_path / ".lock").unlink()  # by a start that was refused
+        return True
+
+    monkeypatch.setattr("megabert.distributed.run_lock.try_lock", lock)
+    with pytest.raises(CheckpointError, match="another run holds"):
+        RunLock(tmp_path, ALONE).__enter__()

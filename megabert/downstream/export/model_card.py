@@ -65,6 +65,8 @@ class ModelCard:
     """A paragraph under the title, in Markdown."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The training data: corpus, documents, instances, tokens, tokenizer."""
+    longest: int | None = None
+    """Length that the model was trained at, at most; None if that is not known."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
     """How it was trained: optimizer, phases, batch, precision, seed."""
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
@@ -111,7 +113,8 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
         "attention heads": config.num_attention_heads,
         "feed-forward size": config.intermediate_size,
         "vocabulary": f"{config.vocab_size:,}",
-        "longest sequence": config.max_position_embeddings,
+        "longest sequence": f"{card.longest or config.max_position_embeddings}"
+        + (f" trained, {config.max_position_embeddings} positions" if card.longest else ""),
     }
     # One table per section; empty ones are left out.
     sections = [

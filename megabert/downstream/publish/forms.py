@@ -45,15 +45,22 @@ def refuse_lost_forms(source: Path, forms: Forms) -> None:
         )
 
 
-def add_forms(folder: Path, config: ModelConfig, forms: Forms) -> None:
+def add_forms(folder: Path, config: ModelConfig, forms: Forms, *, longest: int | None = None) -> None:
     """Add the files of each form to a folder with an exported model.
+
+    Args:
+        folder: The folder.
+        config: The model's sizes.
+        forms: The forms.
+        longest: Length at which longer texts are cut; None reads the model's positions.
 
     Raises:
         ConfigError: A package that a form needs is not installed.
         CheckpointError: The ONNX form gives other results than transformers.
     """
     if forms.vectors:
-        write_modules(folder, forms.vectors, width=config.hidden_size, max_length=config.max_position_embeddings)
+        longest = longest or config.max_position_embeddings
+        write_modules(folder, forms.vectors, width=config.hidden_size, max_length=longest)
     if forms.has_onnx:
         # transformers, and onnxruntime for the comparison: extras that few need.
         from megabert.downstream.publish.check_forms import require_equal_onnx

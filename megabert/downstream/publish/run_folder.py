@@ -1,5 +1,6 @@
 """From a run's checkpoint, or from a Hugging Face folder, to a Hugging Face folder with its model card."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +12,17 @@ from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
 from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
 from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of
-from megabert.downstream.export.model_folder import config_path
+from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
 from megabert.downstream.publish.card_scores import render_eval_results
 from megabert.downstream.publish.forms import ONLY_WEIGHTS, Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.settings.config.loading import phase_name, to_dict
+from megabert.settings.config.needs import RUN_NEEDS, has_effect
 from megabert.settings.config.run import RunConfig, Weights
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
+from megabert.tokens.tokenization.huggingface import is_hub_name
 from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
 
 KEPT_FILES = ("README.md", f"{GENERATOR_FOLDER}/README.md", EVAL_RESULTS)
@@ -68,7 +71,8 @@ def export_run(
             tokenizer_dir=tokenizer_dir(run_dir),
             card=forms.on_card(card),
         )
-        add_forms(new, model, forms)
+        _state_length(new, card.longest)
+        add_forms(new, model, forms, longest=card.longest)
         results = render_eval_results(card.scores)
         if results:
             (new / EVAL_RESULTS).parent.mkdir()
@@ -108,7 +112,7 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
             if (source / name).is_file():
                 (new / name).parent.mkdir(exist_ok=True)
                 atomic_write(new / name, read_small(source / name))
-        add_forms(new, content.config, forms)
+        add_forms(new, content.config, forms, longest=_stated_length(source, content.config.max_position_embeddings))
 
 
 def _card(
@@ -121,18 +125,28 @@ def _card(
         f"decay {phase.decay}" + (phase.describe_masks() and f", {phase.describe_masks()}")
         for index, phase in enumerate(config.phases)
     }
+    # A path of this machine is nobody else's business: of a folder the card has the name.
+    base = config.init_from and (
+        config.init_from if _is_name(config.init_from) else Path(config.init_from).resolve().name
+    )
+    values = to_dict(config)
     is_scored = config.validation.weights == "average"
     return ModelCard(
         name=config.name,
         description=f"An encoder of the family {FAMILY_TITLES[config.model.family]}, pre-trained with megabert.",
         data=_data(run_dir, config, run),
+        longest=_trained_length(config, run),
         recipe={
             "recipe": config.name,
-            "optimizer": ", ".join(f"{key} {value}" for key, value in to_dict(config.optimizer).items()),
+            "optimizer": ", ".join(
+                f"{key} {value}"
+                for key, value in values["optimizer"].items()
+                if has_effect(f"optimizer.{key}", values, RUN_NEEDS)
+            ),
             **phases,
             "precision": config.precision,
             "seed": config.seed,
-            **({"started from": config.init_from} if config.init_from else {}),
+            **({"started from": base} if base else {}),
         },
         checkpoint={
             "chosen as": checkpoint,
@@ -140,12 +154,37 @@ def _card(
             "step": f"{run.step:,} (phase {run.phase + 1}, step {run.phase_step:,} of it)",
             "instances seen": f"{run.samples:,}",
         },
-        base_model=config.init_from,
+        base_model=base,
         # The latest validation may have been at an earlier step, or of the other weights: no metrics of these then.
         metrics=run.metrics if run.metrics_step == run.step and average == is_scored else {},
         software=manifest.versions,
         symbols=_example_of_symbols(load_tokenizer(tokenizer_dir(run_dir))),
     )
+
+
+def _trained_length(config: RunConfig, run: RunSummary) -> int | None:
+    """Return the longest length of the phases so far; None if initial weights may have been trained at longer ones."""
+    lengths = [phase.max_seq_length for phase in config.phases[: run.phase + 1]]
+    return max(lengths) if config.init_from is None else None
+
+
+def _state_length(folder: Path, longest: int | None) -> None:
+    """Let the tokenizer cut texts at the trained length: positions after it are noise."""
+    for path in folder.rglob("tokenizer_config.json") if longest is not None else ():
+        content = {**read_object(path), "model_max_length": longest}
+        atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _stated_length(source: Path, positions: int) -> int | None:
+    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions."""
+    path = source / "tokenizer_config.json"
+    length = read_object(path).get("model_max_length") if path.is_file() else None
+    return length if type(length) is int and 0 < length <= positions else None
+
+
+def _is_name(source: str) -> bool:
+    """Whether initial weights are named as on the hub or among the shipped models, and not by a folder."""
+    return source in SHIPPED_NAMES or is_hub_name(source)
 
 
 def _example_of_symbols(tokenizer: Tokenizer) -> tuple[str, str] | None:

@@ -64,14 +64,29 @@ def refuse_idle(paths: Sequence[str], values: Mapping[str, Any], needs: Needs) -
         need = needs.get(pattern_of(path))
         if need is None:
             continue
-        number = re.search(r"\d+", path)
-        other = need.path.replace("N", number[0]) if number else need.path
-        found = value_at(values, other)
-        has = found if isinstance(found, list) else [found]
-        if not (set(need.values) & set(has) if need.values else found not in (None, False, [], ())):
+        other, has = _other(path, need, values)
+        if not _is_met(need, has):
             words = " or ".join("unset" if value is None else str(value) for value in need.values)
             wanted, shown = f"{other} {words or 'set'}", ", ".join(map(str, has))
             raise ConfigError(
                 f"--{path.replace('_', '-')} has no effect: it needs {wanted} (found {shown}). Leave it out, or "
                 f"change {other}."
             )
+
+
+def has_effect(path: str, values: Mapping[str, Any], needs: Needs) -> bool:
+    """Return whether a field changes anything, with the other values as they are."""
+    need = needs.get(pattern_of(path))
+    return need is None or _is_met(need, _other(path, need, values)[1])
+
+
+def _other(path: str, need: Need, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Return the path of the other field, and its values."""
+    number = re.search(r"\d+", path)
+    other = need.path.replace("N", number[0]) if number else need.path
+    found = value_at(values, other)
+    return other, found if isinstance(found, list) else [found]
+
+
+def _is_met(need: Need, has: list[Any]) -> bool:
+    return bool(set(need.values) & set(has)) if need.values else has not in ([None], [False], [], [()])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from megabert.settings.config.fields import field_table, pattern_of
-from megabert.settings.config.names import closest, did_you_mean
+from megabert.settings.config.names import closest, did_you_mean, named_elsewhere
 
 
 class FileValues(dict[str, Any]):
@@ -88,8 +88,12 @@ def _describe(problem: Any, cls: type) -> str:
         others = "" if section else " (flags that are no fields, such as --run-dir, are in --help)"
         # A name like none of these may be one of another section: learning_rate is a phase's.
         elsewhere = {row.rpartition(".")[2]: row.replace(".N.", ".0.") for row in reversed(known)}
-        meant = None if closest(name, names) else closest(name, list(elsewhere))
-        hint = f"; did you mean {elsewhere[meant]}?" if meant else did_you_mean(name, names)
+        anywhere = [row.replace(".N.", ".0.") for row in known]
+        # A name of other programs counts before letters that are alike, in another section as well.
+        fields = [each for each in names if f"{prefix}{each}" in known]
+        meant = named_elsewhere(name, fields) or named_elsewhere(name, anywhere) or closest(name, names)
+        meant = meant or elsewhere.get(closest(name, list(elsewhere)) or "")
+        hint = f"; did you mean {meant}?" if meant else did_you_mean(name, names)
         return f"{path}: unknown field{hint}{others}"
     message = problem["msg"].removeprefix("Value error, ")
     if not path:  # a rule of the whole, which names its fields

@@ -3,7 +3,6 @@
 import math
 import os
 import socket
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from megabert.foundation.files import read_small
 from megabert.observability.metrics import read_metrics
-from megabert.observability.progress import seconds_left, span
+from megabert.observability.progress import pace, seconds_left, span
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
 from megabert.training.probes.minimal_pairs import describe_probes
@@ -59,7 +58,8 @@ def read_overview(run_dir: Path) -> RunOverview:
     step, index, begin = _step_and_phase(config, rows, last, status, beats)
     end, steps = begin + sum(phase.num_steps for phase in config.phases[index:]), config.phases[index].num_steps
     phase_step = max(0, min(step - begin, steps))
-    rate = _rate(train)
+    typical = _typical_row(train)
+    rate = typical and typical["perf/sequences_per_s"]
     # The rate of the previous phase says nothing about this one, which has another length.
     left_s = seconds_left(config, index, phase_step, rate) if rate and last.get("phase") == index + 1 else None
     time_left = "; done" if verdict == "done" else f"; about {span(left_s)} left" if left_s else ""
@@ -69,11 +69,11 @@ def read_overview(run_dir: Path) -> RunOverview:
         f"step {step:,} of {end:,} ({100 * step / end:.0f}%), "
         f"{phase_name(config, index)} {phase_step:,} of {steps:,}{time_left}",
     ]
-    waiting = slowest_ranks(beats, now=time.time()) if verdict == "running" else ""
+    waiting = slowest_ranks(beats) if verdict == "running" else ""
     lines += [f"  {text}" for text in (status.error, waiting) if text]
     if train:
         held_out: Row = next((row for row in reversed(rows) if "eval/mlm_loss" in row), {})
-        lines += ["", *_numbers(last, held_out, rate), "", _curve([row["train/mlm_loss"] for row in train])]
+        lines += ["", *_numbers(last, held_out, typical or last), "", _curve([row["train/mlm_loss"] for row in train])]
     checkpoint_step = _checkpoint_step(run_dir)
     lines += ["", *_history(run_dir, rows, last, checkpoint_step)]
     return RunOverview(
@@ -107,25 +107,29 @@ def _step_and_phase(
     return step, index, begin
 
 
-def _rate(train: Sequence[Row]) -> float | None:
-    """Return the sequences per second of the newest row's phase; None before it is known."""
-    # The median, so that one slow interval does not move it. The first step of a phase also compiles.
+def _typical_row(train: Sequence[Row]) -> Row | None:
+    """Return the row with the median of the sequences per second in the newest row's phase; None before one is known.
+
+    All rates that are shown come from it, so that one slow interval moves none of them and they agree.
+    """
+    # The first step of a phase also compiles.
     recent = [row for row in train[-RECENT_ROWS:] if row.get("phase") == train[-1].get("phase")]
-    rates = [row.get("perf/sequences_per_s") for row in recent if row.get("phase_step") != 1]
-    return statistics.median_high(filter(None, rates)) if any(rates) else None
+    rated = [row for row in recent if row.get("phase_step") != 1 and row.get("perf/sequences_per_s")]
+    rated.sort(key=lambda row: row["perf/sequences_per_s"])
+    return rated[len(rated) // 2] if rated else None
 
 
-def _numbers(last: Row, held_out: Row, rate: float | None) -> list[str]:
-    """Return lines with the numbers of the newest training row and the newest validation row."""
+def _numbers(last: Row, held_out: Row, typical: Row) -> list[str]:
+    """Return lines with the numbers of the newest training row, its phase's rates and the newest validation row."""
     # A tag that a row lacks is shown as nan.
-    row, scores = (defaultdict(lambda: math.nan, values) for values in (last, held_out))
+    row, scores, rates = (defaultdict(lambda: math.nan, values) for values in (last, held_out, typical))
     lines = [
         f"loss             {row['train/loss']:.4f} (masked-LM {row['train/mlm_loss']:.4f})",
         f"learning rate    {row['train/lr']:.3e}, gradient norm {row['train/grad_norm']:.3f}",
-        f"rate             {rate or row['perf/sequences_per_s']:,.0f} sequences/s, "
-        f"{row['perf/tokens_per_s']:,.0f} tokens/s"
-        + (f", MFU {row['perf/mfu_pct']:.1f}%" if "perf/mfu_pct" in row else "")
-        + f", waiting for data {row['perf/data_wait_pct']:.1f}%",
+        f"rate             {pace(rates['perf/sequences_per_s'])} sequences/s, "
+        f"{pace(rates['perf/tokens_per_s'])} tokens/s"
+        + (f", MFU {rates['perf/mfu_pct']:.1f}%" if "perf/mfu_pct" in rates else "")
+        + f", waiting for data {rates['perf/data_wait_pct']:.1f}%",
     ]
     if held_out:
         accuracy = f"{100 * scores['eval/mlm_accuracy']:.2f}% at step {scores['step']:,}"

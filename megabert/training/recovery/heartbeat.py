@@ -2,6 +2,9 @@
 
 Where a run hangs, every rank waits, and the stacks of most ranks only show a collective. The heartbeats tell which rank
 has not done its part: the one that is a step late, still computes, or has stopped writing.
+
+Clocks of different hosts are never compared: all times are in rank 0's clock as it was when the ranks met, and go on
+from there by each rank's own monotonic clock.
 """
 
 import contextlib
@@ -39,17 +42,18 @@ class Beat:
     is_waiting: bool
     """Whether it had done its own part and waited for the other ranks."""
     since: float
-    """When it began that, in seconds since 1970."""
+    """When it began that, in seconds since 1970 by rank 0's clock."""
     time: float
-    """When this was written, in seconds since 1970."""
+    """When this was written, by the same clock."""
 
 
 class Heartbeat:
     """Context manager with a thread that writes this rank's activity every ``PERIOD_S`` seconds."""
 
-    def __init__(self, run_dir: Path, rank: int) -> None:
-        """Name the file; it is opened on entering."""
-        self._path, now = run_dir / FOLDER / f"rank_{rank:03d}.json", time.time()
+    def __init__(self, run_dir: Path, rank: int, *, met: float | None = None) -> None:
+        """Name the file; it is opened on entering. ``met`` is rank 0's time now, when the ranks have just met."""
+        self._path, now = run_dir / FOLDER / f"rank_{rank:03d}.json", time.time() if met is None else met
+        self._offset = now - _monotonic()
         # A frozen record, replaced by one assignment: the thread never sees half of a change.
         self._last = Beat(
             rank=rank, host=socket.gethostname(), step=0, doing="starting", is_waiting=False, since=now, time=now
@@ -73,14 +77,18 @@ class Heartbeat:
 
     def note(self, step: int, doing: str, *, is_waiting: bool = False) -> None:
         """Note this rank's activity; costs nothing, since the thread writes it."""
-        self._last = replace(self._last, step=step, doing=doing, is_waiting=is_waiting, since=time.time())
+        self._last = replace(self._last, step=step, doing=doing, is_waiting=is_waiting, since=self._now())
 
     def beat(self) -> None:
         """Write now."""
-        beat = asdict(replace(self._last, time=time.time()))
+        beat = asdict(replace(self._last, time=self._now()))
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._file, json.dumps(beat).ljust(_BYTES - 1).encode() + b"\n", 0)
+
+    def _now(self) -> float:
+        """Return the time by rank 0's clock."""
+        return self._offset + _monotonic()
 
     def _beat_on(self) -> None:
         while not self._is_closed.wait(PERIOD_S):
@@ -106,15 +114,19 @@ def read_beats(run_dir: Path) -> list[Beat]:
     return beats
 
 
-def slowest_ranks(beats: list[Beat], *, now: float) -> str:
+def slowest_ranks(beats: list[Beat]) -> str:
     """Return which ranks hold the others up, as far as the last heartbeats tell; empty if they do not."""
+    # The present is the newest heartbeat's. Only the host of rank 0 has a clock to compare with, for ranks all silent.
+    is_here = any(beat.rank == 0 and beat.host == socket.gethostname() for beat in beats)
+    now = max([beat.time for beat in beats] + [time.time()] * is_here, default=0.0)
     # A rank without a sign of life comes first: its node may be gone, and the others wait for it whatever they report.
     silent = [beat for beat in beats if now - beat.time > SILENT_S]
     alive = [beat for beat in beats if beat not in silent]
     # A living rank holds the others up if it is a step late or has not done its own part of the step.
     newest = max((beat.step for beat in alive), default=0)
     late = [beat for beat in alive if beat.step < newest or not beat.is_waiting]
-    if len(late) == len(alive):  # all ranks are alike, so none of them is to blame
+    # With a silent rank the others are late because of it; if all ranks are alike, none of them is to blame.
+    if silent or len(late) == len(alive):
         late = []
     reports = [f"no sign of life from rank {beat.rank} ({beat.host}) for {now - beat.time:.0f} s" for beat in silent]
     reports += [
@@ -123,3 +135,8 @@ def slowest_ranks(beats: list[Beat], *, now: float) -> str:
         for beat in late
     ]
     return "; ".join(reports[:5]) + (f"; and {len(reports) - 5} more" if len(reports) > 5 else "")
+
+
+def _monotonic() -> float:
+    """Return a monotonic clock that also counts the time that a machine sleeps, as the wall clock does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,6 +1,9 @@
 """SIGTERM and SIGUSR1: a request to stop that is granted between two steps, never in the middle of one.
 
 Job schedulers send them before they end a job. The run saves, and exits with a code that says "continue me".
+
+Before the first step of a start there is nothing to save, and SIGTERM ends the command at once, as any other command.
+SIGUSR1 waits for that step: it comes before a time limit, and a job that is requeued without a step never advances.
 """
 
 import signal
@@ -18,18 +21,33 @@ class StopSignals:
     A second SIGTERM ends it at once, as ``megabert.settings.command_line.signals`` says.
     """
 
-    def __init__(self, waits_for: str = "the start-up, a first step and a checkpoint") -> None:
-        """Prepare; ``waits_for`` is shown to the sender of a signal: the work that is finished first."""
-        self._waits_for = waits_for
+    def __init__(self, waits_for: str | None = None) -> None:
+        """Prepare.
+
+        Args:
+            waits_for: The work that is finished first, shown to the sender of a signal. None for a training, which
+                takes SIGTERM from ``begin_saving`` on.
+        """
+        self._waits_for = waits_for or "the start-up, a first step and a checkpoint"
+        self._first = SIGNALS if waits_for else SIGNALS[1:]
         self.received: str | None = None
         """Name of the first signal, or None."""
         self._previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> "StopSignals":
-        for number in SIGNALS:
-            self._previous[number] = signal.signal(number, self._note)
-        COMMAND_SIGNALS.graceful, COMMAND_SIGNALS.waits_for = SIGNALS, lambda: self._waits_for
+        COMMAND_SIGNALS.waits_for = lambda: self._waits_for
+        self._take(self._first)
         return self
+
+    def begin_saving(self) -> None:
+        """Let SIGTERM wait as well from here on: there is work to save."""
+        if self._previous:  # entered, in the main thread
+            self._take(tuple(number for number in SIGNALS if number not in self._previous))
+
+    def _take(self, numbers: tuple[signal.Signals, ...]) -> None:
+        COMMAND_SIGNALS.graceful = (*COMMAND_SIGNALS.graceful, *numbers)
+        for number in numbers:
+            self._previous[number] = signal.signal(number, self._note)
 
     def __exit__(self, *exception: object) -> None:
         # A launcher ends the other ranks at the first non-zero exit: that must not change the code of a rank that has

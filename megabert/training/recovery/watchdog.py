@@ -47,6 +47,7 @@ class Watchdog:
         *,
         record: Callable[[str], int],
         size: int = 1,
+        met: float | None = None,
         end: Any = os._exit,
     ) -> None:
         """Bind the parts.
@@ -57,10 +58,11 @@ class Watchdog:
             rank: This rank.
             record: Records the message that it is given, and returns the exit code.
             size: Number of ranks.
+            met: Rank 0's time now, in seconds since 1970, when the ranks have just met; None reads this host's clock.
             end: Ends the process with an exit code.
         """
         self._limits, self._log, self._rank, self._size = limits, log_path(run_dir, rank), rank, size
-        self._run_dir, self._heartbeat, self._step = run_dir, Heartbeat(run_dir, rank), 0
+        self._run_dir, self._heartbeat, self._step = run_dir, Heartbeat(run_dir, rank, met=met), 0
         self._record, self._end = record, end
         self.owns_folder = False
         """Whether the run folder is known to be this run's: until then a hang leaves nothing there."""
@@ -186,7 +188,7 @@ class Watchdog:
         self._heartbeat.beat()
         time.sleep(0.4 * GRACE_S)  # the other ranks write their heartbeats
         beats = [beat for beat in read_beats(self._run_dir) if beat.rank < self._size]  # older starts had more ranks
-        slowest = slowest_ranks(beats, now=time.time())
+        slowest = slowest_ranks(beats)
         return self._record(f"{message}; {slowest}" if slowest else message)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from support.exported_models import model_of, write
 
 from megabert.cli import main
@@ -29,6 +30,40 @@ def test_the_card_states_the_software_of_the_training(write_step, tmp_path):
     software = (tmp_path / "out/README.md").read_text().split("## Software")[1]
     assert "| megabert | 0.9 |" in software
     assert "| torch | 2.11 |" in software
+
+
+@pytest.mark.parametrize(
+    ("init_from", "named"), [("/home/me/secret/my-bert", "my-bert"), ("owner/model", "owner/model")]
+)
+def test_the_card_names_the_base_model_and_only_settings_that_are_used(write_step, tmp_path, init_from, named):
+    run_dir = write_step(3)
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": init_from}))
+    export_run(run_dir, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"| started from | {named} |" in card
+    assert "secret" not in card
+    assert "lamb_variant nvlamb" in card
+    assert "muon" not in card
+    assert "clip_both" not in card
+
+
+def test_the_longest_trained_length_is_stated_everywhere(write_step, tmp_path):
+    run_dir = write_step(3)
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    trained, positions = config["phases"][0]["max_seq_length"], config["model"]["max_position_embeddings"]
+    assert trained < positions
+    export_run(run_dir, tmp_path / "out", forms=Forms(vectors="mean"))
+    assert (
+        f"| longest sequence | {trained} trained, {positions} positions |" in (tmp_path / "out/README.md").read_text()
+    )
+    for name, field in (("tokenizer_config", "model_max_length"), ("sentence_bert_config", "max_seq_length")):
+        assert json.loads((tmp_path / f"out/{name}.json").read_text())[field] == trained
+    export_again(tmp_path / "out", tmp_path / "again", Forms(vectors="cls"))
+    assert json.loads((tmp_path / "again/sentence_bert_config.json").read_text())["max_seq_length"] == trained
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
+    export_run(run_dir, tmp_path / "tuned", forms=Forms(vectors="mean"))
+    assert json.loads((tmp_path / "tuned/sentence_bert_config.json").read_text())["max_seq_length"] == positions
 
 
 def test_all_looks_into_a_live_run_see_one_checkpoint(write_step):

@@ -13,11 +13,12 @@ from megabert.cli import PROGRAM as TRAIN
 from megabert.cli import main
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.foundation.errors import ConfigError
-from megabert.settings.command_line.flags import ALIASES, meant_flag
+from megabert.settings.command_line.flags import meant_flag
 from megabert.settings.command_line.program import Parser
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import load_run_config, merge_layers, to_dict
+from megabert.settings.config.names import ALIASES
 from megabert.settings.config.needs import FINETUNE_NEEDS, RUN_NEEDS, WITHOUT_ANSWERS, refuse_idle
 from megabert.settings.config.run import RunConfig
 
@@ -139,6 +140,21 @@ def test_every_alias_leads_to_a_flag():
     for alias, names in ALIASES.items():
         for name in names:
             assert meant_flag(name, known)[1], (alias, name)
+
+
+def test_every_alias_of_a_field_leads_to_it_in_files_and_paths():
+    known = [row.path for row in field_table(RunConfig)]
+    for alias, names in ALIASES.items():
+        paths = [path for name in names for path in known if path == name or path.endswith(f".{name}")]
+        if not paths or alias in {part for path in known for part in path.split(".")}:
+            continue
+        section = paths[0].rpartition(".")[0].replace("N", "0").split(".")[0]
+        inner = {alias: 1} if section != "phases" else [{alias: 1}]
+        for value in ({alias: 1}, {section: inner} if section else {alias: 1}):
+            with pytest.raises(
+                ConfigError, match=rf"{alias}: unknown field; did you mean [\w.]*{paths[0].rpartition('.')[2]}\?"
+            ):
+                load_run_config("debug", [], value)
 
 
 def test_the_shell_quotes_of_a_launcher_are_closed(capsys, tmp_path: Path):

@@ -144,3 +144,13 @@ def test_step_is_that_of_the_heartbeats_and_the_row_says_its_own(tmp_path):
     page = read_overview(run).text
     assert "step 1,303 of 1,360 (96%), phase2 3 of 60" in page
     assert "last row         step 1,295, " in page
+
+
+def test_rates_come_from_one_row_and_a_slow_one_is_not_zero(tmp_path):
+    rates = [(4.0, 232.0), (0.4, 23.2), (0.1, 90.0)]  # the row in the middle is typical, the last one is not
+    written = [
+        row | {"perf/sequences_per_s": sequences, "perf/tokens_per_s": tokens}
+        for row, (sequences, tokens) in zip(rows(4)[1:], rates, strict=True)
+    ]
+    page = read_overview(write_run(tmp_path / "run", written, status=RUNNING)).text
+    assert "rate             0.4 sequences/s, 23 tokens/s" in page

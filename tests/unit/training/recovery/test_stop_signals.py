@@ -18,13 +18,25 @@ def handlers():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signal_is_noted_and_ends_nothing(number):
     with StopSignals() as stop:
+        stop.begin_saving()
         assert stop.received is None
         os.kill(os.getpid(), number)
         assert stop.received == number.name
 
 
+def test_sigterm_is_the_commands_as_long_as_there_is_nothing_to_save(handlers):
+    with StopSignals() as stop:
+        assert signal.getsignal(signal.SIGTERM) == handlers[signal.SIGTERM]
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop.received == "SIGUSR1"
+    with StopSignals("the checks") as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.received == "SIGTERM"
+
+
 def test_first_signal_is_kept():
     with StopSignals() as stop:
+        stop.begin_saving()
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.received == "SIGUSR1"
@@ -37,7 +49,8 @@ def test_handlers_are_given_back_without_a_signal(handlers):
 
 
 def test_signals_on_the_way_out_do_not_change_the_exit_code():
-    with StopSignals():
+    with StopSignals() as stop:
+        stop.begin_saving()
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN

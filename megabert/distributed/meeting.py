@@ -1,0 +1,163 @@
+"""The ranks meet at a store of rank 0's, or of torchrun's, at MASTER_ADDR and MASTER_PORT.
+
+Until then no rank can report to another one, and torch waits without a word. So torch's calls run in a thread, while
+the main thread says whom it waits for, keeps the time limit, and answers signals.
+"""
+
+import datetime
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+
+import torch.distributed as dist
+
+from megabert.foundation.errors import EXIT_HOPELESS, ConfigError, MegabertError
+
+logger = logging.getLogger(__name__)
+
+SAY_AFTER_S = 10.0
+"""After this time a rank says whom it waits for; a name that nobody knows by then is refused."""
+_SAY_AGAIN_S = 60.0
+_POLL_S = 0.1
+_SHOWN = 8
+_SEE = "ranks-do-not-find-each-other"
+_worlds = itertools.count()
+
+
+class MeetingError(MegabertError):
+    """The ranks did not meet in time; as a start that hangs before it owns a run folder, it is not tried again."""
+
+    exit_code = EXIT_HOPELESS
+
+
+class _Meeting:
+    """The thread's progress, for the main thread's sentences."""
+
+    def __init__(self, rank: int, size: int, timeout: datetime.timedelta) -> None:
+        self.rank, self.size, self.timeout, self.world = rank, size, timeout, next(_worlds)
+        self.address, self.port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        self.place = f"MASTER_ADDR={self.address}, MASTER_PORT={self.port}"
+        self.awaits = f"an address for {self.place}"
+        self.store: dist.Store | None = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Keep the store, or the error, for the main thread."""
+        try:
+            self._resolve()
+            self.store = self._meet()
+        except Exception as error:
+            self.error = self._explained(error)
+
+    def _resolve(self) -> None:
+        """Wait for the name a little: a cluster may announce a host a moment after it has started it."""
+        deadline = time.monotonic() + SAY_AFTER_S
+        while True:
+            try:
+                socket.getaddrinfo(self.address, self.port)
+                return
+            except (OSError, UnicodeError) as error:
+                if time.monotonic() > deadline:
+                    raise ConfigError(
+                        f"{socket.gethostname()} (rank {self.rank}): MASTER_ADDR={self.address[:255]!a} is the name of "
+                        f"no host here: {error}. Set it to the name or address of rank 0's host.",
+                        see=_SEE,
+                    ) from None
+            time.sleep(_POLL_S)
+
+    def _meet(self) -> dist.Store:
+        has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun listens on the port itself
+        is_host = self.rank == 0 and not has_agent
+        host = "torchrun" if has_agent else "itself, if that is its host," if is_host else "rank 0"
+        self.awaits = f"{host} at {self.place}"
+        store = dist.TCPStore(
+            self.address,
+            self.port,
+            is_master=is_host,
+            timeout=self.timeout,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+        # A process may enter several worlds at one store, one after the other.
+        keys = dist.PrefixStore(f"meeting/{self.world}", store)
+        keys.set(str(self.rank), "")
+        if self.rank != 0:
+            self.awaits = f"rank 0 at {self.place}, which waits for all ranks"
+            keys.wait(["all"], self.timeout)
+            return store
+        missing = list(range(1, self.size))
+        while missing := [rank for rank in missing if not keys.check([str(rank)])]:
+            more = ", ..." if len(missing) > _SHOWN else ""
+            self.awaits = f"rank {', '.join(map(str, missing[:_SHOWN]))}{more} of {self.size} at {self.place}"
+            time.sleep(_POLL_S)
+        keys.set("all", "")
+        return store
+
+    def _explained(self, error: Exception) -> Exception:
+        """Return an error of torch as a sentence, if its cause is known."""
+        if "EADDRINUSE" in str(error):
+            return ConfigError(
+                f"{socket.gethostname()} (rank {self.rank}): MASTER_PORT={self.port} is in use by another program, "
+                "perhaps by another job on this host. Give each job a port of its own: export MASTER_PORT=...",
+                see=_SEE,
+            )
+        if isinstance(error, dist.DistError):
+            return self.failure(" ".join(str(error).split())[:200])
+        return error
+
+    def failure(self, why: str) -> MeetingError:
+        """Return the error of ranks that do not meet."""
+        return MeetingError(
+            f"{socket.gethostname()} (rank {self.rank}): waited for {self.awaits}: {why}. Look for the first error of "
+            "the other ranks, and check that the name means the same host on every node and no firewall is between.",
+            see=_SEE,
+        )
+
+
+def meet(rank: int, size: int, *, patience_s: float) -> dist.Store:
+    """Meet the other ranks; return the store that all of them see.
+
+    Args:
+        rank: This rank.
+        size: Number of ranks.
+        patience_s: After this time without the others, an error.
+
+    Raises:
+        ConfigError: MASTER_ADDR is the name of no host, or MASTER_PORT is taken.
+        MeetingError: Not all ranks came in time.
+    """
+    meeting = _Meeting(rank, size, datetime.timedelta(seconds=patience_s))
+    thread = threading.Thread(target=meeting.run, name="megabert-meeting", daemon=True)
+    thread.start()
+    since, begun, says_at = time.strftime("%H:%M:%S"), time.monotonic(), SAY_AFTER_S
+    while thread.is_alive():
+        thread.join(_POLL_S)  # short, since Python's handlers of signals run in between
+        waited = time.monotonic() - begun
+        if meeting.store is None and waited > patience_s:
+            raise meeting.failure(f"they have not met after {waited:.0f} s, since {since}")
+        if waited > says_at:
+            logger.warning("rank %d waits for %s since %s, for %.0f s", rank, meeting.awaits, since, waited)
+            says_at += _SAY_AGAIN_S
+    if meeting.error is not None:
+        raise meeting.error
+    assert meeting.store is not None
+    return meeting.store
+
+
+def check_interfaces() -> None:
+    """Refuse interfaces of GLOO_SOCKET_IFNAME that this host lacks.
+
+    Raises:
+        ConfigError: It names another one.
+    """
+    own = [name for _, name in socket.if_nameindex()]
+    for name in filter(None, os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")):
+        if name not in own:
+            raise ConfigError(
+                f"{socket.gethostname()}: GLOO_SOCKET_IFNAME names {name[:40]!a}, and the interfaces here are "
+                f"{', '.join(own)}. Name one of them, or unset it.",
+                see=_SEE,
+            )

@@ -1,0 +1,69 @@
+"""Ranks that meet, and the ones whose place or whose partners do not exist."""
+
+import itertools
+import socket
+import threading
+
+import pytest
+
+from megabert.distributed import meeting
+from megabert.distributed.meeting import MeetingError, check_interfaces, meet
+from megabert.foundation.errors import ConfigError
+
+
+@pytest.fixture
+def port(monkeypatch):
+    """Set a place to meet at, with a port that is free, and little patience before a rank speaks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free))
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setattr(meeting, "SAY_AFTER_S", 0.1)
+    return free
+
+
+def test_ranks_meet_at_one_store(port, monkeypatch):
+    monkeypatch.setattr(meeting, "_worlds", itertools.repeat(0))  # the ranks are threads of one process here
+    stores = {}
+    other = threading.Thread(target=lambda: stores.update({1: meet(1, 2, patience_s=60.0)}))
+    other.start()
+    stores[0] = meet(0, 2, patience_s=60.0)
+    other.join()
+    stores[0].set("word", "said")
+    assert stores[1].get("word") == b"said"
+
+
+@pytest.mark.parametrize(("rank", "awaited"), [(0, r"rank 1, 2 of 3 at MASTER_ADDR"), (1, r"rank 0 at MASTER_ADDR")])
+def test_rank_says_whom_it_waits_for_and_gives_up(port, caplog, rank, awaited):
+    with pytest.raises(MeetingError, match=rf"waited for {awaited}=127.0.0.1, MASTER_PORT={port}: .*since") as error:
+        meet(rank, 3, patience_s=1.0)
+    assert error.value.exit_code == 70
+    assert f"rank {rank} waits for {awaited.partition(' at')[0]}" in caplog.text
+
+
+def test_address_of_no_host_is_refused(port, monkeypatch):
+    def resolve(host, port):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setenv("MASTER_ADDR", "nowhere.invalid")
+    monkeypatch.setattr(meeting.socket, "getaddrinfo", resolve)
+    with pytest.raises(ConfigError, match=r"MASTER_ADDR='nowhere.invalid' is the name of no host here"):
+        meet(1, 2, patience_s=60.0)
+
+
+def test_port_of_another_program_is_named(port):
+    with (
+        socket.create_server(("", port)),
+        pytest.raises(ConfigError, match=rf"MASTER_PORT={port} is in use by another program"),
+    ):
+        meet(0, 2, patience_s=60.0)
+
+
+def test_interface_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    check_interfaces()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,ib77")
+    with pytest.raises(ConfigError, match=r"GLOO_SOCKET_IFNAME names 'ib77', and the interfaces here are .*lo"):
+        check_interfaces()
