@@ -175,7 +175,7 @@ MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
         re.compile(
             rf"(?<![{_LATIN}_])(?<![{_LATIN}_]['.%+-])(?:[{_LATIN}_]['.%+-]?){{1,64}}@(?:[{_LATIN}_-]{{1,63}}\.){{1,8}}"
             rf"(?:xn--[A-Za-z0-9-]{{2,59}}|[A-Za-z]{{2,24}})(?![{_LATIN}])"
-            # International ones (RFC 6531) between spaces or marks: nothing else shows where they begin and end.
+            # International ones (RFC 6531) between spaces or marks, as nothing else bounds them.
             rf"|{_BEFORE}(?:(?:[{_WORD}.%+-]{{1,64}}|[{_NATIONAL}0-9._-]{{1,64}})"
             rf"@(?:[{_NATIONAL}0-9-]{{1,63}}\.){{1,8}}[{_NATIONAL}]{{2,24}}"
             rf"|[{_SPACED}0-9._-]{{1,64}}@(?:[{_LATIN}-]{{1,63}}\.){{1,8}}[A-Za-z]{{2,24}}){_AFTER}"
