@@ -205,8 +205,9 @@ class Cleaner:
             around = text[max(0, control.start() - 30) : control.end() + 30]
             self._count("control_characters", around, origin, characters=len(text) - len(cleaned))
             text = cleaned
-        for name, pattern, replacement in self._masks:
-            text = self._mask(name, pattern, replacement, text, origin)
+        for name, pattern, replacement, character in self._masks:
+            if character in text:
+                text = self._mask(name, pattern, replacement, text, origin)
         if excess := excess_of(text):  # no rule: neither the rules below nor the sentences could be had in time
             self._problems.add("excessive_documents", f"{origin}: {excess}")
             return None
@@ -262,8 +263,9 @@ class Cleaner:
         if not (first := pattern.search(text)):
             return text
         masked, matches = pattern.subn(replacement, text)
+        taken = len(text) - len(masked) + matches * len(replacement)
         around = masked[max(0, first.start() - 30) : first.start() + len(replacement) + 30]
-        self._count(rule, around, origin, matches=matches)
+        self._count(rule, around, origin, characters=taken, matches=matches)
         return masked
 
     def _repair(self, text: str, origin: object) -> str:

@@ -14,15 +14,15 @@ from data_prep.config.cleaning import CleanConfig
 
 ELLIPSES = ("...", "\u2026")
 BULLETS = ("\u2022", "\u2023", "\u25cf", "-", "*")
-LINE_ENDS = (".", "!", "?", '"', "\u201d")
-"""Ends of a line of C4: the terminal marks, and a quotation that ends."""
 SENTENCE_ENDS = (*".!?", *"\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f\u2026")
+LINE_ENDS = (*SENTENCE_ENDS, '"', "\u201d")
+"""Ends of a line of C4: the terminal marks, here of any script, and a quotation that ends."""
 CLOSING = "\"')]}\u2019\u201d\u00bb"
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
-SENTENCE = re.compile(r"[.!?]+[\"')\]\u2019\u201d]*(?=\s|$)|[\u3002\uff01\uff1f]+")
-"""A sentence's end: marks before white space, or the marks of scripts that put none between sentences."""
+SENTENCE = re.compile(r"[.!?]+[\"')\]\u2019\u201d]*(?=\s|$)|[\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f]+")
+"""A sentence's end: marks before white space, or a mark that ends nothing else."""
 FIRST_TOP, FIRST_REPEATED = 2, 5
 """Words of the shortest runs of ``gopher_top_ngrams`` and ``gopher_repeated_ngrams``."""
 
@@ -156,31 +156,59 @@ LINE_RULES: dict[str, Callable[[str, CleanConfig], bool]] = {
 }
 """Rules on lines, in their order: whether one is dropped."""
 
-_OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
-# Each pattern begins at a border and has bounded repeats, so that a search takes time that grows with the text.
-MASKS: dict[str, tuple[re.Pattern[str], str]] = {
+# Borders are of ASCII, for an address in Chinese stands between letters. Repeats are bounded: a search takes time that
+# grows with the text.
+_WORD = "A-Za-z0-9_"
+_LATIN = "A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0300-\u036f\u1e00-\u1eff"
+"""Letters of Latin words, with accents, and digits."""
+_SPACED = (
+    "\u0370-\u037d\u037f-\u0386\u0388-\u052f\u0531-\u0556\u0561-\u0587"  # Greek, Cyrillic, Armenian
+    "\u05d0-\u05ea\u0620-\u0669\u066e-\u06d3\u06d5-\u06ff\u0900-\u0963"  # Hebrew, Arabic, Devanagari
+)
+"""Letters, with their signs, of other scripts whose words stand between spaces."""
+_NATIONAL = _SPACED + "\u0e01-\u0e3a\u0e40-\u0e4e\u3005\u3041-\u30fa\u30fc\u3400-\u9fff\uac00-\ud7a3"
+"""These, and letters of Thai, Japanese, Chinese and Korean."""
+_BEFORE, _AFTER = rf"(?<![\w{_NATIONAL}@.%+-])", rf"(?![\w{_NATIONAL}-])"
+_OCTET, _GROUP = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])", "[0-9A-Fa-f]{1,4}"
+MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
     "email_addresses": (
-        re.compile(r"(?<![\w.%+-])[\w.%+-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])"),
+        re.compile(
+            rf"(?<![{_LATIN}_])(?<![{_LATIN}_]['.%+-])(?:[{_LATIN}_]['.%+-]?){{1,64}}@(?:[{_LATIN}_-]{{1,63}}\.){{1,8}}"
+            rf"(?:xn--[A-Za-z0-9-]{{2,59}}|[A-Za-z]{{2,24}})(?![{_LATIN}])"
+            # International ones (RFC 6531) between spaces or marks, as nothing else bounds them.
+            rf"|{_BEFORE}(?:(?:[{_WORD}.%+-]{{1,64}}|[{_NATIONAL}0-9._-]{{1,64}})"
+            rf"@(?:[{_NATIONAL}0-9-]{{1,63}}\.){{1,8}}[{_NATIONAL}]{{2,24}}"
+            rf"|[{_SPACED}0-9._-]{{1,64}}@(?:[{_LATIN}-]{{1,63}}\.){{1,8}}[A-Za-z]{{2,24}}){_AFTER}"
+        ),
         "email@example.com",
+        "@",
     ),
     "ip_addresses": (
         re.compile(
-            rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\w]|\.\d)"
-            r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}(?![\w:])"
-            r"|(?<![\w:.])(?:[0-9A-Fa-f]{1,4}:){1,6}(?::[0-9A-Fa-f]{1,4}){1,6}(?![\w:])"
+            rf"(?<![{_WORD}.])(?:{_OCTET}\.){{3}}{_OCTET}(?![{_WORD}]|\.[0-9])"
+            rf"|(?<![{_WORD}:.])(?:(?:{_GROUP}:){{7}}{_GROUP}"
+            # Shortened, with a digit, and three letters or two groups first: "a::b" and "dead::beef" are code.
+            rf"|(?=[A-Fa-f:]{{0,39}}[0-9])(?:(?:[0-9A-Fa-f]{{3,4}}:|(?:{_GROUP}:){{2}})(?:{_GROUP}:){{0,5}}:"
+            rf"(?:{_GROUP}(?::{_GROUP}){{0,5}})?|::(?:1|{_GROUP}(?::{_GROUP}){{1,6}})))(?![{_WORD}:]|\.[0-9])"
         ),
         "192.0.2.1",
+        "",
     ),
     "phone_numbers": (
         re.compile(
-            # With a country's code, and 8 digits or more: "+150" and "+1 000 000" are amounts.
-            r"(?<![\w.+-])(?:\+(?=(?:\d[ .()-]{0,3}){8})\d{1,3}(?:[ .-]?\(?\d{1,4}\)?){2,5}"
-            r"|\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4})(?![\w-]|\.\d)"  # North America
+            # With a country's code, and 8 digits or more: "+150" and "+1 000 000" are amounts, and
+            # "+3.14159" begins a decimal number.
+            rf"(?<![{_WORD}\d.+-])(?:\+(?=(?:\d[ .()-]{{0,3}}){{8}})(?!\d{{1,3}}\.\d{{5}})"
+            r"\d{1,3}(?:[ .-]?(?:\(\d{1,4}\)|\d{1,4})){2,6}"
+            r"|(?:1[ .-])?(?:\(\d{3}\) ?|\d{3}[.-])\d{3}[ .-]\d{4})"  # North America
+            rf"(?![{_WORD}\d-]|\.\d)"
         ),
         "555-0100",
+        "",
     ),
 }
-"""Rules that replace personal data: the pattern, and a text of the same kind that is nobody's (RFC 2606, RFC 5737)."""
+"""Rules that replace personal data: the pattern, a text of the same kind that is nobody's (RFC 2606, RFC 5737), and a
+character of every match, which is searched for first."""
 
 
 def misfit(lines: list[str], config: CleanConfig) -> str:

@@ -17,14 +17,14 @@ from typing import BinaryIO, NamedTuple
 
 from pydantic_core import from_json
 
+from data_prep.config.languages import UNSPACED
 from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
 from data_prep.extract.opening import InputChunk, InputFile, content_blocks, open_stored
 
 NEAR_END_BYTES = 4096
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
-_UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
-WRAPPED_UNSPACED = re.compile(rf"(?<={_UNSPACED})\n(?={_UNSPACED})")
-"""A line end between characters of Thai, Lao, Burmese, Khmer, Chinese or Japanese."""
+WRAPPED_UNSPACED = re.compile(rf"(?<={UNSPACED})\n(?={UNSPACED})")
+"""A line end between characters of scripts without spaces."""
 SCAN_BYTES = 1 << 20
 BORDER_BYTES = 64
 """Length of the longest border that is recognized if a block's end cuts it. A blank line with more spaces may be

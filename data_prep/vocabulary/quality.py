@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.config.languages import UNSPACED
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
 from megabert.tokens.tokenization import MAX_TRAINED_WORD, Tokenizer, compose, has_hangul, without_endless_words
+from megabert.tokens.tokenization.backend import UNIGRAM
 
 MAX_UNKNOWN_WORDS_PCT = 0.5
 MIN_COVERAGE_PCT = 99.95
 MAX_HELD_OUT_CHARACTERS = 5_000_000  # further held-out documents are neither trained on nor measured
 _HELD_OUT_DRAW = string_key("vocabulary held-out")  # the name of the draw that holds a document out
+_UNSPACED = re.compile(UNSPACED)
 _WHITESPACE = re.compile(r"\s+")
 _BATCH = 4096  # texts encoded at once
 MAX_LINE = 65_536
@@ -95,7 +98,7 @@ class VocabularyReport:
     held_out_documents: int
     held_out_words: int
     unknown_words_pct: float
-    """Share of the words that become [UNK]."""
+    """Share of the words that become [UNK]. Unigram: in scripts without spaces, pieces are counted, not words."""
     pieces_per_word: float
     coverage_pct: float
     """Share of the characters of all documents, trained on and held out, that are in the vocabulary as pieces."""
@@ -187,8 +190,10 @@ def measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
         raise DataError("vocabulary: the held-out documents have no words. Give more documents that hold text.")
     # Each word is encoded once; its pieces count as often as the word occurs.
     names, counts = list(words), np.array(list(words.values()), np.int64)
-    pieces, is_unknown = _count_pieces(tokenizer, names)
+    pieces, unknown = _count_pieces(tokenizer, names)
     total = int(counts.sum())
+    is_unknown = unknown > 0
+    units, unknown_units = _count_units(tokenizer, names, pieces, unknown)
     worst = sorted(np.flatnonzero(is_unknown).tolist(), key=lambda index: (-counts[index], names[index]))[:10]
     return VocabularyReport(
         vocab_size=tokenizer.vocab_size,
@@ -196,7 +201,7 @@ def measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
         trained_documents=held_out.trained,
         held_out_documents=len(held_out.texts),
         held_out_words=total,
-        unknown_words_pct=100 * int(counts[is_unknown].sum()) / total,
+        unknown_words_pct=100 * int((counts * unknown_units).sum()) / int((counts * units).sum()),
         pieces_per_word=int((counts * pieces).sum()) / total,
         coverage_pct=100 * _coverage(tokenizer, _normalize_characters(tokenizer, held_out.all_characters)),
         held_out_coverage_pct=100 * _coverage(tokenizer, words),
@@ -228,12 +233,25 @@ def _count_split_hangul(words: Counter[str]) -> int:
     return sum(count for word, count in words.items() if compose(word) != word and has_hangul(word))
 
 
-def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the number of pieces of each word, and whether [UNK] is among them."""
+def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the number of pieces of each word, and how many of these are [UNK]."""
     ids, offsets = tokenizer.encode_flat(words)
     # WordPiece makes a whole word one [UNK], Unigram each unknown part of it.
     unknown = np.concatenate([[0], np.cumsum(ids == tokenizer.special_ids.unk)])[offsets]
-    return np.diff(offsets), np.diff(unknown) > 0
+    return np.diff(offsets), np.diff(unknown)
+
+
+def _count_units(
+    tokenizer: Tokenizer, words: list[str], pieces: NDArray[np.int64], unknown: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the units of each word that may be unknown, and how many are.
+
+    A word is one. In a script without spaces a "word" is a clause, and Unigram loses a part of it alone, so its pieces
+    are counted. WordPiece makes a whole word [UNK] in every script.
+    """
+    is_unigram = tokenizer.kind is UNIGRAM
+    is_clause = np.array([is_unigram and _UNSPACED.search(word) is not None for word in words])
+    return np.where(is_clause, pieces, 1), np.where(is_clause, unknown, unknown.clip(max=1))
 
 
 def _normalize_characters(tokenizer: Tokenizer, characters: Counter[str]) -> Counter[str]:

@@ -131,6 +131,18 @@ def test_a_word_with_several_unknown_parts_is_one_unknown_word():
     assert report.unknown_words_pct == pytest.approx(100 / 3)
 
 
+def test_pieces_of_a_clause_are_counted_where_words_have_no_spaces():
+    clauses = ["\u732b\u304c\u9cf4\u304f", "\u72ac\u304c\u5bdd\u308b"]
+    text = " ".join(clauses) + " " + clauses[0] + "\u96ea" + clauses[1]  # the last clause has an unknown character
+    tokenizer = train_unigram([" ".join(clauses)] * 9, vocab_size=64)
+    ids = tokenizer.encode(text).tolist()
+    assert ids.count(tokenizer.special_ids.unk) == 1
+    assert check_vocabulary(tokenizer, [("only", text)]).unknown_words_pct == pytest.approx(100 / len(ids))
+    wordpiece = train_wordpiece(["\u3044\u306c \u306d\u3053"] * 9, vocab_size=64)
+    report = check_vocabulary(wordpiece, [("only", "\u3044\u306c \u306d\u3053 \u306d\u3080\u3053")])
+    assert report.unknown_words_pct == pytest.approx(100 / 3), "WordPiece loses the whole word"
+
+
 def test_unknown_words_are_counted():
     tokenizer = train_wordpiece(["ab ab abab"] * 9, vocab_size=100)
     report = check_vocabulary(tokenizer, [("only", "ab abz ab zz\nab ab")])
