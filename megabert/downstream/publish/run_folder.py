@@ -108,7 +108,7 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
             if (source / name).is_file():
                 (new / name).parent.mkdir(exist_ok=True)
                 atomic_write(new / name, read_small(source / name))
-        add_forms(new, content.config, forms)
+        add_forms(new, content.config, forms, source=source)
 
 
 def _card(
