@@ -130,7 +130,7 @@ class NamedModule(NamedTuple):
 
 @dataclass(frozen=True)
 class VectorForm:
-    """What is done with the last hidden states of a text to get its vector."""
+    """The steps from the last hidden states of a text to its vector."""
 
     modes: tuple[str, ...] = ("mean",)
     """Keys of `POOL`; the vectors of several are joined."""
@@ -159,7 +159,7 @@ class VectorForm:
         return min(positions, self.max_length or positions)
 
     def pool(self, hidden_SD: Tensor) -> Tensor:
-        """Return the vector of a text, of shape (D,), or those of its tokens, of shape (S, D)."""
+        """Return the vector of a text, of shape (D,), or one per token, of shape (S, D)."""
         vector = torch.cat([POOL[mode](hidden_SD) for mode in self.modes], -1)
         return self.layers.to(vector.device)(vector)
 
