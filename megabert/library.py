@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import Source, find_device, open_source
+from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.finetuning.classifier import Classifier, Judgement
 from megabert.downstream.finetuning.finetune import finetune
 from megabert.downstream.finetuning.results import Summary
@@ -109,19 +110,25 @@ class Model:
         ids = encode_text(self._tokenizer, text, second, limit=limit).ids
         return Tokens(readable_pieces(self._tokenizer, ids.tolist()), ids)
 
-    def embed(self, texts: Sequence[str], *, pooling: Literal["mean", "cls"] = "mean") -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], *, pooling: Literal["mean", "cls"] | None = None) -> NDArray[np.float32]:
         """Return a vector for each text, of shape (texts, D): its last hidden states, pooled.
+
+        A folder of sentence-transformers gives the vectors of its modules, whose width may be another one than D.
 
         Args:
             texts: The texts; an empty one is ``[CLS] [SEP]``.
-            pooling: ``mean`` of all tokens, [CLS] and [SEP] included, or ``cls``, the vector of [CLS].
+            pooling: ``mean`` of all tokens, [CLS] and [SEP] included, or ``cls``, the vector of [CLS]. None does what
+                ``modules.json`` of the folder says, and is ``mean`` without one.
 
         Raises:
-            ConfigError: A text has more tokens than the model has positions.
+            ConfigError: A text has more tokens than the model reads, or a module is not known here.
         """
         refuse_single_text(texts)
-        vectors = embed_texts(self._network, self._tokenizer, texts, pooling=pooling)
-        return np.array(vectors, np.float32).reshape(-1, self._source.model.hidden_size)
+        form = VectorForm((pooling,)) if pooling else self._source.vector_form
+        if form.has_tokens:
+            raise ConfigError("the folder's modules give each token a vector. Use embed_tokens, or state a pooling.")
+        vectors = embed_texts(self._network, self._tokenizer, texts, pooling=form)
+        return np.array(vectors, np.float32).reshape(-1, form.width(self._source.model.hidden_size))
 
     def embed_tokens(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """Return the last hidden states of each text's tokens, special ones included: arrays of shape (S, D).

@@ -1,7 +1,8 @@
 """Write a vector for each line of a text, or for each token.
 
 The file is UTF-8, the vectors go to Parquet or .npy. Row i is line i + 1; an empty line gets the vector of [CLS] [SEP].
-Lines longer than the model's positions are cut, counted and named. Memory does not grow with the file.
+Lines longer than the model's positions are cut, counted and named. Memory does not grow with the file. A folder of
+sentence-transformers gives the vectors of its modules; --pooling gives its encoder's.
 
 Example:
   megabert embed sentences.txt --model runs/demo --output sentences.npy --pooling cls
@@ -25,9 +26,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--output", type=Path, metavar="X", help=text)
     text = (
         "last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the tokens, "
-        "in Parquet (default: mean)"
+        "in Parquet (default: as modules.json of the folder says, else mean)"
     )
-    parser.add_argument("--pooling", choices=("cls", "mean", "tokens"), default="mean", help=text)
+    parser.add_argument("--pooling", choices=("cls", "mean", "tokens"), help=text)
     text = "tokens of a forward pass (default: 8192)"
     parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
 
@@ -38,20 +39,21 @@ def run(options: Namespace) -> int:
     import torch
 
     from megabert.downstream.export.model_folder import find_model
+    from megabert.downstream.export.vector_form import VectorForm
     from megabert.downstream.inspection.embed import check_output, embed_file
 
     output = options.output or options.file.with_suffix(".parquet")
     if options.output is None and output.exists():
         raise ConfigError(f"{output}: exists, and would be replaced. If that is meant, say so: --output {output}")
-    check_output(output, has_tokens=options.pooling == "tokens")
+    form = VectorForm((options.pooling,)) if options.pooling else source.vector_form
+    check_output(output, has_tokens=form.has_tokens)
     refuse_input(output, options.file, find_model(options.model))
     tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
-    done = embed_file(
-        model, tokenizer, options.file, output, pooling=options.pooling, batch_tokens=options.batch_tokens
-    )
+    done = embed_file(model, tokenizer, options.file, output, pooling=form, batch_tokens=options.batch_tokens)
     if done.truncated:
-        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {model.config.max_position_embeddings} "
-        print(f"{cut}positions of the model; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
-    print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {model.config.hidden_size}")
+        limit = form.limit(model.config.max_position_embeddings)
+        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} tokens that the model reads"
+        print(f"{cut}; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
+    print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {form.width(model.config.hidden_size)}")
     return 0

@@ -84,9 +84,10 @@ TASK_DROPOUT = "dropout of a task's head: fine-tuning has its own"
 
 COMMON: Mapping[str, Entry] = {
     **_unused(ELSEWHERE, "model_type architectures id2label label2id num_labels _num_labels problem_type"),
+    **_unused(ELSEWHERE, "tokenizer_class"),
     **_unused("megabert's own: version, family, task", "megabert_version megabert_family megabert_task"),
     **_unused("the weights show it: a decoder of its own is kept, but fills no masks", "tie_word_embeddings"),
-    **_unused(IDS, "bos_token_id eos_token_id cls_token_id sep_token_id unk_token_id mask_token_id tokenizer_class"),
+    **_unused(IDS, "bos_token_id eos_token_id cls_token_id sep_token_id unk_token_id mask_token_id"),
     **_unused("origin", "transformers_version _name_or_path name_or_path _commit_hash finetuning_task language"),
     **_unused(
         COMPUTED,
@@ -96,6 +97,7 @@ COMMON: Mapping[str, Entry] = {
     **_unused("what transformers returns", "output_attentions output_hidden_states output_past"),
     **_unused("what transformers returns", "return_dict use_return_dict"),
     **_unused(TASK_DROPOUT, "classifier_dropout"),
+    **_unused("CrossEncoder's, after the logits", "sbert_ce_default_activation_function sentence_transformers"),
     **_unused("of decoders alone", "use_cache cross_attention_hidden_size tie_encoder_decoder decoder_start_token_id"),
     **_unused(
         "generates text, which encoders do not",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 import megabert
-from megabert.downstream.export.config_fields import CONFIG_FIELDS, DERIVED, Fixed, Taken
+from megabert.downstream.export.config_fields import CONFIG_FIELDS, DERIVED, Entry, Fixed, Taken
 from megabert.downstream.export.model_folder import GOOGLE_CONFIG, config_path
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import read_json
@@ -177,8 +177,24 @@ def _taken(content: dict[str, Any], family: str) -> dict[str, Any]:
     Raises:
         _Misfit: Naming every field that is unknown, or has a value that no model of ours has.
     """
-    table, taken = CONFIG_FIELDS[family], dict[str, Any]()
-    problems = []
+    taken, problems = read_fields(content, CONFIG_FIELDS[family])
+    if taken["vocab_size"] in (None, "auto"):  # our own default, which only shards resolve
+        problems.append("states no vocab_size")
+    if taken["hidden_act"] not in HIDDEN_ACTS:
+        problems.append(f"hidden_act={taken['hidden_act']!r}; supported are {', '.join(HIDDEN_ACTS)}")
+    if problems:
+        raise _Misfit("; ".join(problems))
+    return {**taken, "hidden_act": HIDDEN_ACTS[taken["hidden_act"]]}
+
+
+def read_fields(content: Mapping[str, Any], table: Mapping[str, Entry]) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of a file that are taken over, by our names, and the problems of the others.
+
+    Args:
+        content: The file.
+        table: Every field that it may have.
+    """
+    taken, problems = dict[str, Any](), []
     for name in content:
         if name not in table:
             meant = closest(name, [*table])
@@ -195,13 +211,7 @@ def _taken(content: dict[str, Any], family: str) -> dict[str, Any]:
             value = content.get(name, wanted if entry.default is ... else entry.default)
             if not _is_same(value, wanted):
                 problems.append(f"{name}={value!r}; only {wanted!r} is supported")
-    if taken["vocab_size"] in (None, "auto"):  # our own default, which only shards resolve
-        problems.append("states no vocab_size")
-    if taken["hidden_act"] not in HIDDEN_ACTS:
-        problems.append(f"hidden_act={taken['hidden_act']!r}; supported are {', '.join(HIDDEN_ACTS)}")
-    if problems:
-        raise _Misfit("; ".join(problems))
-    return {**taken, "hidden_act": HIDDEN_ACTS[taken["hidden_act"]]}
+    return taken, problems
 
 
 def _derived(value: Any, sizes: Mapping[str, Any]) -> Any:

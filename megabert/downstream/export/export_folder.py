@@ -13,9 +13,12 @@ MODULE_FILES = {
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
-    "1_Pooling/config.json",
-    "1_MultiVectorMask/config.json",
-    "2_Normalize/config.json",
+    *(
+        f"{place}_{name}/{file}"
+        for place in range(1, 10)
+        for name in ("Pooling", "MultiVectorMask", "Normalize", "Dense", "Dropout")
+        for file in ("config.json", "model.safetensors")
+    ),
 }
 ONNX_FILE = "onnx/model.onnx"
 ONNX_FILES = {ONNX_FILE, f"{ONNX_FILE}.data"}

@@ -95,7 +95,7 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
         CheckpointError: The weights are missing or damaged, or do not fit ``config.json``.
     """
     config = read_config_json(folder)
-    weights = _read_weights(folder)
+    weights = read_weights(folder)
     try:
         state, missing, unexpected = from_huggingface(weights, config, objective=objective)
     except CheckpointError as error:
@@ -222,18 +222,24 @@ def load_fitting_tokenizer(folder: Path, model: ModelConfig) -> Tokenizer:
     """Load a tokenizer that has to fit a model. It reads spare pieces, since its texts are a user's, not a corpus.
 
     Raises:
-        DataError: It has more or fewer pieces than the model has embeddings.
+        DataError: It has more pieces than the model has embeddings, or far fewer.
     """
     tokenizer = load_tokenizer(folder, reads_spare=True)
     if not model.fits_pieces(tokenizer.vocab_size):
         raise DataError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {model.vocab_size:,}. Put the "
-            "tokenizer's files there that the model was trained with."
+            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the model {model.vocab_size:,} embeddings; "
+            f"up to {model.traits.max_spare_rows:,} spare ones are read. If it is the model's tokenizer, cut them: "
+            f"resize_token_embeddings({tokenizer.vocab_size}) and save_pretrained of transformers."
         )
     return tokenizer
 
 
-def _read_weights(folder: Path) -> dict[str, Tensor]:
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the weights of a folder by the names in its files.
+
+    Raises:
+        CheckpointError: They are missing or damaged.
+    """
     for name in WEIGHTS_FILES:
         if (folder / name).is_file():
             return _read_file(folder / name)

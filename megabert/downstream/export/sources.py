@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.downstream.export.config_json import read_config_json
 from megabert.downstream.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.downstream.export.model_folder import find_model, kind_of_folder
+from megabert.downstream.export.vector_form import VectorForm, read_vector_form
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
@@ -83,6 +84,15 @@ class Source:
             DataError: It does not fit the model.
         """
         return load_fitting_tokenizer(self.tokenizer_dir, self.model)
+
+    @cached_property
+    def vector_form(self) -> VectorForm:
+        """How a text becomes a vector: as ``modules.json`` of the folder says, or by the mean of its tokens.
+
+        Raises:
+            ConfigError, CheckpointError: A module is not known here, or damaged.
+        """
+        return read_vector_form(self.tokenizer_dir) or VectorForm()
 
 
 def open_source(name: str, checkpoint: str = "last") -> Source:

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from megabert.data.batch import pack_sequences
 from megabert.data.packing import runs_within
+from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.inspection.encode_text import check_outputs, evaluating
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import atomic_path, open_to_read
@@ -61,7 +61,7 @@ def embed_file(
     path: Path,
     output: Path,
     *,
-    pooling: Pooling = "mean",
+    pooling: Pooling | VectorForm = "mean",
     batch_tokens: int = 8192,
 ) -> Embedded:
     """Write one vector for each line, or the vectors of its tokens.
@@ -74,26 +74,26 @@ def embed_file(
         path: A UTF-8 file with one text per line.
         output: A ``.parquet`` file, or ``.npy`` for one vector per line. It is written whole or not at all.
         pooling: ``cls`` takes the last hidden state of [CLS], ``mean`` the mean over all tokens, [CLS] and [SEP]
-            included, and ``tokens`` keeps each token's.
+            included, and ``tokens`` keeps each token's; or all that a folder's modules do.
         batch_tokens: Packed tokens of a forward pass; a longer text is a pass of its own.
 
     Raises:
         ConfigError: The output's suffix is unknown, or its format cannot hold token vectors.
         DataError: The file is missing, empty or not UTF-8.
     """
-    counts = Embedded()
-    width, limit = model.config.hidden_size, model.config.max_position_embeddings
+    counts, form = Embedded(), _form_of(pooling)
+    width, limit = form.width(model.config.hidden_size), form.limit(model.config.max_position_embeddings)
     with (
         evaluating(model),
         torch.inference_mode(),
-        open_vectors(output, width=width, pieces=tokenizer.pieces if pooling == "tokens" else None) as write,
+        open_vectors(output, width=width, pieces=tokenizer.pieces if form.has_tokens else None) as write,
     ):
         for lines in read_blocks(path):
-            sequences = _encode(tokenizer, lines, limit, counts)
-            sizes = [4 * width * (len(ids) if pooling == "tokens" else 1) for ids in sequences]
+            sequences = _encode(tokenizer, [line.after(form.prompt) for line in lines], limit, counts)
+            sizes = [4 * width * (len(ids) if form.has_tokens else 1) for ids in sequences]
             for run in runs_within(range(len(sizes)), sizes, GROUP_BYTES):
                 group = [sequences[index] for index in run]
-                write(group, _vectors(model, group, pooling, batch_tokens))
+                write(group, _vectors(model, group, form, batch_tokens))
         if not counts.lines:
             raise DataError(f"{path}: is empty. Give a file with one text per line.")
     return counts
@@ -105,7 +105,7 @@ def embed_texts(
     tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
-    pooling: Pooling = "mean",
+    pooling: Pooling | VectorForm = "mean",
     batch_tokens: int = 8192,
 ) -> list[NDArray[np.float32]]:
     """Return a vector of shape (D,) for each text, or with ``tokens`` its tokens' vectors of shape (S, D).
@@ -115,15 +115,16 @@ def embed_texts(
     Raises:
         ConfigError: A text has more tokens than the model has positions.
     """
-    counts, limit = Embedded(), model.config.max_position_embeddings
-    sequences = _encode(tokenizer, [Line(text, True) for text in texts], limit, counts)
+    counts, form = Embedded(), _form_of(pooling)
+    limit = form.limit(model.config.max_position_embeddings)
+    sequences = _encode(tokenizer, [Line(form.prompt + text, True) for text in texts], limit, counts)
     if counts.truncated:
         raise ConfigError(
-            f"text {counts.first_truncated} of {len(texts)} has more tokens than the {limit} positions of the model. "
+            f"text {counts.first_truncated} of {len(texts)} has more tokens than the {limit} that the model reads. "
             "Shorten it, or split it and take the mean of its parts."
         )
     with evaluating(model):
-        return _vectors(model, sequences, pooling, batch_tokens)
+        return _vectors(model, sequences, form, batch_tokens)
 
 
 class Line(NamedTuple):
@@ -132,6 +133,10 @@ class Line(NamedTuple):
     text: str
     is_whole: bool
     """Whether the text is all of the line: of a very long one it is the beginning, up to a space if there is one."""
+
+    def after(self, prompt: str) -> "Line":
+        """Return the line with a prompt in front of it."""
+        return self._replace(text=prompt + self.text)
 
 
 def read_blocks(path: Path) -> Iterator[list[Line]]:
@@ -193,7 +198,7 @@ def _encode(tokenizer: Tokenizer, lines: list[Line], limit: int, counts: Embedde
     return sequences
 
 
-def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, batch_tokens: int) -> list[NDArray]:
+def _vectors(model: PretrainingModel, group: list[NDArray], form: VectorForm, batch_tokens: int) -> list[NDArray]:
     """Return each sequence's vector, or its tokens' vectors, in float32 and in the order of the group."""
     device = next(model.parameters()).device
     # Sequences of similar length share a pass; each vector is put back at its index.
@@ -204,15 +209,12 @@ def _vectors(model: PretrainingModel, group: list[NDArray], pooling: Pooling, ba
         hidden_TD = check_outputs(hidden_TD.float())
         for index, hidden_SD in zip(chosen, hidden_TD.split([lengths[index] for index in chosen]), strict=True):
             # Without the copy, a view of one row would keep the whole batch in memory.
-            vectors[index] = _POOL[pooling](hidden_SD).cpu().numpy().copy()
+            vectors[index] = form.pool(hidden_SD).cpu().numpy().copy()
     return vectors
 
 
-_POOL: dict[Pooling, Callable[[Tensor], Tensor]] = {
-    "cls": lambda hidden_SD: hidden_SD[0],
-    "mean": lambda hidden_SD: hidden_SD.mean(0),
-    "tokens": lambda hidden_SD: hidden_SD,
-}
+def _form_of(pooling: Pooling | VectorForm) -> VectorForm:
+    return VectorForm((pooling,)) if isinstance(pooling, str) else pooling
 
 
 @contextmanager

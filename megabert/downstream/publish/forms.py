@@ -5,7 +5,14 @@ from pathlib import Path
 
 from megabert.downstream.export.export_folder import ONNX_FILE
 from megabert.downstream.export.model_card import ModelCard
-from megabert.downstream.publish.sentence_modules import USAGES, VectorKind, write_modules
+from megabert.downstream.export.vector_form import read_vector_form
+from megabert.downstream.publish.sentence_modules import (
+    USAGES,
+    VectorKind,
+    keep_modules,
+    refuse_other_vectors,
+    write_modules,
+)
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config.model import ModelConfig
 
@@ -45,21 +52,28 @@ def refuse_lost_forms(source: Path, forms: Forms) -> None:
         )
 
 
-def add_forms(folder: Path, config: ModelConfig, forms: Forms, *, longest: int | None = None) -> None:
-    """Add the files of each form to a folder with an exported model.
+def add_forms(
+    folder: Path, config: ModelConfig, forms: Forms, *, longest: int | None = None, source: Path | None = None
+) -> None:
+    """Add the files of each form to a folder with an exported model. Modules that its source has are kept.
 
     Args:
         folder: The folder.
         config: The model's sizes.
         forms: The forms.
         longest: Length at which longer texts are cut; None reads the model's positions.
+        source: The folder that the model is from, whose modules are kept; None for a run.
 
     Raises:
-        ConfigError: A package that a form needs is not installed.
+        ConfigError: A package that a form needs is not installed, or the source's modules give other vectors.
         CheckpointError: The ONNX form gives other results than transformers.
     """
-    if forms.vectors:
-        longest = longest or config.max_position_embeddings
+    longest = longest or config.max_position_embeddings
+    form = read_vector_form(source) if source else None
+    if forms.vectors and source and form:
+        refuse_other_vectors(source, form, forms.vectors, has_onnx=forms.has_onnx)
+        keep_modules(source, folder, form, positions=longest)
+    elif forms.vectors:
         write_modules(folder, forms.vectors, width=config.hidden_size, max_length=longest)
     if forms.has_onnx:
         # transformers, and onnxruntime for the comparison: extras that few need.

@@ -112,7 +112,8 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
             if (source / name).is_file():
                 (new / name).parent.mkdir(exist_ok=True)
                 atomic_write(new / name, read_small(source / name))
-        add_forms(new, content.config, forms, longest=_stated_length(source, content.config.max_position_embeddings))
+        longest = _stated_length(source, content.config.max_position_embeddings)
+        add_forms(new, content.config, forms, longest=longest, source=source)
 
 
 def _card(

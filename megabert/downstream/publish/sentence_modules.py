@@ -1,10 +1,17 @@
 """The files by which sentence-transformers builds a model around an exported encoder."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from safetensors.torch import save_file
+
+from megabert.downstream.export.huggingface import read_weights
+from megabert.downstream.export.vector_form import MODULES_FILE, PROMPTS_FILE, TRANSFORMER_FILE, VectorForm
+from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import read_json
 
 VectorKind = Literal["mean", "cls", "colbert"]
 """One vector per text, the mean over its tokens or the one of [CLS], or a vector of length 1 for each token."""
@@ -59,16 +66,67 @@ def write_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int
         if index:
             (folder / path).mkdir()
             _write(folder / path / "config.json", inner[name])
-    _write(folder / "modules.json", modules)
+    _write(folder / MODULES_FILE, modules)
     # text-embeddings-inference reads max_seq_length here, and stops if the file lacks it.
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    _write(folder / TRANSFORMER_FILE, {"max_seq_length": max_length, "do_lower_case": False})
     settings = {
         "model_type": "MultiVectorEncoder" if kind == "colbert" else "SentenceTransformer",
         "similarity_fn_name": "maxsim" if kind == "colbert" else "cosine",
         "prompts": {"query": "", "document": ""},
         "default_prompt_name": None,
     }
-    _write(folder / "config_sentence_transformers.json", settings)
+    _write(folder / PROMPTS_FILE, settings)
+
+
+KIND_MODES: Mapping[VectorKind, tuple[str, ...]] = {"mean": ("mean",), "cls": ("cls",), "colbert": ("tokens",)}
+"""The poolings of each kind."""
+
+
+def refuse_other_vectors(source: Path, form: VectorForm, kind: VectorKind, *, has_onnx: bool) -> None:
+    """Refuse forms whose vectors a folder's own modules do not give.
+
+    Raises:
+        ConfigError: The modules pool in another way, or the ONNX form lacks one of them.
+    """
+    if form.modes != KIND_MODES[kind]:
+        kinds = [known for known, modes in KIND_MODES.items() if modes == form.modes]
+        remedy = f"Give --sentence-transformers {kinds[0]}" if kinds else "Export without --sentence-transformers"
+        raise ConfigError(
+            f"{source}: its modules give {' + '.join(form.modes)}, not {kind}. {remedy}, or remove modules.json first."
+        )
+    # Vectors of tokens are scaled to length 1 in the ONNX form as well.
+    lacking = ("Dense",) if kind == "colbert" else ("Dense", "Normalize")
+    extra = [module.name for module in form.modules if module.name in lacking]
+    if has_onnx and extra:
+        raise ConfigError(f"{source}: the ONNX form would lack the module {extra[0]}. Export without --onnx.")
+
+
+def keep_modules(source: Path, folder: Path, form: VectorForm, *, positions: int) -> None:
+    """Write the modules of a folder once more.
+
+    Args:
+        source: The folder.
+        folder: An exported folder without modules.
+        form: What `read_vector_form` returns for ``source``.
+        positions: Number of the model's positions.
+    """
+    modules = []
+    for index, module in enumerate(form.modules):
+        path, own = f"{index}_{module.name}" if index else "", source / module.path
+        modules.append({"idx": index, "name": str(index), "path": path, "type": module.type})
+        if index:
+            (folder / path).mkdir()
+            _write(folder / path / "config.json", _read(own / "config.json"))
+        if module.name == "Dense":
+            save_file(read_weights(own), folder / path / "model.safetensors", metadata={"format": "pt"})
+    _write(folder / MODULES_FILE, modules)
+    _write(folder / TRANSFORMER_FILE, {**_read(source / TRANSFORMER_FILE), "max_seq_length": form.limit(positions)})
+    _write(folder / PROMPTS_FILE, _read(source / PROMPTS_FILE))
+
+
+def _read(path: Path) -> Any:
+    """Return the content of a JSON file; a file that is not there is empty, as sentence-transformers has it."""
+    return read_json(path, dict[str, Any], remedy="Fetch the folder again.") if path.is_file() else {}
 
 
 def _pooling(kind: VectorKind, width: int) -> dict[str, Any]:

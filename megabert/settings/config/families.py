@@ -26,8 +26,9 @@ class Family:
     """Activation of the pooled first token, before a task's head."""
     positions_after_padding: bool = False
     """Whether ``transformers`` counts positions from the padding id + 1; ours begin at 0."""
-    max_spare_rows: int = 0
-    """How many rows more than the tokenizer has pieces its published word embeddings may have."""
+    max_spare_rows: int = 127
+    """How many rows more than the tokenizer has pieces its published word embeddings may have: their number is rounded
+    up to a multiple of 8, 64 or 128."""
     own_fields: tuple[str, ...] = ()
     """Fields of ``ModelConfig`` that only this family may set; most say how attention knows positions. Empty if it
     knows none."""
@@ -131,7 +132,6 @@ FAMILIES: dict[str, Family] = {
             "large": {"num_hidden_layers": 28, "intermediate_size": 2624},
         },
         head_act="gelu",
-        max_spare_rows=127,  # vocabularies are rounded up to a multiple of 64 or 128
         own_fields=(
             *("local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
             *("embedding_dropout", "mlp_dropout", "classifier_pooling"),

@@ -42,6 +42,25 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 
+BERT_CLASSES = frozenset(
+    f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "LayoutLM", "Lxmert")
+)
+"""Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names."""
+BERT_TYPES = frozenset(("bert", "distilbert", "electra", "ernie", "mobilebert", "squeezebert", "layoutlm", "lxmert"))
+"""Types of models for which that is the class if none is stated."""
+BYTE_BPE_CLASSES = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Deberta", "GPT2", "Bart", "Longformer"))
+OTHER_WORDS = {
+    "BertJapaneseTokenizer": "cuts words by MeCab or Sudachi first",
+    "BertweetTokenizer": "rewrites tweets first",
+    "CanineTokenizer": "reads characters",
+    "FlaubertTokenizer": "cuts words by Moses first",
+    "HerbertTokenizer": "is a BPE with marks at the ends of words",
+    "KoBertTokenizer": "is code of its own around SentencePiece",
+    "PhobertTokenizer": "reads words that another program has cut",
+    "RoFormerTokenizer": "cuts Chinese words by jieba first",
+}
+"""Classes with another step before WordPiece, byte-level BPE or Unigram, or in its place, and that step."""
+
 SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
 """SentencePiece models, with which ALBERT, DeBERTa 2 and 3 are published. They are recognised, but not read."""
 
@@ -67,6 +86,14 @@ class _Settings:
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
     add_prefix_space: bool | None = None
+
+
+@dataclass(frozen=True)
+class _ModelConfig:
+    """The fields of ``config.json`` that choose the class of a tokenizer whose own files name none."""
+
+    tokenizer_class: str | None = None
+    model_type: str | None = None
 
 
 Content = TypeVar("Content")
@@ -109,6 +136,12 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         if path.exists():
             said = vars(_read_json(path, _Settings)).items()
             settings = replace(settings, **{name: value for name, value in said if value is not None})
+    settings = replace(settings, tokenizer_class=_class_of(folder, settings))
+    if settings.tokenizer_class in OTHER_WORDS:
+        raise DataError(
+            f"{folder}: tokenizer_class={settings.tokenizer_class}, which {OTHER_WORDS[settings.tokenizer_class]}; "
+            "megabert has WordPiece, byte-level BPE and Unigram on plain text, with other ids. Give another model."
+        )
     for name, read in _READERS.items():
         if (folder / name).exists():
             with panics_as_errors(str(folder / name)):
@@ -122,6 +155,15 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         else download_remedy(folder) or "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
     )
     raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
+
+
+def _class_of(folder: Path, settings: _Settings) -> str | None:
+    """Return the class that transformers takes, without ``Fast``; None if no file chooses one."""
+    name, path = settings.tokenizer_class, folder / "config.json"
+    if name is None and path.is_file():
+        config = _read_json(path, _ModelConfig)
+        name = config.tokenizer_class or ("BertTokenizer" if config.model_type in BERT_TYPES else None)
+    return name and name.removesuffix("Fast")
 
 
 def word_level_tokenizer(symbols: Sequence[str], names: SpecialNames, *, where: str) -> Tokenizer:
@@ -234,6 +276,7 @@ def _names(settings: _Settings, kind: Kind, vocabulary: dict[str, int]) -> Speci
 
 
 def _read_wordpiece(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
+    _refuse_class(path, settings, BERT_CLASSES)
     vocabulary = _read_vocabulary(path)
     names = _names(settings, WORDPIECE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
@@ -241,6 +284,7 @@ def _read_wordpiece(path: Path, settings: _Settings) -> tuple[tokenizers.Tokeniz
 
 
 def _read_byte_bpe(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
+    _refuse_class(path, settings, BYTE_BPE_CLASSES)
     vocabulary, merges = _read_json(path, dict[str, _Id]), path.with_name("merges.txt")
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
@@ -263,12 +307,30 @@ def _read_backend(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer
         raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
     kind = kind_of(backend, str(path))
     # transformers lets a BertTokenizer's settings prevail over tokenizer.json: the normaliser, and the longest word.
-    is_bert_class = (settings.tokenizer_class or "").startswith("BertTokenizer")
-    options = options_of(backend)
-    if is_bert_class and options and not options.compose:
-        backend.normalizer = build_normalizer(_text_options(settings))
+    options, stated = options_of(backend), _text_options(settings)
+    if options is None or options.compose or kind is not WORDPIECE:
+        return backend, kind
+    if settings.tokenizer_class in BERT_CLASSES:
+        backend.normalizer = build_normalizer(stated)
         backend.model.max_input_chars_per_word = MAX_WORD_CHARACTERS
+    elif settings.tokenizer_class not in ("PreTrainedTokenizer", "TokenizersBackend"):
+        for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
+            if getattr(settings, name) not in (None, getattr(options, name)):
+                raise DataError(
+                    f"{path}: {name} is {getattr(options, name)}, but {getattr(settings, name)} in "
+                    f"tokenizer_config.json, and tokenizer_class={settings.tokenizer_class} does not say which counts. "
+                    "Make the two equal, or state tokenizer_class: BertTokenizer to take tokenizer_config.json's."
+                )
     return backend, kind
+
+
+def _refuse_class(path: Path, settings: _Settings, known: frozenset[str]) -> None:
+    """Refuse a vocabulary of another class than the known ones; no class and the general one are fine."""
+    if settings.tokenizer_class not in (None, "PreTrainedTokenizer", "TokenizersBackend", *known):
+        raise DataError(
+            f"{path}: tokenizer_class={settings.tokenizer_class}; of this file, {', '.join(sorted(known))} are read. "
+            "Give the folder with its tokenizer.json, which AutoTokenizer's save_pretrained writes."
+        )
 
 
 _READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "vocab.json": _read_byte_bpe}
@@ -292,7 +354,8 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}. Convert the vocabulary to UTF-8.") from error
     if lines and not lines[-1]:
         lines.pop()
-    return {line.rstrip("\r"): index for index, line in enumerate(lines)}
+    # As transformers 5 and google-research/bert read it; a piece of blanks alone stays, since no text has it.
+    return {line.rstrip() or line: index for index, line in enumerate(lines)}
 
 
 def _read_json(path: Path, cls: type[Content]) -> Content:

@@ -20,7 +20,11 @@ from megabert.downstream.export.model_card import (
     pipeline_of,
     render_card,
 )
+from megabert.downstream.export.sources import open_source
+from megabert.downstream.publish.forms import Forms
+from megabert.downstream.publish.run_folder import export_again
 from megabert.foundation.errors import ConfigError, DataError
+from megabert.library import load_model
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import build_model, initialize
 from megabert.models.convert import load_parameters
@@ -186,11 +190,46 @@ def test_a_failure_leaves_nothing_half_written(config, tokenizer_dir, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_tokenizer_of_another_size_is_refused(config, tokenizer_dir, tmp_path):
-    other = ModelConfig(vocab_size=70, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    with pytest.raises(DataError, match=r"tokenizer has 69 pieces, the model 70"):
-        write(tmp_path / "out", model_of(other), tokenizer_dir)
+@pytest.mark.parametrize("rows", [68, 69 + 128])
+def test_a_tokenizer_of_another_size_is_refused(rows, config, tokenizer_dir, tmp_path):
+    with pytest.raises(DataError, match=rf"tokenizer has 69 pieces, the model {rows} embeddings; up to 127 spare ones"):
+        write(tmp_path / "out", model_of(replace(config, vocab_size=rows)), tokenizer_dir)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_remedy_for_too_many_embeddings_works(config, tokenizer_dir, tmp_path):
+    write(tmp_path / "out", model_of(config), tokenizer_dir)
+    model = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out")
+    model.resize_token_embeddings(400)
+    model.save_pretrained(tmp_path / "out")
+    with pytest.raises(DataError, match=r"resize_token_embeddings\(69\) and save_pretrained"):
+        open_source(str(tmp_path / "out")).load_tokenizer()
+    model.resize_token_embeddings(69)
+    model.save_pretrained(tmp_path / "out")
+    assert open_source(str(tmp_path / "out")).load_tokenizer().vocab_size == 69
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+def test_embeddings_padded_to_a_multiple_of_8_are_read_and_kept(family, config, tokenizer_dir, tmp_path):
+    """transformers has 72 rows for 69 pieces, as NVIDIA's models have 30,528 for 30,522."""
+    own = replace(config, family=family, **({"type_vocab_size": 1} if family == "roberta" else {}))
+    write(tmp_path / "out", model_of(own), tokenizer_dir)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    theirs.resize_token_embeddings(pad_to_multiple_of=8)
+    theirs.save_pretrained(tmp_path / "out")
+    model = load_model(tmp_path / "out", device="cpu")
+    ids = torch.tensor(model.tokenize("the cat sat").ids)[None]
+    with torch.no_grad():
+        expected = theirs.base_model(ids).last_hidden_state[0].mean(0)
+    assert torch.allclose(torch.tensor(model.embed(["the cat sat"])[0]), expected, atol=1e-5)
+    if family != "electra":
+        (guesses,) = model.fill_mask("the [MASK] sat", top_k=69)
+        assert len(guesses) <= 69  # no row without a piece is a guess
+    export_again(tmp_path / "out", tmp_path / "again", Forms(vectors="mean"))
+    name = f"{family}.embeddings.word_embeddings.weight"
+    rows, kept = (load_file(tmp_path / folder / "model.safetensors")[name] for folder in ("out", "again"))
+    assert rows.shape == (72, 32)
+    assert torch.equal(rows, kept)
 
 
 @pytest.mark.parametrize(("pieces", "is_fit"), [(70, True), (1093, True), (1094, False), (68, False)])

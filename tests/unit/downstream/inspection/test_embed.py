@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
+from sentence_transformers import SentenceTransformer
 
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
@@ -136,9 +137,14 @@ def test_command_gives_the_vectors_of_transformers(minilm_folder, tmp_path, caps
     path = tmp_path / "lines.txt"
     texts = ["The ship sails.", "A vessel is at sea!", "word " * 600]
     path.write_text("\n".join(texts))
-    assert main(["embed", str(path), "--model", str(minilm_folder), "--output", str(tmp_path / "x.npy")]) == 0
+    words = ["embed", str(path), "--model", str(minilm_folder), "--output", str(tmp_path / "x.npy")]
+    assert main(words) == 0
+    expected = SentenceTransformer(str(minilm_folder), device="cpu").encode(texts)  # 256 tokens, of length 1
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-5)
+    capsys.readouterr()
+    assert main([*words, "--pooling", "mean"]) == 0
     output = capsys.readouterr()
-    assert f"1 of 3 lines were cut to the 512 positions of the model; the first is {path}:3" in output.err
+    assert f"1 of 3 lines were cut to the 512 tokens that the model reads; the first is {path}:3" in output.err
     assert "3 lines" in output.out
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder)
     theirs = transformers.BertModel.from_pretrained(minilm_folder).eval()

@@ -7,6 +7,7 @@ import transformers
 
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokens.tokenization.huggingface import BERT_CLASSES, BERT_TYPES, OTHER_WORDS
 
 SENTENCES = [
     "Call me Ishmael. Some years ago, never mind how long!",
@@ -204,3 +205,77 @@ def test_merge_of_unknown_pieces_is_refused(merge, tmp_path):
         file.write(f"{merge}\n")
     with pytest.raises(DataError, match="out of vocabulary"):
         load_tokenizer(tmp_path)
+
+
+def write_files(folder, tokenizer, *, removed=(), model_type="bert", **settings):
+    """Save a tokenizer next to a config.json, with other settings in tokenizer_config.json; None removes one."""
+    save_huggingface(tokenizer, folder)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | settings
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
+    for name in removed:
+        (folder / name).unlink()
+
+
+def test_the_table_of_classes_is_that_of_transformers():
+    auto = transformers.models.auto.tokenization_auto
+    for name in BERT_CLASSES:
+        assert issubclass(auto.tokenizer_class_from_name(name), transformers.BertTokenizer)
+    assert {auto.TOKENIZER_MAPPING_NAMES[name] for name in BERT_TYPES} <= BERT_CLASSES
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
+@pytest.mark.parametrize(
+    ("stated", "model_type"),
+    [*((name, "bert") for name in sorted(BERT_CLASSES)), (None, "bert"), (None, "electra"), (None, "distilbert")],
+)
+def test_files_that_disagree_on_case_are_read_as_transformers_does(stated, model_type, file, lower, cased, tmp_path):
+    """tokenizer.json keeps case and accents."""
+    removed = ["tokenizer.json"] if file == "vocab.txt" else []
+    settings = {"do_lower_case": lower, "strip_accents": None, "tokenizer_class": stated}
+    write_files(tmp_path, cased, removed=removed, model_type=model_type, **settings)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = [ids.tolist() for ids in load_tokenizer(tmp_path).encode_batch(SENTENCES)]
+    assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("stated", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_the_general_class_takes_tokenizer_json_as_it_is(stated, cased, tmp_path):
+    write_files(tmp_path, cased, do_lower_case=True, tokenizer_class=stated)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = [ids.tolist() for ids in load_tokenizer(tmp_path).encode_batch(SENTENCES)]
+    assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
+
+
+def test_files_that_disagree_under_another_class_are_refused(cased, tmp_path):
+    write_files(tmp_path, cased, do_lower_case=True, tokenizer_class="FunnelTokenizer")
+    with pytest.raises(DataError, match=r"do_lower_case is False, but True in tokenizer_config\.json"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("removed", [[], ["tokenizer.json"]])
+@pytest.mark.parametrize("name", OTHER_WORDS)
+def test_classes_with_words_of_their_own_are_refused_by_name(name, removed, cased, tmp_path):
+    write_files(tmp_path, cased, removed=removed, tokenizer_class=name)
+    with pytest.raises(DataError, match=f"tokenizer_class={name}, which {OTHER_WORDS[name]}"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_vocabulary_of_another_class_is_refused(cased, tmp_path):
+    write_files(tmp_path, cased, removed=["tokenizer.json"], tokenizer_class="RobertaTokenizer")
+    with pytest.raises(DataError, match=r"vocab.txt: tokenizer_class=RobertaTokenizer; of this file, BertTokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_blanks_at_the_ends_of_lines_are_no_part_of_a_piece(cased, tmp_path):
+    write_files(tmp_path, cased, removed=["tokenizer.json"])
+    lines = [*cased.pieces, "Ishmael", "Qahab", "\u3000"]
+    ends = ["\t", " ", "\u00a0", " \t", "\r", ""]
+    content = "".join(f"{line}{ends[index % 6]}\n" for index, line in enumerate(lines))
+    (tmp_path / "vocab.txt").write_bytes(content.encode())
+    ours, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "Ishmael Qahab \u3000 saw Caf\u00e9."
+    assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+    assert ours.pieces[len(cased.pieces) + 1] == "Qahab"

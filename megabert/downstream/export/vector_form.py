@@ -1,0 +1,298 @@
+"""How sentence-transformers makes vectors of an encoder's outputs: ``modules.json`` and the folders that it names.
+
+As for config.json, every field is taken over, has to have one value, or changes nothing. A module or a field that is in
+none of these tables is refused by its name, since the vectors would be others.
+"""
+
+# S tokens of a text, D width of a vector
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from megabert.downstream.export.config_fields import COMPUTED, Entry, Fixed, Taken, Unused
+from megabert.downstream.export.config_json import read_config_json, read_fields
+from megabert.downstream.export.huggingface import read_weights
+from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.foundation.json_files import read_json
+from megabert.tokens.tokenization import load_tokenizer
+
+MODULES_FILE, TRANSFORMER_FILE = "modules.json", "sentence_bert_config.json"
+PROMPTS_FILE = "config_sentence_transformers.json"
+_IO = ("module_input_name", "module_output_name")
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""Switches of older versions, in the order in which the vectors of several are joined, and their names in version 6."""
+_ENCODER: Mapping[str, Entry] = {
+    "max_seq_length": Taken(None, none_is=(None,)),
+    "do_lower_case": Taken(False),
+    "transformer_task": Fixed("feature-extraction"),
+    "module_output_name": Fixed("token_embeddings"),
+    "modality_config": Fixed({"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
+    "unpad_inputs": Unused(COMPUTED),
+    **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "processing_kwargs"), Fixed({})),
+}
+_POOLING: Mapping[str, Mapping[str, Entry]] = {
+    "Pooling": {
+        **dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), Unused("the encoder's width")),
+        "pooling_mode": Taken(None, none_is=(None,)),
+        **dict.fromkeys(_MODES, Taken(False)),
+        "include_prompt": Taken(True),
+    },
+    "MultiVectorMask": {
+        "skiplist_words": Fixed([]),
+        "skiplist_tasks": Unused("of the words to skip, of which there are none"),
+        "keep_only_token_ids": Fixed(None),
+    },
+}
+_LAYERS: Mapping[str, Mapping[str, Entry]] = {
+    "Normalize": dict.fromkeys(_IO, Taken(None, none_is=(None,))),
+    "Dense": {
+        **dict.fromkeys(("in_features", "out_features", "bias"), Unused("the weights show it")),
+        "activation_function": Taken("torch.nn.modules.activation.Tanh"),
+        "use_residual": Taken(False),
+        **dict.fromkeys(_IO, Taken(None, none_is=(None,))),
+    },
+    "Dropout": {"dropout": Unused("of training alone")},
+}
+MODULES: Mapping[str, Mapping[str, Entry]] = {"Transformer": _ENCODER, **_POOLING, **_LAYERS}
+"""The fields of each module that is read."""
+_ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
+_REMEDY = "Use sentence-transformers for this folder, or give --pooling for vectors of the encoder alone."
+POOL: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "cls": lambda hidden_SD: hidden_SD[0],
+    "mean": lambda hidden_SD: hidden_SD.mean(0),
+    "max": lambda hidden_SD: hidden_SD.amax(0),
+    "mean_sqrt_len_tokens": lambda hidden_SD: hidden_SD.sum(0) / len(hidden_SD) ** 0.5,
+    "weightedmean": lambda hidden_SD: _growing_weights(hidden_SD) @ hidden_SD,
+    "lasttoken": lambda hidden_SD: hidden_SD[-1],
+    "tokens": lambda hidden_SD: hidden_SD,
+}
+"""Vectors of a text from its last hidden states, by the name of the pooling; ``tokens`` keeps each token's."""
+
+
+def _growing_weights(hidden_SD: Tensor) -> Tensor:
+    """Return weights of shape (S,) in proportion to the position (Muennighoff 2022, section 4.1)."""
+    places_S = torch.arange(1, len(hidden_SD) + 1, dtype=hidden_SD.dtype, device=hidden_SD.device)
+    return places_S / places_S.sum()
+
+
+class _Dense(nn.Module):
+    """A linear layer with an activation, in some models with a residual connection around both."""
+
+    def __init__(self, weights: Mapping[str, Tensor], activation: str, *, has_residual: bool) -> None:
+        super().__init__()
+        self.linear = _linear(weights["linear.weight"], weights.get("linear.bias"))
+        self.activation: nn.Module = getattr(nn, activation)()
+        self.shortcut: nn.Module | None = None
+        if has_residual:
+            self.shortcut = _linear(weights["residual.weight"]) if "residual.weight" in weights else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.activation(self.linear(x))
+        return y if self.shortcut is None else y + self.shortcut(x)
+
+
+def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    layer.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
+    return layer
+
+
+class _Normalize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.normalize(x, dim=-1)
+
+
+class NamedModule(NamedTuple):
+    """An entry of ``modules.json``."""
+
+    type: str
+    """The class with its package."""
+    path: str
+    """The folder of its files; empty for the encoder's, which lie in the folder itself."""
+
+    @property
+    def name(self) -> str:
+        """The class without its package."""
+        return self.type.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class VectorForm:
+    """The steps from the last hidden states of a text to its vector."""
+
+    modes: tuple[str, ...] = ("mean",)
+    """Keys of `POOL`; the vectors of several are joined."""
+    layers: nn.Sequential = field(default_factory=nn.Sequential)
+    """Further modules, which scale a vector to length 1 or give it another width."""
+    dense_width: int | None = None
+    """Width of the last Dense layer; None if there is none."""
+    max_length: int | None = None
+    """Most tokens of a text, special ones included; None if only the model's positions limit it."""
+    prompt: str = ""
+    """Put in front of every text."""
+    modules: tuple[NamedModule, ...] = ()
+    """The modules that the folder names, the encoder first."""
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether each token has a vector."""
+        return "tokens" in self.modes
+
+    def width(self, hidden_size: int) -> int:
+        """Return the size of a vector, given the encoder's width."""
+        return self.dense_width or hidden_size * len(self.modes)
+
+    def limit(self, positions: int) -> int:
+        """Return the most tokens of a text, given the number of the model's positions."""
+        return min(positions, self.max_length or positions)
+
+    def pool(self, hidden_SD: Tensor) -> Tensor:
+        """Return the vector of a text, of shape (D,), or one per token, of shape (S, D)."""
+        vector = torch.cat([POOL[mode](hidden_SD) for mode in self.modes], -1)
+        return self.layers.to(vector.device)(vector)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    type: str
+    path: str
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """The fields of `PROMPTS_FILE` that change a text; the others change no vector."""
+
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+
+
+@dataclass(frozen=True)
+class _Length:
+    """The length in ``tokenizer_config.json``; transformers writes 1e30 if there is no limit."""
+
+    model_max_length: int | float | None = None
+
+
+def read_vector_form(folder: Path) -> VectorForm | None:
+    """Read how a folder's modules make vectors; None if it has no ``modules.json``.
+
+    Raises:
+        ConfigError: A module or a field is not known here, or has a value that is not.
+        CheckpointError: The weights of a module are missing, or do not fit the module before it.
+    """
+    if not (folder / MODULES_FILE).is_file():
+        return None
+    modules = _read_modules(folder / MODULES_FILE)
+    own = _read_fields(folder / TRANSFORMER_FILE, "Transformer")
+    if own["do_lower_case"]:
+        upper, lower = load_tokenizer(folder).encode_batch(["A", "a"])
+        if upper.tolist() != lower.tolist():
+            raise ConfigError(f"{folder / TRANSFORMER_FILE}: do_lower_case, but the tokenizer keeps case. {_REMEDY}")
+    length = own["max_seq_length"]
+    if length is None and (folder / "tokenizer_config.json").is_file():
+        length = _read(folder / "tokenizer_config.json", _Length).model_max_length
+    prompt = _read_prompt(folder)
+    modes = _read_modes(folder / modules[1].path / "config.json", modules[1].name, prompt)
+    layers, width = nn.Sequential(), read_config_json(folder).hidden_size * len(modes)
+    for module in modules[2:]:
+        path = folder / module.path / "config.json"
+        fields = _read_fields(path, module.name)
+        wanted = "token_embeddings" if modes == ("tokens",) else "sentence_embedding"
+        for name in _IO:
+            if (fields.get(name) or wanted) != wanted:
+                raise ConfigError(f"{path}: {name}={fields[name]!r}; only {wanted!r} is supported. {_REMEDY}")
+        if module.name == "Normalize":
+            layers.append(_Normalize())
+        elif module.name == "Dense":
+            layer = _read_dense(path, fields, width)
+            layers.append(layer)
+            width = layer.linear.out_features
+    has_dense = any(isinstance(layer, _Dense) for layer in layers)
+    return VectorForm(
+        modes, layers, width if has_dense else None, int(min(length, 1 << 30)) if length else None, prompt, modules
+    )
+
+
+def _read_modules(path: Path) -> tuple[NamedModule, ...]:
+    """Return the entries of ``modules.json``: an encoder, one pooling, further layers."""
+    modules = tuple(NamedModule(entry.type, entry.path) for entry in _read(path, list[_Entry]))
+    for place, module in enumerate(modules):
+        known = {0: {"Transformer": _ENCODER}, 1: _POOLING}.get(place, _LAYERS)
+        if not module.type.startswith("sentence_transformers.") or module.name not in known:
+            what = f"module {place} is {module.type}; supported there: {', '.join(known)}"
+        elif Path(module.path).name != module.path or bool(module.path) != bool(place):
+            what = f"module {place} has the path {module.path!r}, which is not supported"
+        else:
+            continue
+        raise ConfigError(f"{path}: {what}. {_REMEDY}")
+    if len(modules) < 2:
+        raise ConfigError(f"{path}: names no module that pools. {_REMEDY}")
+    return modules
+
+
+def _read_prompt(folder: Path) -> str:
+    """Return the prompt that sentence-transformers puts in front of every text unless it is given another one."""
+    path = folder / PROMPTS_FILE
+    if not path.is_file():
+        return ""
+    settings = _read(path, _Prompts)
+    if settings.default_prompt_name is None:
+        return ""
+    if settings.default_prompt_name not in (settings.prompts or {}):
+        raise ConfigError(f"{path}: default_prompt_name={settings.default_prompt_name!r} is no prompt. {_REMEDY}")
+    return (settings.prompts or {})[settings.default_prompt_name] or ""
+
+
+def _read_modes(path: Path, name: str, prompt: str) -> tuple[str, ...]:
+    """Return the poolings of the second module."""
+    fields = _read_fields(path, name)
+    if name == "MultiVectorMask":
+        return ("tokens",)
+    if prompt and fields["include_prompt"] is not True:
+        raise ConfigError(f"{path}: include_prompt=False with the prompt {prompt!r} is not supported. {_REMEDY}")
+    stated = fields["pooling_mode"] or [mode for switch, mode in _MODES.items() if fields[switch]] or "mean"
+    modes = (stated,) if isinstance(stated, str) else tuple(stated)
+    if unknown := [mode for mode in modes if mode not in _MODES.values()]:
+        raise ConfigError(f"{path}: pooling_mode={unknown[0]!r}; supported are {', '.join(_MODES.values())}. {_REMEDY}")
+    return modes
+
+
+def _read_dense(path: Path, fields: Mapping[str, Any], width: int) -> _Dense:
+    """Return a Dense layer with its weights, whose input has a width."""
+    package, _, activation = fields["activation_function"].rpartition(".")
+    if activation not in _ACTIVATIONS or not package.startswith("torch.nn"):
+        supported = f"supported are {', '.join(_ACTIVATIONS)} of torch.nn"
+        raise ConfigError(f"{path}: activation_function={fields['activation_function']!r}; {supported}. {_REMEDY}")
+    try:
+        layer = _Dense(read_weights(path.parent), activation, has_residual=fields["use_residual"])
+        layer(torch.zeros(width))
+    except (KeyError, IndexError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path.parent}: its weights fit no Dense layer of {width} inputs ({error}). Fetch the folder again."
+        ) from None
+    return layer
+
+
+def _read_fields(path: Path, name: str) -> dict[str, Any]:
+    """Return the fields of a module that are taken over; a file that is not there states none."""
+    content = _read(path, dict[str, Any]) if path.is_file() else {}
+    taken, problems = read_fields(content, MODULES[name])
+    if problems:
+        raise ConfigError(f"{path}: {'; '.join(problems)}. {_REMEDY}")
+    return taken
+
+
+def _read(path: Path, cls: Any) -> Any:
+    return read_json(path, cls, remedy="Fetch the folder again.", error=ConfigError)
