@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 from megabert import __version__
 from megabert.foundation.errors import ConfigError
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.command_line.failures import guarded
 from megabert.settings.command_line.help import render_help
 from megabert.settings.config.fields import FieldRow, field_table, pattern_of
@@ -240,8 +241,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_device(self) -> None:
         """Add ``--device``."""
-        choices = ("auto", "cpu", "cuda")
-        self.add_argument("--device", choices=choices, default="auto", help="default: auto, a GPU if any")
+        self.add_argument("--device", choices=get_args(Device), default="auto", help="default: auto, a GPU if any")
 
     def add_model(self) -> None:
         """Add ``--model`` and ``--checkpoint``, which name the weights that ``downstream.export.sources`` opens."""
