@@ -12,6 +12,8 @@ from megabert.foundation.errors import ConfigError, DataError
 from megabert.settings.command_line.arguments import CopyMask, Device, Pooling, checks_arguments
 from megabert.settings.command_line.program import Parser
 
+FLAGS = (("pll", "device", Device), ("pairs", "mask", CopyMask), ("embed", "pooling", Pooling))
+
 
 @checks_arguments
 def read(texts: Sequence[str], *, top_k: int = 5, folder: str | Path = ".", second: str | None = None) -> list:
@@ -19,11 +21,7 @@ def read(texts: Sequence[str], *, top_k: int = 5, folder: str | Path = ".", seco
 
 
 def test_commands_offer_the_values_of_the_table():
-    for command, dest, values in (
-        ("pll", "device", Device),
-        ("pairs", "mask", CopyMask),
-        ("embed", "pooling", Pooling),
-    ):
+    for command, dest, values in FLAGS:
         parser = Parser(command)
         import_module(f"megabert.commands.{command}").add_arguments(parser)
         assert next(action.choices for action in parser._actions if action.dest == dest) == get_args(values)
@@ -43,5 +41,5 @@ def test_error_names_argument_index_and_value():
 
 
 def test_error_of_the_system_is_a_sentence():
-    with pytest.raises(DataError, match="/nowhere: No such file or directory. Check that the path exists"):
+    with pytest.raises(DataError, match=r"/nowhere: No such file or directory\. Check that the path exists"):
         read([], folder="/nowhere")
