@@ -33,11 +33,10 @@ from megabert.foundation.errors import CheckpointError, ConfigError, DataError, 
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import table_of
+from megabert.settings.command_line.arguments import CopyMask, Device, VectorPooling, checks_arguments
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers
-from megabert.tokens.tokenization import refuse_single_text
 from megabert.tokens.tokenization.written import readable_pieces
-from megabert.training.probes.masked_copies import CopyMask
 
 __all__ = [
     "AttentionRecord",
@@ -57,8 +56,6 @@ __all__ = [
     "load_model",
 ]
 
-Device = Literal["auto", "cpu", "cuda"]
-
 
 class Tokens(NamedTuple):
     """A text, or a pair of texts, as the model reads it: S tokens, special ones included."""
@@ -69,6 +66,7 @@ class Tokens(NamedTuple):
     """Their ids, of shape (S,)."""
 
 
+@checks_arguments
 def load_model(name: str | Path, *, checkpoint: str = "last", device: Device = "auto") -> "Model":
     """Load a model with its tokenizer.
 
@@ -94,12 +92,14 @@ class Model:
     ConfigError.
     """
 
+    @checks_arguments
     def __init__(self, source: Source, *, device: Device = "auto") -> None:
         self._source, self._device = source, find_device(device)
         self._tokenizer = source.load_tokenizer()  # before the weights, whose size it has to fit
         self._network = source.build_model().to(self._device)
         self._heads: set[str] = set()
 
+    @checks_arguments
     def tokenize(self, text: str, second: str | None = None) -> Tokens:
         """Return the pieces and ids of ``[CLS] text [SEP]``, or of ``[CLS] text [SEP] second [SEP]``.
 
@@ -110,7 +110,8 @@ class Model:
         ids = encode_text(self._tokenizer, text, second, limit=limit).ids
         return Tokens(readable_pieces(self._tokenizer, ids.tolist()), ids)
 
-    def embed(self, texts: Sequence[str], *, pooling: Literal["mean", "cls"] | None = None) -> NDArray[np.float32]:
+    @checks_arguments
+    def embed(self, texts: Sequence[str], *, pooling: VectorPooling | None = None) -> NDArray[np.float32]:
         """Return a vector for each text, of shape (texts, D): its last hidden states, pooled.
 
         A folder of sentence-transformers gives the vectors of its modules, whose width may be another one than D.
@@ -123,22 +124,22 @@ class Model:
         Raises:
             ConfigError: A text has more tokens than the model reads, or a module is not known here.
         """
-        refuse_single_text(texts)
         form = VectorForm((pooling,)) if pooling else self._source.vector_form
         if form.has_tokens:
             raise ConfigError("the folder's modules give each token a vector. Use embed_tokens, or state a pooling.")
         vectors = embed_texts(self._network, self._tokenizer, texts, pooling=form)
         return np.array(vectors, np.float32).reshape(-1, form.width(self._source.model.hidden_size))
 
+    @checks_arguments
     def embed_tokens(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """Return the last hidden states of each text's tokens, special ones included: arrays of shape (S, D).
 
         Raises:
             ConfigError: A text has more tokens than the model has positions.
         """
-        refuse_single_text(texts)
         return embed_texts(self._network, self._tokenizer, texts, pooling="tokens")
 
+    @checks_arguments
     def embed_words(self, words: Sequence[str]) -> NDArray[np.float32]:
         """Return the word embeddings, the rows of the embedding matrix, of shape (words, E).
 
@@ -148,11 +149,11 @@ class Model:
         Raises:
             ConfigError: The vocabulary cannot write a word.
         """
-        refuse_single_text(words)
         table_VD = self._word_embeddings()
         rows = [table_VD[word_ids(word, self._tokenizer)].mean(0) for word in words]
         return np.array(rows, np.float32).reshape(-1, table_VD.shape[1])
 
+    @checks_arguments
     def nearest(self, query: str, *, top_k: int = 10) -> list[RankedPiece]:
         """Return the pieces whose word embeddings have the greatest cosine with a word's, best first.
 
@@ -168,6 +169,7 @@ class Model:
             raise ConfigError(f"{query!r}: {len(queries)} words without an operator between them. Put + or - there.")
         return nearest(queries[0], self._word_embeddings().astype(np.float64), self._tokenizer, top_k=top_k)
 
+    @checks_arguments
     def attention(self, text: str, second: str | None = None) -> AttentionRecord:
         """Return the record of every layer's attention on a text or a pair of texts.
 
@@ -179,6 +181,7 @@ class Model:
         """
         return record_attention(self._network, self._tokenizer, text, second)
 
+    @checks_arguments
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[RankedPiece]]:
         """Return the guesses for each ``[MASK]`` of a text from left to right, best first, with their probabilities.
 
@@ -190,6 +193,7 @@ class Model:
         """
         return fill_mask(self._with_head("fills_masks"), self._tokenizer, text, top_k=top_k)
 
+    @checks_arguments
     def score(self, texts: Sequence[str], *, mask: CopyMask = "within-word") -> Scores:
         """Return each text's pseudo-log-likelihood in nats (Salazar et al. 2020), and its number of pieces.
 
@@ -202,11 +206,11 @@ class Model:
         Raises:
             CheckpointError: The weights have no masked-LM head.
         """
-        refuse_single_text(texts)
         network = self._with_head("fills_masks")
         scored = network.generator if isinstance(network, ElectraForPreTraining) else network
         return score_texts(scored, self._tokenizer, texts, CopyOptions(mask=mask))
 
+    @checks_arguments
     def next_sentence(self, first: str, second: str) -> float:
         """Return the probability that the second text follows the first; of an ALBERT, that the two are in order.
 
@@ -229,6 +233,7 @@ class Model:
         return self._network
 
 
+@checks_arguments
 def fine_tune(
     task: str, *, model: str | Path, data: str | Path, output_dir: str | Path, device: Device = "auto", **settings: Any
 ) -> Summary:
@@ -259,6 +264,7 @@ def fine_tune(
     return finetune(known, config, Path(output_dir), device=device)
 
 
+@checks_arguments
 def load_classifier(folder: str | Path, *, device: Device = "auto") -> Classifier:
     """Load a fine-tuned classifier, written by megabert or by another program.
 

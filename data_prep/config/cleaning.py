@@ -126,6 +126,6 @@ class CleanConfig:
         for pattern in self.boilerplate:
             try:
                 re.compile(pattern)
-            except re.error as error:
+            except (re.error, OverflowError) as error:
                 raise ValueError(f"boilerplate={pattern!r}: no regular expression ({error})") from None
         return self

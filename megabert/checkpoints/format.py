@@ -67,21 +67,21 @@ class StoredParameter:
 class RunSummary:
     """How far a run was when it wrote a checkpoint: the part of the trainer's state that other programs read."""
 
-    step: int = 0
+    step: int
     """Optimizer updates over all phases."""
-    phase: int = 0
+    phase: int
     """Index of the phase, from 0."""
-    phase_step: int = 0
+    phase_step: int
     """Optimizer updates in this phase."""
-    samples: int = 0
+    samples: int
     """Instances consumed."""
-    data_sha256: list[str] = field(default_factory=list)
+    data_sha256: list[str]
     """Identity of each phase's shards."""
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float]
     """Held-out metrics of the phase's latest validation."""
-    metrics_step: int | None = None
+    metrics_step: int | None
     """Step of that validation."""
-    best_step: int | None = None
+    best_step: int | None
     """Step with the lowest held-out loss of the last phase."""
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from megabert.distributed.environments import before_ranks_meet, describe_rank, own_rank
 from megabert.foundation.errors import EXIT_STOPPED, MegabertError
 from megabert.foundation.files import atomic_write, check_saved_file
-from megabert.settings.command_line.program import Parser, refuse_flags
+from megabert.settings.command_line.program import Parser, output_path, refuse_flags
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.loading import load_run_config, shipped_names
 from megabert.settings.config.run import RunConfig
@@ -45,11 +45,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_device()
     text = "where a run would write (default: runs); need not exist"
-    parser.add_argument("--run-dir", type=Path, default=Path("runs"), metavar="DIR", help=text)
+    parser.add_argument("--run-dir", type=output_path, default=Path("runs"), metavar="DIR", help=text)
     text = "also hold ops, collectives, engines and a checkpoint against references, and measure rates"
     parser.add_argument("--prove", action="store_true", help=text)
     text = "--prove: write findings and rates as JSON, for megabert estimate --measured"
-    parser.add_argument("--save", type=Path, metavar="FILE", help=text)
+    parser.add_argument("--save", type=output_path, metavar="FILE", help=text)
     parser.add_rule("--save", needs=["--prove"])
     text = f"--prove: what would be trained: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
     parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)

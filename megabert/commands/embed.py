@@ -11,10 +11,12 @@ Example:
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import get_args
 
 from megabert.commands.model_argument import open_model
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import refuse_input
+from megabert.settings.command_line.arguments import Pooling
 from megabert.settings.command_line.program import Parser, positive
 
 
@@ -28,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
         "last hidden state of [CLS]; mean of all tokens, [CLS] and [SEP] included; or every token's, with the tokens, "
         "in Parquet (default: as modules.json of the folder says, else mean)"
     )
-    parser.add_argument("--pooling", choices=("cls", "mean", "tokens"), help=text)
+    parser.add_argument("--pooling", choices=get_args(Pooling), help=text)
     text = "tokens of a forward pass (default: 8192)"
     parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
 

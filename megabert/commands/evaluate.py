@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.commands.model_argument import open_model, save_scores
-from megabert.settings.command_line.program import Parser, positive, refuse_flags
+from megabert.settings.command_line.program import Parser, output_path, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.finetune import FinetuneConfig
 
@@ -42,14 +42,18 @@ def add_arguments(parser: Parser) -> None:
     text = "labelled file, or a folder with dev.*"
     parser.add_argument("--data", type=Path, required=True, metavar="PATH", help=text)
     parser.add_argument("--task", help="task of a folder that does not say it")
-    parser.add_argument("--predictions", type=Path, metavar="STEM", help="write predictions to STEM.jsonl or the like")
+    parser.add_argument(
+        "--predictions", type=output_path, metavar="STEM", help="write predictions to STEM.jsonl or the like"
+    )
     parser.add_argument("--checkpoint", metavar="WHICH", help="with mlm: last, best or a step of a run (default: last)")
     text = "with mlm: share of a text's tokens that is predicted (default: 0.15)"
     parser.add_argument("--masked-lm-prob", type=float, metavar="P", help=text)
     parser.add_argument("--max-instances", type=positive, metavar="N", help="with mlm: score the first N sequences")
     text = "with mlm: split of a folder of shards (default: validation)"
     parser.add_argument("--split", choices=("validation", "train"), help=text)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="with mlm: also write the scores, as fractions")
+    parser.add_argument(
+        "--json", type=output_path, metavar="FILE", help="with mlm: also write the scores, as fractions"
+    )
     parser.add_device()
     own = ("model", "data", "task", "predictions", *(flag[2:] for flag in FLAGS_OF_MLM))
     parser.add_fields(FinetuneConfig, first=(*own, "text-column", "max-seq-length", "device"))

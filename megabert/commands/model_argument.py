@@ -4,9 +4,10 @@ import json
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from megabert.foundation.files import atomic_write, check_regular
+from megabert.settings.command_line.arguments import CopyMask
 from megabert.settings.command_line.program import Parser, positive
 from megabert.settings.command_line.terminal import loading
 
@@ -35,7 +36,7 @@ def add_copies(parser: Parser) -> None:
     text = (
         "within-word also masks the later pieces of the same word, token masks each piece alone (default: within-word)"
     )
-    parser.add_argument("--mask", choices=("within-word", "token"), default="within-word", help=text)
+    parser.add_argument("--mask", choices=get_args(CopyMask), default="within-word", help=text)
     text = "tokens of a forward pass (default: 8192)"
     parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
     parser.add_device()

@@ -16,7 +16,7 @@ from pathlib import Path
 from megabert.commands.model_argument import add_copies, open_scorer, save_scores
 from megabert.foundation.files import refuse_input
 from megabert.foundation.json_files import JSON_SUFFIXES
-from megabert.settings.command_line.program import Parser, refuse_flags
+from megabert.settings.command_line.program import Parser, output_path, refuse_flags
 
 
 def add_arguments(parser: Parser) -> None:
@@ -24,8 +24,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a sentence per line, or JSON Lines")
     parser.add_model()
     text = "write a JSON object per sentence: line, text, score, pieces, windowed"
-    parser.add_argument("--output", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the sums and means")
+    parser.add_argument("--output", type=output_path, metavar="FILE", help=text)
+    parser.add_argument("--json", type=output_path, metavar="FILE", help="write the sums and means")
     text = "field of a JSON object that holds the sentence (default: text)"
     parser.add_argument("--text-column", default="text", metavar="NAME", help=text)
     add_copies(parser)
@@ -37,9 +37,8 @@ def run(options: Namespace) -> int:
         refuse_flags(["--text-column"], options.given, "on plain text")
     from megabert.downstream.export.model_folder import find_model
 
-    outputs = [path for path in (options.output, options.json) if path is not None]
-    for output in outputs:
-        refuse_input(output, options.file, find_model(options.model), *(path for path in outputs if path is not output))
+    for output in filter(None, (options.output, options.json)):
+        refuse_input(output, options.file, find_model(options.model))
     scorer = open_scorer(options, options.file)
     from megabert.downstream.inspection.pseudo_likelihood import render_text_score, score_file
 

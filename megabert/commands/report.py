@@ -1,10 +1,10 @@
 """Show the progress of a run: table, loss curve, fill-mask.
 
-The table compares a run, phase by phase, with the unigram baseline. The loss curve is written as RUN/loss.png and, with
---html and --png, one page of curves. With --text it shows the guesses for [MASK] of the unigram, the untrained and the
-trained model side by side; the page shows some at held-out words. Of a fine-tuning it prints the scores, which labels
-are taken for which, and the errors of which the model is surest; of a grid its tables, and that for each choice.
---html writes them into a page, too, and --png the scores of a grid over its settings.
+The table compares a run, phase by phase, with the unigram baseline. The loss curve is written as RUN/loss.png, if RUN
+may be written, and, with --html and --png, one page of curves. With --text it shows the guesses for [MASK] of the
+unigram, the untrained and the trained model side by side; the page shows some at held-out words. Of a fine-tuning it
+prints the scores, which labels are taken for which, and the errors of which the model is surest; of a grid its tables,
+and that for each choice. --html writes them into a page, too, and --png the scores of a grid over its settings.
 
 Examples:
   megabert report runs/demo --text "He went to [MASK] sea." --html report.html
@@ -12,12 +12,16 @@ Examples:
   megabert report runs/mrpc --examples 20
 """
 
+import errno
+import sys
 from argparse import Namespace
 from pathlib import Path
 
-from megabert.foundation.errors import DataError
-from megabert.settings.command_line.program import Parser, positive, refuse_flags
+from megabert.foundation.errors import ConfigError, DataError
+from megabert.settings.command_line.program import Parser, output_path, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
+
+LOSSES = "loss.png"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,8 +32,8 @@ def add_arguments(parser: Parser) -> None:
     text = "fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline"
     parser.add_argument("--min-margin", type=float, metavar="NATS", help=text)
     text = "also write curves, tables and configuration as one self-contained page"
-    parser.add_argument("--html", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--png", type=Path, metavar="FILE", help="also write the page's curves as a picture")
+    parser.add_argument("--html", type=output_path, metavar="FILE", help=text)
+    parser.add_argument("--png", type=output_path, metavar="FILE", help="also write the page's curves as a picture")
     text = "put the seconds of a step beside their prediction from these rates (doctor --prove --save FILE)"
     parser.add_argument("--measured", type=Path, metavar="FILE", help=text)
     text = "fine-tunings: how many errors are shown (default: 5)"
@@ -77,8 +81,13 @@ def run(options: Namespace) -> int:
         tables.append(("Fine-tunings", below))
     print("\n\n".join(text for _, text in tables))
     # The pictures and the page.
-    draw_losses(run_dir, reports, run_dir / "loss.png")
-    print(f"\nloss curve: {run_dir / 'loss.png'}")
+    try:
+        draw_losses(run_dir, reports, run_dir / LOSSES)
+        print(f"\nloss curve: {run_dir / LOSSES}")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        print(f"\nno loss curve: {run_dir} may not be written ({error.strerror})", file=sys.stderr)
     if options.html or options.png:
         curves = draw_page(run_dir, reports)
     if options.png:
@@ -103,6 +112,8 @@ def _refuse_files_of_run(options: Namespace) -> None:
     own = [path for path in options.run_dir.iterdir() if path.is_file() and path.suffix not in (".png", ".html")]
     for output in filter(None, (options.html, options.png)):
         refuse_input(output, *own)
+        if output.name == LOSSES and output.absolute().parent.resolve() == options.run_dir.resolve():
+            raise ConfigError(f"{output}: the loss curve has this name. Name another file.")
 
 
 def _report_finetuning(options: Namespace) -> int:

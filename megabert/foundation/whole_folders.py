@@ -33,13 +33,20 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
     sees the previous content or the new one, never half of either. On any error the temporary folder is removed and
     ``folder`` is as it was. The next process removes the temporary folder of a killed one.
 
+    The working folder has to be empty, and stays: the shell in it would not see another one in its place.
+
     Raises:
-        DataError: ``folder`` is a file, a device or a loop of links, or the disk is full.
+        DataError: ``folder`` is a file, a device, a loop of links or a working folder with files, or the disk is full.
     """
     folder = Path(folder)
     check_replaceable(folder, is_folder=True)
-    with under_way(folder) as temporary:
-        _remove_unfinished(folder)
+    is_here = folder.is_dir() and folder.samefile(os.curdir)
+    # Made within the working folder, whose parent may be another disk or closed.
+    place = folder / "content" if is_here else folder
+    _remove_unfinished(place)
+    if is_here and any(folder.iterdir()):
+        raise DataError(f"{folder}: is the working folder, and not empty. Call the command from another folder.")
+    with under_way(place) as temporary:
         new = temporary / "new"
         new.mkdir(parents=True)
         with open_lock(temporary / UNFINISHED) as mark:
@@ -48,7 +55,12 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
             for path in new.rglob("*"):
                 sync_file(path)
             sync_folder(new)
-            replace_folder(new, folder, aside=temporary / _ASIDE)
+            if is_here:
+                for path in new.iterdir():
+                    path.rename(folder / path.name)
+                sync_folder(folder)
+            else:
+                replace_folder(new, folder, aside=temporary / _ASIDE)
 
 
 def _remove_unfinished(folder: Path) -> None:

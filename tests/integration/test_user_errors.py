@@ -90,6 +90,22 @@ def test_full_disk_names_the_need_and_leaves_no_checkpoint(shards, tmp_path):
         subprocess.run(["umount", "--lazy", str(small)], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a folder read-only needs root")
+def test_report_of_a_run_that_may_not_be_written_is_a_page(shards, tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    Run(run_dir, shards, flags=STEPS).finish_well()
+    if subprocess.run(["mount", "--bind", "-o", "ro", str(run_dir), str(run_dir)], check=False).returncode:
+        pytest.skip("this machine does not let root mount a folder read-only")
+    try:
+        assert main(["report", str(run_dir), "--html", str(tmp_path / "page.html")]) == 0, capsys.readouterr().err
+    finally:
+        subprocess.run(["umount", "--lazy", str(run_dir)], check=True)
+    assert f"no loss curve: {run_dir} may not be written (Read-only file system)" in capsys.readouterr().err
+    assert "<svg" in (page := (tmp_path / "page.html").read_text()) or "data:image/png" in page
+    assert main(["report", str(run_dir), "--png", str(run_dir / "loss.png")]) == 2
+    assert "the loss curve has this name" in capsys.readouterr().err
+
+
 def test_first_checkpoint_that_fails_leaves_no_thread_behind(shards, tmp_path, monkeypatch):
     def refuse(*_):
         raise CheckpointError("no room")

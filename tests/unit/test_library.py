@@ -181,9 +181,62 @@ def test_one_text_in_place_of_a_list_is_refused(bert, method):
         getattr(bert, method)("The ship.")
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments", "settings", "message"),
+    [
+        ("embed", [None], {}, r"texts=None \(NoneType\) is no list of texts"),
+        ("embed", [["a", None]], {}, r"texts\[1\]=None \(NoneType\) is no text"),
+        ("embed_tokens", [[b"x"]], {}, r"texts\[0\]=b'x' \(bytes\) is no text"),
+        ("embed_words", [b"ship"], {}, r"words=b'ship' \(bytes\) is no list"),
+        ("score", [{"a": 1}], {}, r"texts=\{'a': 1\} \(dict\) is no list"),
+        ("score", [np.array("a")], {}, r"\(ndarray\) is no list"),
+        ("score", [np.array([["a"]])], {}, r"texts\[0\]=.*\(ndarray\) is no text"),
+        ("score", [["a"]], {"mask": "within_word"}, r"mask='within_word' \(str\) is not known.*within-word, token"),
+        ("embed", [["a"]], {"pooling": "max"}, r"pooling='max' .* one of: cls, mean\."),
+        ("embed", [["a"]], {"pooling": ["cls"]}, r"pooling=\['cls'\] \(list\)"),
+        ("fill_mask", [["a [MASK]"]], {}, r"text=\['a \[MASK\]'\] \(list\) is no text"),
+        ("fill_mask", ["a [MASK]"], {"top_k": 0}, r"top_k=0 \(int\) is no whole number of 1 or more"),
+        ("nearest", ["ship"], {"top_k": -3}, "top_k=-3"),
+        ("nearest", ["ship"], {"top_k": 2.0}, r"top_k=2\.0 \(float\)"),
+        ("nearest", ["ship"], {"top_k": True}, "top_k=True"),
+        ("next_sentence", ["a", None], {}, r"second=None \(NoneType\) is no text"),
+        ("tokenize", ["a", 7], {}, r"second=7 \(int\) is no text"),
+        ("attention", [None], {}, "text=None"),
+    ],
+)
+def test_argument_of_another_type_or_value_is_refused_by_name(bert, method, arguments, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        getattr(bert, method)(*arguments, **settings)
+
+
+@pytest.mark.parametrize("as_given", [tuple, iter, np.array, lambda texts: np.array(texts, object)])
+def test_texts_may_be_any_sequence_array_or_generator(bert, as_given):
+    np.testing.assert_array_equal(bert.embed(as_given(TEXTS)), bert.embed(TEXTS))
+    np.testing.assert_array_equal(bert.score(as_given(TEXTS)).scores_S, bert.score(TEXTS).scores_S)
+
+
+@pytest.mark.parametrize("device", ["CPU", "mps", "", 0, None, torch.device("cpu")])
+def test_device_that_the_commands_do_not_have_is_refused(bert_folder, device):
+    with pytest.raises(ConfigError, match=r"device=.* is not known. Give one of: auto, cpu, cuda"):
+        load_model(bert_folder, device=device)
+
+
+@pytest.mark.parametrize(("name", "error"), [("", ConfigError), ("a\0b", ConfigError), ("x" * 5000, DataError)])
+def test_name_that_is_no_path_is_refused(name, error):
+    with pytest.raises(error, match=r"is no path|File name too long"):
+        load_model(name)
+
+
 def test_several_words_are_no_query(bert):
     with pytest.raises(ConfigError, match="2 words without an operator between them"):
         bert.nearest("ship sea")
+
+
+def test_output_folder_without_a_name_is_refused(bert_folder, labelled, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path / "labelled")
+    with pytest.raises(ConfigError, match=r"output_dir='' \(str\) is no path"):
+        fine_tune("classification", model=bert_folder, data=labelled, output_dir="", device="cpu")
+    assert {path.name for path in Path.cwd().iterdir()} == {"train.csv", "dev.csv"}
 
 
 def test_label_that_training_lacks_is_refused(bert_folder, labelled, tmp_path):

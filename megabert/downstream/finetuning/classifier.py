@@ -12,7 +12,7 @@ from megabert.downstream.finetuning.setup import bind_kind
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.foundation.errors import ConfigError
-from megabert.tokens.tokenization import refuse_single_text
+from megabert.settings.command_line.arguments import checks_arguments
 
 
 class Judgement(NamedTuple):
@@ -57,6 +57,7 @@ class Classifier:
         self._device = torch.device(device)
         self._model = saved.build_model(task, self._kind.num_outputs).to(self._device)
 
+    @checks_arguments
     @torch.no_grad()
     def predict(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> list[Judgement]:
         """Return a judgement for each text; texts are cut to the length that the model was fine-tuned with.
@@ -69,15 +70,12 @@ class Classifier:
             ConfigError: The model was fine-tuned on pairs and there are no second texts, or the other way round; there
                 are more texts than second texts, or fewer; or one text was given in place of a list.
         """
-        refuse_single_text(texts)
-        if seconds is not None:  # an array has no truth value
-            refuse_single_text(seconds)
         if self._takes_pairs not in (None, seconds is not None):
             read, remedy = ("pairs", "Give") if self._takes_pairs else ("single texts", "Leave out")
             raise ConfigError(f"{self._folder}: was fine-tuned on {read}. {remedy} the second texts.")
         if seconds is not None and len(seconds) != len(texts):
             raise ConfigError(f"{len(texts)} texts and {len(seconds)} second texts: give one of each for a pair.")
-        if len(texts) == 0:
+        if not texts:
             return []
         pairs = [None] * len(texts) if seconds is None else seconds
         # The encoding asks for labels, and predictions do not depend on them.

@@ -4,7 +4,7 @@ import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.deepspeed import derive_deepspeed
 from megabert.settings.config.finetune import FREE_FIELDS, FinetuneConfig
 from megabert.settings.config.loading import to_dict
@@ -55,9 +56,7 @@ from megabert.settings.config.run import OptimizerConfig
 from megabert.training.proven_ops import prove_ops
 
 
-def finetune(
-    task: Task, config: FinetuneConfig, output_dir: Path, *, device: Literal["auto", "cpu", "cuda"] = "auto"
-) -> Summary:
+def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> Summary:
     """Fine-tune with every seed, and return the summary that ``results.json`` holds.
 
     A seed that has finished in ``output_dir`` is not trained again; one that was killed starts from the beginning. One
@@ -86,9 +85,7 @@ def finetune(
             return run_on_main_rank(world, lambda: summarize(output_dir, task.name, seeds))
 
 
-def check_finetuning(
-    task: Task, config: FinetuneConfig, output_dir: Path, *, device: Literal["auto", "cpu", "cuda"] = "auto"
-) -> Prepared:
+def check_finetuning(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> Prepared:
     """Make the checks of `finetune` before its first step, and return the prepared training; nothing is written.
 
     With ``cuda`` on a machine without a GPU everything but the GPU is checked: a login node may have none.
@@ -103,7 +100,7 @@ def check_finetuning(
     return prepared
 
 
-def lacks_gpu(device: Literal["auto", "cpu", "cuda"]) -> bool:
+def lacks_gpu(device: Device) -> bool:
     """Tell whether a GPU is asked for that this machine does not have."""
     return device == "cuda" and not torch.cuda.is_available()
 

@@ -10,12 +10,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from megabert.foundation.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
 from megabert.foundation.text_tables import render_table
+from megabert.settings.command_line.arguments import checks_arguments
 from megabert.settings.config.loading import differences
 
 SETTINGS_NAME = "finetune.json"
@@ -29,6 +30,7 @@ THRESHOLD = "null_threshold"
 UNIT = "scores in points (100 = perfect)"
 """Heading of a table of scores."""
 
+Known = TypeVar("Known")
 Metrics = dict[str, dict[str, float]]
 """Metrics of each evaluation set, by its name."""
 
@@ -80,10 +82,12 @@ class Summary:
     """Mean over the seeds of the score that picks the best weights."""
     score_deviation: float
 
+    @checks_arguments
     def shown(self, name: str, metric: str) -> str:
         """Return a set's metric as text: the mean in points, with the deviation of several seeds."""
+        mean = _known(_known(self.mean, name), metric)
         spread = f" +- {in_points(metric, self.deviation[name][metric])}" if len(self.seeds) > 1 else ""
-        return in_points(metric, self.mean[name][metric]) + spread
+        return in_points(metric, mean) + spread
 
     @property
     def score_shown(self) -> str:
@@ -91,10 +95,22 @@ class Summary:
         spread = f" +- {in_points('', self.score_deviation)}" if len(self.seeds) > 1 else ""
         return in_points("", self.score) + spread
 
+    @checks_arguments
     def baseline_shown(self, name: str, metric: str) -> str:
         """Return the score of one answer to everything, as text."""
-        own = self.baseline[name]
+        own = _known(self.baseline, name)
         return in_points(metric, own[metric]) if metric in own else "-"
+
+
+def _known(values: Mapping[str, Known], name: str) -> Known:
+    """Return the value of a name.
+
+    Raises:
+        ConfigError: There is no such name.
+    """
+    if name not in values:
+        raise ConfigError(f"{name!r:.60}: no such set or metric. Known: {', '.join(values)}.")
+    return values[name]
 
 
 def in_points(name: str, value: float) -> str:

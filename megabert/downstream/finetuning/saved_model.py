@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from megabert.downstream.finetuning.trainer import TrainingSummary
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.settings.config.model import ModelConfig
@@ -226,7 +227,7 @@ def rescore(
     task_name: str | None = None,
     changes: Mapping[str, Any] | None = None,
     predictions: Path | None = None,
-    device: Literal["auto", "cpu", "cuda"],
+    device: Device,
 ) -> Rescored:
     """Score a fine-tuned model, written by ``megabert finetune`` or by another program, on a labelled file.
 

@@ -24,6 +24,7 @@ from megabert.models.encoder import SelfAttention
 from megabert.models.modern import RotarySelfAttention
 from megabert.ops.attention.disentangled.cpu import RelativePositions, position_parts, score_divisor
 from megabert.ops.attention.rotary.cpu import turn
+from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 from megabert.tokens.tokenization.written import readable_pieces
 
@@ -81,6 +82,7 @@ class _Seen:
     positions: list[RelativePositions] = field(default_factory=list)
 
 
+@checks_arguments
 @torch.no_grad()
 def record_attention(
     model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,9 @@ from megabert.downstream.inspection.encode_text import check_outputs, evaluating
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import atomic_path, open_to_read
 from megabert.models.bert import PretrainingModel
+from megabert.settings.command_line.arguments import Pooling, checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 
-Pooling = Literal["cls", "mean", "tokens"]
 Write = Callable[[Sequence[NDArray[np.integer]], Sequence[NDArray[np.float32]]], None]
 """Writes consecutive lines, given their ids and their vectors of shape (D,), or (tokens, D) if tokens are kept."""
 BLOCK_LINES = 4096
@@ -99,6 +99,7 @@ def embed_file(
     return counts
 
 
+@checks_arguments
 @torch.inference_mode()
 def embed_texts(
     model: PretrainingModel,

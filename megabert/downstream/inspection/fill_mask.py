@@ -17,9 +17,11 @@ from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces,
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
+from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 
 
+@checks_arguments
 @torch.no_grad()
 def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[RankedPiece]]:
     """Guess each ``[MASK]`` of a text, all at once.

@@ -6,9 +6,11 @@ from megabert.data.batch import pack_sequences
 from megabert.downstream.inspection.encode_text import check_outputs, encode_text, evaluating
 from megabert.foundation.errors import ConfigError
 from megabert.models.bert import BertForPreTraining, PretrainingModel
+from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 
 
+@checks_arguments
 @torch.no_grad()
 def next_sentence(model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str) -> float:
     """Return the probability that the second text follows the first one (Devlin et al. 2019, section 3.1).

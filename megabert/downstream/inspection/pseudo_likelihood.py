@@ -28,8 +28,9 @@ from megabert.foundation.files import atomic_path
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
+from megabert.settings.command_line.arguments import CopyMask
 from megabert.tokens.tokenization import Tokenizer
-from megabert.training.probes.masked_copies import CopyMask, copy_batches, encode_sentences
+from megabert.training.probes.masked_copies import copy_batches, encode_sentences
 
 _GROUP_TEXTS, _GROUP_CHARACTERS = 1024, 1 << 17
 """Texts that are tokenized, and whose copies are packed, at once."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces
 from megabert.foundation.errors import ConfigError
+from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 from megabert.tokens.tokenization.written import readable_pieces
 
@@ -52,6 +53,7 @@ def parse_queries(words: Sequence[str]) -> list[Query]:
     return [Query(tuple(terms)) for terms in queries]
 
 
+@checks_arguments
 def nearest(
     query: Query, embeddings_VD: NDArray[np.floating], tokenizer: Tokenizer, *, top_k: int = 10
 ) -> list[RankedPiece]:

@@ -150,6 +150,8 @@ def read_scores(path: Path, *, export: Path, run: Path | None, checkpoint: str) 
         scores = list(_of_json(origin))
     if not scores:
         raise DataError(f"{path}: has no scores. {_AGAIN}")
+    if "\0" in origin.model:
+        raise DataError(f"{path}: model={origin.model!r} is no path. {_AGAIN}")
     whose = Path(origin.model).resolve()
     is_of_run = run is not None and whose == run.resolve() and origin.checkpoint == checkpoint
     if origin.random_weights or not (is_of_run or whose == export.resolve()):

@@ -62,11 +62,12 @@ def export_run(
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
     manifest, average = read_checkpoint_manifest(path), (weights or config.weights_of(checkpoint)) == "average"
     model = config.model_in_phase(manifest.run.phase)
+    state = read_masters(path, average=average)  # refuses an average that the run does not keep
     card = replace(_card(run_dir, config, manifest, checkpoint, average=average), **(facts or {}))
     with open_export(folder) as new:
         write_model_files(
             new,
-            state=read_masters(path, average=average),
+            state=state,
             config=model,
             tokenizer_dir=tokenizer_dir(run_dir),
             card=forms.on_card(card),

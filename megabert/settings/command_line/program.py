@@ -3,6 +3,7 @@
 import argparse
 import ast
 import math
+import os
 import pkgutil
 import re
 import sys
@@ -12,10 +13,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 from megabert import __version__
 from megabert.foundation.errors import ConfigError
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.command_line.failures import guarded
 from megabert.settings.command_line.help import render_help
 from megabert.settings.config.fields import FieldRow, field_table, pattern_of
@@ -63,6 +65,7 @@ class Program:
             print(__version__)
             return 0
         with self.while_parsing():
+            _settle_environment()
             run, options = self.parse(words[0], words[1:])
         return run(options)
 
@@ -97,6 +100,14 @@ class Program:
         return "\n".join([*lines, "", f"Example: {self.example}"])
 
 
+def _settle_environment() -> None:
+    """Leave out a display that pictures do not need, and refuse a number of threads that numba would not read."""
+    os.environ["MPLBACKEND"] = "agg"
+    threads = os.environ.get("NUMBA_NUM_THREADS", "1")
+    if not re.fullmatch("[1-9][0-9]{0,8}", threads):
+        raise ConfigError(f"NUMBA_NUM_THREADS={threads!r} is no whole number of 1 or more. Correct it, or unset it.")
+
+
 def _text_of(word: str) -> str:
     """Return text, which is not empty, and is UTF-8."""
     _require(word)
@@ -117,6 +128,11 @@ def _require(word: str) -> str:
 def _path_of(word: str) -> Path:
     """Return the path that a word names; ``Path("")`` would be the working folder."""
     return Path(_require(word))
+
+
+def output_path(word: str) -> Path:
+    """Read the path of a file or folder that the command writes; no two flags may name the same one."""
+    return _path_of(word)
 
 
 def whole(word: str) -> int:
@@ -233,6 +249,17 @@ class Parser(argparse.ArgumentParser):
             for other in [other for other in excludes if flag in given and other in given]:
                 raise ConfigError(f"{flag} and {other} exclude each other. Leave one of the two out.")
 
+    def _check_outputs(self, options: argparse.Namespace) -> None:
+        """Refuse two outputs of one path, of which the second would replace the first."""
+        written: dict[Path, str] = {}
+        for action in self._actions:
+            path = getattr(options, action.dest, None) if action.type is output_path else None
+            if path is not None:
+                flag = action.option_strings[0]
+                other = written.setdefault(path.absolute().parent.resolve() / path.name, flag)
+                if other != flag:
+                    raise ConfigError(f"{other} and {flag} both name {path}. Name two paths.")
+
     def add_stops(self, *, dry_run: str) -> None:
         """Add ``--dry-run`` and ``--print-config``, which end a command before it begins its work."""
         self.add_argument("--dry-run", action="store_true", help=f"{dry_run}, and stop")
@@ -240,8 +267,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_device(self) -> None:
         """Add ``--device``."""
-        choices = ("auto", "cpu", "cuda")
-        self.add_argument("--device", choices=choices, default="auto", help="default: auto, a GPU if any")
+        self.add_argument("--device", choices=get_args(Device), default="auto", help="default: auto, a GPU if any")
 
     def add_model(self) -> None:
         """Add ``--model`` and ``--checkpoint``, which name the weights that ``downstream.export.sources`` opens."""
@@ -287,6 +313,7 @@ class Parser(argparse.ArgumentParser):
         options = self.parse_args(own)
         options.given = {*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)}
         self._check_rules(options.given)
+        self._check_outputs(options)
         options.fields, options.field_flags = nest(flags), flags
         return options
 

@@ -4,7 +4,6 @@ from megabert.tokens.tokenization.backend import Pieces
 from megabert.tokens.tokenization.composition import compose, has_hangul
 from megabert.tokens.tokenization.huggingface import load_tokenizer, save_huggingface, word_level_tokenizer
 from megabert.tokens.tokenization.special_pieces import SpecialIds
-from megabert.tokens.tokenization.texts import refuse_single_text
 from megabert.tokens.tokenization.tokenizer import Tokenizer
 from megabert.tokens.tokenization.training import (
     DEFAULT_VOCAB_SIZE,

@@ -1,18 +1,8 @@
-"""Refuses one text in place of a list, and halves of surrogate pairs, before texts are tokenized."""
+"""Refuses halves of surrogate pairs, before texts are tokenized."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from megabert.foundation.errors import ConfigError, DataError
-
-
-def refuse_single_text(texts: Sequence[str]) -> None:
-    """Refuse one text in place of a list, whose characters would be the texts.
-
-    Raises:
-        ConfigError: It is one text.
-    """
-    if isinstance(texts, str):
-        raise ConfigError(f"{texts!r:.60} is one text. Give a list of texts.")
+from megabert.foundation.errors import DataError
 
 
 def refuse_surrogates(texts: Iterable[str]) -> None:

@@ -187,7 +187,7 @@ def _is_alive(pid: int | None) -> bool:
     try:
         if pid is not None:
             os.kill(pid, 0)
-    except OSError as error:  # without permission it is another user's process
+    except (OSError, OverflowError) as error:  # without permission it is another user's process
         return isinstance(error, PermissionError)
     return True
 

@@ -13,18 +13,16 @@ several pieces, would be more probable than a frequent one (Kauf and Ivanova 202
 # S sentences, P pieces of all sentences, C copies of a batch, T packed tokens
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch
 from megabert.data.packing import runs_within
+from megabert.settings.command_line.arguments import CopyMask
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.tokenization import SpecialIds, Tokenizer
-
-CopyMask = Literal["within-word", "token"]
-"""The masks of a copy: on the piece and the pieces of its word to the right of it, or on the piece alone."""
 
 
 class Sentences(NamedTuple):

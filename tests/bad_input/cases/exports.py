@@ -16,6 +16,8 @@ VECTORS = "--to out --sentence-transformers mean"
 # name, what is done to the material, command, exit code, what the message names
 ROWS = (
     ("a kind of vector that nobody knows", (), "run --to out --sentence-transformers max", 2, "max"),
+    ("an average that the run does not keep", (), "run --to out --weights average", 4, "holds no average"),
+    ("into a working folder with files", (), "run --to .", 2, "holds run"),
     ("no new form of a folder", (), "hf --to out", 4, "config.yaml"),
     ("a folder that is not there", (), f"nowhere {VECTORS}", 2, "nowhere"),
     ("a license for a folder", (), f"hf {VECTORS} --license mit", 2, "--license"),
@@ -49,7 +51,8 @@ ROWS = (
         "2_Normalize",
     ),
 )
-QUICK = {"a folder of no class", "a file in the place of modules", "a step that is not there"}
+QUICK = {"an average that the run does not keep", "into a working folder with files"}
+QUICK |= {"a folder of no class", "a file in the place of modules", "a step that is not there"}
 QUICK |= {"by nobody", "to a server that is not there", "scores of another model"}
 # name, what is done to the material, words after the verb, exit code, what the message names
 MERGES = (
@@ -74,6 +77,7 @@ MERGES = (
 )
 NO_HUB = {"HF_TOKEN": "hf_none", "HF_ENDPOINT": "http://127.0.0.1:1"}
 PAIRS = '{"model": "hf", "mask": "token", "sets": [{"name": "english", "pairs": 2, "accuracy": %s}]}'
+NUL = (PAIRS % 0.5).replace("hf", "h\\u0000f")
 PUSH = "run --to out --push owner/bert"
 # name, variables, what is done to the material, words after the verb, exit code, what the message names
 PUSHES = (
@@ -86,6 +90,7 @@ PUSHES = (
     ("private, but no push", {}, (), "run --to out --private", 2, "--private"),
     ("scores of another model", {}, (write("x.json", PAIRS % 0.5),), "run --to out --scores x.json", 3, "--model out"),
     ("scores that are no number", {}, (write("x.json", PAIRS % "NaN"),), "run --to out --scores x.json", 3, "accuracy"),
+    ("scores of a path with NUL", {}, (write("x.json", NUL),), "run --to out --scores x.json", 3, "is no path"),
     ("scores that are none", {}, (write("x.json", "[1]"),), "run --to out --scores x.json", 3, "x.json"),
     ("scores of a folder", NO_HUB, (), "hf --to out --push owner/bert --scores x.json", 2, "--scores"),
 )
@@ -123,4 +128,16 @@ CASES += [
         quick=name in QUICK,
     )
     for name, steps, words, code, says in MERGES
+]
+CASES += [
+    Case(
+        name=f"{words.split()[0]}: into the working folder, which is empty",
+        given=(copy("run"), make(lambda folder: (folder / "run").rename(folder.parent / "away"))),
+        command=f"megabert {words} --to .",
+        code=0,
+        says=("to .",),
+        leaves=("*",),
+        quick=True,
+    )
+    for words in ("export ../away", "merge ../away@4 ../away@6")
 ]

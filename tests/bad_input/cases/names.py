@@ -1,6 +1,8 @@
 """Names, variables and words of the shell that nobody foresaw."""
 
-from bad_input.given import copy, make, write
+import socket
+
+from bad_input.given import copy, make, set_json, write
 from bad_input.harness import Case
 from bad_input.material import run_flags
 
@@ -42,6 +44,7 @@ SPELLED = {
     "NUMBA_CACHE_DIR": ("/nonexistent/x", ""),
     "XDG_CACHE_HOME": ("/proc/nonexistent", ""),
     "MPLBACKEND": ("nonsense",),
+    "NUMBA_NUM_THREADS": ("abc", "", "0", "1.5"),
     "MPLCONFIGDIR": ("/proc/nonexistent",),
 }
 HELP = (
@@ -84,6 +87,27 @@ CASES = [
         for variable, values in SPELLED.items()
         for value in values
         for command in HELP
+    ),
+    Case(
+        name="report: MPLBACKEND='nonsense'",
+        given=(copy("run", "build"),),
+        command="megabert report run",
+        code=0,
+        environment={"MPLBACKEND": "nonsense"},
+        leaves=("run/loss.png",),
+    ),
+    Case(
+        name="watch: a pid of 10^30 on this host",
+        given=(
+            copy("run"),
+            set_json("run/status.json", "status", "running"),
+            set_json("run/status.json", "host", socket.gethostname()),
+            set_json("run/status.json", "pid", 10**30),
+        ),
+        command="megabert watch run --once",
+        code=0,
+        says=("its process is gone",),
+        quick=True,
     ),
     *(
         Case(

@@ -32,6 +32,12 @@ def test_a_sound_manifest_is_read(tmp_path):
     assert torch.equal(read_masters(signed(tmp_path / "step"))["w"], torch.ones(2, 2))
 
 
+def test_trainer_state_without_its_fields_is_refused(tmp_path):
+    manifest = read_checkpoint_manifest(signed(tmp_path / "step"))
+    with pytest.raises(CheckpointError, match=r"trainer state of step 1: .*step"):
+        _ = manifest.run
+
+
 @pytest.mark.parametrize(
     ("parameter", "what"),
     [

@@ -19,6 +19,7 @@ from megabert.checkpoints.format import (
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 from megabert.training.run.folder import read_config
+from megabert.training.state import TrainerState
 
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "sea", "ship", "sailed", "over", "##ing", ".", ",", "[unused0]"]
 
@@ -66,7 +67,7 @@ def write_step(tokenizer_dir, tmp_path) -> Callable[[int], Path]:
             files={file: stored},
             parameters=parameters,
             engine_state={},
-            trainer_state={"step": step, "phase_step": step, "data_sha256": ["a", "b"]},
+            trainer_state=TrainerState(step=step, phase_step=step, data_sha256=("a", "b")).to_dict(),
             versions={"megabert": "0.9", "torch": "2.11"},
         )
         write_checkpoint_manifest(folder, manifest)

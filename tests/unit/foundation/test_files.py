@@ -92,6 +92,16 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_published_as_the_working_folder_fills_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    number = tmp_path.stat().st_ino
+    with publish_folder(Path(".")) as new:
+        (new / "config.json").write_text("{}")
+    assert (os.listdir("."), tmp_path.stat().st_ino) == (["config.json"], number)
+    with pytest.raises(DataError, match="is the working folder, and not empty"), publish_folder(tmp_path):
+        pass
+
+
 def test_a_published_folder_replaces_the_earlier_one_whole(tmp_path):
     folder = tmp_path / "model"
     for content in ("first", "second"):

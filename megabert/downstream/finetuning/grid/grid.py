@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -53,6 +53,7 @@ from megabert.foundation.errors import CheckpointError, ConfigError, MegabertErr
 from megabert.foundation.files import atomic_write, open_to_read, remove_killed_writes, sha256_file
 from megabert.observability.logs import log_to_stderr, logger
 from megabert.observability.progress import span
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.command_line.signals import run_children
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import to_yaml
@@ -64,8 +65,6 @@ TEMPORARIES = ("*/.rate_*.tmp",)
 _GIB = 1 << 30
 _SHOWN = 400
 """Characters of a failed cell's message that the log repeats."""
-
-Device = Literal["auto", "cpu", "cuda"]
 
 
 class GridOutcome(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 
 from megabert.downstream.finetuning.finetune import claim_folder
 from megabert.downstream.finetuning.results import read_summary, summarize
-from megabert.foundation.errors import CheckpointError
+from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.settings.config.finetune import FinetuneConfig
 
 
@@ -34,6 +34,13 @@ def test_summary_is_over_seeds_and_read_back(tmp_path):
     table = (tmp_path / "results.md").read_text().splitlines()
     assert table[3].startswith("rte: scores in points (100 = perfect)")
     assert table[5].split() == ["dev", "accuracy", "75.00", "+-", "35.36", "50.00"]
+
+
+@pytest.mark.parametrize("names", [("test", "accuracy"), ("dev", "f1"), (None, "accuracy")])
+def test_score_of_a_set_or_metric_that_is_not_there_is_refused(tmp_path, names):
+    write_result(tmp_path, 1, 0.5)
+    with pytest.raises(ConfigError, match=r"Known: |is no text"):
+        summarize(tmp_path, "rte", [1]).shown(*names)
 
 
 def test_same_settings_continue_and_others_are_refused(tmp_path):
