@@ -282,7 +282,7 @@ ALONE = (
     ("megabert attention --model nowhere --output page.html text", (2, 3, 4), "nowhere"),
     ("megabert pll nowhere.txt --model nowhere --output a --json ./a", 2, "--output and --json both name a"),
     ("megabert report nowhere --html ../x/a --png ../x/b/../a", 2, "--html and --png both name"),
-    ("megabert doctor --save a --run-dir a", 2, "--run-dir and --save both name a"),
+    ("megabert doctor --prove --save a --run-dir a", 2, "--run-dir and --save both name a"),
     ("megabert doctor --device tpu", 2, "tpu"),
     ("megabert doctor --prove --recipe debug --save nowhere/proof.json", 2, "nowhere"),
     ("megabert tune", 2, "--save"),
