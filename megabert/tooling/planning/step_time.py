@@ -4,7 +4,7 @@
 
 Compute is the step's FLOPs at a share of the peak, ``efficiency``, which is the one number that no datasheet has.
 Collectives are rings: every rank sends each byte over NVLink, every node over its network cards, at ``LINE_RATE`` of
-their speed, and each hop of the ring costs a latency. docs/scaling.md compares the model with published systems.
+their speed, and each hop of the ring costs a latency. docs/before_a_run.md compares the model with published systems.
 
 Rates that ``megabert doctor --prove`` has measured take the place of all of these (`rates_of_proof`).
 """
