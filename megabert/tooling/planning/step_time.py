@@ -31,9 +31,9 @@ BACKWARD_SHARE = 2 / 3
 """Share of the backward pass in a micro-step's compute: it has twice the FLOPs of the forward pass."""
 PLAN_S_PER_INSTANCE = 0.07e-6
 """Seconds that the loader takes to plan one instance, and a rank's few reads. Every rank plans the whole global batch:
-65,536 instances take 3.6 to 4.9 ms where each rank has few of them (docs/loader.md)."""
+65,536 instances take 3.6 to 4.9 ms where each rank has few of them (docs/training.md)."""
 LOADER_TOKENS_PER_S = 55e6
-"""Tokens that the loader collects on one core. Every rank collects its own share (docs/loader.md)."""
+"""Tokens that the loader collects on one core. Every rank collects its own share (docs/training.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)
