@@ -11,7 +11,7 @@ PROGRAM = Program(
     about="Make shards of pre-training instances from raw text.",
     package="data_prep.commands",
     groups={"prepare": "build vocab estimate", "look": "peek stats verify"},
-    example="megabert-data build --for bert_base_1gpu --input 'texts/*.txt' --output data",
+    example="megabert-data build --for demo --input 'texts/*.txt' --output data",
 )
 
 

@@ -53,8 +53,7 @@ def sources(options: argparse.Namespace) -> list[object]:
     texts, config = options.work / "texts", options.work / "sources.yaml"
     fetch("english", texts, packages=options.work / "packages", names=TEXTS)
     config.write_text(yaml.safe_dump(build_config("english", texts, TEXTS)))
-    # Books thrice in each of thirteen passes would be learned by heart.
-    return ["--config", config, "--sources.1.weight", 1]
+    return ["--config", config, "--sources.1.weight", 1]  # thrice in each pass, books would be learned by heart
 
 
 def snli(options: argparse.Namespace) -> Path:

@@ -27,7 +27,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from megabert.foundation.errors import ConfigError, DataError, MegabertError
-from megabert.foundation.files import atomic_write, open_lock, open_to_read, read_small, remove_path, under_way
+from megabert.foundation.files import (
+    atomic_write,
+    open_lock,
+    open_to_read,
+    read_small,
+    remove_path,
+    under_way,
+    write_durably,
+)
 from megabert.foundation.json_files import read_json
 from megabert.observability.trackers.rows import scalar_leaves, shown_name
 from megabert.settings.config.run import LoggingConfig, TrackerName
@@ -94,7 +102,7 @@ def _raise_lost_rows(folder: Path, said: list[warnings.WarningMessage]) -> None:
             raise DataError(str(warning.message))
     if folder.exists():
         with under_way(folder / "space") as path:
-            path.write_bytes(bytes(SPACE_BYTES))
+            write_durably(path, bytes(SPACE_BYTES))
 
 
 def new_rows(file: IO[bytes]) -> Iterator[dict[str, Any]]:

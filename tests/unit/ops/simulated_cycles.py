@@ -209,7 +209,7 @@ def _words(opcode: str) -> int:
     """Return 4-byte words that each thread moves."""
     *_, last = opcode.split(".")
     if opcode.startswith(("LDSM", "STSM")):
-        return int(last)
+        return int(last) if last.isdigit() else 1
     return next((words for width, words in (("128", 4), ("64", 2)) if width in opcode.split(".")), 1)
 
 

@@ -4,7 +4,6 @@ import errno
 import json
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +13,7 @@ from megabert.cli import main
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write
 from megabert.observability.metrics import MetricWriter
+from megabert.observability.trackers import follower
 from megabert.observability.trackers.follower import flat, follow_run, new_rows, run_id
 from megabert.settings.config.loading import load_run_config
 from megabert.settings.config.run import LoggingConfig
@@ -110,7 +110,7 @@ def test_full_disk_under_wandb_is_an_error(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(follower, "write_durably", full)
     with pytest.raises(DataError, match="no space left"):
         follow_run("wandb", tmp_path, LoggingConfig(), lambda: True)
 
