@@ -86,8 +86,8 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["mean", "colbert"])
 def test_two_epochs_make_vectors_better_and_are_saved(kind, folder, capsys):
-    words = [word.replace("mean", kind) for word in words_of("megabert export runs/demo")]
-    assert main(["export", "runs/demo", *words]) == 0
+    words = [word.replace("mean", kind) for word in words_of("megabert export runs/demo --to models/demo-mean")]
+    assert main(["export", "runs/demo", "--to", f"models/demo-{kind}", *words]) == 0
     words = words_of("python -m examples.sentence_vectors.train")
     given = [word.replace("mean", kind) for word in words]
     train.main([*given, "--learning-rate", "3e-3", "--batch-size", "32"])
