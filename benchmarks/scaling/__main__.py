@@ -1,20 +1,18 @@
-"""The tables of docs/scaling.md: published systems next to the model of a step's time, BERT-Large on H200s, batches.
+"""The tables of README.md: published systems next to the model of a step's time, BERT-Large on H200s, batches.
 
     python -m benchmarks.scaling
 
 Run it from the repository's root; it needs no GPU, takes seconds and prints Markdown.
 """
 
-from benchmarks.scaling.published import PASS_BYTES, PUBLISHED, Published, predict, worst_error_pct
+from benchmarks.scaling.published import PUBLISHED, Published, predict, worst_error_pct
 from benchmarks.scaling.strong import render_strong
 from megabert.observability.gpus import GPUS
 from megabert.settings.config.loading import load_run_config
 from megabert.tooling.planning.estimate import estimate
-from megabert.tooling.planning.step_time import Cluster, Communication
+from megabert.tooling.planning.step_time import Cluster
 
 H200_NODES = (1, 8, 32)
-ALL_REDUCED = Communication(all_reduce_bytes=4, all_gather_bytes=2, is_optimizer_sharded=True, pass_bytes=PASS_BYTES)
-"""DeepSpeed's stage 1 in bf16, which is what was sent before."""
 TARGET_EFFICIENCY = 0.56
 """What a step needs while computing to reach the goal of 54% MFU (optimizer and collectives included)."""
 
@@ -66,27 +64,22 @@ def _render_h200() -> str:
 
 
 def _render_parts() -> str:
-    """Return the parts of a step of phase 1, as it was before gradients were scattered behind backward, and now."""
-    config = load_run_config("bert_large")
+    config, base = load_run_config("bert_large"), None
     lines = [
-        f"**The parts of a step**, phase 1 of bert_large on H200s at {100 * TARGET_EFFICIENCY:.0f}%, in ms. Before, "
-        "gradients were all-reduced and nothing was hidden.",
+        f"**The parts of a step**, phase 1 of bert_large on H200s at {100 * TARGET_EFFICIENCY:.0f}%, in ms.",
         "",
-        "| GPUs | | compute | sent | of it hidden | passes | optimizer | step | kept from 8 GPUs |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| GPUs | compute | sent | of it hidden | passes | optimizer | step | kept from 8 GPUs |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for label, system in (("before", ALL_REDUCED), ("now", None)):
-        base = None
-        for nodes in H200_NODES:
-            cluster = Cluster(gpu=GPUS["h200"], nodes=nodes, gpus_per_node=8)
-            plan = estimate(config, cluster, efficiency=TARGET_EFFICIENCY, communication=system)
-            step = plan.phases[0].step
-            base = base or step.total_s * cluster.world_size
-            parts = (step.compute_s, step.communication_s, step.hidden_s, step.passes_s, step.optimizer_s, step.total_s)
-            lines.append(
-                f"| {cluster.world_size} | {label} | {' | '.join(f'{1000 * part:.1f}' for part in parts)} | "
-                f"{100 * base / (step.total_s * cluster.world_size):.1f}% |"
-            )
+    for nodes in H200_NODES:
+        cluster = Cluster(gpu=GPUS["h200"], nodes=nodes, gpus_per_node=8)
+        step = estimate(config, cluster, efficiency=TARGET_EFFICIENCY).phases[0].step
+        base = base or step.total_s * cluster.world_size
+        parts = (step.compute_s, step.communication_s, step.hidden_s, step.passes_s, step.optimizer_s, step.total_s)
+        lines.append(
+            f"| {cluster.world_size} | {' | '.join(f'{1000 * part:.1f}' for part in parts)} | "
+            f"{100 * base / (step.total_s * cluster.world_size):.1f}% |"
+        )
     return "\n".join(lines)
 
 

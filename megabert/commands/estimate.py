@@ -3,7 +3,7 @@
 It prints memory by ZeRO stage and token budget, FLOPs, days per phase, disk of the checkpoints, passes over the corpus.
 
 Fields of the configuration are flags by their path, as for megabert pretrain. Times follow from datasheets and one
-fitted number, the share of the peak while computing; docs/scaling.md compares them with published systems. With
+fitted number, the share of the peak while computing; docs/before_a_run.md compares them with published systems. With
 --measured they follow from the rates that megabert doctor --prove has measured on the machines themselves.
 
 Examples:

@@ -17,9 +17,15 @@ BLOCK = re.compile(
 )
 
 
-def blocks_of(page: str) -> list[tuple[str, str]]:
-    """Return (language, text) of every block but what is printed; of a command the language is ``shell``."""
-    found = BLOCK.finditer((ROOT / "docs" / page).read_text(encoding="utf-8"))
+def blocks_of(page: str, section: str = "") -> list[tuple[str, str]]:
+    """Return (language, text) of every block but what is printed; of a command the language is ``shell``.
+
+    With ``section``, the heading of a section, only its blocks are returned.
+    """
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    if section:
+        text = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    found = BLOCK.finditer(text)
     blocks = [(match["language"] or "shell", match["code"] or match["command"]) for match in found]
     return [(language, text) for language, text in blocks if language != "text"]
 

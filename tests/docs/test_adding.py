@@ -1,4 +1,6 @@
-"""Nothing is added to a registry without a row in its page, a test and a CHANGELOG line (docs/adding.md)."""
+"""Nothing is added to a registry without a row in its page, a test and a CHANGELOG line (CONTRIBUTING.md)."""
+
+import re
 
 import pytest
 from docs.registries import REGISTRIES, ROOT, lacking
@@ -7,6 +9,14 @@ from megabert.downstream.finetuning.tasks import TASKS
 from megabert.settings.config.families import FAMILIES
 
 PLANTED = "quuxify"
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+NAMED = re.findall(r"^\| `(\w+)` \| `([\w/]+\.py)` \|", PAGE, re.MULTILINE)
+"""Tables that the page names, and their files."""
+TABLE = re.compile(
+    r"^(DOCUMENT_RULES|LINE_RULES|MASKS(?=:)|OPTIMIZERS|UNCLIPPED|TASKS|FAMILIES|KEY_MAPS|CONFIG_FIELDS|ARCHITECTURES"
+    r"|WITHOUT_ANSWERS|FREE_ON_RESUME|\w+_NEEDS)\b",
+    re.MULTILINE,
+)
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)
@@ -40,6 +50,18 @@ def test_a_name_inside_another_one_does_not_count():
     ]
 
 
-def test_the_page_tells_where_each_kind_is_documented():
-    page = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
-    assert all(f"({documented.removeprefix('docs/')})" in page for _, documented in REGISTRIES.values())
+def test_the_page_links_where_each_kind_is_documented():
+    assert all(f"({documented})" in PAGE for _, documented in REGISTRIES.values())
+
+
+@pytest.mark.parametrize(("table", "file"), NAMED)
+def test_each_file_that_the_page_names_has_the_table(table, file):
+    assert re.search(rf"^(class )?{table}\b", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_no_table_that_a_new_entry_needs_is_left_out():
+    files = [path for package in ("megabert", "data_prep") for path in (ROOT / package).rglob("*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    found = {name for text in texts for name in TABLE.findall(text)}
+    assert {"DOCUMENT_RULES", "BUILD_NEEDS", "CONFIG_FIELDS"} <= found
+    assert found <= {name for name, _ in NAMED}

@@ -28,7 +28,8 @@ def test_every_log_is_in_one_folder_and_on_a_page():
 
 
 def test_scripts_that_left_the_tree_are_in_the_commit_that_pages_name():
-    pages = PAGE + "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("docs/**/*.md"))
+    paths = (*ROOT.glob("docs/**/*.md"), *BENCHMARKS.glob("**/README.md"))
+    pages = "".join(path.read_text(encoding="utf-8") for path in paths)
     shown = set(re.findall(r"git show (\w{8}:benchmarks/[\w/]+\.py)", pages))
     assert shown == {f"ade63f94:{row}" for row in ROWS if row.startswith("benchmarks/")}
     if subprocess.run(["git", "cat-file", "-e", "ade63f94"], cwd=ROOT, capture_output=True).returncode:

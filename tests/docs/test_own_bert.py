@@ -1,4 +1,4 @@
-"""The page "BERT on your own text": all of its commands and code run, in order, on a tenth of its text."""
+"""Commands and code of docs/your_text.md, section "A BERT on books", run in order on a tenth of its text."""
 
 import itertools
 from pathlib import Path
@@ -22,9 +22,9 @@ def test_page_runs_from_books_to_a_scored_model(tmp_path, monkeypatch, capsys):
     lines = corpus.read_text(encoding="utf-8").splitlines(keepends=True)
     Path("examples/corpus", corpus.name).write_text("".join(itertools.islice(lines, 0, None, 10)), encoding="utf-8")
     found = set()
-    for language, text in blocks_of("own_bert.md"):
+    for language, text in blocks_of("your_text.md", "A BERT on books"):
         if language == "python":
-            exec(compile(text, "docs/own_bert.md", "exec", dont_inherit=True), {})
+            exec(compile(text, "docs/your_text.md", "exec", dont_inherit=True), {})
             continue
         for large, small in SMALLER.items():
             found |= {large} if large in text else set()

@@ -19,7 +19,7 @@ def test_citation_names_this_version_and_the_licence_of_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == __version__
     assert f"This is version {__version__}," in (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"This is {__version__}," in (ROOT / "docs/versions.md").read_text(encoding="utf-8")
+    assert f"This is {__version__}," in (ROOT / "docs/requirements.md").read_text(encoding="utf-8")
     assert f"license = {citation['license']}\n" in (ROOT / "setup.cfg").read_text()
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
 

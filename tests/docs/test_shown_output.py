@@ -24,7 +24,7 @@ CORPUS = {
 }
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "tutorial.ko.md"])
+@pytest.mark.parametrize("page", ["your_text.md", "tutorial.ko.md"])
 def test_tutorial_shows_the_sources_as_stats_does(page):
     shown = (ROOT / "docs" / page).read_text(encoding="utf-8")
     printed = describe_corpus(CORPUS)
@@ -34,7 +34,7 @@ def test_tutorial_shows_the_sources_as_stats_does(page):
 
 
 def test_cost_of_the_own_modernbert_is_that_of_its_own_command(tmp_path, monkeypatch, capsys):
-    page = (ROOT / "docs" / "own_modernbert.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "your_text.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     Path("build.yaml").write_text(re.search(r"# build\.yaml\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
     command = re.search(r"^    megabert-data (estimate .*)$", page, re.MULTILINE)[1]

@@ -1,4 +1,4 @@
-"""The tutorial's commands and code run, in order, in an empty folder, on a tiny stand-in for its two packages."""
+"""The Korean tutorial's commands and code run, in order, in an empty folder, on a stand-in for its two packages."""
 
 import io
 import itertools
@@ -14,6 +14,8 @@ import pytest
 from docs.shown_blocks import blocks_of, run
 
 ROOT = Path(__file__).parents[2]
+ENGLISH = ("your_text.md", "From raw Korean text to a classifier")
+KOREAN = ("tutorial.ko.md",)
 DOCUMENTS = 150
 """Documents taken of each package."""
 SMALLER = {"vocab_size: 8192": "vocab_size: 3000", "steps: 2000": "steps: 2", "steps: 300": "steps: 1"}
@@ -51,9 +53,9 @@ def test_tutorial_runs_from_text_to_classifier(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_packages(tmp_path / "packages")
     names: dict = {}
-    for language, text in blocks_of("tutorial.md"):
+    for language, text in blocks_of(*ENGLISH):
         if language == "python":
-            exec(compile(text, "docs/tutorial.md", "exec", dont_inherit=True), names)
+            exec(compile(text, "docs/your_text.md", "exec", dont_inherit=True), names)
         elif language == "yaml":
             for large, small in SMALLER.items():
                 text = text.replace(large, small)
@@ -66,13 +68,13 @@ def test_tutorial_runs_from_text_to_classifier(tmp_path, monkeypatch):
     assert 0.1 < sum(map(held_out, bills)) / len(bills) < 0.4
 
 
-@pytest.mark.parametrize("page", ["tutorial.md", "tutorial.ko.md"])
-def test_tutorial_shows_each_kind_of_block(page):
-    assert {language for language, _ in blocks_of(page)} == {"python", "yaml", "shell"}
+@pytest.mark.parametrize("tutorial", [ENGLISH, KOREAN], ids=["english", "korean"])
+def test_tutorial_shows_each_kind_of_block(tutorial):
+    assert {language for language, _ in blocks_of(*tutorial)} == {"python", "yaml", "shell"}
 
 
 def test_both_tutorials_run_the_same():
-    def without_comments(page: str) -> list[tuple[str, str]]:
-        return [(language, re.sub(r'  # .*|""".*?"""', "", text)) for language, text in blocks_of(page)]
+    def without_comments(tutorial: tuple[str, ...]) -> list[tuple[str, str]]:
+        return [(language, re.sub(r'  # .*|""".*?"""', "", text)) for language, text in blocks_of(*tutorial)]
 
-    assert without_comments("tutorial.md") == without_comments("tutorial.ko.md")
+    assert without_comments(ENGLISH) == without_comments(KOREAN)

@@ -1,4 +1,4 @@
-"""Each Python and torch of docs/versions.md: the wheel in an environment of its own, from text to a score, then tests.
+"""Each Python and torch of docs/requirements.md: the wheel in its own environment, from text to a score, then tests.
 
 An environment with a CUDA build of torch takes 8 GB of disk and is deleted at the end of its row. A row is skipped, and
 the output says so, if no such Python is on the PATH. The tests import the checkout, which the wheel was built from.

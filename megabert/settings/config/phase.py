@@ -61,7 +61,7 @@ class PhaseConfig:
     replaced_tokens: bool = True
     """ELECTRA and DeBERTa 3 only: whether the discriminator learns to find replaced tokens. In a phase without, it is a
     masked LM beside the generator, whose head it uses: the two have to be as wide. It helps a start with little text,
-    since a discriminator from random weights finds nothing for long (docs/families/electra.md)."""
+    since a discriminator from random weights finds nothing for long (docs/families/index.md)."""
     new_positions: NewPositions = "keep"
     """First values of the rows of the position table that no earlier phase has reached, since its instances were
     shorter: keep leaves them as they are, untrained; tile repeats the trained rows, except for the first one, which is

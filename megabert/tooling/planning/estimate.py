@@ -36,8 +36,8 @@ FALLBACK_EFFICIENCY = 0.44
 MAX_PASSES = 40
 """Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44, "h100": 0.44}
-"""Share of the peak while computing by GPU: fitted on published tables (docs/scaling.md), and for the H100 what steps
-of one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
+"""Share of the peak while computing by GPU: fitted on published tables (docs/before_a_run.md), and for the H100 what
+steps of one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
 
 _SCATTERED = Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
 _OVERLAPPED = replace(

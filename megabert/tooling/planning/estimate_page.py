@@ -149,7 +149,7 @@ def _assumption(estimate: Estimate) -> str:
     if estimate.is_efficiency_assumed:
         share += f" (a guess: published A100 runs; not measured on {estimate.cluster.gpu.name}; --efficiency)"
     full = "" if estimate.passes is not None else "full sequences, "
-    return f"assumed: {full}{share}; memory is counted, not measured. docs/scaling.md has the errors."
+    return f"assumed: {full}{share}; memory is counted, not measured. docs/before_a_run.md has the errors."
 
 
 def _duration(hours: float) -> str:

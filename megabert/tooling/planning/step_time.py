@@ -4,7 +4,7 @@
 
 Compute is the step's FLOPs at a share of the peak, ``efficiency``, which is the one number that no datasheet has.
 Collectives are rings: every rank sends each byte over NVLink, every node over its network cards, at ``LINE_RATE`` of
-their speed, and each hop of the ring costs a latency. docs/scaling.md compares the model with published systems.
+their speed, and each hop of the ring costs a latency. docs/before_a_run.md compares the model with published systems.
 
 Rates that ``megabert doctor --prove`` has measured take the place of all of these (`rates_of_proof`).
 """
@@ -31,9 +31,9 @@ BACKWARD_SHARE = 2 / 3
 """Share of the backward pass in a micro-step's compute: it has twice the FLOPs of the forward pass."""
 PLAN_S_PER_INSTANCE = 0.07e-6
 """Seconds that the loader takes to plan one instance, and a rank's few reads. Every rank plans the whole global batch:
-65,536 instances take 3.6 to 4.9 ms where each rank has few of them (docs/loader.md)."""
+65,536 instances take 3.6 to 4.9 ms where each rank has few of them (docs/training.md)."""
 LOADER_TOKENS_PER_S = 55e6
-"""Tokens that the loader collects on one core. Every rank collects its own share (docs/loader.md)."""
+"""Tokens that the loader collects on one core. Every rank collects its own share (docs/training.md)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from benchmarks.scaling.strong import busy_share, estimate_step, render_strong
 from megabert.models.build import build_model
 from megabert.tooling.planning.estimate import EFFICIENCY
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = Path(__file__).resolve().parents[3] / "benchmarks" / "scaling" / "README.md"
 AIM_PCT = 10.0
 
 
@@ -70,6 +70,6 @@ def test_gpus_with_16384_tokens_a_step_are_busy(length, gpus):
 
 
 def test_page_shows_what_the_command_prints():
-    page = (DOCS / "scaling.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     assert render_scaling() in page
     assert render_strong(TARGET_EFFICIENCY) in page

@@ -1,7 +1,7 @@
 """Compile every kernel for cards that are not there and print what each takes. A program; needs triton, no GPU.
 
     python tests/unit/ops/compiled_resources.py [--all] [--cards 80,90] [--only attention]     JSON
-    python tests/unit/ops/compiled_resources.py --markdown                                     the table of docs/ops.md
+    python tests/unit/ops/compiled_resources.py --markdown                                     the table of resources.md
     python tests/unit/ops/compiled_resources.py --write-budget                                 kernel_budget.json anew
 
 The ops run on meta tensors with Triton's launch replaced by a compilation for a named card, so that kernels get exactly
