@@ -55,7 +55,6 @@ from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.foundation.sealed import seal, unseal
-from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import Manifest
 
 INTERMEDIATE = ("near", "paragraphs", "extract", "ids", "words", "tokens", "chunks", "before")
@@ -123,7 +122,7 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
     with lock_folder(output), executor:
         earlier = read_state(output)
         if earlier is not None:
-            require_possible_change(output, earlier, to_dict(config))
+            require_possible_change(output, earlier, config.recorded())
         state = remember(output, config, earlier, hash_inputs(files, config, executor))
         begun = Build(output, config, executor, state)
         if state.before:

@@ -28,6 +28,7 @@ from data_prep.identification.identifier import require_identifier
 from data_prep.pipeline import Built, build
 from data_prep.planning.estimate import estimate
 from data_prep.planning.text_sample import foresee_enough, sample_text
+from megabert.foundation.urls import without_secrets
 from megabert.settings.command_line.program import Parser
 from megabert.settings.config import loading
 
@@ -85,11 +86,11 @@ def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
     require_identifier(config)
     for file in files:
         kind = f"{file.compression} {file.format}".strip()
-        print(f"{file.path}: {file.bytes:,} bytes, {kind}, {file.encoding}")
+        print(f"{without_secrets(file.path)}: {file.bytes:,} bytes, {kind}, {file.encoding}")
     chunks = plan_chunks(files, config.chunk_bytes)
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
     if earlier := read_state(output):
-        now = loading.to_dict(config)
+        now = config.recorded()
         require_possible_change(output, earlier, now)
         print(describe_repeats(earlier.config, now) or f"{output}: was begun with the same settings, and is continued")
     foresee_enough(config, chunks)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -10,6 +10,8 @@ from pydantic.dataclasses import dataclass
 from data_prep.config.cleaning import CleanConfig
 from data_prep.config.ids import require_usable_ids
 from data_prep.config.languages import AUTO, require_language_or_auto
+from megabert.foundation.urls import without_secrets
+from megabert.settings.config import loading
 from megabert.settings.config.fields import STRICT, field_table
 from megabert.settings.config.needs import Need, Needs
 from megabert.tokens.tokenization import Pieces
@@ -51,7 +53,7 @@ class SourceConfig:
     @property
     def title(self) -> str:
         """Name of the source in counts."""
-        return self.name or self.input
+        return self.name or without_secrets(self.input)
 
     @property
     def key(self) -> str:
@@ -193,6 +195,13 @@ class BuildConfig:
                     "weight says how often its documents are used"
                 )
         return self
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the configuration as files of the build hold it: without passwords and signatures."""
+        settings = loading.to_dict(self)
+        for source in settings["sources"]:
+            source["input"] = without_secrets(source["input"])
+        return settings
 
     @property
     def holds_ids(self) -> bool:

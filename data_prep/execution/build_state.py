@@ -155,7 +155,7 @@ def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inpu
     Raises:
         DataError: The inputs have changed.
     """
-    now = loading.to_dict(config)
+    now = config.recorded()
     if earlier is None:
         state = BuildState(now, inputs, installed_versions(config))
     else:

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from megabert.foundation.errors import DataError
+from megabert.foundation.urls import without_secrets
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """Longer documents are left out and counted: they would take a worker's memory."""
@@ -56,7 +57,7 @@ class Problems:
     def give_example(self, kind: str, message: str) -> None:
         """Remember a message if it is one of the first of its kind."""
         if self.lacks_examples(kind):
-            self.examples.setdefault(kind, []).append(message[:MAX_EXAMPLE_CHARACTERS])
+            self.examples.setdefault(kind, []).append(without_secrets(message)[:MAX_EXAMPLE_CHARACTERS])
 
     def lacks_examples(self, kind: str) -> bool:
         """Return whether another message of a kind would be remembered."""

@@ -30,6 +30,7 @@ from data_prep.extract.opening import (
 )
 from data_prep.extract.text import UNCUTTABLE
 from megabert.foundation.errors import DataError
+from megabert.foundation.urls import without_secrets
 from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES
 
 FORMATS = {
@@ -72,7 +73,7 @@ def hash_inputs(files: list[InputFile], config: BuildConfig, executor: Executor)
     models = [] if config.language_model is None else [config.language_model]
     sizes += [(path, size_and_time(path)[0]) for path in (*_vocabulary_files(config), *models)]
     hashes = dict(executor.run(input_sha256, [path for path, _ in sizes]))
-    return [InputRecord(path, size, hashes[index]) for index, (path, size) in enumerate(sizes)]
+    return [InputRecord(without_secrets(path), size, hashes[index]) for index, (path, size) in enumerate(sizes)]
 
 
 def _vocabulary_files(config: BuildConfig) -> list[str]:

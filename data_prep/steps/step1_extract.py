@@ -35,6 +35,7 @@ from data_prep.extract.sentences import split_sentences
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
 from data_prep.identification.identifier import keeps_language, language_of_source
+from megabert.foundation.urls import without_secrets
 
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "text": text_documents,
@@ -72,7 +73,7 @@ class ExtractTask:
     @property
     def origin(self) -> str:
         """Name of the input, for an error."""
-        return f"{self.chunk.file.path} (part {self.chunk.start} to {self.chunk.end})"
+        return f"{without_secrets(self.chunk.file.path)} (part {self.chunk.start} to {self.chunk.end})"
 
 
 def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:

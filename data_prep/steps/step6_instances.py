@@ -26,7 +26,6 @@ from data_prep.instances.assemble import assemble, make_pairs, mask, to_batch
 from data_prep.instances.pairs import PairOptions
 from megabert.foundation.errors import DataError
 from megabert.foundation.whole_folders import publish_folder
-from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import (
     Manifest,
     ShardEntry,
@@ -231,7 +230,7 @@ def _manifest(
     return Manifest(
         metadata=metadata,
         shards=shards,
-        config=to_dict(build.config),
+        config=build.config.recorded(),
         versions=build.state.versions,
         statistics={"corpus": corpus, "instances": counts},
     )

@@ -20,6 +20,7 @@ from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 
 from megabert.downstream.export.export_folder import EXPORTED
 from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.urls import without_secrets
 
 Hub = HfApi
 """A hub with a token that it has accepted."""
@@ -28,10 +29,6 @@ _PASSING = {408, 409, 412, 429}
 """Refusals that pass: too slow, two commits at once, too many requests. All from 500 on pass, too."""
 _BROKEN = (HTTPError, ConnectionError, TimeoutError, RuntimeError)
 """A transfer that failed: huggingface_hub wraps the errors of some uploads in a RuntimeError."""
-_QUERY = re.compile(r"(https?://[^\s'\"?]*)\?[^\s'\"]*")
-"""An address with a query. In the storage, the query has a signature that lets anybody write the file."""
-_LOGIN = re.compile(r"(https?://)[^\s'\"/]*@")
-"""An address with a name or a password before its server, as HF_ENDPOINT may have."""
 _ADVICE = (
     "Check the network and HF_ENDPOINT, and set HF_HUB_DISABLE_XET=1 for a server that stores files by Git LFS alone; "
     "the same command continues."
@@ -122,7 +119,7 @@ def push_folder(folder: Path, api: Hub, target: PushTarget, *, message: str) -> 
         byte = error.object[error.start]
         raise DataError(f"{folder}/README.md: is not UTF-8 (byte {byte:#04x}). Convert the file to UTF-8.") from None
     except ValueError as error:  # huggingface_hub asks before it uploads anything
-        problems = " ".join(_without_secrets(str(error)).split())
+        problems = " ".join(without_secrets(str(error)).split())
         raise ConfigError(f"{folder}/README.md: was refused: {problems}. Nothing was uploaded.") from None
     except _BROKEN as error:
         status = _status(error)
@@ -178,24 +175,20 @@ def _status(error: BaseException) -> int | None:
     return int(cause.response.status_code) if isinstance(cause, HfHubHTTPError) else None
 
 
-def _without_secrets(text: str) -> str:
-    return _LOGIN.sub(r"\1", _QUERY.sub(r"\1", text))
-
-
 def _hide_secrets(record: logging.LogRecord) -> bool:
-    record.msg, record.args = _without_secrets(record.getMessage()), ()
+    record.msg, record.args = without_secrets(record.getMessage()), ()
     return True
 
 
 def _address(api: Hub) -> str:
     """Return the address of the Hub, for messages."""
-    return _without_secrets(api.endpoint)
+    return without_secrets(api.endpoint)
 
 
 def _first_line(error: BaseException) -> str:
     """Return the words of an error that say most, without secrets: the server's own, or else the first line."""
     cause = _cause(error)
     said = getattr(cause, "server_message", None) or next(filter(None, map(str.strip, str(cause).splitlines())), "")
-    said = " ".join(_without_secrets(said).split())[:_MOST_CHARACTERS]
+    said = " ".join(without_secrets(said).split())[:_MOST_CHARACTERS]
     status = _status(error)
     return f"{status}: {said}" if status and said else said or type(cause).__name__

@@ -1,5 +1,7 @@
 """Exception classes, one per cause, and the exit codes that a shell sees: each class carries its own."""
 
+from megabert.foundation.urls import without_secrets
+
 GUIDE = "docs/troubleshooting.md"
 
 EXIT_HOPELESS = 70
@@ -15,7 +17,8 @@ EXIT_KILLED = 137
 
 
 class MegabertError(Exception):
-    """Base of every error that a user can fix. The message names place, value and remedy.
+    """Base of every error that a user can fix. The message names place, value and remedy;
+    passwords and signatures of addresses are cut out of it.
 
     Args:
         message: The problem, its place, and the remedy.
@@ -25,7 +28,7 @@ class MegabertError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "", *, see: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(without_secrets(message))
         self.see = see
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 import errno
 import shutil
 
+import fsspec
 import pytest
 from unit.data_prep.builds import Stopping
 from unit.data_prep.conftest import write_jsonl
@@ -46,6 +47,23 @@ def test_changed_remote_input_is_refused(make_config, tokenizer_folder, texts, t
     path.write_text(path.read_text().replace("the", "The"))  # as long as before
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
         build(config, tmp_path / "out", Executor())
+
+
+def test_passwords_of_input_urls_are_written_nowhere(make_config, tokenizer_folder, texts, tmp_path, monkeypatch):
+    path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
+    storage = fsspec.filesystem("memory")  # whose addresses have no host otherwise
+    monkeypatch.setattr(type(storage), "unstrip_protocol", lambda self, name: f"memory://{name.lstrip('/')}")
+    storage.pipe("/reader:pass-word@host/in.jsonl", path.read_bytes() + b'{"text": 1}\n')
+    source = SourceConfig(input="memory://reader:pass-word@host/in.jsonl")
+    shared = {"sources": (source,), "lengths": (64,), "dupe_factor": 1, "tokenizer": str(tokenizer_folder)}
+    with pytest.raises(DataError, match=r"memory://host/in\.jsonl") as refused:
+        build(make_config(**shared), tmp_path / "refused", Executor())
+    assert "pass-word" not in str(refused.value)
+    build(make_config(**shared, max_bad_share=0.5), tmp_path / "out", Executor())
+    build(make_config(**shared, max_bad_share=0.5), tmp_path / "out", Executor())  # the second finds all done
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert any(b"memory://host/in.jsonl" in file.read_bytes() for file in files)
+    assert not [file.name for file in files if b"pass-word" in file.read_bytes()]
 
 
 def test_foreign_folder_is_refused(make_config, tmp_path):
