@@ -165,7 +165,7 @@ def test_text_longer_than_the_positions_is_refused_but_scored(bert):
     for call in (bert.tokenize, bert.attention, bert.fill_mask):
         with pytest.raises(ConfigError, match="the text has 402 tokens, the model positions for 128"):
             call(long)
-    with pytest.raises(ConfigError, match="text 2 of 2 has more tokens than the 128 positions"):
+    with pytest.raises(ConfigError, match="text 2 of 2 has more tokens than the 128 that the model reads"):
         bert.embed(["the ship", long])
     assert np.isfinite(bert.score([long]).scores_S).all()
 

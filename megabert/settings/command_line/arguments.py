@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache, wraps
 from os import PathLike
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from megabert.foundation.errors import ConfigError
@@ -51,8 +51,9 @@ def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
 def _look(name: str, value: Any, kind: Any) -> Any:
     """Return an argument as its function gets it."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    if value is None and NoneType in kinds:
-        return None
+    # Of a class that the annotation names as well, and None if that is one.
+    if any(isinstance(one, type) and one not in (*_CHECKS, Path, Any) and isinstance(value, one) for one in kinds):
+        return value
     check = _path if Path in kinds else _CHECKS.get(get_origin(kinds[0]) or kinds[0])
     return value if check is None else check(name, value, kinds[0])
 
