@@ -5,7 +5,6 @@ from typing import Any
 
 from megabert.checkpoints.saving import snapshot_of, write_snapshot
 
-
 BEGUN = {"step": 0, "phase": 0, "phase_step": 0, "samples": 0, "data_sha256": [], "metrics": {}}
 BEGUN |= {"metrics_step": None, "best_step": None}
 """What other programs read of a trainer that has made no step."""
