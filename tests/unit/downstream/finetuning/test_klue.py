@@ -298,10 +298,10 @@ def test_a_run_on_every_set_gives_its_official_metrics(data, model_dir, tmp_path
     sets = json.loads((tmp_path / "out" / "results.json").read_text())["sets"]
     assert list(sets) == [*(task.name for task in SUITES["klue"]), "korquad"]
     for name, one in sets.items():
-        (scores,) = one["summary"]["mean"].values()
+        (scores,) = one["settings"][0]["summary"]["mean"].values()
         assert set(find_task(name).metrics) <= scores.keys()
         assert one["test"] is None
-    assert sets["klue_mrc"]["summary"]["mean"]["klue-mrc-v1.1_dev"]["null_threshold"] == 0
+    assert sets["klue_mrc"]["settings"][0]["summary"]["mean"]["klue-mrc-v1.1_dev"]["null_threshold"] == 0
     assert "auprc" in capsys.readouterr().out
 
 
