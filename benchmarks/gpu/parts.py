@@ -44,4 +44,4 @@ COMMANDS = {
 """Both fit 15 minutes of a rented machine, its start included; the other parts are run by name. `training` is in both:
 if the first command led to a change of the code, the second one shows its effect, and else it finds the rows."""
 GRACE_S = 20
-"""A part is ended so many seconds after its time."""
+"""Seconds after its time at which a part is ended."""

@@ -1,6 +1,6 @@
-"""Part `resume`: a pre-training that is killed with -9 in each phase equals one that is not killed, bit for bit.
+"""Part `resume`: a pre-training that is killed with -9 in each phase equals an unbroken run, bit for bit.
 
-Both run side by side: most of their time is Python's start and compilation. The run that is not killed counts the
+Both run side by side: most of their time is Python's start and compilation. The unbroken run counts the
 host's waits for the GPU, which changes no number.
 """
 

@@ -78,7 +78,7 @@ def run_once(call: Callable[[], object]) -> float:
 
 
 def case_row(case: Case, sizes: Sizes, device: torch.device) -> Row:
-    """Return the milliseconds of each tile by launch, the committed one first, and the fastest one that is right."""
+    """Return the milliseconds of each tile by launch, the committed tile first, and the fastest right one."""
     row: Row = {}
     time_ms = partial(median_ms, device=device, repeat_ms=40)
     for launch in search(case, sizes, device, candidates=candidates, time_ms=time_ms):

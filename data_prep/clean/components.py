@@ -25,7 +25,7 @@ import numpy as np
 
 from data_prep.clean.cleaner import HUGE
 from data_prep.clean.grouped_hashes import RangeTask, Rows, distinct, first_of_each, joined, read_rows, write_rows
-from data_prep.clean.near_duplicates import beside, looked_up
+from data_prep.clean.near_duplicates import looked_up, sibling_path
 from data_prep.execution.records import Counts
 
 SIZES = {2: "2", 3: "3-4", 5: "5-8", 9: "9-32", 33: "33-1,000", 1001: "1,001-10,000", HUGE + 1: "10,001 or more"}
@@ -37,7 +37,7 @@ def hook(task: RangeTask) -> tuple[list[Path], Counts]:
     edges = distinct(joined((rows for name in range(len(task.sources)) for rows in task.rows(name)), 2))
     is_first, smallest = first_of_each(edges)
     left = distinct(np.stack([edges[1], smallest])[:, ~is_first])
-    paths = [write_rows(task.path, edges[:, is_first]), write_rows(beside(task.path, "left"), left)]
+    paths = [write_rows(task.path, edges[:, is_first]), write_rows(sibling_path(task.path, "left"), left)]
     return paths, {"left": left.shape[1]}
 
 

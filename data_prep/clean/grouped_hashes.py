@@ -1,7 +1,7 @@
 """Hashes of a corpus that do not fit into memory, merged by groups of chunks and ranges of hashes.
 
 If each of many ranges of hashes opened each of many chunks, a corpus of terabytes would take a thousand million opens.
-So chunks go by groups, about as many as there are chunks in each, and hashes by blocks, which are parted into ranges:
+So chunks go by groups, each of about the square root of their number, and hashes by blocks, which consist of ranges:
 
 1. Each chunk's hashes are written, ascending.
 2. For each group and each block of hashes, the hashes of its chunks are merged.
@@ -30,7 +30,7 @@ HASHES_PER_RANGE = 1 << 21
 ROWS_AT_ONCE = 1 << 20
 """Rows that are sorted or gathered together, about."""
 MIN_GROUP = 256
-"""Chunks of a group, if there are so many. A very large corpus has as many chunks in each group as there are groups."""
+"""Chunks of a group at least, if the corpus has them; a very large one has about as many groups as chunks in each."""
 CHUNK_NAME = "{:06d}.npy"
 """Name of the file of a chunk's hashes."""
 Rows = NDArray[np.uint64]
@@ -44,11 +44,11 @@ class HashPlan:
     chunks_a_group: int
     blocks: int
     ranges: int
-    """Ranges of all hashes; each block has as many."""
+    """Ranges of all hashes; each block has the same number of them."""
 
     @classmethod
     def of(cls, chunks: int, hashes: int) -> "HashPlan":
-        """Plan for so many chunks that together have so many hashes."""
+        """Plan for a number of chunks, and the number of hashes that they have together."""
         chunks_a_group = max(MIN_GROUP, math.isqrt(chunks) + 1)
         groups = max(1, -(-chunks // chunks_a_group))
         blocks = max(1, -(-hashes // (groups * HASHES_PER_RANGE)))
@@ -138,7 +138,7 @@ def rows_of(chunks_P: NDArray[np.uint64], first: int, end: int) -> slice:
 
 
 def joined(parts: Iterable[NDArray[np.uint64]], height: int = 3) -> NDArray[np.uint64]:
-    """Return arrays of so many rows side by side; of none, one without a column."""
+    """Return arrays of ``height`` rows side by side; an array without a column if there is none."""
     return np.concatenate([np.zeros((height, 0), np.uint64), *parts], axis=1)
 
 

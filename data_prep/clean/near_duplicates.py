@@ -72,8 +72,8 @@ class Signature:
         return keys if write_band_keys(text_bytes, self.words, *self._functions, keys) else keys[:0]
 
 
-def beside(path: Path, name: str) -> Path:
-    """Return the path of another file of a unit: ``000012.npy`` has ``000012-edges.npy`` beside it."""
+def sibling_path(path: Path, name: str) -> Path:
+    """Return the path of another file of a unit: ``000012-edges.npy`` next to ``000012.npy``."""
     return path.with_name(f"{path.stem}-{name}.npy")
 
 
@@ -103,7 +103,7 @@ def write_keys(documents: Iterator[list[str]], signature: Signature, path: Path)
             flush()
     flush()
     pairs = distinct(joined(edges, 2))
-    paths = [write_rows(path, keys), write_rows(beside(path, "edges"), pairs)]
+    paths = [write_rows(path, keys), write_rows(sibling_path(path, "edges"), pairs)]
     return paths, {"keys": keys.shape[1], "edges": pairs.shape[1]}
 
 
@@ -111,7 +111,7 @@ def merge_keys(task: RangeTask) -> tuple[list[Path], Counts]:
     """Merge a block of the keys of a group's chunks, and of their edges."""
     keys, new = join(joined(task.rows(), 2))
     edges = distinct(joined((*task.rows(1), new), 2))
-    paths = [write_rows(task.path, keys), write_rows(beside(task.path, "edges"), edges)]
+    paths = [write_rows(task.path, keys), write_rows(sibling_path(task.path, "edges"), edges)]
     return paths, {"keys": keys.shape[1], "edges": edges.shape[1]}
 
 
@@ -162,7 +162,7 @@ def gather_fates(task: RangeTask) -> tuple[list[Path], Counts]:
 
     for chunk in range(task.first, task.first + count):
         path = task.folder / keys_name.format(chunk)
-        documents = np.union1d(read_rows(path)[1], read_rows(beside(path, "edges"))[0])
+        documents = np.union1d(read_rows(path)[1], read_rows(sibling_path(path, "edges"))[0])
         waiting.append(np.stack([documents, np.full(len(documents), chunk, np.uint64)]))
         if sum(part.shape[1] for part in waiting) >= ROWS_AT_ONCE:
             flush()

@@ -26,7 +26,7 @@ _TO_COLUMNS = (
     "'FILE.parquet')\", and choose the column with --field (for tabs: csv.ParseOptions(delimiter='\\t'))"
 )
 _RENAME = "Give it the suffix {}, by which it is told, or unpack it"
-_OF_NUMPY = ("an array of numpy", "Say --format ids if it holds ids of pieces")
+_NUMPY_ARRAY = ("an array of numpy", "Say --format ids if it holds ids of pieces")
 TABLES = (".csv", ".tsv")
 OTHER_KINDS = {
     "CSV": (TABLES, _TO_COLUMNS),
@@ -36,7 +36,7 @@ OTHER_KINDS = {
     "HTML": ((".html", ".htm", ".xhtml"), _PANDOC.replace("-t plain", "-f html -t plain")),
     "an archive": ((".zip", ".tar", ".tgz", ".7z", ".rar"), _UNPACK),
     "a spreadsheet": ((".xlsx", ".xls", ".ods"), "Save its table as CSV. " + _TO_COLUMNS),
-    _OF_NUMPY[0]: ((".npy",), _OF_NUMPY[1]),
+    _NUMPY_ARRAY[0]: ((".npy",), _NUMPY_ARRAY[1]),
     "JSON": (
         (".json",),
         "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list",
@@ -62,7 +62,7 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"7z\xbc\xaf", "an archive of 7-Zip", _UNPACK),
     (b"Rar!", "an archive of RAR", _UNPACK),
     (b"WARC/", "an archive of the web", "Extract the text of its pages first, and give that as JSON Lines"),
-    (b"\x93NUMPY", *_OF_NUMPY),
+    (b"\x93NUMPY", *_NUMPY_ARRAY),
     (b"\x89HDF", "HDF5", "Write its text as JSON Lines or Parquet"),
     (b"SQLite format 3", "a database", "Export its text as JSON Lines"),
     (b"\x89PNG", "a picture", "Leave it out"),

@@ -9,7 +9,7 @@ none of these tables is refused by its name, since the vectors would be others.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,8 @@ class _Normalize(nn.Module):
         return nn.functional.normalize(x, dim=-1)
 
 
-class NamedModule(NamedTuple):
+@dataclass(frozen=True)
+class NamedModule:
     """An entry of ``modules.json``."""
 
     type: str
@@ -162,12 +163,6 @@ class VectorForm:
         """Return the vector of a text, of shape (D,), or one per token, of shape (S, D)."""
         vector = torch.cat([POOL[mode](hidden_SD) for mode in self.modes], -1)
         return self.layers.to(vector.device)(vector)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    type: str
-    path: str
 
 
 @dataclass(frozen=True)
@@ -227,7 +222,7 @@ def read_vector_form(folder: Path) -> VectorForm | None:
 
 def _read_modules(path: Path) -> tuple[NamedModule, ...]:
     """Return the entries of ``modules.json``: an encoder, one pooling, further layers."""
-    modules = tuple(NamedModule(entry.type, entry.path) for entry in _read(path, list[_Entry]))
+    modules = tuple(_read(path, list[NamedModule]))
     for place, module in enumerate(modules):
         known = {0: {"Transformer": _ENCODER}, 1: _POOLING}.get(place, _LAYERS)
         if not module.type.startswith("sentence_transformers.") or module.name not in known:

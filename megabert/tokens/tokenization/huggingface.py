@@ -5,9 +5,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import tokenizers
 from pydantic import Field
@@ -15,13 +15,11 @@ from pydantic import Field
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, read_small
 from megabert.foundation.full_disk import library_error
-from megabert.foundation.json_files import read_json
 from megabert.tokens.tokenization.backend import (
     BYTE_BPE,
     MAX_WORD_CHARACTERS,
     WORDPIECE,
     Kind,
-    TextOptions,
     build_backend,
     build_byte_bpe,
     build_normalizer,
@@ -29,6 +27,17 @@ from megabert.tokens.tokenization.backend import (
     kind_of,
     options_of,
     panics_as_errors,
+)
+from megabert.tokens.tokenization.folder_settings import (
+    BERT_CLASSES,
+    BYTE_BPE_CLASSES,
+    GENERAL_CLASSES,
+    FolderSettings,
+    read_folder_settings,
+    read_tokenizer_json,
+    refuse_other_class,
+    special_names,
+    text_options,
 )
 from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
 from megabert.tokens.tokenization.tokenizer import Tokenizer
@@ -42,61 +51,10 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 
-BERT_CLASSES = frozenset(
-    f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "LayoutLM", "Lxmert")
-)
-"""Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names."""
-BERT_TYPES = frozenset(("bert", "distilbert", "electra", "ernie", "mobilebert", "squeezebert", "layoutlm", "lxmert"))
-"""Types of models for which that is the class if none is stated."""
-BYTE_BPE_CLASSES = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Deberta", "GPT2", "Bart", "Longformer"))
-OTHER_WORDS = {
-    "BertJapaneseTokenizer": "cuts words by MeCab or Sudachi first",
-    "BertweetTokenizer": "rewrites tweets first",
-    "CanineTokenizer": "reads characters",
-    "FlaubertTokenizer": "cuts words by Moses first",
-    "HerbertTokenizer": "is a BPE with marks at the ends of words",
-    "KoBertTokenizer": "is code of its own around SentencePiece",
-    "PhobertTokenizer": "reads words that another program has cut",
-    "RoFormerTokenizer": "cuts Chinese words by jieba first",
-}
-"""Classes with another step before WordPiece, byte-level BPE or Unigram, or in its place, and that step."""
-
 SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
 """SentencePiece models, with which ALBERT, DeBERTa 2 and 3 are published. They are recognised, but not read."""
 
 
-@dataclass(frozen=True)
-class _Added:
-    """A piece as newer files name it."""
-
-    content: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Settings:
-    """The settings of ``tokenizer_config.json`` and ``special_tokens_map.json`` that count; None if neither says it."""
-
-    tokenizer_class: str | None = None
-    pad_token: str | _Added | None = None
-    unk_token: str | _Added | None = None
-    cls_token: str | _Added | None = None
-    sep_token: str | _Added | None = None
-    mask_token: str | _Added | None = None
-    do_lower_case: bool | None = None
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool | None = None
-    add_prefix_space: bool | None = None
-
-
-@dataclass(frozen=True)
-class _ModelConfig:
-    """The fields of ``config.json`` that choose the class of a tokenizer whose own files name none."""
-
-    tokenizer_class: str | None = None
-    model_type: str | None = None
-
-
-Content = TypeVar("Content")
 _Id = Annotated[int, Field(ge=0, lt=2**31)]
 _HUB_NAME = re.compile(r"(?!runs/|models/|data/)[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -131,22 +89,12 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         DataError: There is no tokenizer, or one of another kind, a file is damaged, or a special piece is missing.
     """
     folder = Path(folder)
-    settings = _Settings()
-    for path in (folder / "special_tokens_map.json", folder / "tokenizer_config.json"):
-        if path.exists():
-            said = vars(_read_json(path, _Settings)).items()
-            settings = replace(settings, **{name: value for name, value in said if value is not None})
-    settings = replace(settings, tokenizer_class=_class_of(folder, settings))
-    if settings.tokenizer_class in OTHER_WORDS:
-        raise DataError(
-            f"{folder}: tokenizer_class={settings.tokenizer_class}, which {OTHER_WORDS[settings.tokenizer_class]}; "
-            "megabert has WordPiece, byte-level BPE and Unigram on plain text, with other ids. Give another model."
-        )
+    settings = read_folder_settings(folder)
     for name, read in _READERS.items():
         if (folder / name).exists():
             with panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
-                names = _names(settings, kind, backend.get_vocab())
+                names = special_names(settings, kind, backend.get_vocab())
                 return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
         "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
@@ -155,15 +103,6 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         else download_remedy(folder) or "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
     )
     raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
-
-
-def _class_of(folder: Path, settings: _Settings) -> str | None:
-    """Return the class that transformers takes, without ``Fast``; None if no file chooses one."""
-    name, path = settings.tokenizer_class, folder / "config.json"
-    if name is None and path.is_file():
-        config = _read_json(path, _ModelConfig)
-        name = config.tokenizer_class or ("BertTokenizer" if config.model_type in BERT_TYPES else None)
-    return name and name.removesuffix("Fast")
 
 
 def word_level_tokenizer(symbols: Sequence[str], names: SpecialNames, *, where: str) -> Tokenizer:
@@ -263,34 +202,22 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
             atomic_write(folder / name, read_small(source / name))
 
 
-def _names(settings: _Settings, kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
-    """Return the spelling of special pieces: the settings', or the kind's usual one, or BERT's (as in DeBERTa)."""
-    # DeBERTa 2 and 3 are Unigram with BERT's spelling, so the vocabulary decides between the two.
-    names = kind.names._asdict()
-    for role, bracketed in SpecialNames()._asdict().items():
-        if bracketed in vocabulary and names[role] not in vocabulary:
-            names[role] = bracketed
-        setting = getattr(settings, f"{role}_token") or names[role]
-        names[role] = setting.content if isinstance(setting, _Added) else setting
-    return SpecialNames(**names)
-
-
-def _read_wordpiece(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
-    _refuse_class(path, settings, BERT_CLASSES)
+def _read_wordpiece(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
+    refuse_other_class(path, settings, BERT_CLASSES)
     vocabulary = _read_vocabulary(path)
-    names = _names(settings, WORDPIECE, vocabulary)
+    names = special_names(settings, WORDPIECE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
-    return build_backend(vocabulary, _text_options(settings), names), WORDPIECE
+    return build_backend(vocabulary, text_options(settings), names), WORDPIECE
 
 
-def _read_byte_bpe(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
-    _refuse_class(path, settings, BYTE_BPE_CLASSES)
-    vocabulary, merges = _read_json(path, dict[str, _Id]), path.with_name("merges.txt")
+def _read_byte_bpe(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
+    refuse_other_class(path, settings, BYTE_BPE_CLASSES)
+    vocabulary, merges = read_tokenizer_json(path, dict[str, _Id]), path.with_name("merges.txt")
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
     # A merge a line, "left right", in the order in which they were learned, which is the order of application.
     lines = [line for line in read_small(merges).decode().splitlines() if not line.startswith("#version")]
-    names = _names(settings, BYTE_BPE, vocabulary)
+    names = special_names(settings, BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
     try:
@@ -299,21 +226,21 @@ def _read_byte_bpe(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenize
         raise DataError(f"{merges}: `tokenizers` cannot read it: {error}. Fetch the folder again.") from error
 
 
-def _read_backend(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer, Kind]:
-    state = _read_json(path, dict[str, Any])
+def _read_backend(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
+    state = read_tokenizer_json(path, dict[str, Any])
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(state))
     except Exception as error:  # tokenizers raises bare Exception
         raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
     kind = kind_of(backend, str(path))
     # transformers lets a BertTokenizer's settings prevail over tokenizer.json: the normaliser, and the longest word.
-    options, stated = options_of(backend), _text_options(settings)
+    options, stated = options_of(backend), text_options(settings)
     if options is None or options.compose or kind is not WORDPIECE:
         return backend, kind
     if settings.tokenizer_class in BERT_CLASSES:
         backend.normalizer = build_normalizer(stated)
         backend.model.max_input_chars_per_word = MAX_WORD_CHARACTERS
-    elif settings.tokenizer_class not in ("PreTrainedTokenizer", "TokenizersBackend"):
+    elif settings.tokenizer_class not in GENERAL_CLASSES:
         for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
             if getattr(settings, name) not in (None, getattr(options, name)):
                 raise DataError(
@@ -324,27 +251,8 @@ def _read_backend(path: Path, settings: _Settings) -> tuple[tokenizers.Tokenizer
     return backend, kind
 
 
-def _refuse_class(path: Path, settings: _Settings, known: frozenset[str]) -> None:
-    """Refuse a vocabulary of another class than the known ones; no class and the general one are fine."""
-    if settings.tokenizer_class not in (None, "PreTrainedTokenizer", "TokenizersBackend", *known):
-        raise DataError(
-            f"{path}: tokenizer_class={settings.tokenizer_class}; of this file, {', '.join(sorted(known))} are read. "
-            "Give the folder with its tokenizer.json, which AutoTokenizer's save_pretrained writes."
-        )
-
-
 _READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "vocab.json": _read_byte_bpe}
 """Readers by file name, in order of preference: the first of these files that a folder has is read."""
-
-
-def _text_options(settings: _Settings) -> TextOptions:
-    """Read BertTokenizer's settings, whose class lower-cases text by default, and strips accents with the case."""
-    lower = settings.do_lower_case is not False
-    return TextOptions(
-        do_lower_case=lower,
-        strip_accents=lower if settings.strip_accents is None else settings.strip_accents,
-        tokenize_chinese_chars=settings.tokenize_chinese_chars is not False,
-    )
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
@@ -356,10 +264,6 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         lines.pop()
     # As transformers 5 and google-research/bert read it; a piece of blanks alone stays, since no text has it.
     return {line.rstrip() or line: index for index, line in enumerate(lines)}
-
-
-def _read_json(path: Path, cls: type[Content]) -> Content:
-    return read_json(path, cls, remedy="Fetch the tokenizer again.")
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

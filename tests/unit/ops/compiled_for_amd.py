@@ -14,7 +14,7 @@ from unittest import mock
 
 import torch
 import triton.language as tl
-from compiled_resources import cases
+from launched_ops import cases
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile, make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature

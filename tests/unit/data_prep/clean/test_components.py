@@ -11,7 +11,7 @@ from unit.data_prep.conftest import begun_build
 from data_prep.clean import components, near_copies
 from data_prep.clean.grouped_hashes import HashPlan, distinct, write_rows
 from data_prep.clean.near_copies import KEYS, find_near_copies
-from data_prep.clean.near_duplicates import DocumentFates, beside
+from data_prep.clean.near_duplicates import DocumentFates, sibling_path
 from data_prep.documents.document_set import hash_text
 
 
@@ -42,7 +42,7 @@ def find_planted(folder, config, edges, chunks, monkeypatch, rows=1 << 21):
         own = distinct(pairs[:, chunk::chunks])
         keys = np.tile(np.unique(own), (2, 1))  # each document has a key that no other one has
         write_rows(near / KEYS.format(chunk), keys)
-        write_rows(beside(near / KEYS.format(chunk), "edges"), own)
+        write_rows(sibling_path(near / KEYS.format(chunk), "edges"), own)
     build = begun_build(folder, config)
     gathered, counts = find_near_copies(build, HashPlan.of(chunks, 2 * len(edges)))
     fates = {}

@@ -7,7 +7,7 @@ import transformers
 
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
-from megabert.tokens.tokenization.huggingface import BERT_CLASSES, BERT_TYPES, OTHER_WORDS
+from megabert.tokens.tokenization.folder_settings import BERT_CLASSES, BERT_TYPES, OTHER_WORDS
 
 SENTENCES = [
     "Call me Ishmael. Some years ago, never mind how long!",
