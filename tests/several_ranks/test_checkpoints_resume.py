@@ -46,5 +46,5 @@ def save_and_go_on(world, engine_name, folder: Path, optimizer: str = "lamb") ->
 
 def resume(world, engine_name, folder: Path, optimizer: str = "lamb") -> list[float]:
     engine = make_engine(world, engine_name, optimizer=optimizer, clip=0.0 if optimizer == "muon" else 1.0)
-    assert load_checkpoint(find_checkpoint(folder), engine, world) == {"step": 5}
+    assert load_checkpoint(find_checkpoint(folder), engine, world)["step"] == 5
     return [train_step(engine, world, step) for step in range(6, 11)]

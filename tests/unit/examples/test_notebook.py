@@ -69,8 +69,9 @@ def test_links_of_the_notebook_lead_to_files(notebook):
     assert not [link for link in links if not (NOTEBOOK.parent / link).is_file()]
 
 
-def test_notebook_runs_from_a_sentence_to_a_classifier(notebook, folder):
+def test_notebook_runs_from_a_sentence_to_a_classifier(notebook, folder, monkeypatch):
     """A cell that raises an error ends the run with that error."""
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # set by every command, and other tests run some in this process
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}}).execute()
 
     pieces = printed(notebook, "model.tokenize(").split()[1::2]  # after the ids
