@@ -22,7 +22,9 @@ MICRO_STEPS = 2
 VALIDATION_BATCHES = 3
 
 
-def steps(*, family: str = "bert", world_size: int = 1, number: int = 2, **of_engine: Any) -> tuple[list[Seen], Any]:
+def steps(
+    *, family: str = "bert", world_size: int = 1, number: int = 2, tokens: int = 1024, **of_engine: Any
+) -> tuple[list[Seen], Any]:
     """Make some steps; return what was seen in each, and the engine's fragments."""
     watch, seen = Watch(), []
     with fake_gpu(watch, world_size):
@@ -30,7 +32,7 @@ def steps(*, family: str = "bert", world_size: int = 1, number: int = 2, **of_en
         for _ in range(number):
             watch.seen = Seen()
             with watch:
-                step_on(engine, world)
+                step_on(engine, world, tokens=tokens)
             seen.append(watch.seen)
         return seen, engine.fragments
 

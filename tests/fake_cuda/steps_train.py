@@ -59,6 +59,13 @@ def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
     assert misaligned(fragments) == set()
 
 
+@pytest.mark.parametrize("tokens", [512, 2048, 8192])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_sum_of_a_step_has_any_order_at_any_number_of_tokens(family, tokens):
+    seen, _ = steps(family=family, tokens=tokens)
+    assert dict(seen[1].faults) == {}
+
+
 @pytest.mark.parametrize(
     ("stage", "dtype", "world_size", "optimizer"),
     [
@@ -187,6 +194,17 @@ def test_a_copy_from_memory_that_is_not_page_locked_is_seen(monkeypatch):
         return tensor.to(device, non_blocking=True)
 
     assert faults_with(monkeypatch, batch, "sent_to", sent) == {"copy from memory that is not page-locked"}
+
+
+def test_a_sum_without_an_order_is_seen(monkeypatch):
+    scale = engine.Engine._gradient_scale
+
+    def scattered(self, totals, multiple):
+        totals.scatter_add(0, torch.zeros_like(totals, dtype=torch.int64), totals)
+        return scale(self, totals, multiple)
+
+    found = faults_with(monkeypatch, engine.Engine, "_gradient_scale", scattered)
+    assert found == {"sums in any order: scatter_add"}
 
 
 def test_relative_positions_that_are_copied_each_time_are_seen(monkeypatch):

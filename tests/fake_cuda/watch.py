@@ -14,9 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 TOUCH_NOTHING = ("detach", "empty", "empty_like", "device")
-ATOMIC = ("embedding_dense_backward",)
-"""Operations that may add in any order on a GPU: with few tokens this one does even if torch is told to be
-deterministic. An ``index_select`` adds as well, but here no row that it takes twice has two gradients."""
+ATOMIC = ("cumsum", "embedding_dense_backward", "index_add_", "index_put", "index_put_", "put_", "scatter_add")
+ATOMIC += ("scatter_add_", "scatter_reduce", "scatter_reduce_")
+"""Operations that may add floats in any order on a GPU: with few tokens the gradient of an embedding does even if torch
+is told to be deterministic. An ``index_select`` adds as well, by ``index_add``, but here no row that it takes twice has
+two gradients."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Watch(TorchDispatchMode):
             if tensor.device.type == "cuda":
                 self.memory.hold(tensor)
         self._check_devices(name, args, kwargs, out, inputs)
-        if name in ATOMIC and not is_of_host:
+        if name in ATOMIC and not is_of_host and any(tensor.is_floating_point() for tensor in _tensors(out)):
             self.seen.faults[f"sums in any order: {name}"] += 1
         return out
 
