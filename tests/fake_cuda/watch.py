@@ -14,11 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 TOUCH_NOTHING = ("detach", "empty", "empty_like", "device")
-ATOMIC = ("cumsum", "embedding_dense_backward", "index_add_", "index_put", "index_put_", "put_", "scatter_add")
-ATOMIC += ("scatter_add_", "scatter_reduce", "scatter_reduce_")
+ATOMIC = ("cumsum", "embedding_dense_backward", "index_add_", "put_", "scatter_add", "scatter_add_", "scatter_reduce")
 """Operations that may add floats in any order on a GPU: with few tokens the gradient of an embedding does even if torch
 is told to be deterministic. An ``index_select`` adds as well, by ``index_add``, but here no row that it takes twice has
-two gradients."""
+two gradients. ``index_put`` sorts its indices before it adds."""
 
 
 @dataclass(frozen=True)
