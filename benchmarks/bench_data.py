@@ -85,7 +85,7 @@ def measure(words: list[str]) -> tuple[str, float]:
     from data_prep.commands.build import make_config
     from data_prep.execution.executors import Executor
     from data_prep.extract.inputs import find_files
-    from data_prep.pipeline import build
+    from data_prep.pipeline import build_shards
     from megabert.foundation.errors import DataError
 
     class TimedExecutor(Executor):
@@ -106,7 +106,7 @@ def measure(words: list[str]) -> tuple[str, float]:
     with tempfile.TemporaryDirectory(prefix="megabert-bench-") as folder:
         config = make_config(PROGRAM.parse("build", [*words, "--output", folder])[1])
         start, wall = time.process_time(), time.monotonic()
-        built = build(config, Path(folder) / "out", executor)
+        built = build_shards(config, Path(folder) / "out", executor)
         for length in config.lengths:
             verdict = verify(built.folder / "instances" / str(length), executor)
             if verdict.problems:

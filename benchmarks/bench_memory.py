@@ -27,7 +27,7 @@ from data_prep.checks.verify import verify  # noqa: E402
 from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
 from data_prep.execution.executors import ProcessExecutor  # noqa: E402
 from data_prep.execution.work_units import Unit  # noqa: E402
-from data_prep.pipeline import build  # noqa: E402
+from data_prep.pipeline import build_shards  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 LIMIT_MIB = 512
@@ -118,7 +118,7 @@ def peaks_of(corpus: Path, tokenizer: Path, arguments: argparse.Namespace) -> di
     peaks: dict[str, dict[str, float]] = {}
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="megabert-memory-") as folder:
-        built = build(config, Path(folder) / "out", MeasuringExecutor(arguments.workers, peaks))
+        built = build_shards(config, Path(folder) / "out", MeasuringExecutor(arguments.workers, peaks))
         with MeasuringExecutor(arguments.workers, peaks) as executor:
             for length in LENGTHS:
                 verdict = verify(built.folder / "instances" / str(length), executor)

@@ -33,9 +33,9 @@ from data_prep.execution.build_state import BuildState, installed_versions  # no
 from data_prep.execution.executors import Executor  # noqa: E402
 from data_prep.execution.problems import EXAMPLES  # noqa: E402
 from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
-from data_prep.execution.work_units import Build, Done, Unit  # noqa: E402
+from data_prep.execution.work_units import Done, RunningBuild, Unit  # noqa: E402
 from data_prep.extract.opening import InputFile  # noqa: E402
-from data_prep.pipeline import build as build_all  # noqa: E402
+from data_prep.pipeline import build_shards  # noqa: E402
 from data_prep.steps.step1_extract import PART_CHARACTERS, extract_documents  # noqa: E402
 from data_prep.steps.step3_tokens import tokenize_documents  # noqa: E402
 from data_prep.steps.step4_chunks import merge_chunks  # noqa: E402
@@ -181,7 +181,7 @@ class Clock:
         return seconds
 
 
-def documents(build: Build, files: list[InputFile], clock: Clock | None) -> tuple[Any, int]:
+def documents(build: RunningBuild, files: list[InputFile], clock: Clock | None) -> tuple[Any, int]:
     """Run steps 1 and 3 to 5 as the pipeline does; return the counts of the corpus and the buckets of a shard."""
 
     def stop(name: str) -> None:
@@ -222,16 +222,16 @@ def main() -> None:
             rules += ["duplicate_paragraphs"]
         config = BuildConfig(sources=sources, clean=CleanConfig(rules=tuple(rules)))
         small = BuildConfig(sources=(SourceConfig(input=str(CORPUS)),), vocab_size=4096, lengths=(128,), dupe_factor=1)
-        build_all(small, Path(folder) / "small", Executor())  # for a tokenizer
+        build_shards(small, Path(folder) / "small", Executor())  # for a tokenizer
         root.mkdir()
         (Path(folder) / "small" / "tokenizer").rename(root / "tokenizer")
-        build = Build(root, config, ranks, BuildState(to_dict(config), [], installed_versions(config)))
+        build = RunningBuild(root, config, ranks, BuildState(to_dict(config), [], installed_versions(config)))
         number = int(options.terabytes * 1e12 / FILE_BYTES)
         files = [InputFile(f"parts/{n:06d}.jsonl", FILE_BYTES, 0, "jsonl", "utf-8", "text") for n in range(number)]
         measure(build, ranks, files, options)
 
 
-def measure(build: Build, ranks: SyntheticRanks, files: list[InputFile], options: argparse.Namespace) -> None:
+def measure(build: RunningBuild, ranks: SyntheticRanks, files: list[InputFile], options: argparse.Namespace) -> None:
     """Do all that rank 0 does, then twice what it does after a restart."""
     print(
         f"{options.terabytes:g} TB in {len(files):,} files, {options.ranks:,} ranks; {memory_mib('VmRSS')} MiB before"

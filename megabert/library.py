@@ -198,7 +198,7 @@ class Model:
         """Return each text's pseudo-log-likelihood in nats (Salazar et al. 2020), and its number of pieces.
 
         Args:
-            texts: The texts. In one that is longer than the model's positions, each piece is seen with the nearest
+            texts: The texts. If a text is longer than the model's positions, each piece is seen with the nearest
                 pieces.
             mask: ``within-word`` also masks the later pieces of the same word (Kauf and Ivanova 2023), ``token`` masks
                 each piece alone.
@@ -255,7 +255,7 @@ def fine_tune(
 
     Raises:
         ConfigError: The task, the model or a setting is wrong; the message names it and the nearest known one.
-        DataError: A file or a label is wrong, such as one that is not among the training's.
+        DataError: A file or a label is wrong, such as a label that the training file does not have.
         CheckpointError: The weights are wrong, or the folder holds another fine-tuning.
     """
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})

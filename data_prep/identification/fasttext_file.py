@@ -46,7 +46,7 @@ class _Reader:
         return numbers
 
     def skip(self, count: int, what: str) -> None:
-        """Pass over so many bytes, which the file has to have."""
+        """Skip ``count`` bytes; the file must have them."""
         if count < 0 or self.position + count > len(self.data):
             raise ValueError(f"{what} would take {count:,} bytes, and {len(self.data) - self.position:,} are left")
         self.position += count
@@ -129,7 +129,7 @@ def _read_dictionary(reader: _Reader) -> tuple[list[bytes], int, int | None]:
 
 
 def _skip_matrix(reader: _Reader, rows: int, columns: int, *, is_quantized: bool) -> None:
-    """Pass over a matrix that has to have so many rows and columns."""
+    """Skip a matrix, which must have this number of rows and columns."""
     if not is_quantized:
         _require_shape(reader.take("qq"), rows, columns)
         reader.skip(4 * rows * columns, "its weights")

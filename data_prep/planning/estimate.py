@@ -194,7 +194,8 @@ def _near_duplicates_stage(
 ) -> list[Stage]:
     """Return the reading that makes the keys of documents, and their merging; nothing without the rule.
 
-    Rounds are left out: nobody knows before how many documents have near copies, and their files are small beside keys.
+    Rounds are left out: nobody knows in advance how many documents have near copies, and their files are much smaller
+    than the keys.
     """
     if "near_duplicates" not in config.clean.rules:
         return []
@@ -212,7 +213,7 @@ def _vocabulary_stage(config: BuildConfig, texts: int, text_bytes: int) -> Stage
     """Return the step that counts words and trains, if no tokenizer is given."""
     if config.tokenizer or config.holds_ids:
         return Stage("vocabulary", 1, 1, 1, 0, 0)
-    # Each unit that counts writes the words and the documents that it held out, which the one that trains reads.
+    # Each unit that counts writes the words and the documents that it held out; the training unit reads both.
     counting, seconds = counting_units(texts), VOCABULARY_S * min(1.0, text_bytes / VOCABULARY_BYTES)
     return Stage("vocabulary", counting + 1, texts + 2 * counting, 2 * counting + 1, 0, seconds)
 
@@ -225,7 +226,7 @@ def require_space(plan: BuildEstimate, folder: Path) -> str:
     """
     total, _, free = shutil.disk_usage(existing_folder(folder))
     needs = f"about {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end"
-    if not total:  # a file system that does not tell its size, as some network ones
+    if not total:  # a file system that does not report its size, as some network ones
         return f"disk: {needs}"
     if free < plan.peak_bytes:
         raise DataError(

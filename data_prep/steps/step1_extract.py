@@ -27,7 +27,7 @@ from data_prep.documents.document_set import EXTRACTED, hash_bytes
 from data_prep.execution.problems import Problems
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
-from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.execution.work_units import LazyList, RunningBuild, Unit
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
@@ -76,7 +76,7 @@ class ExtractTask:
         return f"{without_secrets(self.chunk.file.path)} (part {self.chunk.start} to {self.chunk.end})"
 
 
-def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
+def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
     """Extract the documents of all input files.
 
     Returns:
@@ -96,7 +96,7 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
 
 
 def read_chunks(
-    build: Build,
+    build: RunningBuild,
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
@@ -129,7 +129,7 @@ def count_files(outcome: Outcome) -> int:
 
 
 def _units(
-    build: Build,
+    build: RunningBuild,
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
@@ -146,7 +146,7 @@ def _units(
     return build.units(step, function, len(chunks), task)
 
 
-def _output(build: Build, step: str, number: int) -> Path:
+def _output(build: RunningBuild, step: str, number: int) -> Path:
     """Return the path of a chunk's files, without suffix."""
     return build.path("work", step, f"{number:06d}")
 

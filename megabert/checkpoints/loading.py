@@ -98,7 +98,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
 
 
 def has_checkpoint(checkpoints_dir: Path) -> bool:
-    """Tell whether a checkpoint was ever recorded here, good or damaged. Such a run never starts from step 0."""
+    """Return whether a checkpoint was ever recorded here, good or damaged. Such a run never starts from step 0."""
     return bool(steps_in(checkpoints_dir)) or (checkpoints_dir / LATEST).exists()
 
 

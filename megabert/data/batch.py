@@ -223,7 +223,7 @@ def pack_sequences(
 
 
 def probe_batch(*, tokens: int, length: int, masked_share: float | None = None) -> MicroBatch:
-    """Return a full micro-batch that repeats one token, to find out whether so many tokens fit into memory.
+    """Return a full micro-batch that repeats one token, to find out whether ``tokens`` fit into memory.
 
     Args:
         tokens: Packed tokens, all of them real, in sequences of full length and perhaps a shorter one.

@@ -18,7 +18,7 @@ _REMEDY = "Launchers (torchrun, deepspeed, srun) set it; where a script or a she
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """How a launcher tells a process which rank it is."""
+    """The variables by which a launcher gives a process its rank."""
 
     name: str
     """The launcher, in the words of messages."""
@@ -97,7 +97,7 @@ def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher | Non
 
 
 def own_rank(environment: Mapping[str, str] = os.environ) -> str:
-    """Return this process's rank, "0" for one that is alone or whose launcher wrote no rank: it has to speak up."""
+    """Return this process's rank; "0" if it is alone or its launcher wrote no rank, so that somebody reports errors."""
     launcher = find_launcher(environment)
     rank = "0" if launcher is None else environment[launcher.rank].strip()
     return rank.lstrip("0") or "0" if _is_number(rank) else "0"
@@ -158,7 +158,7 @@ def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]
         "WORLD_SIZE": str(size),
         "LOCAL_RANK": str(_number(environment, launcher.local_rank, "0", below=(launcher.size, size))),
     }
-    # Where to meet: as the user set it, or as the launcher's variables tell. A rank that is alone meets nobody.
+    # Where to meet: as the user set it, or from the launcher's variables. A rank that is alone meets nobody.
     if variables["WORLD_SIZE"] != "1":
         variables["MASTER_ADDR"] = environment.get("MASTER_ADDR") or launcher.address(environment)
         variables["MASTER_PORT"] = environment.get("MASTER_PORT") or launcher.port(environment)

@@ -1,4 +1,4 @@
-"""The first failing rank's error is the one that the user reads.
+"""The user reads the error of the first rank that fails.
 
 Where one rank fails, the others fail too, a moment later and with worse messages: their collectives break ("Connection
 closed by peer"), or wait for ever. A user needs the cause, once. So a rank that fails writes its error to the store
@@ -72,7 +72,7 @@ class FirstFailure:
         """Whether the store still answered when it was last asked; it is gone with the rank that hosts it."""
         self.finish_writing: Callable[[], object] = lambda: None
         """The thread calls this before it ends the process. The ranks write a checkpoint together: the failing rank
-        waits for one that has begun, and a launcher ends that rank as soon as another one ends."""
+        waits until a write that has begun is complete, because a launcher ends all ranks as soon as one ends."""
 
     def report(self, error: BaseException) -> BaseException:
         """Return the error that this rank has to end with: its own if it failed first, else an echo of the first.

@@ -35,7 +35,7 @@ WATCHED_TIMEOUT = datetime.timedelta(days=30)
 EXIT_BARRIER_S = 120.0
 """How long a rank that is done waits for the other ranks."""
 MESH_RANKS = 64
-"""Up to so many ranks, each connects to all others at once when they meet."""
+"""Up to this number of ranks, each connects to all others at once when they meet."""
 PRODUCT_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 PRODUCTS_KEPT = "64"
 """How many matrix products in 16 bits oneDNN and torch's layer over it keep on a CPU, as plans and as code. Another

@@ -225,8 +225,8 @@ class Zero3(ZeroStage):
     def _parts(self) -> Iterator[Fragment]:
         """Yield this rank's parts.
 
-        Every parameter is cut into as many equal parts as there are ranks, and a rank's parts of a sub-group are one
-        flat buffer. The last part is padded, with uninitialised memory: padding is never part of a fragment.
+        Every parameter is cut into one part per rank, all of one size, and a rank's parts of a sub-group are one flat
+        buffer. The last part is padded, with uninitialised memory: padding is never part of a fragment.
         """
         groups = zip(
             self._wrapped.fp16_groups,

@@ -243,7 +243,7 @@ class Engine:
             self.module.train()
 
     def settle(self) -> None:
-        """Wait until the model has the weights of the last update; ``forward`` waits for the ones that it needs."""
+        """Wait for all weights of the last update; ``forward`` waits for the weights of one bucket after the other."""
         self._stage.settle()
 
     def refresh(self) -> None:
@@ -251,7 +251,7 @@ class Engine:
         self._stage.refresh()
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loss scaler, which a checkpoint stores besides the tensors."""
+        """Return the state of the loss scaler, which a checkpoint stores in addition to the tensors."""
         return self.scale.state()
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ def checked(fragment: Fragment, weights: Tensor) -> Fragment:
 def check_coverage(
     fragments: Sequence[Fragment], shapes: Mapping[str, torch.Size], group: dist.ProcessGroup | None
 ) -> None:
-    """Check that the ranks together hold as many elements of every parameter as it has.
+    """Check that the ranks together hold every element of every parameter.
 
     Args:
         fragments: This rank's table.

@@ -10,9 +10,9 @@ Stage 1 (`StepReduction`) keeps a buffer for each bucket, adds up all micro-step
 The sum is written next to the rank's own gradients, not over them. So a step that is skipped can still say which rank
 had the NaN, and in which parameter.
 
-Stage 2 (`MicroStepReduction`) keeps the sums of its own partitions alone: in every micro-step it fills a buffer for as
-long as the bucket is computed and sent, and adds the result to the sum. It sends as many times more as a step has
-micro-steps, and needs a few buckets of memory instead of all of them.
+Stage 2 (`MicroStepReduction`) keeps the sums of its own partitions alone: in every micro-step it fills a buffer
+while the bucket is computed and sent, and adds the result to the sum. With n micro-steps per step it sends n times the
+bytes of stage 1, and needs the memory of a few buckets instead of all of them.
 """
 
 from abc import ABC, abstractmethod
@@ -173,7 +173,7 @@ class StepReduction(GradientReduction):
         return [bucket.gradient_sum for bucket in self._buckets]
 
     def forget(self) -> None:
-        """Begin a new step, also after one that was given up after its last backward pass."""
+        """Begin a new step, also if the previous step was given up after its last backward pass."""
         if self._works:
             self.finish()
         self._start_over()
@@ -202,7 +202,7 @@ class MicroStepReduction(GradientReduction):
         self._is_sending = True
 
     def begin_backward(self, *, is_last: bool) -> None:
-        """Expect a backward pass; one that was given up has left nothing that counts."""
+        """Expect a backward pass, and discard the rest of an abandoned one."""
         self._filling.clear()
         self._start_over()
         super().begin_backward(is_last=is_last)
@@ -249,7 +249,7 @@ class MicroStepReduction(GradientReduction):
         self._wait_until_in_flight(IN_FLIGHT if self._overlaps else 0)
 
     def _wait_until_in_flight(self, remaining: int) -> None:
-        """Wait for the oldest reductions until so many are under way, and add up their results."""
+        """Wait for the oldest reductions until ``remaining`` are under way, and add up their results."""
         while len(self._under_way) > remaining:
             work, received, gradient_sum, _ = self._under_way.popleft()
             work.wait()

@@ -94,7 +94,7 @@ class ZeroStage(ABC):
 
     @abstractmethod
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each parameter's name and this rank's gradient of it, to name the ones that are not finite.
+        """Yield each parameter's name and this rank's gradient of it, so that non-finite gradients can be named.
 
         It is called between ``backward`` and ``discard``, also after an update that did nothing.
         """
@@ -147,7 +147,7 @@ class Zero0(ZeroStage):
         return self._squares(gradients) / self.world_size  # every rank has all of them
 
     def start_update(self, settings: StepSettings) -> None:
-        """Update with the reduced gradients, then put the rank's own back, which tell where a NaN came from."""
+        """Update with the reduced gradients, then put the rank's own back: they show which rank a NaN came from."""
         own = [parameter.grad for parameter, _ in self._reduced]
         for parameter, reduced in self._reduced:
             parameter.grad = reduced.view_as(parameter)

@@ -2,7 +2,7 @@
 
 The update of a matrix is the nearest (semi-)orthogonal matrix to its momentum, by a Newton-Schulz iteration. That needs
 the whole matrix, and ZeRO cuts matrices wherever a rank's share ends. So each matrix has an *owner*, the rank that
-holds most of its elements (of several, the one that has the least to compute so far). The steps:
+holds most of its elements (among equals, the rank with the least to compute so far). The steps:
 
     1. every rank   momentum and look-ahead, element by element, on the pieces that it holds
     2. to owners    the look-ahead of pieces that the owner does not hold: 4 bytes per element
@@ -12,7 +12,7 @@ holds most of its elements (of several, the one that has the least to compute so
 
 So 8 bytes are sent for each element that is not on its matrix's owner, beyond ZeRO's own, and none for a matrix that
 lies on one rank. At stages 1 and 2 a bucket is cut once less often than there are ranks; stage 3 cuts every parameter
-into as many parts as there are ranks. At stage 0 each rank computes all matrices and sends nothing.
+into one part per rank. At stage 0 each rank computes all matrices and sends nothing.
 """
 
 import dataclasses

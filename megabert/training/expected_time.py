@@ -49,7 +49,7 @@ def cpu_seconds(config: RunConfig, statistics: Sequence[InstanceStatistics], ran
     Args:
         config: The run.
         statistics: Statistics of each phase's data.
-        ranks: Ranks with as many threads each as this process has.
+        ranks: Number of ranks, each with the threads of this process.
     """
     rate = CPU_SHARE * _products_per_s(config.model) * ranks
     return [step_flops(config, index, data) / rate for index, data in enumerate(statistics)]

@@ -40,7 +40,7 @@ def fill_new_positions(
         engine: The engine, at the end of the phase before.
         world: All ranks.
         config: Configuration of the run.
-        earlier: Training and held-out split of the phases before the one that begins.
+        earlier: Training and held-out split of each phase before the phase that begins.
     """
     phase = config.phases[len(earlier)]
     if phase.new_positions == "keep" or config.init_from is not None:

@@ -79,7 +79,7 @@ def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:
     """
     terms, counts = terms_of(engine.module), counts_of(batch)
     sums = zero_sums(terms, world.device)
-    # Every rank has as many micro-batches, some perhaps without instances: collectives have to pair up.
+    # Every rank has the same number of micro-batches, some perhaps without instances: collectives have to pair up.
     for number, micro_batch in enumerate(batch.micro_batches, start=1):
         output = engine.forward(micro_batch.to(world.device))
         loss = weighted_loss(output, terms, counts=counts, world_size=world.size)

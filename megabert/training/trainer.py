@@ -155,7 +155,7 @@ class Trainer:
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Tell the other ranks of an error before the loader is closed, which may wait for them."""
+        """Report an error to the other ranks before the loader is closed, which may wait for them."""
         try:
             with self.world.failures.reporting():
                 yield

@@ -20,7 +20,7 @@ from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances.assemble import make_pairs
 from data_prep.instances.pairs import PairOptions
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.tokens.shards import read_manifest
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "corpus"
@@ -135,7 +135,7 @@ def built(tmp_path_factory):
                 sources=(SourceConfig(input=str(corpus)),), language="ko" if corpus.stem == "korean" else "en",
                 vocab_size=8192, validation_share=0, dupe_factor=1,
             )  # fmt: skip
-            folders[corpus] = build(config, tmp_path_factory.mktemp(corpus.stem) / "out", Executor()).folder
+            folders[corpus] = build_shards(config, tmp_path_factory.mktemp(corpus.stem) / "out", Executor()).folder
         return folders[corpus]
 
     return folder_of

@@ -11,7 +11,7 @@ backward pass compute one hash where a hash of every element would take four.
     element of (bit 3 of q, bit 3 of k) survives if word * FACTORS[2 * bit of q + bit of k] >= threshold, signed
 
 This is lowbias32 (see ``megabert.ops.dropout``) up to its last multiplication. The key enters twice because words of
-two heads may begin close to one another; the second time tells them apart.
+two heads may begin close to one another; the second time separates them.
 
 The constants of q' and k' give up to a length of 8,192 a different word to every group of a head: their lattice has no
 shorter vector than 47,288. FACTORS are lowbias32's second multiplier times the powers of 0x6A2D551F, for which pairs,

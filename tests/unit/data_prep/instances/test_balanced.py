@@ -14,7 +14,7 @@ from data_prep.instances.assemble import in_order, make_pairs
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import excess_by_side, exchange_alike, part_alike, truncate_pairs
 from data_prep.instances.pairs import DocumentBucket, Pairs
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.randomness.keyed import mix
 
 PASSES = 6
@@ -110,7 +110,7 @@ def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_
     path = write_jsonl(tmp_path / "in.jsonl", texts[:8] * 4)
     source = SourceConfig(input=str(path))
     config = make_config(sources=(source,), lengths=(64,), buckets=buckets, validation_share=0)
-    folder = build(config, tmp_path / "out", Executor()).folder
+    folder = build_shards(config, tmp_path / "out", Executor()).folder
     documents, found = pairs_of(SimpleNamespace(folder=folder), 64, passes=3)
     hashes = np.concatenate([documents.document_hashes(number) for number in range(buckets)])
     assert len(hashes) == 32
@@ -124,7 +124,7 @@ def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_
 def test_pairs_of_a_single_text_are_all_true(make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:1] * 2)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), validation_share=0)
-    built = build(config, tmp_path / "out", Executor())
+    built = build_shards(config, tmp_path / "out", Executor())
     documents, found = pairs_of(built, 64)
     assert not join(found, "label").any()
     assert not any(bad.any() for bad in untrue_pairs(documents, found[0], built.manifests[64].metadata).values())
@@ -239,7 +239,7 @@ def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
     """One text of four times the others' length: no label is lost, and Bs repeat no more than that asks for."""
     path = write_jsonl(tmp_path / "in.jsonl", ["\n".join(texts[:24]), *texts[24:30]])
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), buckets=1, validation_share=0)
-    built = build(config, tmp_path / "out", Executor())
+    built = build_shards(config, tmp_path / "out", Executor())
     documents, found = pairs_of(built, 64, passes=4)
     assert abs(join(found, "label").mean() - 0.5) < 0.01
     for pairs in found:
@@ -268,7 +268,7 @@ def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tm
     short = ["\n".join(paragraphs[place : place + rng.integers(1, 5)]) for place in range(len(paragraphs))]
     path = write_jsonl(tmp_path / "in.jsonl", short)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(256,), dupe_factor=1)
-    folder = build(config, tmp_path / "out", Executor()).folder
+    folder = build_shards(config, tmp_path / "out", Executor()).folder
     _, found = pairs_of(SimpleNamespace(folder=folder), 256, passes=30)
     label = join(found, "label")
     total = join(found, "a_length") + join(found, "b_length")
