@@ -165,7 +165,7 @@ def _allocate(real: MicroShape, shape: MicroShape, batch_format: BatchFormat) ->
     for name, (size, used, filling) in sizes.items():
         dtype = torch.int32 if name in ("cu_seqlens", "instance_seeds_B") else torch.int64
         tensors[name] = torch.empty(size, dtype=dtype, pin_memory=batch_format.pin)
-        array = tensors[name].numpy()
+        array = tensors[name].numpy()  # a view: it fills the tensor
         array[used:] = filling
         views[name] = array[:used]
     return tensors, PackedArrays(**views)

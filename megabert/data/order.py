@@ -42,7 +42,7 @@ _BLOCKS_KEY = string_key("data/order/blocks")
 _ROWS_KEY = string_key("data/order/rows")
 
 
-Index = Annotated[int, Field(ge=0, le=2**53)]
+Index = Annotated[int, Field(ge=0, le=2**53)]  # exact as a float64, too
 
 
 class PositionRange(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from megabert.distributed.process_group import World
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST = 2**31 - 1
+LARGEST = 2**31 - 1  # mallopt takes an int
 
 logger = logging.getLogger(__name__)
 

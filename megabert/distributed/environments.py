@@ -11,8 +11,8 @@ from megabert.distributed.parent_death import SET_BY_SCRIPTS, SET_BY_SRUN
 from megabert.foundation.errors import ConfigError, Echo
 
 _SCONTROL_TIMEOUT_S = 60.0
-_MOST_DIGITS = 18
-_SHOWN = 40
+_MOST_DIGITS = 18  # any such number fits into 64 bits
+_SHOWN = 40  # characters of a wrong value in its message
 _REMEDY = "Launchers (torchrun, deepspeed, srun) set it; where a script or a shell does, correct it there or unset it."
 
 
@@ -32,7 +32,7 @@ class Launcher:
     """Variable with the rank among the ranks of this host."""
     address: Callable[[Mapping[str, str]], str] = lambda _: "127.0.0.1"
     """Returns MASTER_ADDR for an environment without it."""
-    port: Callable[[Mapping[str, str]], str] = lambda _: "29500"
+    port: Callable[[Mapping[str, str]], str] = lambda _: "29500"  # torchrun's default
     """Returns MASTER_PORT for an environment without it."""
 
 
@@ -67,7 +67,7 @@ def _port_of_step(environment: Mapping[str, str]) -> str:
     It is below 32768: Linux hands out ports from there on to any client that connects, so that one could be taken.
     """
     job, step = (_number(environment, name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    return str(12_000 + (job * 16 + step) % 20_000)
+    return str(12_000 + (job * 16 + step) % 20_000)  # 12,000 to 31,999; 16 of them for the steps of a job
 
 
 LAUNCHERS = (

@@ -135,7 +135,7 @@ class FirstFailure:
         finally:
             self._has_noticed.set()
             if thread.is_alive():
-                thread.join(_POLL_S)
+                thread.join(_POLL_S)  # at once, unless it is asking a store that does not answer
 
     def _watch(self) -> None:
         try:
@@ -161,7 +161,7 @@ class FirstFailure:
         deadline = time.monotonic() + _GRACE_S
         # Rank 0 may host the store, so it leaves last.
         while self._rank == 0 and self._store.add(ARRIVED, 0) < self._size and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.02)  # a store can wait for a key, not for a count
 
     def _wait(self, seconds: float) -> RankFailed | None:
         deadline = time.monotonic() + seconds

@@ -27,8 +27,8 @@ SET_BY_SRUN = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS")
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SIGKILL = 9
-_MOST_ANCESTORS = 16
-_CONNECT_S = 5.0
+_MOST_ANCESTORS = 16  # ends the walk to the launcher, whatever /proc shows
+_CONNECT_S = 5.0  # a closed port answers at once: only a silent network takes longer
 _UNSEEN = -1
 
 _arranged_for: int | None = None  # pid: a forked child has to arrange for itself

@@ -177,7 +177,7 @@ class Zero3(ZeroStage):
         # The hooks of DeepSpeedEngine.forward would have called this when the backward pass begins. The loss's own hook
         # runs first, before the gradient of anything inside the model.
         loss.register_hook(lambda gradient: self._wrapper._backward_prologue())
-        self._wrapper.backward(loss, scale_wrt_gas=False)
+        self._wrapper.backward(loss, scale_wrt_gas=False)  # divided by the whole batch's counts already
 
     def sum_of_squares(self) -> Tensor:
         """Return the sum of squares of this rank's part of the gradient, which backward has reduced."""

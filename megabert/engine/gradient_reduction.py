@@ -168,7 +168,7 @@ class StepReduction(GradientReduction):
         """Send the rest, and return the partitions of the sums."""
         self._send_rest()
         for work in self._works:
-            work.wait()
+            work.wait()  # under NCCL the stream waits and the host continues; under gloo the host waits
         self._works.clear()
         return [bucket.gradient_sum for bucket in self._buckets]
 
@@ -243,15 +243,15 @@ class MicroStepReduction(GradientReduction):
         if bucket.is_alone:
             bucket.gradient_sum.copy_(gradients) if is_first else bucket.gradient_sum.add_(gradients)
             return
-        received = bucket.gradient_sum if is_first else torch.empty_like(bucket.gradient_sum)
+        received = bucket.gradient_sum if is_first else torch.empty_like(bucket.gradient_sum)  # added when it is there
         work = bucket.reduce(gradients, received)
-        self._under_way.append((work, received, bucket.gradient_sum, gradients))
+        self._under_way.append((work, received, bucket.gradient_sum, gradients))  # gradients live until they are sent
         self._wait_until_in_flight(IN_FLIGHT if self._overlaps else 0)
 
     def _wait_until_in_flight(self, remaining: int) -> None:
         """Wait for the oldest reductions until ``remaining`` are under way, and add up their results."""
         while len(self._under_way) > remaining:
             work, received, gradient_sum, _ = self._under_way.popleft()
-            work.wait()
+            work.wait()  # under NCCL the stream alone, and with it the addition below
             if received is not gradient_sum:
                 gradient_sum.add_(received)

@@ -141,7 +141,7 @@ class Zero0(ZeroStage):
         gradients = [parameter.grad.view(-1) for parameter in parameters]  # type: ignore[union-attr]
         if self.world_size > 1:
             flat = torch.cat(gradients)
-            dist.all_reduce(flat)
+            dist.all_reduce(flat)  # NCCL: the stream waits; gloo: the host
             gradients = list(flat.split([gradient.numel() for gradient in gradients]))
             self._reduced = list(zip(parameters, gradients, strict=True))
         return self._squares(gradients) / self.world_size  # every rank has all of them
@@ -281,7 +281,7 @@ class WeightGathering(UpdateSink):
 
     def _wait_for(self, needed: set[int]) -> None:
         for key in [key for key in self._under_way if key in needed]:
-            self._under_way.pop(key).wait()
+            self._under_way.pop(key).wait()  # NCCL: the stream waits; gloo: the host
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:

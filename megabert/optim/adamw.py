@@ -21,7 +21,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: str = "auto") -> None:
         """Bind the constants. ``backend`` chooses among the implementations of LAMB and has no effect here."""
         constants: dict[str, Any] = {name: getattr(config, name) for name in ("betas", "eps", "weight_decay")}
-        super().__init__(params, lr=0.0, **constants, fused=True)
+        super().__init__(params, lr=0.0, **constants, fused=True)  # only fused reads grad_scale and found_inf
 
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
         """Update the parameter groups that are there."""

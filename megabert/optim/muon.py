@@ -30,7 +30,7 @@ from megabert.settings.config.run import MOMENTS, OptimizerConfig
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The polynomial is a x + b x^3 + c x^5: KellerJordan/Muon, ``muon.py``; torch.optim.Muon has the same."""
-NEWTON_SCHULZ_STEPS = 5
+NEWTON_SCHULZ_STEPS = 5  # as KellerJordan/Muon and torch.optim.Muon have by default
 MOMENTUM = MOMENTS[:1]
 """The momentum of a matrix is kept under the name of Adam's first moment."""
 SCALINGS = {

@@ -94,4 +94,4 @@ def _products_per_s(model: ModelConfig) -> float:
         x_TD @ weight_DF
         seconds.append(time.process_time() - started)
     flops = 2 * _PROBE_TOKENS * model.hidden_size * model.intermediate_size
-    return flops * torch.get_num_threads() / max(min(seconds), 1e-9)
+    return flops * torch.get_num_threads() / max(min(seconds), 1e-9)  # the clock may not have moved

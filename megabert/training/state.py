@@ -14,7 +14,7 @@ from megabert.settings.config.phase import DataStart
 from megabert.settings.config.run import RollbackConfig, RunConfig
 
 Ranges = tuple[PositionRange, ...]
-Counter = Annotated[int, Field(ge=0, le=2**53)]
+Counter = Annotated[int, Field(ge=0, le=2**53)]  # exact as a float64, too
 
 
 @dataclass(frozen=True)

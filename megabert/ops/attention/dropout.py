@@ -67,7 +67,7 @@ def attention_dropout(
         probability: Probability of dropping an element, in [0, 1).
         num_heads: N.
     """
-    if stream is None or round(probability * 2**16) == 0:
+    if stream is None or round(probability * 2**16) == 0:  # a threshold has 16 bits
         return None
     constants_N = site_constants(layer, ATTENTION_PROBABILITIES, num_heads, stream.seeds_B.device)
     return AttentionDropout(probability, stream.seeds_B, constants_N)
@@ -81,7 +81,7 @@ def probability_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> 
         keys_Z: Int32, the keys of some sequences and heads.
         length: S.
     """
-    groups = -(-length // 16) * 8
+    groups = -(-length // 16) * 8  # G: a group is two rows, 8 apart
     number_G = torch.arange(groups, device=keys_Z.device, dtype=torch.int32)
     word_ZGG = keys_Z[:, None, None] + (number_G * GOLDEN)[:, None] + number_G * KEY_STEP
     scratch_ZGG = torch.empty_like(word_ZGG)

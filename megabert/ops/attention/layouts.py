@@ -80,7 +80,7 @@ def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int, p
     lengths_B = cu_seqlens.diff()
     none = torch.empty(0, dtype=torch.int64)
     shapes, tokens_R, order = [], [none], [none]
-    for length in lengths_B[lengths_B > 0].unique().tolist():
+    for length in lengths_B[lengths_B > 0].unique().tolist():  # on a CPU: nothing waits
         numbers = (lengths_B == length).nonzero()[:, 0]
         for numbers_G in numbers.split(max(1, probabilities // (num_heads * length * length))):
             shapes.append((len(numbers_G), length))

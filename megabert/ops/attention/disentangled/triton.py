@@ -141,7 +141,7 @@ class _DisentangledAttention(torch.autograd.Function):
         qkv_TC = qkv_TC.contiguous()
         tile = launch.tiles.forward
         out_TD = qkv_TC.new_empty(launch.tokens, launch.num_heads * launch.head_width)
-        queries = launch.tokens // 16 * 16 + launch.sequences * (tile.rows + 16)
+        queries = launch.tokens // 16 * 16 + launch.sequences * (tile.rows + 16)  # as `first_query` lays them out
         lse_NR = out_TD.new_empty(launch.num_heads, queries, dtype=torch.float32)
         q_NTH, k_NTH, _ = launch.by_head(qkv_TC)
         blocks = launch.blocks(tile.rows)
