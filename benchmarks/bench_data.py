@@ -3,7 +3,7 @@
     python benchmarks/bench_data.py [--input FILE.jsonl] [--tokenizer FOLDER] [--lengths 128 512] [--peer-mb 1]
     python benchmarks/bench_data.py --input EN.jsonl KO.jsonl ZH.jsonl JA.jsonl --languages en ko zh ja
 
-Each input is built by itself, beside the peer, with the ratio of both. Length 128 unless told otherwise, dupe factor 5,
+Each input is built by itself and by the peer, with the ratio of both. Length 128 unless told otherwise, dupe factor 5,
 static masks, balanced pairs, cleaning rules control characters, length and duplicate documents; Unicode's composed form
 is always made. The bar is 20 MB/s.
 

@@ -46,7 +46,7 @@ from megabert.tokens.shards import lengths_path, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 FILE_BYTES = 10**9
-BYTES_A_TOKEN, BYTES_A_DOCUMENT = 4.76, 3000
+BYTES_PER_TOKEN, BYTES_PER_DOCUMENT = 4.76, 3000
 DIGEST = "0123456789abcdef" * 4
 ROUNDS = 15
 """Rounds until the clusters of near duplicates are complete, as a chain of 100,000 documents takes them."""
@@ -60,7 +60,7 @@ def memory_mib(name: str) -> int:
 def written_of_near_copies(task: Any) -> tuple[list[Path], dict[str, Any]]:
     """Return what a unit of the rule near_duplicates writes and counts, until the last round leaves nothing."""
     if not isinstance(task, RangeTask):
-        documents = task.chunk.bytes // BYTES_A_DOCUMENT
+        documents = task.chunk.bytes // BYTES_PER_DOCUMENT
         paths = [task.path.with_suffix(".npy"), task.path.with_name(f"{task.path.name}-edges.npy")]
         return paths, {"keys": 14 * documents, "edges": documents // 10, "bytes": task.chunk.bytes}
     kind, number = task.path.stem.split("-")[:2]
@@ -90,7 +90,7 @@ def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
         return [task.path.with_suffix(".npy")], {"paragraphs": task.chunk.bytes // 500, "bytes": task.chunk.bytes}
     if unit.step == "extract":
         parts = -(-task.chunk.bytes // PART_CHARACTERS)
-        documents = task.chunk.bytes // BYTES_A_DOCUMENT
+        documents = task.chunk.bytes // BYTES_PER_DOCUMENT
         counts = {"documents": {"0": documents}, "bytes": task.chunk.bytes, "characters": task.chunk.bytes}
         names = [f"{task.number:06d}-{index}" for index in range(EXAMPLES)]
         rules = ("mojibake", "repeated_lines", "length")
@@ -99,7 +99,7 @@ def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
         counts |= {"problems": {"oversized_documents": 1}, "empty_documents": 2, "sentences": documents * 22}
         return [task.path.with_name(f"{task.path.name}-{part:03d}.arrow") for part in range(parts)], counts
     if unit.step == "tokens":
-        tokens = int(PART_CHARACTERS * 0.9 / BYTES_A_TOKEN)
+        tokens = int(PART_CHARACTERS * 0.9 / BYTES_PER_TOKEN)
         numbers = dict.fromkeys(("unknown_tokens", "empty_sentences", "documents_without_tokens"), 3)
         counts = {
             "documents": [5400, 110],

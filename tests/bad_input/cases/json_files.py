@@ -41,11 +41,11 @@ FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 
 DAMAGED_LINE = "metrics.jsonl: 1 damaged lines are left out, the first is line 1"
 # Rows before a cut one are shown, and those after a damaged one; rows of metrics hold no words.
-OF_METRICS = {"cut": "", "numbers for words": "", "bytes": DAMAGED_LINE}
+METRICS_OK = {"cut": "", "numbers for words": "", "bytes": DAMAGED_LINE}
 # tokenizer.json holds all that a tokenizer needs.
-OF_TOKENIZER_CONFIG = dict.fromkeys(("empty object", "words for numbers", "nulls"), "")
+TOKENIZER_CONFIG_OK = dict.fromkeys(("empty object", "words for numbers", "nulls"), "")
 # The summary is written anew from the results of the seeds.
-OF_SUMMARY = dict.fromkeys(DAMAGES, "")
+SUMMARY_OK = dict.fromkeys(DAMAGES, "")
 
 READERS = (
     Reader(MANIFEST, "megabert-data verify build/instances/32", BUILD, 3, "manifest.json"),
@@ -73,12 +73,12 @@ READERS = (
         RUN,
         4,
         "metrics.jsonl",
-        accepts=OF_METRICS,
+        accepts=METRICS_OK,
         leaves=("run/loss.png",),
     ),
-    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl", accepts=OF_METRICS),
+    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl", accepts=METRICS_OK),
     Reader(
-        "run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl", accepts={**OF_METRICS, "empty": ""}
+        "run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl", accepts={**METRICS_OK, "empty": ""}
     ),
     Reader(CHECKPOINT, "megabert export run --to out", RUN, 4, "manifest.json"),
     Reader(CHECKPOINT, "megabert fill-mask --model run 'a [MASK] b'", RUN, 4, "manifest.json"),
@@ -93,7 +93,7 @@ READERS = (
         HF,
         3,
         "tokenizer_config.json",
-        accepts=OF_TOKENIZER_CONFIG,
+        accepts=TOKENIZER_CONFIG_OK,
     ),
     Reader(
         "tuned/results.json",
@@ -101,7 +101,7 @@ READERS = (
         (*HF, "tuned"),
         4,
         "results.json",
-        accepts=OF_SUMMARY,
+        accepts=SUMMARY_OK,
         leaves=("tuned/results.json",),
     ),
     Reader("tuned/finetune.json", COMMANDS["tuned"], (*HF, "tuned"), 4, "finetune.json"),

@@ -132,7 +132,7 @@ def test_order_and_workers_change_no_byte_of_a_mixed_build(folder, tmp_path):
         expected = expected or found
         assert found == expected
         assert corpus_of(tmp_path / name)["languages_by_source"] == {mixed.input: dict.fromkeys(SENTENCES, DOCUMENTS)}
-    # As many sources with a language each have the same sentences in the same instances.
+    # The same number of sources with a language each have the same sentences in the same instances.
     of_sources = hashes(
         build_shards(config_of(*by_source(folder, -1), tokenizer=tokenizer), tmp_path / "s", Executor()).folder
     )

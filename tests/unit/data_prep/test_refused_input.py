@@ -72,7 +72,7 @@ def test_lost_end_of_a_compressed_file_is_refused_or_warned_of(tmp_path, capsys)
     flags = ("--input", str(tmp_path / "a.txt.gz"), "--tokenizer", str(make_tokenizer(tmp_path)), "--lengths", "512")
     code, message = run_build(tmp_path, capsys, *flags)
     assert (code, "a.txt.gz: damaged gz" in message) == (3, True)
-    # What is behind the damage counts by its bytes: one damaged file may be a small share of the documents.
+    # Text after the damage counts by its bytes: one damaged file may be a small share of the documents.
     code, message = run_build(tmp_path, capsys, *flags, "--max-bad-share", "0.2")
     assert (code, f"{len(second):,} of {len(packed):,} bytes" in message) == (3, True)
     code, message = run_build(tmp_path, capsys, *flags, "--max-bad-share", "0.9")

@@ -36,7 +36,7 @@ def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config
 
 
 def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
-    """Documents are ordered by the hash of their text, so only the vocabulary could tell; it is given here."""
+    """Documents are ordered by the hash of their text, so only the vocabulary could differ; it is given here."""
     folders = []
     for name, part in (("in", texts), ("reversed", texts[::-1])):
         path = write_jsonl(tmp_path / f"{name}.jsonl", part)

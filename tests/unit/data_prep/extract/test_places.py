@@ -21,7 +21,7 @@ YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
 class Losing(Executor):
-    """Loses something after so many tasks."""
+    """Loses something after some tasks."""
 
     def __init__(self, tasks, lose):
         self.left, self.lose = tasks, lose

@@ -74,7 +74,7 @@ def test_random_second_comes_from_the_whole_split(built):
 
 
 def test_random_second_begins_and_ends_where_true_ones_do(built):
-    """Seen alone, nothing tells that B is random: whole or cut, early or late in its document, at its end or not."""
+    """Seen alone, nothing shows that B is random: whole or cut, early or late in its document, at its end or not."""
     documents, found = pairs_of(built, 64, passes=12)
     label, start, length = (join(found, name) for name in ("label", "b_start", "b_length"))
     document, whole = documents.document_of_token(start), WholeSplit.of(documents)
@@ -190,7 +190,7 @@ def test_closed_form_of_truncation_equals_the_loop():
 
 
 def test_first_word_of_a_document_is_not_extended_into_the_one_before():
-    # Byte-level BPE of a script without spaces: id 0 begins a word, but no piece tells where a document's first begins.
+    # Byte-level BPE of a script without spaces: id 0 begins a word, but no piece shows where a document's first begins.
     tokens = np.repeat([0, 1], [1, 34])
     ends = {"a_start": 5, "a_end": 25, "b_start": 25, "b_end": 35, "target": 20}
     pairs = Pairs(*(np.array([ends.get(name, 0)]) for name in Pairs._fields))
@@ -258,7 +258,7 @@ def test_labels_are_even_at_each_length(built):
         length = np.minimum(plan.b_end - plan.a_start, plan.target)
         signs = 2 * plan.label.astype(int) - 1
         assert all(abs(signs[length <= most].sum()) <= 1 for most in range(128))
-        assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))  # neighbours do not tell each other's
+        assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))  # neighbours do not show each other's
 
 
 def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tmp_path):
