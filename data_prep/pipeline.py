@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from data_prep.checks.corpus_counts import corpus_counts, require_documents, require_pairs
-from data_prep.checks.stats import as_damage, describe_corpus
+from data_prep.checks.stats import describe_corpus, reporting_damage
 from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
 from data_prep.documents.held_out import held_out_below
@@ -258,7 +258,7 @@ def _read_plan(build: RunningBuild, name: str, context: str, remedy: str) -> Doc
     """
     path = build.path(name)
     plan = unseal(read_small(path), DocumentPlan, context, where=str(path), remedy=remedy)
-    with as_damage(path, remedy):
+    with reporting_damage(path, remedy):
         describe_corpus(plan.corpus(build.config))
         if "train" not in plan.buckets or len(plan.tokenized["documents"]) != len(SPLITS):
             raise LookupError("no buckets, or no split")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.checks.corpus_counts import LOST_ENDS, counted
-from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share
+from data_prep.checks.stats import describe_corpus, describe_split, reporting_damage, share
 from data_prep.commands.estimate import estimate_lines
 from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
 from data_prep.config.build import BuildConfig
@@ -73,7 +73,7 @@ def _run(options: Namespace, executor: Executor) -> int:
         return _show_plan(config, options.output, executor.workers)
     built = build_shards(config, options.output, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
-    with as_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
+    with reporting_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
         for warning in (*_warnings(corpus), *_label_warnings(built), *_length_warnings(built)):
             print(f"warning: {warning}", file=sys.stderr)

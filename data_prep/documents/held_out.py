@@ -4,7 +4,7 @@ A draw is a hash of the text alone. So the choice depends neither on the order o
 the seed, copies of a text are in one split, and documents that are added change it for few of the others. Draws are
 ranked, so the share is reached exactly, however few documents there are. Both splits get at least the number of
 documents that the objective needs. In a corpus of more than a million documents, each draw is compared with the share
-by itself, which comes within a hundredth of it as well.
+alone, and the result is within a hundredth of the share.
 """
 
 import math
@@ -27,8 +27,8 @@ MOST_RANKED = 1 << 20
 """Documents of which one process ranks all draws: 8 MiB."""
 Draws = NDArray[np.uint64]
 DocumentFile = tuple[Path, pa.Schema]
-"""A file of documents with the hashes of their texts, and its columns. The last one has their sentences, or the lengths
-of these."""
+"""A file of documents with the hashes of their texts, and its columns, the last of which has their sentences or the
+lengths of these."""
 
 
 def draws_of(hashes: NDArray[np.uint64]) -> Draws:

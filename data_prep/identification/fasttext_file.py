@@ -1,7 +1,7 @@
-"""The format of fastText's model files (.bin and .ftz), read as far as it takes to trust one.
+"""The format of fastText's model files (.bin and .ftz), read as far as is needed to trust one.
 
-The library trusts its input: it takes zeros for a lost end, and a damaged number sends it out of its memory.
-So each number that steers the reading is checked here first: sizes are compared with each other and with the size of
+The library trusts its input: it reads zeros for a lost end, and a damaged number makes it read out of bounds.
+So each number that controls the reading is checked here first: sizes are compared with each other and with the size of
 the file, and counts of labels with their limit. Two kinds of numbers are not looked at: weights, whose damage gives
 wrong answers or an error that `identifier` catches, and counts of words, which only training uses. A restart knows both
 by the hash of the file.

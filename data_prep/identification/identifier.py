@@ -1,4 +1,4 @@
-"""The language of a document, told by py3langid (Lui & Baldwin 2012) or by a fastText model (Joulin et al. 2017).
+"""The language of a document, identified by py3langid (Lui & Baldwin 2012) or by a fastText model (Joulin et al. 2017).
 
 Neither downloads anything, and the answer depends on the text alone, so any worker gives the same one. A process loads
 a model once.
@@ -36,7 +36,7 @@ class Identifier:
         self._last = "", UNDETERMINED
 
     def language_of(self, paragraphs: list[str]) -> str:
-        """Return the code of a document's language, told by its first characters; ``und`` without a letter there."""
+        """Return the code of a document's language, by its first characters; ``und`` without a letter there."""
         beginning = _beginning(paragraphs)
         # A cleaning rule and the splitter ask for the same document, one right after the other.
         if beginning != self._last[0]:

@@ -37,7 +37,7 @@ RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "
 """Megabytes of text a second and core: for ``chunks`` each level (taken to be the rate of ``documents``, which does the
 same), for ``instances`` each pass of a length."""
 KEYS_RATE = 60.0
-"""Megabytes of text that a core makes keys for near duplicates of in a second, sorted."""
+"""Megabytes of text per second and core for the sorted keys of near duplicates."""
 IDENTIFY_S = {PY3LANGID: 1.2e-3, FASTTEXT: 0.5e-3}
 """Time in which a core identifies the language of a document, by package."""
 KEY_BYTES = 16
@@ -47,7 +47,8 @@ DYNAMIC_SIZE = 0.77
 INPUT_FILE_BYTES = 10**9
 """Size of the files that text is taken to be in if it is not there yet."""
 VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
-"""Training of a vocabulary from so much text, in one process. Less takes less in proportion; more is a sample."""
+"""Seconds of training a vocabulary in one process, and its bytes of text. Less text takes less in proportion; of more
+text a sample is used."""
 WORKER_MIB, RANK0_MIB, RANK0_BYTES_PER_UNIT = 425, 400, 820
 """Memory of a worker and of rank 0, and more there at a restart for each finished unit of any step."""
 RANK0_S_PER_UNIT = 150e-6

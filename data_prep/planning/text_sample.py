@@ -91,7 +91,7 @@ class RuleTrial(NamedTuple):
     """Documents of the sample, without documents that are empty or that no build could cut into sentences."""
     characters: int
     kept: int
-    """Documents of which the rules that are chosen keep some text, all of them together."""
+    """Documents of which the chosen rules together keep some text."""
     effects: dict[str, RuleEffect]
     """Effect of each rule, in the order in which rules run."""
 

@@ -1,7 +1,7 @@
 """Step 1: read each chunk of the input, clean its documents, cut them into sentences, and write them as Arrow files.
 
 With the cleaning rules ``near_duplicates`` and ``duplicate_paragraphs`` the chunks are read once more for each: before
-the text is written, a reading finds the documents that the rules before keep, and what several of them have.
+the text is written, a reading finds the documents that earlier rules keep, and the keys or paragraphs that they share.
 """
 
 from collections import Counter
@@ -83,7 +83,7 @@ def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequ
         The files of extracted documents, in the order of the input, and the counts.
     """
     chunks, rules = plan_chunks(files, build.config.chunk_bytes), build.config.clean.rules
-    found: dict[str, Callable[[int], Path]] = {}  # by the field of a task: its file for each chunk
+    found: dict[str, Callable[[int], Path]] = {}  # field of ExtractTask -> the file of a chunk
     clusters: Counts = {}
     if "near_duplicates" in rules:
         units = _units(build, "near", write_document_keys, chunks)
@@ -103,7 +103,7 @@ def read_chunks(
     found: Mapping[str, Callable[[int], Path]],
     counts: Counts,
 ) -> tuple[Sequence[Path], Counts]:
-    """Run a unit for each chunk; return the files of all, in the order of the input, and their counts with others.
+    """Run a unit for each chunk; return all files in the order of the input, and the units' counts with ``counts``.
 
     Args:
         build: The build.
@@ -111,7 +111,7 @@ def read_chunks(
         function: Writes the documents of a chunk by `write_parts`.
         chunks: All chunks of the input.
         found: Further fields of each task, by the number of its chunk.
-        counts: The other counts.
+        counts: Counts of earlier units.
     """
     results = build.run(step, _units(build, step, function, chunks, found), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))

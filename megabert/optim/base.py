@@ -135,7 +135,7 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
             shapes: Whole shape of every parameter of the model, in the same order on every rank: a parameter's index is
                 its slot.
             ranks: This rank and the others; None if every rank holds every parameter whole.
-            sink: Told of each updated flat.
+            sink: Is called with each updated flat.
         """
         self.fragments, self.shapes, self.ranks, self.sink = fragments, shapes, ranks, sink or self.sink
         self._prepare()

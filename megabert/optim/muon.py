@@ -64,9 +64,9 @@ class Muon(AdamW):
         X = U / (norm(U) + 1e-7), transposed if R > C; five times X = a X + (b X X^T + c (X X^T)^2) X
         W = (1 - learning_rate * weight_decay) * W - learning_rate * scaling(R, C) * X
 
-    This is torch.optim.Muon's rule (``torch/optim/_muon.py``, 2.13), whose decay by the rate as it is is Moonlight's,
-    but for three things: Newton-Schulz computes in float32 unless ``muon_dtype`` says bf16; the norm has 1e-7 added, as
-    in KellerJordan/Muon, where torch takes the larger of the two; and parameters that hold several matrices
+    This is torch.optim.Muon's rule (``torch/optim/_muon.py``, 2.13), which decays by the unscaled rate as Moonlight
+    does. Three things differ: Newton-Schulz computes in float32 unless ``muon_dtype`` says bf16; the norm has 1e-7
+    added, as in KellerJordan/Muon, while torch takes the larger of the two; and parameters that hold several matrices
     are cut into them. By default no gradient is clipped: the length of U has no effect on X.
 
     The decay is subtracted, in AdamW's part too. torch multiplies by 1 - learning_rate * weight_decay, which float32

@@ -136,7 +136,7 @@ def _run(
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
-            for sentence in replaced:  # once more, where the end of the log is read
+            for sentence in replaced:  # again, since people read the end of the log
                 logger.warning("%s", sentence)
         is_done = state.is_done(config)
         status.ended(0 if is_done else EXIT_STOPPED, step=state.step, phase=state.phase)

@@ -314,7 +314,7 @@ def _check_objective(config: RunConfig, shards: ShardSet) -> None:
 
 
 def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> None:
-    """Refuse shards other than the ones that the run began with."""
+    """Refuse shards that the run did not begin with."""
     for i, (old, new) in enumerate(zip(state.data_sha256, inputs.data_sha256, strict=True)):
         if old != new:
             raise CheckpointError(

@@ -92,8 +92,8 @@ class _Attention(torch.autograd.Function):
         if ctx.needs_input_grad[1] and (tiles.is_whole or memory_adds):
             quantities = 3 if memory_adds else 2
             biases_QBD = torch.zeros(quantities, sequences, width, dtype=torch.float32, device=qkv_TC.device)
-        # Where keys are tiled, delta comes from a kernel before. Where each tile has its program, parts of dQ are added
-        # up by a kernel after. A pointer that is not read must be one all the same, because the kernel moves it.
+        # If keys are tiled, another kernel writes delta first. If each tile has its program, another kernel adds up the
+        # parts of dQ afterwards. An unused pointer must still be a tensor, because the kernel adds offsets to it.
         delta_NR = sums_KTD = lse_NR
         if not tiles.is_whole:
             delta_NR = torch.empty_like(lse_NR)

@@ -197,7 +197,7 @@ def _differentiate_contents(
     launch: _Launch,
     heads: slice,
 ) -> tuple[Tensor, Tensor | None]:
-    """Write the gradients of some heads as far as contents meet contents, and return the scores'.
+    """Write the content-to-content gradients of some heads, and return the gradients of their scores.
 
     Args:
         kept: Queries, keys and values, the contexts' gradient, lse and delta.
