@@ -127,7 +127,7 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
         running = RunningBuild(output, config, executor, state)
         if state.before:
             set_aside(output)
-        with _repeats_said(earlier, state):
+        with _reporting_repeats(earlier, state):
             plan = _finished_documents(running)
             if plan is None:
                 with refusal_noted(output):
@@ -144,7 +144,7 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
 
 
 @contextmanager
-def _repeats_said(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
+def _reporting_repeats(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
     """Print the parts that another setting or input repeats, and how long that took."""
     changes = None
     if earlier:

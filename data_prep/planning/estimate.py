@@ -232,7 +232,7 @@ def require_space(plan: BuildEstimate, folder: Path) -> str:
     if free < plan.peak_bytes:
         raise DataError(
             f"{folder}: the build will take {needs}, and {shown(free)} are free. Give --output a larger disk, build "
-            "fewer passes (--dupe-factor) or lengths, or go on all the same with --ignore-disk-space."
+            "fewer passes (--dupe-factor) or lengths, or continue all the same with --ignore-disk-space."
         )
     return f"disk: {needs}; {shown(free)} are free"
 
