@@ -198,7 +198,7 @@ class Model:
         """Return each text's pseudo-log-likelihood in nats (Salazar et al. 2020), and its number of pieces.
 
         Args:
-            texts: The texts. If a text is longer than the model's positions, each piece is seen with the nearest
+            texts: The texts. In one that is longer than the model's positions, each piece is seen with the nearest
                 pieces.
             mask: ``within-word`` also masks the later pieces of the same word (Kauf and Ivanova 2023), ``token`` masks
                 each piece alone.

@@ -1,7 +1,7 @@
 """Step 1: read each chunk of the input, clean its documents, cut them into sentences, and write them as Arrow files.
 
 With the cleaning rules ``near_duplicates`` and ``duplicate_paragraphs`` the chunks are read once more for each: before
-the text is written, a reading finds the documents that earlier rules keep, and the keys or paragraphs that they share.
+the text is written, a reading finds the documents that the rules before keep, and what several of them have.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """One mechanism for all ops: a table of backends, and the choice among them, made once and logged.
 
-Each op's ``api.py`` has such a table, best first. ``auto`` takes the first backend that can run on the device. A
-backend that is asked for by name and cannot run is an error, never a silent fallback.
+Each op's ``api.py`` has such a table, best first. ``auto`` takes the first backend that can run on the device; one that
+is asked for by name and cannot run is an error, never a silent fallback.
 """
 
 import functools
@@ -29,7 +29,7 @@ class Backend:
     name: str
     """What ``ops.<op>`` in a configuration calls it."""
     run: Any
-    """The implementation, or its ``module:name`` if it is imported only when it is chosen (Triton may be absent)."""
+    """The implementation, or ``module:name`` of one that is imported when it is chosen (Triton may be absent)."""
     obstacle: Callable[[str], str | None]
     """Takes a device type ("cpu", "cuda") and returns why the backend cannot run there, or None if it can."""
 
@@ -39,7 +39,7 @@ _disproved: dict[Backend, tuple[str, str]] = {}
 
 
 def disprove(op: str, name: str, reason: str) -> None:
-    """Count a backend of an op as unable to run here, because it differs from the op's definition."""
+    """Let a backend of an op count as one that cannot run here, because it differs from the op's definition."""
     (backend,) = (backend for backend in backends_of(op) if backend.name == name)
     _disproved[backend] = (op, reason)
     choose.cache_clear()

@@ -41,11 +41,11 @@ FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 
 DAMAGED_LINE = "metrics.jsonl: 1 damaged lines are left out, the first is line 1"
 # Rows before a cut one are shown, and those after a damaged one; rows of metrics hold no words.
-METRICS_OK = {"cut": "", "numbers for words": "", "bytes": DAMAGED_LINE}
+OF_METRICS = {"cut": "", "numbers for words": "", "bytes": DAMAGED_LINE}
 # tokenizer.json holds all that a tokenizer needs.
-TOKENIZER_CONFIG_OK = dict.fromkeys(("empty object", "words for numbers", "nulls"), "")
+OF_TOKENIZER_CONFIG = dict.fromkeys(("empty object", "words for numbers", "nulls"), "")
 # The summary is written anew from the results of the seeds.
-SUMMARY_OK = dict.fromkeys(DAMAGES, "")
+OF_SUMMARY = dict.fromkeys(DAMAGES, "")
 
 READERS = (
     Reader(MANIFEST, "megabert-data verify build/instances/32", BUILD, 3, "manifest.json"),
@@ -73,12 +73,12 @@ READERS = (
         RUN,
         4,
         "metrics.jsonl",
-        accepts=METRICS_OK,
+        accepts=OF_METRICS,
         leaves=("run/loss.png",),
     ),
-    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl", accepts=METRICS_OK),
+    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl", accepts=OF_METRICS),
     Reader(
-        "run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl", accepts={**METRICS_OK, "empty": ""}
+        "run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl", accepts={**OF_METRICS, "empty": ""}
     ),
     Reader(CHECKPOINT, "megabert export run --to out", RUN, 4, "manifest.json"),
     Reader(CHECKPOINT, "megabert fill-mask --model run 'a [MASK] b'", RUN, 4, "manifest.json"),
@@ -93,7 +93,7 @@ READERS = (
         HF,
         3,
         "tokenizer_config.json",
-        accepts=TOKENIZER_CONFIG_OK,
+        accepts=OF_TOKENIZER_CONFIG,
     ),
     Reader(
         "tuned/results.json",
@@ -101,7 +101,7 @@ READERS = (
         (*HF, "tuned"),
         4,
         "results.json",
-        accepts=SUMMARY_OK,
+        accepts=OF_SUMMARY,
         leaves=("tuned/results.json",),
     ),
     Reader("tuned/finetune.json", COMMANDS["tuned"], (*HF, "tuned"), 4, "finetune.json"),
