@@ -3,7 +3,7 @@
     python benchmarks/bench_data.py [--input FILE.jsonl] [--tokenizer FOLDER] [--lengths 128 512] [--peer-mb 1]
     python benchmarks/bench_data.py --input EN.jsonl KO.jsonl ZH.jsonl JA.jsonl --languages en ko zh ja
 
-Each input is built by itself, beside the peer, with the ratio of both. Length 128 unless told otherwise, dupe factor 5,
+Each input is built by itself and by the peer, with the ratio of both. Length 128 unless told otherwise, dupe factor 5,
 static masks, balanced pairs, cleaning rules control characters, length and duplicate documents; Unicode's composed form
 is always made. The bar is 20 MB/s.
 
@@ -85,7 +85,7 @@ def measure(words: list[str]) -> tuple[str, float]:
     from data_prep.commands.build import make_config
     from data_prep.execution.executors import Executor
     from data_prep.extract.inputs import find_files
-    from data_prep.pipeline import build
+    from data_prep.pipeline import build_shards
     from megabert.foundation.errors import DataError
 
     class TimedExecutor(Executor):
@@ -106,7 +106,7 @@ def measure(words: list[str]) -> tuple[str, float]:
     with tempfile.TemporaryDirectory(prefix="megabert-bench-") as folder:
         config = make_config(PROGRAM.parse("build", [*words, "--output", folder])[1])
         start, wall = time.process_time(), time.monotonic()
-        built = build(config, Path(folder) / "out", executor)
+        built = build_shards(config, Path(folder) / "out", executor)
         for length in config.lengths:
             verdict = verify(built.folder / "instances" / str(length), executor)
             if verdict.problems:

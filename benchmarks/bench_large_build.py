@@ -23,7 +23,7 @@ from benchmarks.bench_memory import LIMIT_MIB, MeasuringExecutor, write_corpora 
 from data_prep.checks.verify import verify  # noqa: E402
 from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
 from data_prep.extract.inputs import find_files  # noqa: E402
-from data_prep.pipeline import build  # noqa: E402
+from data_prep.pipeline import build_shards  # noqa: E402
 from data_prep.planning.estimate import estimate, shown  # noqa: E402
 
 LOOK_S = 0.2
@@ -86,7 +86,7 @@ def measure(config: BuildConfig, arguments: argparse.Namespace) -> None:
     disk, peaks = DiskPeak(arguments.output), {}
     disk.start()
     wall, cpu = time.monotonic(), sum(os.times()[:4])
-    built = build(config, arguments.output, MeasuringExecutor(arguments.workers, peaks))
+    built = build_shards(config, arguments.output, MeasuringExecutor(arguments.workers, peaks))
     wall, cpu = time.monotonic() - wall, sum(os.times()[:4]) - cpu
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     stored = sum(file.bytes for file in files)

@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def profile_pack(shards: ShardSet, arguments: argparse.Namespace) -> None:
-    """Profile making steps on this thread, after one that warms up."""
+    """Profile making steps on this thread, after a step that warms up."""
     packer = packer_of(shards, arguments)
     position = packer.pack(DataPosition(), 1).position_after
     profile = cProfile.Profile()

@@ -3,7 +3,7 @@
     python benchmarks/bench_loader_ranks.py --shards data/mine/instances/128 --scratch /scratch [--gib 2] [--old]
 
 The shards are repeated until they take the wanted space (delete them afterwards), and dropped from the cache before
-each row of the table. A row is a process of its own that is one of so many ranks and makes a few whole steps; no other
+each row of the table. A row is a process of its own that makes a few whole steps as one of N ranks; no other
 rank runs. CPU time is that of the process on all its threads, bytes are those that the disk delivered (``read_bytes``
 of ``/proc/self/io``), memory is the growth of anonymous pages since the first step, and all of the process's. Real
 tokens are those of the padded micro-batches that are no padding. ``--old`` stores the shards as
@@ -80,7 +80,7 @@ def status_of(key: str, path: str) -> int:
 def measure(
     folder: Path, *, world_size: int, batch_size: int, steps: int, micro_batch_tokens: int
 ) -> dict[str, object]:
-    """Make steps as the last of so many ranks; the first one is not counted, because it compiles and opens."""
+    """Make steps as the last of ``ranks`` ranks; the first step is not counted, because it compiles and opens."""
     from megabert.data.order import BEGINNING
     from megabert.data.packing import shape_for
     from megabert.data.step_packer import RankShare, StepPacker

@@ -4,7 +4,7 @@
 
 A document is one line. Times are CPU microseconds per character of cleaning with all built-in rules but `language`, of
 sentences, and of WordPiece, on documents of growing length: linear time is a row of equal numbers. Memory is the peak
-of a process that runs one step of a build on a document of so many megabytes, the largest of which is 32 MiB; the last
+of a process that runs one step of a build on a document of N megabytes, the largest of which is 32 MiB; the last
 row is a document of full stops alone.
 """
 

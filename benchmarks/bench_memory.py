@@ -1,11 +1,11 @@
-"""Peak memory of a worker, step by step, over a small corpus and one that is many times larger.
+"""Peak memory of a worker, step by step, over a small corpus and a much larger one.
 
     python benchmarks/bench_memory.py [--input FILE.jsonl ...] [--small-mb 1] [--times 20] [--chunk-mib 0.25]
 
 Both corpora are built by worker processes, their shards verified by others. A worker's peak is the kernel's (VmHWM,
 pages of mapped files and of libraries included), reset for each unit; the table holds the largest of each step.
 The small corpus is a sample of the input's documents; the large one is all of them, repeated with a line of their own
-until it is large enough. Units have one size in both: --chunk-mib, and one bucket for so many megabytes.
+until it is large enough. Units have one size in both: --chunk-mib, and one bucket for a fixed number of megabytes.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from data_prep.checks.verify import verify  # noqa: E402
 from data_prep.config.build import BuildConfig, SourceConfig  # noqa: E402
 from data_prep.execution.executors import ProcessExecutor  # noqa: E402
 from data_prep.execution.work_units import Unit  # noqa: E402
-from data_prep.pipeline import build  # noqa: E402
+from data_prep.pipeline import build_shards  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 LIMIT_MIB = 512
@@ -118,7 +118,7 @@ def peaks_of(corpus: Path, tokenizer: Path, arguments: argparse.Namespace) -> di
     peaks: dict[str, dict[str, float]] = {}
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="megabert-memory-") as folder:
-        built = build(config, Path(folder) / "out", MeasuringExecutor(arguments.workers, peaks))
+        built = build_shards(config, Path(folder) / "out", MeasuringExecutor(arguments.workers, peaks))
         with MeasuringExecutor(arguments.workers, peaks) as executor:
             for length in LENGTHS:
                 verdict = verify(built.folder / "instances" / str(length), executor)

@@ -1,4 +1,4 @@
-"""Speed of the rule near_duplicates beside datatrove's signatures, and its units at the sizes of larger corpora.
+"""Speed of the rule near_duplicates against datatrove's signatures, and its units at the sizes of larger corpora.
 
     python benchmarks/bench_near_duplicates.py speed FILE.jsonl ... [--megabytes 20]
     python benchmarks/bench_near_duplicates.py growth

@@ -1,9 +1,9 @@
-"""The rules on quality beside datatrove's filters on real documents: which documents each of the two drops.
+"""The rules on quality against datatrove's filters on real documents: which documents each of the two drops.
 
     python benchmarks/bench_quality.py FILE.jsonl ... [--documents 5000] [--characters 3000]
 
-Takes equally many documents of each file, cut to so many characters. Each rule runs alone, with the same number on both
-sides; the last column has the first document on which they differ. datatrove and spaCy have to be installed.
+Takes equally many documents of each file, cut to equally many characters. Each rule runs alone, with the same number
+on both sides; the last column has the first document on which they differ. datatrove and spaCy have to be installed.
 """
 
 import argparse

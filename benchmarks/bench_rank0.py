@@ -33,9 +33,9 @@ from data_prep.execution.build_state import BuildState, installed_versions  # no
 from data_prep.execution.executors import Executor  # noqa: E402
 from data_prep.execution.problems import EXAMPLES  # noqa: E402
 from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
-from data_prep.execution.work_units import Build, Done, Unit  # noqa: E402
+from data_prep.execution.work_units import Done, RunningBuild, Unit  # noqa: E402
 from data_prep.extract.opening import InputFile  # noqa: E402
-from data_prep.pipeline import build as build_all  # noqa: E402
+from data_prep.pipeline import build_shards  # noqa: E402
 from data_prep.steps.step1_extract import PART_CHARACTERS, extract_documents  # noqa: E402
 from data_prep.steps.step3_tokens import tokenize_documents  # noqa: E402
 from data_prep.steps.step4_chunks import merge_chunks  # noqa: E402
@@ -46,7 +46,7 @@ from megabert.tokens.shards import lengths_path, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 FILE_BYTES = 10**9
-BYTES_A_TOKEN, BYTES_A_DOCUMENT = 4.76, 3000
+BYTES_PER_TOKEN, BYTES_PER_DOCUMENT = 4.76, 3000
 DIGEST = "0123456789abcdef" * 4
 ROUNDS = 15
 """Rounds until the clusters of near duplicates are complete, as a chain of 100,000 documents takes them."""
@@ -60,7 +60,7 @@ def memory_mib(name: str) -> int:
 def written_of_near_copies(task: Any) -> tuple[list[Path], dict[str, Any]]:
     """Return what a unit of the rule near_duplicates writes and counts, until the last round leaves nothing."""
     if not isinstance(task, RangeTask):
-        documents = task.chunk.bytes // BYTES_A_DOCUMENT
+        documents = task.chunk.bytes // BYTES_PER_DOCUMENT
         paths = [task.path.with_suffix(".npy"), task.path.with_name(f"{task.path.name}-edges.npy")]
         return paths, {"keys": 14 * documents, "edges": documents // 10, "bytes": task.chunk.bytes}
     kind, number = task.path.stem.split("-")[:2]
@@ -90,7 +90,7 @@ def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
         return [task.path.with_suffix(".npy")], {"paragraphs": task.chunk.bytes // 500, "bytes": task.chunk.bytes}
     if unit.step == "extract":
         parts = -(-task.chunk.bytes // PART_CHARACTERS)
-        documents = task.chunk.bytes // BYTES_A_DOCUMENT
+        documents = task.chunk.bytes // BYTES_PER_DOCUMENT
         counts = {"documents": {"0": documents}, "bytes": task.chunk.bytes, "characters": task.chunk.bytes}
         names = [f"{task.number:06d}-{index}" for index in range(EXAMPLES)]
         rules = ("mojibake", "repeated_lines", "length")
@@ -99,7 +99,7 @@ def written(unit: Unit) -> tuple[list[Path], dict[str, Any]]:
         counts |= {"problems": {"oversized_documents": 1}, "empty_documents": 2, "sentences": documents * 22}
         return [task.path.with_name(f"{task.path.name}-{part:03d}.arrow") for part in range(parts)], counts
     if unit.step == "tokens":
-        tokens = int(PART_CHARACTERS * 0.9 / BYTES_A_TOKEN)
+        tokens = int(PART_CHARACTERS * 0.9 / BYTES_PER_TOKEN)
         numbers = dict.fromkeys(("unknown_tokens", "empty_sentences", "documents_without_tokens"), 3)
         counts = {
             "documents": [5400, 110],
@@ -181,7 +181,7 @@ class Clock:
         return seconds
 
 
-def documents(build: Build, files: list[InputFile], clock: Clock | None) -> tuple[Any, int]:
+def documents(build: RunningBuild, files: list[InputFile], clock: Clock | None) -> tuple[Any, int]:
     """Run steps 1 and 3 to 5 as the pipeline does; return the counts of the corpus and the buckets of a shard."""
 
     def stop(name: str) -> None:
@@ -222,16 +222,16 @@ def main() -> None:
             rules += ["duplicate_paragraphs"]
         config = BuildConfig(sources=sources, clean=CleanConfig(rules=tuple(rules)))
         small = BuildConfig(sources=(SourceConfig(input=str(CORPUS)),), vocab_size=4096, lengths=(128,), dupe_factor=1)
-        build_all(small, Path(folder) / "small", Executor())  # for a tokenizer
+        build_shards(small, Path(folder) / "small", Executor())  # for a tokenizer
         root.mkdir()
         (Path(folder) / "small" / "tokenizer").rename(root / "tokenizer")
-        build = Build(root, config, ranks, BuildState(to_dict(config), [], installed_versions(config)))
+        build = RunningBuild(root, config, ranks, BuildState(to_dict(config), [], installed_versions(config)))
         number = int(options.terabytes * 1e12 / FILE_BYTES)
         files = [InputFile(f"parts/{n:06d}.jsonl", FILE_BYTES, 0, "jsonl", "utf-8", "text") for n in range(number)]
         measure(build, ranks, files, options)
 
 
-def measure(build: Build, ranks: SyntheticRanks, files: list[InputFile], options: argparse.Namespace) -> None:
+def measure(build: RunningBuild, ranks: SyntheticRanks, files: list[InputFile], options: argparse.Namespace) -> None:
     """Do all that rank 0 does, then twice what it does after a restart."""
     print(
         f"{options.terabytes:g} TB in {len(files):,} files, {options.ranks:,} ranks; {memory_mib('VmRSS')} MiB before"

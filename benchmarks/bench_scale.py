@@ -32,7 +32,7 @@ from megabert.tokens.shards import ShardMetadata  # noqa: E402
 from megabert.tokens.tokenization import load_tokenizer  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
-GIGABYTES_A_TOKEN = 4.4e-9  # English in 30,522 pieces
+GIGABYTES_PER_TOKEN = 4.4e-9  # English in 30,522 pieces
 
 
 @dataclass
@@ -52,9 +52,9 @@ class Cost:
 
 
 def simulate(real: DocumentSet, gigabytes: float, folder: Path) -> DocumentSet:
-    """Return a split of about so many gigabytes of text, whose buckets are links to those of a real one."""
+    """Return a split of about ``gigabytes`` of text, whose buckets are links to those of a real one."""
     sizes = np.diff(real.bucket_starts, axis=0)
-    buckets = max(1, round(gigabytes / (sizes[:, 2].mean() * GIGABYTES_A_TOKEN)))
+    buckets = max(1, round(gigabytes / (sizes[:, 2].mean() * GIGABYTES_PER_TOKEN)))
     folder.mkdir()
     for number in range(buckets):
         target = bucket_path(real.folder, real.split, number % len(sizes)).resolve()

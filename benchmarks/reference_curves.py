@@ -46,9 +46,9 @@ class Curves:
     recipe: str
     text: str
     build: str
-    """Flags of ``megabert-data build`` besides ``--for`` and ``--output``."""
+    """Further flags of ``megabert-data build``, without ``--for`` and ``--output``."""
     run: str
-    """Flags of ``megabert pretrain`` besides recipe, seed and paths."""
+    """Further flags of ``megabert pretrain``, without recipe, seed and paths."""
 
 
 def _bundled(recipe: str, *, build: str, every: int, text: str = ENGLISH) -> Curves:

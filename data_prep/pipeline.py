@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from data_prep.checks.corpus_counts import corpus_counts, require_documents, require_pairs
-from data_prep.checks.stats import as_damage, describe_corpus
+from data_prep.checks.stats import describe_corpus, reporting_damage
 from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
 from data_prep.documents.held_out import held_out_below
@@ -37,7 +37,7 @@ from data_prep.execution.build_state import (
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build
+from data_prep.execution.work_units import RunningBuild
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
@@ -64,7 +64,7 @@ Number = Annotated[int, Field(ge=1, le=1 << 24)]
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """A finished build."""
 
     folder: Path
@@ -95,7 +95,7 @@ class DocumentPlan:
         return corpus_counts(config, self.extracted, self.tokenized, self.kept)
 
 
-def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> Built:
+def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs_space: bool = True) -> BuildResult:
     """Make shards from text, or finish the work of an earlier run.
 
     Args:
@@ -124,27 +124,27 @@ def build(config: BuildConfig, output: Path, executor: Executor, *, needs_space:
         if earlier is not None:
             require_possible_change(output, earlier, config.recorded())
         state = remember(output, config, earlier, hash_inputs(files, config, executor))
-        begun = Build(output, config, executor, state)
+        running = RunningBuild(output, config, executor, state)
         if state.before:
             set_aside(output)
-        with _repeats_said(earlier, state):
-            plan = _finished_documents(begun)
+        with _reporting_repeats(earlier, state):
+            plan = _finished_documents(running)
             if plan is None:
                 with refusal_noted(output):
-                    plan = _make_documents(begun, files, state.before)
+                    plan = _make_documents(running, files, state.before)
             if state.before:
                 write_state(output, replace(state, before=""))
-            _remove_work(begun)
+            _remove_work(running)
             documents_of.cache_clear()  # another build in this process may have opened the ones before
             # 6. Pairs and masks, for each length and each pass over each bucket.
             corpus = plan.corpus(config)
             buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"])
-            manifests = make_instances(begun, corpus, buckets_per_shard)
-    return Built(output, manifests, plan.report)
+            manifests = make_instances(running, corpus, buckets_per_shard)
+    return BuildResult(output, manifests, plan.report)
 
 
 @contextmanager
-def _repeats_said(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
+def _reporting_repeats(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
     """Print the parts that another setting or input repeats, and how long that took."""
     changes = None
     if earlier:
@@ -158,7 +158,7 @@ def _repeats_said(earlier: BuildState | None, state: BuildState) -> Iterator[Non
     print(f"repeated in {time.monotonic() - started:.1f} s", file=sys.stderr)
 
 
-def _remove_work(build: Build) -> None:
+def _remove_work(build: RunningBuild) -> None:
     """Delete the files of steps 1 to 4 and their records; a plan that is written needs neither."""
     for part in INTERMEDIATE:
         build.remove(build.path("work", part))
@@ -166,7 +166,7 @@ def _remove_work(build: Build) -> None:
     build.path(SET_ASIDE[PLAN_NAME]).unlink(missing_ok=True)
 
 
-def _make_documents(build: Build, files: list[InputFile], before: str) -> DocumentPlan:
+def _make_documents(build: RunningBuild, files: list[InputFile], before: str) -> DocumentPlan:
     """Run steps 1 to 5: from the input, or from documents of earlier settings, to shuffled, tokenized documents."""
     tokenized, plan = _split_again(build, before) if before else _tokenize_input(build, files)
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
@@ -181,7 +181,7 @@ def _make_documents(build: Build, files: list[InputFile], before: str) -> Docume
     return plan
 
 
-def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, DocumentPlan]:
+def _tokenize_input(build: RunningBuild, files: list[InputFile]) -> tuple[TokenFiles, DocumentPlan]:
     """Run steps 1 to 3; return their files, and a plan that still lacks steps 4 and 5."""
     holds_ids = build.config.holds_ids
     # Ids are checked against the vocabulary while they are read, so there it comes first.
@@ -199,7 +199,7 @@ def _tokenize_input(build: Build, files: list[InputFile]) -> tuple[TokenFiles, D
     return chunks, DocumentPlan({}, extracted, tokenized, {}, report)
 
 
-def _split_again(build: Build, before: str) -> tuple[TokenFiles, DocumentPlan]:
+def _split_again(build: RunningBuild, before: str) -> tuple[TokenFiles, DocumentPlan]:
     """Take the documents of earlier settings in place of steps 1 to 3; only their splits change.
 
     Args:
@@ -215,7 +215,7 @@ def _split_again(build: Build, before: str) -> tuple[TokenFiles, DocumentPlan]:
         for bucket in range(count)
     ]
     schema = bucket_schema(vocab_size)
-    # As many as step 1 wrote: a new build would rank them, or not, by that number.
+    # The number of documents that step 1 wrote: by it a new build would decide whether to rank them.
     written = sum(plan.tokenized["documents"]) + plan.tokenized["documents_without_tokens"]
     below = held_out_below(build.config, written, [(path, schema) for path in sources], build.executor)
     chunks, held_out = split_documents_again(build, sources, build.state.context("documents", before), below)
@@ -225,7 +225,7 @@ def _split_again(build: Build, before: str) -> tuple[TokenFiles, DocumentPlan]:
     return chunks, replace(plan, tokenized=tokenized, kept=duplicates)
 
 
-def _finished_documents(build: Build) -> DocumentPlan | None:
+def _finished_documents(build: RunningBuild) -> DocumentPlan | None:
     """Return the outcome of an earlier run's steps 1 to 5 if all of their files are there and sound, else None.
 
     Then the intermediate files, which a finished build deletes, are not needed and not made again.
@@ -247,7 +247,7 @@ def _finished_documents(build: Build) -> DocumentPlan | None:
     return plan
 
 
-def _read_plan(build: Build, name: str, context: str, remedy: str) -> DocumentPlan:
+def _read_plan(build: RunningBuild, name: str, context: str, remedy: str) -> DocumentPlan:
     """Read a plan, and check that a corpus can have its counts.
 
     Args:
@@ -258,7 +258,7 @@ def _read_plan(build: Build, name: str, context: str, remedy: str) -> DocumentPl
     """
     path = build.path(name)
     plan = unseal(read_small(path), DocumentPlan, context, where=str(path), remedy=remedy)
-    with as_damage(path, remedy):
+    with reporting_damage(path, remedy):
         describe_corpus(plan.corpus(build.config))
         if "train" not in plan.buckets or len(plan.tokenized["documents"]) != len(SPLITS):
             raise LookupError("no buckets, or no split")

@@ -12,7 +12,7 @@ import numpy as np
 from data_prep.config.build import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.work_units import Unit
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from data_prep.planning.estimate import RATES
 from megabert.settings.config import loading
 
@@ -31,7 +31,7 @@ def measured_rates(config: BuildConfig) -> dict[str, float]:
         small = loading.merge_layers(BuildConfig, {"sources": [{"input": str(path)}], **changes})
         for number in range(2):  # the first one compiles
             clock.seconds.clear()
-            build(small, Path(folder) / str(number), clock)
+            build_shards(small, Path(folder) / str(number), clock)
         megabytes = path.stat().st_size / 1e6
     passes = {"instances": 2 + small.validation_share}
     return {step: megabytes * passes.get(step, 1) / seconds for step, seconds in clock.seconds.items() if step in RATES}

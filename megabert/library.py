@@ -255,7 +255,7 @@ def fine_tune(
 
     Raises:
         ConfigError: The task, the model or a setting is wrong; the message names it and the nearest known one.
-        DataError: A file or a label is wrong, such as one that is not among the training's.
+        DataError: A file or a label is wrong, such as a label that the training file does not have.
         CheckpointError: The weights are wrong, or the folder holds another fine-tuning.
     """
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})

@@ -35,11 +35,11 @@ from benchmarks.gpu.runs import WHEELS
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("megabert/**/*.py", "benchmarks/gpu/*")
 PATIENCE = 30
-"""A rehearsal has so many times the limits: a CPU may be shared."""
+"""Factor on the limits in a rehearsal: a CPU may be shared."""
 FRAGILE = ("numba",)
-"""Packages that may be installed and yet not be importable: numba fails beside a numpy that it does not know."""
+"""Packages that may be installed and yet not be importable: numba fails with a numpy that it does not know."""
 REPORT_EVERY_S = 5.0
-"""A machine that is taken away costs so many seconds of rows."""
+"""Seconds of rows that are lost at most when a machine is taken away."""
 END_S = 5.0
 """Seconds in which a part that is ended may end what it has started."""
 
@@ -99,7 +99,7 @@ def rows_folder(arguments: argparse.Namespace) -> Path:
 
 
 def is_importable(name: str) -> bool:
-    """Tell whether a package can be imported. A fragile one is imported, in a process of its own."""
+    """Return whether a package can be imported. A fragile one is imported, in a process of its own."""
     if name not in FRAGILE:
         return importlib.util.find_spec(name) is not None
     return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode == 0

@@ -14,7 +14,7 @@ from megabert.ops.triton_support.compile_log import compiled_kernels
 L2_BYTES = 1 << 28
 """What is written to flush a cache; several times any GPU's."""
 AHEAD, PAUSE_CYCLES = 20, 10_000_000
-"""Calls queued behind a pause of about 5 ms: the host takes up to 0.2 ms to launch an op with its gradient, the device
+"""Calls queued after a pause of about 5 ms: the host takes up to 0.2 ms to launch an op with its gradient, the device
 50 us to run it, and without a lead the launch would be what is timed."""
 COMPILED_IN_WINDOWS: list[str] = []
 """Kernels that were compiled while something was timed, since a row began."""
@@ -71,7 +71,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def is_broken(device: torch.device) -> bool:
-    """Tell whether an earlier kernel has made the device unusable for this process, as an illegal access does."""
+    """Return whether an earlier kernel has made the device unusable for this process, as an illegal access does."""
     try:
         synchronize(device)
         torch.zeros(1, device=device)
@@ -120,8 +120,8 @@ def _median_ms_on_gpu(function: Callable[[], Any], repeat_ms: int) -> float:
 def ms_in_a_loop(function: Callable[[], Any], device: torch.device, *, seconds: float = 2.0) -> float:
     """Return the mean time of a call among calls of some seconds without a pause.
 
-    As many calls before them are not counted. By then a card at its limit of power has lowered its clock, as in
-    training; a burst of a few milliseconds is faster.
+    The same number of calls before them is not counted. By then a card at its limit of power has lowered its clock,
+    as in training; a burst of a few milliseconds is faster.
     """
     estimate_ms = median_ms(function, device)
     if device.type != "cuda":

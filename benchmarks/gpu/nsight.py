@@ -87,7 +87,7 @@ def tool(name: str) -> str:
 
 
 def profiled(name: str, folder: Path, limit_s: float) -> Row:
-    """Profile the second launch of a kernel; the whole report is kept beside the row."""
+    """Profile the second launch of a kernel; the whole report is kept next to the row."""
     ncu, report = tool("ncu"), folder / f"{name.replace(' ', '_')}.ncu-rep"
     # Clocks as they are in training, not the base clock at which ncu would hold them.
     command = [ncu, "--set", "full", "--clock-control", "none", "--kernel-name", f"regex:^{KERNELS[name][0]}"]

@@ -27,7 +27,7 @@ class Sizes:
     reach: int
     """Tokens to each side in the window."""
     disentangled_lengths: tuple[int, ...]
-    """Those of attention with scores of relative positions, with as many heads as rotary positions."""
+    """Sizes of attention with scores of relative positions, with the heads of the one with rotary positions."""
     span: int
     """Relative positions to each side: DeBERTa's buckets."""
     steps: int

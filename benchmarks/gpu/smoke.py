@@ -27,7 +27,7 @@ def versions(device: torch.device) -> Row:
 def version_of(package: str) -> Row:
     """Import a package and return its version.
 
-    numba, for one, is found beside a numpy that it does not know, and fails when it is imported.
+    numba, for one, is found next to a numpy that it does not know, and fails when it is imported.
     """
     module: ModuleType = importlib.import_module(package)
     name = {"yaml": "PyYAML"}.get(package, package)

@@ -212,7 +212,7 @@ def time_by_part(step: MegabertStep, batch: Batch, device: torch.device, *, befo
         step: What is profiled.
         batch: In pinned memory.
         device: The device that the step is on.
-        before: Steps that bring a card to the clock at which it trains: one that was idle is faster.
+        before: Steps that bring a card to the clock at which it trains: an idle card starts faster.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu.waits COUNTS.json pretrain ...
 
-``torch.cuda.set_sync_debug_mode`` tells of copies and numbers that the host waits for and of waits for a stream. It
+``torch.cuda.set_sync_debug_mode`` reports copies and numbers that the host waits for and of waits for a stream. It
 does not know of events, on which `HostCopy` waits, nor of ``torch.cuda.synchronize``: those calls are counted. A step
 of one rank should wait once, for the copy of its losses and its norm.
 """

@@ -1,4 +1,4 @@
-"""Compile a part's kernels in several processes: Triton's cache on the disk then serves the one that measures."""
+"""Compile a part's kernels in several processes: Triton's cache on the disk then serves the measuring process."""
 
 import multiprocessing
 import os

@@ -30,7 +30,7 @@ MODELS: dict[str, tuple[dict[str, Any], tuple[int, ...], float]] = {
     "ModernBERT-base": (MODERN | {"preset": "base"}, (1024, 8192), 0.93),
     "ModernBERT-large": (MODERN | {"preset": "large"}, (1024, 8192), 0.985),
 }
-"""Fields, lengths, and the rate of products beside BERT-Large's: 768 columns are few, 5,248 no multiple of a tile."""
+"""Fields, lengths, and the rate of products over BERT-Large's: 768 columns are few, 5,248 no multiple of a tile."""
 
 
 def cycles_of(commit: str) -> dict[str, dict[str, tuple[int, int]]]:

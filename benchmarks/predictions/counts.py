@@ -61,7 +61,7 @@ class Work:
     """Passes through the loop, each over all tiles of one block of queries or keys."""
 
     def add(self, other: "Work", times: float = 1) -> None:
-        """Add another's, so many times."""
+        """Add the counts of another, ``times`` over."""
         self.launches += times * other.launches
         self.bytes += times * other.bytes
         self.flops += times * other.flops

@@ -48,6 +48,12 @@ KINDS = {
         rf"\b(?:{COUNTED}) an? (?:{UNITS})\b|_A_(?:[A-Z]+)\b|\b[a-z]+_an?_[a-z]+\b(?=\()",
     ),
     "those that": re.compile(r"\b(?:those (?:that|of|who|whose|which)|whoever|whatever it|that of)\b", re.IGNORECASE),
+    "one that": re.compile(r"\bones? (?:that|which|who|whose)\b", re.IGNORECASE),
+    "so many": re.compile(r"\b(?:so|as) many\b", re.IGNORECASE),
+    "beside": re.compile(r"(?<![a-z])besides?(?![a-z])", re.IGNORECASE),
+    # A person may tell ("we cannot tell"); a name, a file or a count says or shows.
+    "tells": re.compile(r"\btells?\b(?=[^\w(])", re.IGNORECASE),
+    "of-constant": re.compile(r"\b_?OF_[A-Z]"),
 }
 ERRORS = re.compile(r"Error$|^fail$|^warning$|^info$|^error$|^damaged$|^print$|^add_argument$|^add_parser$|^say$")
 CEILINGS = Path(__file__).with_name("habits.json")

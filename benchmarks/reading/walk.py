@@ -1,6 +1,6 @@
 """Lists the files and functions of this code that run within one function: what a reader of that walk opens.
 
-    python benchmarks/reading/walk.py OUT data_prep.pipeline:build data_prep build --input ... --workers 1
+    python benchmarks/reading/walk.py OUT data_prep.pipeline:build_shards data_prep build --input ... --workers 1
     torchrun --nproc_per_node 2 benchmarks/reading/walk.py OUT megabert.training.trainer:Trainer.fit megabert pretrain
 
 OUT.RANK gets a line a function. Threads are traced, other processes are not. Of compiled loops the trace sees little;

@@ -65,7 +65,7 @@ def _nvidia(length: int, batch: int, micro_batch: int, sequences_per_s: dict[int
             ),
         ),
         seconds={gpus: batch / rate for gpus, rate in sequences_per_s.items()},
-        # Native DDP under autocast: float32 gradients, sent behind the last backward pass; LAMB on every GPU.
+        # Native DDP under autocast: float32 gradients, sent after the last backward pass; LAMB on every GPU.
         communication=Communication(all_reduce_bytes=4, is_overlapped=True, pass_bytes=PASS_BYTES),
         source="NVIDIA/DeepLearningExamples, PyTorch/LanguageModeling/BERT/README.md, "
         "'Pre-training NVIDIA DGX A100 (8x A100 80GB) Multi-node Scaling', mixed precision",

@@ -96,7 +96,7 @@ def share(part: float, whole: float) -> str:
 
 
 @contextmanager
-def as_damage(where: Path, remedy: str) -> Iterator[None]:
+def reporting_damage(where: Path, remedy: str) -> Iterator[None]:
     """Name the file whose statistics cannot be shown: they have no types, since versions count different things.
 
     Raises:

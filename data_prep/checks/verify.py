@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.checks.invariants import Batch, Rules
-from data_prep.checks.stats import as_damage, count_instances
+from data_prep.checks.stats import count_instances, reporting_damage
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, UnitProgress
@@ -117,7 +117,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     progress.close()
     problems = list(chain.from_iterable(by_shard))
     if not problems:  # counts of damaged shards mean nothing
-        with as_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
+        with reporting_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
             problems = [*_check_statistics(folder, manifest, tally), *_check_corpus(folder, manifest, documents)]
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
 
@@ -125,7 +125,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
 def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None) -> list[ShardTask]:
     """Return a task for each shard of a manifest."""
     config, metadata = manifest.config, manifest.metadata  # another program need not write these settings
-    with as_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
+    with reporting_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
         short_seq_prob = float(config.get("short_seq_prob", 0.1))
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))

@@ -151,7 +151,7 @@ def distinct(rows: Rows) -> Rows:
 
 
 def first_of_each(rows: Rows) -> tuple[NDArray[np.bool_], Rows]:
-    """Return which of ascending rows are the first of their hash, and for each row the second number of that first."""
+    """Return whether each row, sorted by hash, is the first of its hash, and the second number of its first row."""
     is_first = np.ones(rows.shape[1], bool)
     is_first[1:] = rows[0, 1:] != rows[0, :-1]
     return is_first, rows[1, is_first][np.cumsum(is_first) - 1]

@@ -18,7 +18,7 @@ from data_prep.clean.components import count_members, hook, jump, write_fates
 from data_prep.clean.grouped_hashes import CHUNK_NAME, HASHES_PER_RANGE, HashPlan, RangeTask
 from data_prep.clean.near_duplicates import gather_fates, join_keys, merge_keys
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build
+from data_prep.execution.work_units import RunningBuild
 
 KEYS, EDGES = CHUNK_NAME, "{:06d}-edges.npy"
 MERGED, MERGED_EDGES, JOINED = "merged-{:07d}.npy", "merged-{:07d}-edges.npy", "joined-{:06d}.npy"
@@ -28,7 +28,7 @@ Sources = tuple[tuple[str, int], ...]
 UnitFunction = Callable[[RangeTask], tuple[list[Path], Counts]]
 
 
-def find_near_copies(build: Build, plan: HashPlan) -> tuple[Callable[[int], Path], Counts]:
+def find_near_copies(build: RunningBuild, plan: HashPlan) -> tuple[Callable[[int], Path], Counts]:
     """Find the documents that are near copies of others.
 
     Args:

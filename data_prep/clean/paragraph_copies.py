@@ -33,12 +33,12 @@ from data_prep.clean.grouped_hashes import (
 )
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build
+from data_prep.execution.work_units import RunningBuild
 
 FOUND, GATHERED = "found-{:05d}.npy", "copies-{:05d}.npy"
 
 
-def find_paragraph_copies(build: Build, plan: HashPlan) -> Callable[[int], Path]:
+def find_paragraph_copies(build: RunningBuild, plan: HashPlan) -> Callable[[int], Path]:
     """Find the paragraphs that documents of each chunk lose to another document.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_prep.checks.corpus_counts import LOST_ENDS, counted
-from data_prep.checks.stats import as_damage, describe_corpus, describe_split, share
+from data_prep.checks.stats import describe_corpus, describe_split, reporting_damage, share
 from data_prep.commands.estimate import estimate_lines
 from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
 from data_prep.config.build import BuildConfig
@@ -25,7 +25,7 @@ from data_prep.execution.records import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.identification.identifier import require_identifier
-from data_prep.pipeline import Built, build
+from data_prep.pipeline import BuildResult, build_shards
 from data_prep.planning.estimate import estimate
 from data_prep.planning.text_sample import foresee_enough, sample_text
 from megabert.foundation.urls import without_secrets
@@ -36,7 +36,7 @@ MAX_UNKNOWN_SHARE = 0.005
 """Share of [UNK] above which a build warns that the tokenizer does not fit the text."""
 MIN_RANDOM_SHARE, MIN_MASKED_SHARE, FEW_INSTANCES = 0.25, 0.5, 8
 """Share of random next sentences (half are wanted) and of the predictions that are wanted, below which a build warns,
-and instances that tell it."""
+and the number of instances from which it is judged."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -71,9 +71,9 @@ def _run(options: Namespace, executor: Executor) -> int:
         return 0
     if options.dry_run:
         return _show_plan(config, options.output, executor.workers)
-    built = build(config, options.output, executor, needs_space=not options.ignore_disk_space)
+    built = build_shards(config, options.output, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
-    with as_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
+    with reporting_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
         for warning in (*_warnings(corpus), *_label_warnings(built), *_length_warnings(built)):
             print(f"warning: {warning}", file=sys.stderr)
@@ -119,7 +119,7 @@ def _warnings(corpus: Counts) -> Iterator[str]:
         yield "no document is held out, and `megabert pretrain` needs some: raise --validation-share"
 
 
-def _length_warnings(built: Built) -> Iterator[str]:
+def _length_warnings(built: BuildResult) -> Iterator[str]:
     """Yield which lengths lack held-out instances, and which have few predictions because words are long."""
     instances = {length: manifest.statistics["instances"] for length, manifest in built.manifests.items()}
     for length, manifest in built.manifests.items():
@@ -138,7 +138,7 @@ def _length_warnings(built: Built) -> Iterator[str]:
             )
 
 
-def _label_warnings(built: Built) -> Iterator[str]:
+def _label_warnings(built: BuildResult) -> Iterator[str]:
     """Yield which shards have few random next sentences or none, because nearly all pairs are of one text."""
     for length, manifest in built.manifests.items():
         if manifest.metadata.objective != "nsp":
@@ -153,7 +153,7 @@ def _label_warnings(built: Built) -> Iterator[str]:
                 )
 
 
-def _summary(built: Built, corpus: Counts) -> list[str]:
+def _summary(built: BuildResult, corpus: Counts) -> list[str]:
     """Return the lines printed at the end of a build."""
     lines = [*built.vocabulary_report, *describe_corpus(corpus)]
     for length, manifest in built.manifests.items():

@@ -54,7 +54,7 @@ def run(options: Namespace) -> int:
     if options.measure and config.holds_ids:
         raise ConfigError(
             "--measure times a build from text, most of whose work ids do without. Leave it out: the times that are "
-            "shown then are of text of as many bytes, and too long for ids."
+            "shown then are of text of the same size, and too long for ids."
         )
     files = options.input_bytes or find_files(config.sources)
     rates = measured_rates(config) if options.measure else None

@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_prep.checks.stats import as_damage, share, show_stats, write_plots, write_rule_plot
+from data_prep.checks.stats import reporting_damage, share, show_stats, write_plots, write_rule_plot
 from data_prep.commands.options import add_source_arguments, make_config
 from data_prep.commands.vocab import LATER
 from data_prep.config.build import BuildConfig
@@ -60,7 +60,8 @@ def run(options: Namespace) -> int:
         raise ConfigError("stats: name a build (DIR), or give --dry-run with --input.")
     folders = shard_folders(options.folder)
     manifests = [read_manifest(folder) for folder in folders]
-    with as_damage(options.folder, "Delete the manifests and run the same build again, which writes them again."):
+    remedy = "Delete the manifests and run the same build again, which writes them again."
+    with reporting_damage(options.folder, remedy):
         print("\n".join(show_stats(folders, manifests)))
         if options.plots is not None:
             for path in write_plots(options.plots, [folder.name for folder in folders], manifests):

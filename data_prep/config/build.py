@@ -17,10 +17,10 @@ from megabert.settings.config.needs import Need, Needs
 from megabert.tokens.tokenization import Pieces
 
 MAX_SOURCES = 65_536
-"""Sources that a build can tell apart: their numbers are stored in 16 bits."""
+"""Sources of a build at most: their numbers are stored in 16 bits."""
 MAX_LENGTH = 65_535
 LEAST_PIECES: dict[Pieces, int] = {"wordpiece": 64, "byte_bpe": 261, "unigram": 64}
-"""Pieces of a vocabulary at least, beside the spare ones; byte-level BPE has 256 bytes and 5 special pieces."""
+"""Pieces of a vocabulary at least, spare ones not counted; byte-level BPE has 256 bytes and 5 special pieces."""
 MAX_DOCUMENT = 2**25
 """More tokens than a document can have: a larger one than 32 MiB is left out."""
 Id = Annotated[int, Field(ge=0, lt=2_000_000)]
@@ -38,7 +38,7 @@ class SourceConfig:
     format: Literal["auto", "text", "book", "jsonl", "parquet", "arrow", "wikipedia", "ids"] = "auto"
     """Format of the files: text (documents separated by blank lines), book (one document a file), jsonl (one JSON
     object a line), parquet, arrow, wikipedia (a dump), ids (lists of ids instead of text, in JSON Lines, Parquet, Arrow
-    or numpy's arrays), or auto, which tells it by the file name."""
+    or numpy's arrays), or auto, which goes by the file name."""
     encoding: str = "utf-8"
     """Encoding of the text, which is decoded strictly: a byte that does not fit is an error."""
     field: str | None = None
@@ -97,7 +97,7 @@ class BuildConfig:
     lengths: tuple[int, ...] = (128, 512)
     """Tokens of the longest instances, [CLS] and [SEP] counted; one set of shards is built for each length."""
     objective: Literal["nsp", "sop", "none"] = "nsp"
-    """Objective besides masked tokens: nsp (next sentence), sop (sentence order), or none (full sentences in one
+    """Objective in addition to masked tokens: nsp (next sentence), sop (sentence order), or none (full sentences in one
     segment)."""
     pairing: Literal["balanced", "google"] = "balanced"
     """How pairs are made: balanced (even labels, which the length does not betray) or google (the original's

@@ -39,7 +39,7 @@ def require_usable_ids(config: "BuildConfig") -> None:
         )
     if config.mask_unit == "whole_word" and config.tokenizer is None:
         raise ValueError(
-            "mask_unit=whole_word: ids have no words, since nothing tells which of them continue one; use token, span "
+            "mask_unit=whole_word: ids have no words, since nothing says which of them continue one; use token, span "
             "(runs of ids), or name the tokenizer that made the ids"
         )
 
@@ -92,4 +92,4 @@ TEXT_NEEDS: Needs = {
     "language_model": Need("sources.0.format", TEXT_FORMATS),
     "sources.N.language": Need("sources.N.format", TEXT_FORMATS),
 }
-"""Fields that need text, beside `data_prep.config.build.BUILD_NEEDS`."""
+"""Fields that need text, in addition to `data_prep.config.build.BUILD_NEEDS`."""

@@ -53,10 +53,10 @@ _THREE_LETTERS = """
     ukr uk urd ur uzb uz uzn uz uzs uz ven ve vie vi vol vo wln wa wol wo xho xh ydd yi yid yi yor yo zha za zho zh
     zsm ms zul zu"""
 TWO_OF_THREE = dict(zip(_THREE_LETTERS.split()[::2], _THREE_LETTERS.split()[1::2], strict=True))
-"""Codes of two letters for codes of three (ISO 639-3). A variety that models tell apart from others, such as Standard
+"""Codes of two letters for codes of three (ISO 639-3). A variety with a label of its own in models, such as Standard
 Arabic or Iranian Persian, has the code of its language."""
 _IDENTIFIED = {"zh-yue": "yue", "zh-min-nan": "nan", "zh-classical": "lzh", "simple": "en", "nb": "no"}
-"""Codes for which models have another one that does not begin like it. Cantonese is no variant of Mandarin (``zh``)."""
+"""Codes for which models have another, quite different code. Cantonese is no variant of Mandarin (``zh``)."""
 _NAMES = """
     afrikaans af albanian sq amharic am arabic ar armenian hy azerbaijani az basque eu belarusian be bengali bn bosnian
     bs bulgarian bg burmese my cantonese yue catalan ca chinese zh croatian hr czech cs danish da dutch nl english en

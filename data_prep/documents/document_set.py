@@ -114,7 +114,7 @@ class TokenizedDocuments:
         Args:
             path: The file that they come from.
             vocab_size: Number of pieces in the vocabulary.
-            tokens_D: Tokens of each document as its list of ids says, beside the sum of its sentences.
+            tokens_D: Tokens of each document as its list of ids says, to check the sum of its sentences.
 
         Raises:
             DataError: They contradict each other, or an id is out of range.
@@ -167,7 +167,7 @@ class TokenizedDocuments:
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the documents as a record batch with the columns of a schema."""
-        if not len(self):  # without documents nothing tells the type of their ids
+        if not len(self):  # without documents, the type of their ids is unknown
             return pa.RecordBatch.from_pylist([], schema=schema)
         columns = {
             "document_hash": pa.array(self.hashes_D),

@@ -1,10 +1,10 @@
-"""The documents that are held out: the ones with the smallest draws, as many as the share asks for.
+"""The held-out documents: those with the smallest draws, up to the share that is asked for.
 
 A draw is a hash of the text alone. So the choice depends neither on the order of the input nor on the workers nor on
 the seed, copies of a text are in one split, and documents that are added change it for few of the others. Draws are
-ranked, so the share is reached exactly, however few documents there are; and at least as many are held out, and left
-to train on, as the objective needs. In a corpus of more than a million documents, each draw is compared with the share
-by itself, which comes within a hundredth of it as well.
+ranked, so the share is reached exactly, however few documents there are. Both splits get at least the number of
+documents that the objective needs. In a corpus of more than a million documents, each draw is compared with the share
+alone, and the result is within a hundredth of the share.
 """
 
 import math
@@ -27,8 +27,8 @@ MOST_RANKED = 1 << 20
 """Documents of which one process ranks all draws: 8 MiB."""
 Draws = NDArray[np.uint64]
 DocumentFile = tuple[Path, pa.Schema]
-"""A file of documents with the hashes of their texts, and its columns. The last one has their sentences, or the lengths
-of these."""
+"""A file of documents with the hashes of their texts, and its columns, the last of which has their sentences or the
+lengths of these."""
 
 
 def draws_of(hashes: NDArray[np.uint64]) -> Draws:
@@ -71,7 +71,7 @@ def held_out_below(config: BuildConfig, documents: int, files: Sequence[Document
     usable = every if config.objective == "none" else several
     least = needed(config)
     wanted = int(every[math.ceil(config.validation_share * len(every)) - 1]) + 1
-    # At least as many as are needed are held out, and as many are not.
+    # At least `needed` documents are held out, and at least `needed` are left to train on.
     return min(max(wanted, int(usable[least - 1]) + 1), int(usable[len(usable) - least]))
 
 

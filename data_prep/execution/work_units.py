@@ -138,7 +138,7 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Build:
+class RunningBuild:
     """A running build: its folder, its configuration, and the executor that does the work."""
 
     folder: Path

@@ -96,7 +96,7 @@ def unknown_format(path: str, suffix: str) -> DataError:
         if suffix in suffixes:
             return DataError(f"{path}: {kind} ({suffix}) is not read. {_for(path, remedy)}.")
     return DataError(
-        f"{path}: the name tells no format ({suffix!r} is not known). Say --format text, where blank lines part "
+        f"{path}: the name shows no format ({suffix!r} is not known). Say --format text, where blank lines part "
         "documents, --format book, where a file is one, or jsonl, parquet, arrow or wikipedia."
     )
 

@@ -130,8 +130,8 @@ def _size_and_time(path: str) -> tuple[int, int]:
         return size_and_time(path)
     except FileNotFoundError:
         raise DataError(
-            f"{path}: is missing; it says where each list of ids begins in the array beside it, and how many ids there "
-            "are in all. Write it with numpy.save, or give lists in JSON Lines, Parquet or Arrow."
+            f"{path}: is missing; it says where each list of ids begins in the array next to it, and how many ids "
+            "there are in all. Write it with numpy.save, or give lists in JSON Lines, Parquet or Arrow."
         ) from None
 
 
@@ -161,7 +161,7 @@ def _container_of(name: PurePosixPath, path: str, source: SourceConfig, compress
     containers = {suffix: kind for kind in FORMATS_OF_IDS for suffix in FORMATS.get(kind, (f".{kind}",))}
     if name.suffix.lower() not in containers:
         raise DataError(
-            f"{path}: the name tells no format of ids ({name.suffix!r} is not known); they are read from files named "
+            f"{path}: the name shows no format of ids ({name.suffix!r} is not known); they are read from files named "
             f"{', '.join(containers)}."
         )
     container = containers[name.suffix.lower()]

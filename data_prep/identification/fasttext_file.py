@@ -1,7 +1,7 @@
-"""The format of fastText's model files (.bin and .ftz), read as far as it takes to trust one.
+"""The format of fastText's model files (.bin and .ftz), read as far as is needed to trust one.
 
-The library trusts its input: it takes zeros for a lost end, and a damaged number sends it out of its memory.
-So each number that steers the reading is checked here first: sizes are compared with each other and with the size of
+The library trusts its input: it reads zeros for a lost end, and a damaged number makes it read out of bounds.
+So each number that controls the reading is checked here first: sizes are compared with each other and with the size of
 the file, and counts of labels with their limit. Two kinds of numbers are not looked at: weights, whose damage gives
 wrong answers or an error that `identifier` catches, and counts of words, which only training uses. A restart knows both
 by the hash of the file.
@@ -46,7 +46,7 @@ class _Reader:
         return numbers
 
     def skip(self, count: int, what: str) -> None:
-        """Pass over so many bytes, which the file has to have."""
+        """Skip ``count`` bytes; the file must have them."""
         if count < 0 or self.position + count > len(self.data):
             raise ValueError(f"{what} would take {count:,} bytes, and {len(self.data) - self.position:,} are left")
         self.position += count
@@ -129,7 +129,7 @@ def _read_dictionary(reader: _Reader) -> tuple[list[bytes], int, int | None]:
 
 
 def _skip_matrix(reader: _Reader, rows: int, columns: int, *, is_quantized: bool) -> None:
-    """Pass over a matrix that has to have so many rows and columns."""
+    """Skip a matrix, which must have this number of rows and columns."""
     if not is_quantized:
         _require_shape(reader.take("qq"), rows, columns)
         reader.skip(4 * rows * columns, "its weights")

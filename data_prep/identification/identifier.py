@@ -1,4 +1,4 @@
-"""The language of a document, told by py3langid (Lui & Baldwin 2012) or by a fastText model (Joulin et al. 2017).
+"""The language of a document, identified by py3langid (Lui & Baldwin 2012) or by a fastText model (Joulin et al. 2017).
 
 Neither downloads anything, and the answer depends on the text alone, so any worker gives the same one. A process loads
 a model once.
@@ -18,7 +18,7 @@ from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
 
 LANGUAGE_CHARACTERS = 1000
-"""Characters of a document's start that tell its language: more rarely change the answer, and take longer."""
+"""The language is identified by these first characters of a document: more rarely change it, and take longer."""
 PY3LANGID, FASTTEXT = "py3langid", "fasttext-predict"
 """Packages that identify languages."""
 MIN_LANGUAGE_SHARE = 0.5
@@ -27,7 +27,7 @@ SHOWN_CODES = 12
 
 
 class Identifier:
-    """Tells the languages of documents, one after the other."""
+    """Identifies the languages of documents, one after the other."""
 
     def __init__(self, codes: Iterable[str], most_likely: Callable[[str], str]) -> None:
         """Take the codes of the answers, and what gives the most likely code of a text."""
@@ -36,7 +36,7 @@ class Identifier:
         self._last = "", UNDETERMINED
 
     def language_of(self, paragraphs: list[str]) -> str:
-        """Return the code of a document's language, told by its first characters; ``und`` without a letter there."""
+        """Return the code of a document's language, by its first characters; ``und`` without a letter there."""
         beginning = _beginning(paragraphs)
         # A cleaning rule and the splitter ask for the same document, one right after the other.
         if beginning != self._last[0]:
@@ -89,7 +89,7 @@ def _of_py3langid() -> Identifier:
 
 @cache
 def _of_fasttext(path: Path, sha256: str, _: tuple[int, int] | None) -> Identifier:
-    """Load a model; the last argument lets one that was replaced be loaded again."""
+    """Load a model; the last argument, size and time of the file, lets a replaced model be loaded again."""
     codes = codes_of_model(path)
     if sha256 and sha256_file(path) != sha256:
         raise DataError(f"{path}: changed since the build began. Run the same command again once nobody writes to it.")
@@ -142,7 +142,7 @@ def _require_package(package: str, purpose: str, extra: str, remedy: str) -> Non
 
 
 def package_of(config: BuildConfig) -> str | None:
-    """Return the package that a build identifies languages with; None for one that identifies none."""
+    """Return the package that a build identifies languages with; None if it identifies none."""
     if not config.identifies_languages:
         return None
     return PY3LANGID if config.language_model is None else FASTTEXT
@@ -152,7 +152,7 @@ def require_identifier(config: BuildConfig) -> None:
     """Refuse a build, before anything is written, that could not identify its languages.
 
     Raises:
-        ConfigError: A package is missing, or a language to keep is one that the model does not know.
+        ConfigError: A package is missing, or the model does not know a language to keep.
         DataError: The model is unfit.
     """
     if not config.identifies_languages:
@@ -179,14 +179,14 @@ def spellings_of(code: str) -> set[str]:
 
 
 def keeps_language(config: BuildConfig, source: int, sha256: str = "") -> Callable[[list[str]], bool]:
-    """Return what tells whether the cleaning rule `language` keeps a document of a source."""
+    """Return a function that says whether the cleaning rule `language` keeps a document of a source."""
     kept = frozenset(chain.from_iterable(map(spellings_of, config.kept_languages(source))))
     identifier = identifier_of(config.language_model, sha256)
     return lambda paragraphs: identifier.language_of(paragraphs) in kept
 
 
 def language_of_source(config: BuildConfig, source: int, sha256: str = "") -> Callable[[list[str]], str]:
-    """Return what tells the language of each document of a source, which is mostly the same for all."""
+    """Return a function from a document of a source to its language, which is mostly the same for all."""
     language = config.language_of(source)
     if language == AUTO:
         return identifier_of(config.language_model, sha256).language_of

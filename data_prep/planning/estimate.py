@@ -37,7 +37,7 @@ RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "
 """Megabytes of text a second and core: for ``chunks`` each level (taken to be the rate of ``documents``, which does the
 same), for ``instances`` each pass of a length."""
 KEYS_RATE = 60.0
-"""Megabytes of text that a core makes keys for near duplicates of in a second, sorted."""
+"""Megabytes of text per second and core for the sorted keys of near duplicates."""
 IDENTIFY_S = {PY3LANGID: 1.2e-3, FASTTEXT: 0.5e-3}
 """Time in which a core identifies the language of a document, by package."""
 KEY_BYTES = 16
@@ -47,7 +47,8 @@ DYNAMIC_SIZE = 0.77
 INPUT_FILE_BYTES = 10**9
 """Size of the files that text is taken to be in if it is not there yet."""
 VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
-"""Training of a vocabulary from so much text, in one process. Less takes less in proportion; more is a sample."""
+"""Seconds of training a vocabulary in one process, and its bytes of text. Less text takes less in proportion; of more
+text a sample is used."""
 WORKER_MIB, RANK0_MIB, RANK0_BYTES_PER_UNIT = 425, 400, 820
 """Memory of a worker and of rank 0, and more there at a restart for each finished unit of any step."""
 RANK0_S_PER_UNIT = 150e-6
@@ -194,7 +195,8 @@ def _near_duplicates_stage(
 ) -> list[Stage]:
     """Return the reading that makes the keys of documents, and their merging; nothing without the rule.
 
-    Rounds are left out: nobody knows before how many documents have near copies, and their files are small beside keys.
+    Rounds are left out: nobody knows in advance how many documents have near copies, and their files are much smaller
+    than the keys.
     """
     if "near_duplicates" not in config.clean.rules:
         return []
@@ -212,7 +214,7 @@ def _vocabulary_stage(config: BuildConfig, texts: int, text_bytes: int) -> Stage
     """Return the step that counts words and trains, if no tokenizer is given."""
     if config.tokenizer or config.holds_ids:
         return Stage("vocabulary", 1, 1, 1, 0, 0)
-    # Each unit that counts writes the words and the documents that it held out, which the one that trains reads.
+    # Each unit that counts writes the words and the documents that it held out; the training unit reads both.
     counting, seconds = counting_units(texts), VOCABULARY_S * min(1.0, text_bytes / VOCABULARY_BYTES)
     return Stage("vocabulary", counting + 1, texts + 2 * counting, 2 * counting + 1, 0, seconds)
 
@@ -225,12 +227,12 @@ def require_space(plan: BuildEstimate, folder: Path) -> str:
     """
     total, _, free = shutil.disk_usage(existing_folder(folder))
     needs = f"about {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end"
-    if not total:  # a file system that does not tell its size, as some network ones
+    if not total:  # a file system that does not report its size, as some network ones
         return f"disk: {needs}"
     if free < plan.peak_bytes:
         raise DataError(
             f"{folder}: the build will take {needs}, and {shown(free)} are free. Give --output a larger disk, build "
-            "fewer passes (--dupe-factor) or lengths, or go on all the same with --ignore-disk-space."
+            "fewer passes (--dupe-factor) or lengths, or continue all the same with --ignore-disk-space."
         )
     return f"disk: {needs}; {shown(free)} are free"
 

@@ -1,4 +1,4 @@
-"""A look at some of the text before a build: its tokens and documents, which no vocabulary tells yet; is it enough?"""
+"""A look at some of the text before a build and its vocabulary: about how many tokens and documents it has."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE
 
 CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
-"""Rules that a sample tells nothing about."""
+"""Rules whose effect a sample cannot show."""
 LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
 """Places of the input that are looked at, and documents or characters there, about."""
 CHARACTERS_PER_CALL = 1 << 20
@@ -88,10 +88,10 @@ class RuleTrial(NamedTuple):
     """Losses of a sample of documents to cleaning rules."""
 
     documents: int
-    """Documents of the sample; ones without text, and ones that no build could cut into sentences, are left out."""
+    """Documents of the sample, without documents that are empty or that no build could cut into sentences."""
     characters: int
     kept: int
-    """Documents of which the rules that are chosen keep some text, all of them together."""
+    """Documents of which the chosen rules together keep some text."""
     effects: dict[str, RuleEffect]
     """Effect of each rule, in the order in which rules run."""
 
@@ -284,7 +284,7 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
                 yield batch
                 batch, characters = [], 0
     except MegabertError:
-        yield batch  # the texts before the one that cannot be read
+        yield batch  # the texts before the unreadable one
         raise
     yield batch
 

@@ -27,7 +27,7 @@ from data_prep.documents.document_set import EXTRACTED, hash_bytes
 from data_prep.execution.problems import Problems
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
-from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.execution.work_units import LazyList, RunningBuild, Unit
 from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
@@ -76,14 +76,14 @@ class ExtractTask:
         return f"{without_secrets(self.chunk.file.path)} (part {self.chunk.start} to {self.chunk.end})"
 
 
-def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
+def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
     """Extract the documents of all input files.
 
     Returns:
         The files of extracted documents, in the order of the input, and the counts.
     """
     chunks, rules = plan_chunks(files, build.config.chunk_bytes), build.config.clean.rules
-    found: dict[str, Callable[[int], Path]] = {}  # by the field of a task: its file for each chunk
+    found: dict[str, Callable[[int], Path]] = {}  # field of ExtractTask -> the file of a chunk
     clusters: Counts = {}
     if "near_duplicates" in rules:
         units = _units(build, "near", write_document_keys, chunks)
@@ -96,14 +96,14 @@ def extract_documents(build: Build, files: list[InputFile]) -> tuple[Sequence[Pa
 
 
 def read_chunks(
-    build: Build,
+    build: RunningBuild,
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
     found: Mapping[str, Callable[[int], Path]],
     counts: Counts,
 ) -> tuple[Sequence[Path], Counts]:
-    """Run a unit for each chunk; return the files of all, in the order of the input, and their counts with others.
+    """Run a unit for each chunk; return all files in the order of the input, and the units' counts with ``counts``.
 
     Args:
         build: The build.
@@ -111,7 +111,7 @@ def read_chunks(
         function: Writes the documents of a chunk by `write_parts`.
         chunks: All chunks of the input.
         found: Further fields of each task, by the number of its chunk.
-        counts: The other counts.
+        counts: Counts of earlier units.
     """
     results = build.run(step, _units(build, step, function, chunks, found), BYTES, keep=count_files)
     first_parts = offsets_of(np.array(results.kept, np.int64))
@@ -129,7 +129,7 @@ def count_files(outcome: Outcome) -> int:
 
 
 def _units(
-    build: Build,
+    build: RunningBuild,
     step: str,
     function: Callable[[ExtractTask], tuple[list[Path], Counts]],
     chunks: list[InputChunk],
@@ -146,7 +146,7 @@ def _units(
     return build.units(step, function, len(chunks), task)
 
 
-def _output(build: Build, step: str, number: int) -> Path:
+def _output(build: RunningBuild, step: str, number: int) -> Path:
     """Return the path of a chunk's files, without suffix."""
     return build.path("work", step, f"{number:06d}")
 

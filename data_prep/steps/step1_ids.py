@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from data_prep.documents.document_set import TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
 from data_prep.execution.problems import Problems
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build
+from data_prep.execution.work_units import RunningBuild
 from data_prep.extract.ids import IdChecker, Sides, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputFile
@@ -26,7 +26,7 @@ PART_IDS = 4 << 20
 """Ids that a file holds at most, about."""
 
 
-def read_ids(build: Build, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
+def read_ids(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
     """Read the documents of all input files.
 
     Returns:

@@ -19,7 +19,7 @@ from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.progress import BYTES, say_stage
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build, Unit, release_memory
+from data_prep.execution.work_units import RunningBuild, Unit, release_memory
 from data_prep.vocabulary.quality import VocabularyReport, require_bars, require_fit
 from data_prep.vocabulary.symbols import tokenizer_of_ids, vocabulary_lines
 from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_on_spans, train_vocabulary
@@ -58,7 +58,7 @@ class VocabularyTask:
     """Share of all documents that were counted."""
 
 
-def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: int) -> list[str]:
+def train_or_copy_vocabulary(build: RunningBuild, texts: Sequence[Path], characters: int) -> list[str]:
     """Make the tokenizer of the build; return the lines of the report on how it fits the text.
 
     Args:
@@ -75,11 +75,11 @@ def train_or_copy_vocabulary(build: Build, texts: Sequence[Path], characters: in
 
 
 def counting_units(texts: int) -> int:
-    """Return how many units count the words of so many files of documents, of which each unit takes as many."""
+    """Return the number of units that count the words of ``texts`` files, shared evenly among at most COUNT_UNITS."""
     return -(-texts // -(-texts // COUNT_UNITS))
 
 
-def _count_words(build: Build, texts: Sequence[Path], share: float) -> tuple[Path, ...]:
+def _count_words(build: RunningBuild, texts: Sequence[Path], share: float) -> tuple[Path, ...]:
     """Have the words of the sample counted; return the paths of the counts, without suffix."""
     files, options = -(-len(texts) // COUNT_UNITS), vocabulary_options(build.config)
     paths = tuple(build.path("work", "words", f"{number:05d}") for number in range(counting_units(len(texts))))
@@ -101,7 +101,7 @@ def vocabulary_options(config: BuildConfig) -> VocabularyOptions:
     )
 
 
-def vocabulary_unit(build: Build, task: VocabularyTask | None = None) -> Unit:
+def vocabulary_unit(build: RunningBuild, task: VocabularyTask | None = None) -> Unit:
     """Return the last unit of this step; a finished one can be recognized without its task."""
     return build.unit("tokenizer", "tokenizer", make_tokenizer, task)
 

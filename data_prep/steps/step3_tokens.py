@@ -15,7 +15,7 @@ from data_prep.documents.held_out import split_of
 from data_prep.documents.token_files import TokenFiles
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome, StepRecords
-from data_prep.execution.work_units import Build
+from data_prep.execution.work_units import RunningBuild
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.sealed import unseal
@@ -56,7 +56,7 @@ class SplitTask:
     """Output."""
 
 
-def tokenize_documents(build: Build, texts: Sequence[Path], held_out_below: int) -> tuple[TokenFiles, Counts]:
+def tokenize_documents(build: RunningBuild, texts: Sequence[Path], held_out_below: int) -> tuple[TokenFiles, Counts]:
     """Tokenize all extracted documents; of ids, give them their splits.
 
     Args:
@@ -78,7 +78,7 @@ def tokenize_documents(build: Build, texts: Sequence[Path], held_out_below: int)
 
 
 def split_documents_again(
-    build: Build, sources: Sequence[Path], context: str, held_out_below: int
+    build: RunningBuild, sources: Sequence[Path], context: str, held_out_below: int
 ) -> tuple[TokenFiles, int]:
     """Give documents of earlier settings their new splits.
 
@@ -192,7 +192,7 @@ def _spaced(sentences: pa.StringArray, sentence_offsets: NDArray[np.int64]) -> p
 def _encode(tokenizer: Tokenizer, sentences: pa.StringArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
     """Return the ids of all sentences, end to end, and the number of ids of each."""
     dtype = np.dtype(token_type(tokenizer.vocab_size).to_pandas_dtype())
-    # In calls of bounded size: the ids of the tokenizer take more memory than the narrower ones that are kept.
+    # In calls of bounded size: the tokenizer's ids take more memory than the narrower type in which they are kept.
     parts, lengths = [], []
     for first in range(0, len(sentences), SENTENCES_PER_CALL):
         ids, offsets = tokenizer.encode_flat(sentences.slice(first, SENTENCES_PER_CALL))

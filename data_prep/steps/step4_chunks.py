@@ -19,7 +19,7 @@ from data_prep.documents.document_set import SPLITS, document_schema, hash_range
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts
-from data_prep.execution.work_units import Build, LazyList, Unit
+from data_prep.execution.work_units import LazyList, RunningBuild, Unit
 
 MAX_FILES = 256
 
@@ -55,7 +55,7 @@ def plan_levels(files: TokenFiles, folder: Path, buckets: int) -> list[TokenFile
     return levels
 
 
-def merge_chunks(build: Build, tokenized: TokenFiles, buckets: int, vocab_size: int) -> TokenFiles:
+def merge_chunks(build: RunningBuild, tokenized: TokenFiles, buckets: int, vocab_size: int) -> TokenFiles:
     """Return the files that buckets are filled from: the tokenized chunks, or the files they were merged into."""
     levels = plan_levels(tokenized, build.path("work", "chunks"), buckets)
     for before, after in pairwise(levels):
@@ -63,7 +63,7 @@ def merge_chunks(build: Build, tokenized: TokenFiles, buckets: int, vocab_size: 
     return levels[-1]
 
 
-def merge_units(build: Build, before: TokenFiles, after: TokenFiles, vocab_size: int) -> LazyList[Unit]:
+def merge_units(build: RunningBuild, before: TokenFiles, after: TokenFiles, vocab_size: int) -> LazyList[Unit]:
     """Return a unit for each file of a level of merging."""
 
     def unit(number: int) -> Unit:

@@ -27,7 +27,7 @@ from data_prep.documents.document_set import (
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
-from data_prep.execution.work_units import Build, Unit
+from data_prep.execution.work_units import RunningBuild, Unit
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
@@ -37,7 +37,7 @@ MAX_BUCKET_TOKENS = 10_000_000
 """Tokens that a bucket holds after weights, about, and the copies of one document, which are in one bucket: a worker
 has all of them in memory."""
 ASKED_BUCKET_TOKENS = 20_000_000
-"""Tokens that ``buckets`` may put into each, about; twice as many are refused."""
+"""Tokens that ``buckets`` may put into each, about; twice that number is refused."""
 WORK_BYTES_PER_TOKEN = 40
 """Memory of a worker for each token of the bucket that it works on, about."""
 MIN_BUCKETS = 4
@@ -112,7 +112,7 @@ def validation_buckets(train: int, share: float) -> int:
     return max(1, round(train * share), train // TRAIN_BUCKETS_PER_VALIDATION_BUCKET)
 
 
-def fill_buckets(build: Build, files: TokenFiles, buckets: dict[str, int], vocab_size: int) -> Counts:
+def fill_buckets(build: RunningBuild, files: TokenFiles, buckets: dict[str, int], vocab_size: int) -> Counts:
     """Write all buckets and their index; return the counts of the documents that are kept.
 
     Args:
@@ -126,7 +126,9 @@ def fill_buckets(build: Build, files: TokenFiles, buckets: dict[str, int], vocab
     return results.counts
 
 
-def bucket_units(build: Build, files: TokenFiles | None, buckets: dict[str, int], vocab_size: int) -> Sequence[Unit]:
+def bucket_units(
+    build: RunningBuild, files: TokenFiles | None, buckets: dict[str, int], vocab_size: int
+) -> Sequence[Unit]:
     """Return a unit for each bucket; finished ones can be recognized without the files."""
     folder, splits = build.path("documents"), list(buckets)
     first_units = offsets_of(np.array([buckets[split] for split in splits], np.int64))
@@ -210,7 +212,7 @@ def bucket_sizes(outcome: Outcome) -> tuple[int, int, int]:
     return sum(counts["documents"].values()), counts["sentences"], counts["tokens"]
 
 
-def write_index(build: Build, buckets: dict[str, int], sizes: list[tuple[int, int, int]]) -> None:
+def write_index(build: RunningBuild, buckets: dict[str, int], sizes: list[tuple[int, int, int]]) -> None:
     """Write how many documents, sentences and tokens come before each bucket of a split, and how many there are.
 
     Args:

@@ -21,7 +21,7 @@ from data_prep.documents.arrow_files import write_batches
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.records import Counts, Outcome, Tally
-from data_prep.execution.work_units import Build, Results, Unit
+from data_prep.execution.work_units import Results, RunningBuild, Unit
 from data_prep.instances.assemble import assemble, make_pairs, mask, to_batch
 from data_prep.instances.pairs import PairOptions
 from megabert.foundation.errors import DataError
@@ -77,7 +77,7 @@ def count_buckets_per_shard(config: BuildConfig, buckets: int, tokens: int) -> i
     return max(1, shared, -(-passes // MAX_SHARDS))
 
 
-def make_instances(build: Build, corpus: Counts, buckets_per_shard: int) -> dict[int, Manifest]:
+def make_instances(build: RunningBuild, corpus: Counts, buckets_per_shard: int) -> dict[int, Manifest]:
     """Write the shards of all lengths, then a manifest for each length.
 
     The manifest comes last, so a folder without one is unfinished.
@@ -117,7 +117,7 @@ def _remove_others(folder: Path, manifest: Manifest) -> None:
             path.unlink()
 
 
-def _metadata(build: Build, length: int) -> ShardMetadata:
+def _metadata(build: RunningBuild, length: int) -> ShardMetadata:
     config, tokenizer = build.config, tokenizer_of(build.path("tokenizer"))
     return ShardMetadata(
         objective=config.objective,
@@ -134,7 +134,7 @@ def _metadata(build: Build, length: int) -> ShardMetadata:
     )
 
 
-def instance_units(build: Build, metadata: ShardMetadata, buckets_per_shard: int) -> Iterator[Unit]:
+def instance_units(build: RunningBuild, metadata: ShardMetadata, buckets_per_shard: int) -> Iterator[Unit]:
     """Yield a unit for each pass over the buckets of each shard."""
     config, documents, length = build.config, build.path("documents"), metadata.max_seq_length
     for split in SPLITS:
@@ -190,7 +190,7 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
 
 
 def _evenly(parts: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Cut record batches anew, so that all but the last one have as many rows."""
+    """Cut record batches anew, so that all but the last one have ``rows`` rows."""
     rest: pa.RecordBatch | None = None
     for part in parts:
         if rest is not None:
@@ -217,7 +217,7 @@ def shard_of(outcome: Outcome) -> tuple[int, int, int, str] | None:
 
 
 def _manifest(
-    build: Build, metadata: ShardMetadata, shards: list[ShardEntry], results: Results, corpus: Counts
+    build: RunningBuild, metadata: ShardMetadata, shards: list[ShardEntry], results: Results, corpus: Counts
 ) -> Manifest:
     splits = [split for split in SPLITS if any(shard.split == split for shard in shards)]
     if "train" not in splits:

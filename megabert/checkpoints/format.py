@@ -43,7 +43,7 @@ _STEP_FOLDER = re.compile(r"step_([0-9]{8,})")
 _CONTEXT, _REMEDY = "checkpoint", "Use another step."
 
 
-Elements = Annotated[int, Field(ge=0, le=2**48)]
+Elements = Annotated[int, Field(ge=0, le=2**48)]  # more than any model has: a larger number is damage
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ def write_tensors(path: Path, vectors: "list[tuple[str, Tensor]]") -> StoredFile
         write(_header(vectors))
         for _, tensor in vectors:
             if tensor.numel():  # memoryview cannot cast an empty buffer
-                write(tensor.detach().cpu().float().contiguous().numpy().data)
-        os.fsync(file.fileno())
+                write(tensor.detach().cpu().float().contiguous().numpy().data)  # copies only from a GPU
+        os.fsync(file.fileno())  # on the disk before any manifest names it
     return StoredFile(size, digest.hexdigest())
 
 

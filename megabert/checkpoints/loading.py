@@ -98,7 +98,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
 
 
 def has_checkpoint(checkpoints_dir: Path) -> bool:
-    """Tell whether a checkpoint was ever recorded here, good or damaged. Such a run never starts from step 0."""
+    """Return whether a checkpoint was ever recorded here, good or damaged. Such a run never starts from step 0."""
     return bool(steps_in(checkpoints_dir)) or (checkpoints_dir / LATEST).exists()
 
 
@@ -186,7 +186,7 @@ def _warn_of_lost_checkpoint(checkpoints_dir: Path, newest: int) -> None:
         name = read_small(checkpoints_dir / LATEST).decode("ascii").strip()
     except (OSError, UnicodeError):
         return  # nothing depends on the pointer
-    if name > folder_name(newest) and not (checkpoints_dir / name[:255]).exists():
+    if name > folder_name(newest) and not (checkpoints_dir / name[:255]).exists():  # a longer name is an error
         text = "%s names %.40r, which is not there; the newest checkpoint is %s"
         logger.warning(text, checkpoints_dir / LATEST, name, checkpoints_dir / folder_name(newest))
 

@@ -146,7 +146,7 @@ def write_snapshot(checkpoints_dir: Path, snapshot: Snapshot, world: World) -> N
     try:
         # 1. Rank 0 makes an empty folder, if the disk has room for what all ranks will write.
         run_explained(world, target, lambda: _make_room(checkpoints_dir, temporary, needed) if world.is_main else None)
-        # 2. Every rank writes its file and tells its size, its SHA-256, and which slices are in it.
+        # 2. Every rank writes its file and reports its size, its SHA-256, and the slices in it.
         stored = run_explained(world, target, lambda: write_tensors(temporary / name, snapshot.tensors))
         written = world.gather((name, stored, snapshot.slices))
         # 3. When all files are on the disk, rank 0 writes the manifest and gives the folder its name.
@@ -220,7 +220,7 @@ def _complete(
     sync_folder(temporary)
     pointer = target.parent / f"{TEMPORARY}{LATEST}"
     write_durably(pointer, f"{target.name}\n".encode("ascii"))
-    # There may be a checkpoint of this step: a damaged one that was passed over, or one that a rollback repeats.
+    # This step may have a checkpoint already: a damaged one that was passed over, or one from before a rollback.
     replace_folder(temporary, target, aside=target.with_name(f"{_REPLACED}{target.name}"))
     os.replace(pointer, target.parent / LATEST)
     sync_folder(target.parent)
@@ -249,8 +249,8 @@ def prune(
     """Delete old checkpoints, and temporary folders that a killed run left; rank 0 calls it.
 
     The newest ``keep_last`` stay, the best steps that they recorded, those in ``protect``, and the first checkpoint at
-    or after every multiple of ``keep_every`` steps. The newest one that is good stays in any case: checkpoints are read
-    back completely, from the newest on, until one is. Nothing is deleted if none is.
+    or after every multiple of ``keep_every`` steps. The newest good checkpoint stays in any case: checkpoints are
+    read back completely, from the newest on, until one is good. Nothing is deleted if none is good.
 
     Returns:
         The steps that were deleted.
@@ -279,7 +279,7 @@ def prune(
 
 
 def forget_after(checkpoints_dir: Path, step: int) -> list[int]:
-    """Delete the checkpoints newer than the one that a run returns to; rank 0 calls it, and gets their steps."""
+    """Delete the checkpoints after ``step``, to which a run returns; rank 0 calls it, and gets their steps."""
     newer = [candidate for candidate in steps_in(checkpoints_dir) if candidate > step]
     _delete(checkpoints_dir, newer)
     if newer:  # after: deleting makes room on a full disk

@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Compare, print, and tell by the exit code."""
+    """Compare and print; the exit code says whether the two agree."""
     from megabert.downstream.finetuning.grid.results import is_finetuning
 
     if not options.second.is_dir() and (options.second == REFERENCE or options.second.suffix == ".json"):

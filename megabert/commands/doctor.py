@@ -63,7 +63,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Examine, print, and tell by the exit code."""
+    """Examine and print; the exit code says whether a run can start."""
     config: RunConfig | None = None
     refusal: MegabertError | None = None
     with before_ranks_meet():

@@ -5,7 +5,7 @@ from the model's folder; the flags of `megabert finetune` change them. A head wh
 task's, or the sorted ones of the file.
 
 With `mlm` it scores the guesses of a pre-trained model on any text: the masked-LM loss, accuracy and perplexity by
-length, beside the score of word frequencies. --data is then a text file (plain, a blank line between documents; JSON
+length, next to the score of word frequencies. --data is then a text file (plain, a blank line between documents; JSON
 Lines by its suffix) or a folder of shards. Masks depend on --seed and the text alone. Fields that count:
 max_seq_length, text_column, seed, micro_batch_tokens.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FORMS = {"--sentence-transformers", "--onnx", "--check"}
 """Flags that add a form to a model."""
-OF_RUNS = ("--checkpoint", "--weights", "--language", "--license", "--base-model", "--scores")
+RUN_ONLY_FLAGS = ("--checkpoint", "--weights", "--language", "--license", "--base-model", "--scores")
 """Flags that only a run has a use for; a Hugging Face folder keeps its card."""
 
 
@@ -77,7 +77,7 @@ def run(options: Namespace) -> int:
     if is_run:
         read_config(options.run_dir)
     else:
-        refuse_flags(OF_RUNS, options.given, "on a Hugging Face folder")
+        refuse_flags(RUN_ONLY_FLAGS, options.given, "on a Hugging Face folder")
     hub = _open_hub(options)
     with loading("PyTorch"):
         from megabert.downstream.publish.forms import Forms

@@ -1,7 +1,7 @@
 """Train a head on labelled examples, and score it.
 
-The scores are the task's official metrics. The same command resumes: seeds that have finished are kept, the one that
-was killed starts again.
+The scores are the task's official metrics. The same command resumes: finished seeds are kept, a killed one starts
+again.
 
 Several tasks, --epochs or --learning-rates make a grid: every set with every setting and seed, each cell a single run
 in a process of its own. The setting with the best mean on the evaluation set is chosen; a test set, if there is one,

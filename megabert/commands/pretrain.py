@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 CONFIG_NAME = "config.yaml"
 FIELDS_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
 """Fields of the model that say how it is trained: the recipe's, whatever the source of the weights had."""
-OF_GENERATOR = ("generator_size", "generator_layers", "embedding_sharing")
-"""Fields that say which generator is trained beside it."""
+GENERATOR_CHOICES = ("generator_size", "generator_layers", "embedding_sharing")
+"""Fields that choose the generator that is trained with the model."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -154,7 +154,7 @@ def _model_of(source: str, recorded: Path) -> dict[str, Any]:
 
     sizes = to_dict(open_source(source).model)
     # Which generator is added to a masked LM is the recipe's to say.
-    not_taken = (*FIELDS_OF_TRAINING, *(OF_GENERATOR if sizes["generator_size"] is None else ()))
+    not_taken = (*FIELDS_OF_TRAINING, *(GENERATOR_CHOICES if sizes["generator_size"] is None else ()))
     return {name: value for name, value in sizes.items() if name not in not_taken}
 
 

@@ -1,9 +1,9 @@
 """Measure the kernels' tile sizes on this device.
 
 The file is for a run's ops.tile_sizes. Each launch of the recipe's ops is timed with the committed tile and with its
-neighbours; the fastest one that matches the op's definition goes into the file. It ends after --minutes; called again
-with the same file it does the rest. A run takes the file by --ops.tile_sizes FILE, on such a device and with this
-version of Triton and megabert alone.
+neighbours; the fastest tile whose results match the op's definition goes into the file. It ends after --minutes;
+called again with the same file it does the rest. A run reads the file by --ops.tile_sizes FILE, on such a device and
+with this version of Triton and megabert alone.
 
 Examples:
   megabert tune --recipe bert_large --save h100.json

@@ -165,7 +165,7 @@ def _allocate(real: MicroShape, shape: MicroShape, batch_format: BatchFormat) ->
     for name, (size, used, filling) in sizes.items():
         dtype = torch.int32 if name in ("cu_seqlens", "instance_seeds_B") else torch.int64
         tensors[name] = torch.empty(size, dtype=dtype, pin_memory=batch_format.pin)
-        array = tensors[name].numpy()
+        array = tensors[name].numpy()  # a view: it fills the tensor
         array[used:] = filling
         views[name] = array[:used]
     return tensors, PackedArrays(**views)
@@ -223,7 +223,7 @@ def pack_sequences(
 
 
 def probe_batch(*, tokens: int, length: int, masked_share: float | None = None) -> MicroBatch:
-    """Return a full micro-batch that repeats one token, to find out whether so many tokens fit into memory.
+    """Return a full micro-batch that repeats one token, to find out whether ``tokens`` fit into memory.
 
     Args:
         tokens: Packed tokens, all of them real, in sequences of full length and perhaps a shorter one.

@@ -48,8 +48,8 @@ class DynamicMasker:
     def most_predictions(self, lengths: NDArray[np.integer]) -> NDArray[np.int64]:
         """Return how many positions are predicted at most in instances of these lengths.
 
-        Of single tokens it is just that many, unless instances draw their shares; where words are masked whole, one
-        that does not fit is passed over.
+        With single tokens exactly this number is predicted, unless instances draw their shares. If words are masked
+        whole, a word that does not fit is passed over.
         """
         return count_predictions(lengths, self._options)
 

@@ -83,7 +83,7 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
             Exception: Whatever stopped the thread; again on every later call.
         """
         if self._ended is None:
-            result = StopIteration() if self._closed else self._results.get()
+            result = StopIteration() if self._closed else self._results.get()  # blocks until it is made
             if isinstance(result, StepBatch):
                 with self._turn:
                     self._granted += 1

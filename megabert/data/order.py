@@ -32,7 +32,7 @@ from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import mix, string_key
 
 BLOCK_ROWS = 8192
-"""Rows of a block, as many as record batches of shards first had. A change changes the order of every run."""
+"""Rows of a block: the size that record batches of shards first had. A change changes the order of every run."""
 WINDOW_BLOCKS = 8
 """Blocks whose rows are mixed. A change changes the order of every run."""
 
@@ -42,7 +42,7 @@ _BLOCKS_KEY = string_key("data/order/blocks")
 _ROWS_KEY = string_key("data/order/rows")
 
 
-Index = Annotated[int, Field(ge=0, le=2**53)]
+Index = Annotated[int, Field(ge=0, le=2**53)]  # exact as a float64, too
 
 
 class PositionRange(NamedTuple):

@@ -41,8 +41,8 @@ _EVENING_ROUNDS = 4
 _SIZES = 128
 """Padded sizes are multiples of 1/128 of the greatest size, which costs 0.4% of padding on average."""
 _TILE, _SHORT_TILE = 128, 16
-"""And they are multiples of the first, which fills the tiles of matrix products, or of the second if 1/128 is less.
-Triton compiles a kernel once for numbers that 16 divides and once for others: it never meets the others."""
+"""Padded sizes are also multiples of the first, which fills the tiles of matrix products, or of the second if 1/128 is
+less. Triton compiles a kernel once for multiples of 16 and once for other numbers, which never occur here."""
 _FEWEST_TOKENS = 3
 """Tokens of the shortest instance: [CLS], one token, [SEP]."""
 

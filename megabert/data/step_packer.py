@@ -42,7 +42,7 @@ class StepBatch:
     Attributes:
         number: Number of the global batch in the run, which keys the dropout. Skipped updates count here, so it may be
             ahead of the optimizer step.
-        micro_batches: As many on every rank; some may be without instances.
+        micro_batches: The same number on every rank; some may be without instances.
         num_masked: Positions to predict in the global batch, over all ranks. If masks are made while loading, a rank
             counts its own share only, until the ranks have agreed.
         lengths: Tokens of each instance of the global batch.
@@ -202,7 +202,7 @@ def _gathered(parts: list[tuple[Sizes, NDArray[np.int32]]]) -> Sizes:
 
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:
-    """Yield a rank's share of the first instances of a split, in fixed order; as many micro-batches on every rank.
+    """Yield a rank's share of the first instances of a split, in fixed order, in equally many micro-batches per rank.
 
     A validation drops nothing. The seeds of the instances are the same each time; they key what ELECTRA's generator
     draws.

@@ -10,7 +10,7 @@ import torch
 from megabert.distributed.process_group import World
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGEST = 2**31 - 1
+LARGEST = 2**31 - 1  # mallopt takes an int
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def share_host(world: World) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc's malloc to serve large blocks from the heap and never to shrink it.
+    """Set glibc's malloc to serve large blocks from the heap and never to shrink it.
 
     A training step on a CPU allocates the same large tensors again and again. By default glibc maps each large block
     and unmaps it when it is freed, and the kernel zeroes every page again: 3 to 13% of a training step of the tiny

@@ -11,14 +11,14 @@ from megabert.distributed.parent_death import SET_BY_SCRIPTS, SET_BY_SRUN
 from megabert.foundation.errors import ConfigError, Echo
 
 _SCONTROL_TIMEOUT_S = 60.0
-_MOST_DIGITS = 18
-_SHOWN = 40
+_MOST_DIGITS = 18  # any such number fits into 64 bits
+_SHOWN = 40  # characters of a wrong value in its message
 _REMEDY = "Launchers (torchrun, deepspeed, srun) set it; where a script or a shell does, correct it there or unset it."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """How a launcher tells a process which rank it is."""
+    """The variables by which a launcher gives a process its rank."""
 
     name: str
     """The launcher, in the words of messages."""
@@ -32,7 +32,7 @@ class Launcher:
     """Variable with the rank among the ranks of this host."""
     address: Callable[[Mapping[str, str]], str] = lambda _: "127.0.0.1"
     """Returns MASTER_ADDR for an environment without it."""
-    port: Callable[[Mapping[str, str]], str] = lambda _: "29500"
+    port: Callable[[Mapping[str, str]], str] = lambda _: "29500"  # torchrun's default
     """Returns MASTER_PORT for an environment without it."""
 
 
@@ -67,7 +67,7 @@ def _port_of_step(environment: Mapping[str, str]) -> str:
     It is below 32768: Linux hands out ports from there on to any client that connects, so that one could be taken.
     """
     job, step = (_number(environment, name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    return str(12_000 + (job * 16 + step) % 20_000)
+    return str(12_000 + (job * 16 + step) % 20_000)  # 12,000 to 31,999; 16 of them for the steps of a job
 
 
 LAUNCHERS = (
@@ -97,7 +97,7 @@ def find_launcher(environment: Mapping[str, str] = os.environ) -> Launcher | Non
 
 
 def own_rank(environment: Mapping[str, str] = os.environ) -> str:
-    """Return this process's rank, "0" for one that is alone or whose launcher wrote no rank: it has to speak up."""
+    """Return this process's rank; "0" if it is alone or its launcher wrote no rank, so that somebody reports errors."""
     launcher = find_launcher(environment)
     rank = "0" if launcher is None else environment[launcher.rank].strip()
     return rank.lstrip("0") or "0" if _is_number(rank) else "0"
@@ -158,7 +158,7 @@ def describe_rank(environment: Mapping[str, str] = os.environ) -> dict[str, str]
         "WORLD_SIZE": str(size),
         "LOCAL_RANK": str(_number(environment, launcher.local_rank, "0", below=(launcher.size, size))),
     }
-    # Where to meet: as the user set it, or as the launcher's variables tell. A rank that is alone meets nobody.
+    # Where to meet: as the user set it, or from the launcher's variables. A rank that is alone meets nobody.
     if variables["WORLD_SIZE"] != "1":
         variables["MASTER_ADDR"] = environment.get("MASTER_ADDR") or launcher.address(environment)
         variables["MASTER_PORT"] = environment.get("MASTER_PORT") or launcher.port(environment)

@@ -1,4 +1,4 @@
-"""The first failing rank's error is the one that the user reads.
+"""The user reads the error of the first rank that fails.
 
 Where one rank fails, the others fail too, a moment later and with worse messages: their collectives break ("Connection
 closed by peer"), or wait for ever. A user needs the cause, once. So a rank that fails writes its error to the store
@@ -72,7 +72,7 @@ class FirstFailure:
         """Whether the store still answered when it was last asked; it is gone with the rank that hosts it."""
         self.finish_writing: Callable[[], object] = lambda: None
         """The thread calls this before it ends the process. The ranks write a checkpoint together: the failing rank
-        waits for one that has begun, and a launcher ends that rank as soon as another one ends."""
+        waits until a write that has begun is complete, because a launcher ends all ranks as soon as one ends."""
 
     def report(self, error: BaseException) -> BaseException:
         """Return the error that this rank has to end with: its own if it failed first, else an echo of the first.
@@ -135,7 +135,7 @@ class FirstFailure:
         finally:
             self._has_noticed.set()
             if thread.is_alive():
-                thread.join(_POLL_S)
+                thread.join(_POLL_S)  # at once, unless it is asking a store that does not answer
 
     def _watch(self) -> None:
         try:
@@ -161,7 +161,7 @@ class FirstFailure:
         deadline = time.monotonic() + _GRACE_S
         # Rank 0 may host the store, so it leaves last.
         while self._rank == 0 and self._store.add(ARRIVED, 0) < self._size and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.02)  # a store can wait for a key, not for a count
 
     def _wait(self, seconds: float) -> RankFailed | None:
         deadline = time.monotonic() + seconds

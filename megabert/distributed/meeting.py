@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 SAY_AFTER_S = 10.0
 """After this time a rank says whom it waits for; a name that nobody knows by then is refused."""
-_SAY_AGAIN_S = 60.0
-_POLL_S = 0.1
-_SHOWN = 8
+_SAY_AGAIN_S = 60.0  # from then on, one line per minute
+_POLL_S = 0.1  # how soon a rank that arrives, or a signal, is noticed
+_SHOWN = 8  # missing ranks that a line names
 _SEE = "ranks-do-not-find-each-other"
 _worlds = itertools.count()
 
@@ -78,15 +78,15 @@ class _Meeting:
             self.port,
             is_master=is_host,
             timeout=self.timeout,
-            wait_for_workers=False,
-            multi_tenant=True,
+            wait_for_workers=False,  # ranks are awaited below, where the missing ones can be named
+            multi_tenant=True,  # a later world of this process uses the same server
         )
         # A process may enter several worlds at one store, one after the other.
         keys = dist.PrefixStore(f"meeting/{self.world}", store)
         keys.set(str(self.rank), "")
         if self.rank != 0:
             self.awaits = f"rank 0 at {self.place}, which waits for all ranks"
-            keys.wait(["all"], self.timeout)
+            keys.wait(["all"], self.timeout)  # blocks until rank 0 has seen every rank
             return store
         missing = list(range(1, self.size))
         while missing := [rank for rank in missing if not keys.check([str(rank)])]:

@@ -27,8 +27,8 @@ SET_BY_SRUN = ("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS")
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _SIGKILL = 9
-_MOST_ANCESTORS = 16
-_CONNECT_S = 5.0
+_MOST_ANCESTORS = 16  # ends the walk to the launcher, whatever /proc shows
+_CONNECT_S = 5.0  # a closed port answers at once: only a silent network takes longer
 _UNSEEN = -1
 
 _arranged_for: int | None = None  # pid: a forked child has to arrange for itself
@@ -85,7 +85,7 @@ def _launchers() -> tuple[list[int], bool]:
 
 
 def _parent_and_session(pid: int) -> tuple[int, int]:
-    """Return the parent and the session of a process; of one that has ended or is outside of a container, _UNSEEN."""
+    """Return the parent and the session of a process, or _UNSEEN if it has ended or is outside the container."""
     # The second field is the command in brackets, which may hold spaces and brackets.
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return (int(fields[1]), int(fields[3])) if len(fields) > 3 else (_UNSEEN, _UNSEEN)
@@ -97,7 +97,7 @@ def _has_own_rank(pid: int) -> bool:
 
 
 def _is_launch_of_deepspeed(pid: int) -> bool:
-    """Return whether a process is the one that ``deepspeed`` starts on a node; not where it was started by hand."""
+    """Return whether ``deepspeed`` started a process as its launcher on a node; False if a user started it by hand."""
     if b"deepspeed.launcher.launch" not in _read(f"/proc/{pid}/cmdline"):
         return False
     parent, session = _parent_and_session(pid)

@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)  # torch's default for gloo; for NCCL it is 10
 """After this time gloo and NCCL give up a collective, and ranks the meeting at the start."""
-WATCHED_TIMEOUT = datetime.timedelta(days=30)
+WATCHED_TIMEOUT = datetime.timedelta(days=30)  # never, in effect
 """The same where a watchdog ends hangs, by limits that the user sets."""
 EXIT_BARRIER_S = 120.0
 """How long a rank that is done waits for the other ranks."""
 MESH_RANKS = 64
-"""Up to so many ranks, each connects to all others at once when they meet."""
+"""Up to this number of ranks, each connects to all others at once when they meet."""
 PRODUCT_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 PRODUCTS_KEPT = "64"
 """How many matrix products in 16 bits oneDNN and torch's layer over it keep on a CPU, as plans and as code. Another
@@ -297,7 +297,7 @@ def _meet(world: World, timeout_s: float) -> bool:
     while world.store.add(ARRIVED, 0) < world.size:
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.02)  # a store can wait for a key, not for a count
     # Rank 0 may host the store, so it leaves last: when every rank has seen that all have come.
     world.store.add("saw", 1)
     while world.is_main and world.store.add("saw", 0) < world.size and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
 """Buckets: the parameters whose gradients and weights travel together at ZeRO stages 1 and 2, and how they travel.
 
-DeepSpeed flattens each parameter group of an optimizer, cuts the flat tensor into as many equal *partitions* as there
-are ranks, and gives rank r the float32 master of partition r. So ``reduce_scatter_tensor`` and
+DeepSpeed flattens each parameter group of an optimizer, cuts the flat tensor into one *partition* per rank, all of one
+size, and gives rank r the float32 master of partition r. So ``reduce_scatter_tensor`` and
 ``all_gather_into_tensor`` take a group as it is, without any copy: the sum of partition r goes to rank r, and the
 partitions of all ranks make up the flat tensor again. With and without weight decay, BERT would be two groups, and the
 larger one would not be complete before the backward pass has ended. `split_groups` makes more of them, so that each can
@@ -149,7 +149,7 @@ def split_groups(groups: Iterable[dict[str, Any]], model: nn.Module, size: int) 
 
 
 ALIGNED_ELEMENTS = 8
-"""So many elements of 16 bits are 16 bytes, which one instruction of a GPU loads if they begin at a multiple of 16."""
+"""Eight 16-bit elements are 16 bytes, which one instruction of a GPU loads if they begin at a multiple of 16."""
 
 
 def _aligned(parameters: list[nn.Parameter]) -> list[nn.Parameter]:

@@ -177,7 +177,7 @@ class Zero3(ZeroStage):
         # The hooks of DeepSpeedEngine.forward would have called this when the backward pass begins. The loss's own hook
         # runs first, before the gradient of anything inside the model.
         loss.register_hook(lambda gradient: self._wrapper._backward_prologue())
-        self._wrapper.backward(loss, scale_wrt_gas=False)
+        self._wrapper.backward(loss, scale_wrt_gas=False)  # divided by the whole batch's counts already
 
     def sum_of_squares(self) -> Tensor:
         """Return the sum of squares of this rank's part of the gradient, which backward has reduced."""
@@ -225,8 +225,8 @@ class Zero3(ZeroStage):
     def _parts(self) -> Iterator[Fragment]:
         """Yield this rank's parts.
 
-        Every parameter is cut into as many equal parts as there are ranks, and a rank's parts of a sub-group are one
-        flat buffer. The last part is padded, with uninitialised memory: padding is never part of a fragment.
+        Every parameter is cut into one part per rank, all of one size, and a rank's parts of a sub-group are one flat
+        buffer. The last part is padded, with uninitialised memory: padding is never part of a fragment.
         """
         groups = zip(
             self._wrapped.fp16_groups,

@@ -90,7 +90,7 @@ class HostCopy:
     def wait(self) -> Tensor:
         """Return the copy as soon as it is there."""
         if self._event is not None:
-            self._event.synchronize()
+            self._event.synchronize()  # the host waits for the copy, not for work launched after it
         return self._copy
 
 
@@ -168,7 +168,7 @@ class Engine:
         The host has nothing else to do: the last gradients are still on their way. A rank that is alone does not wait.
         """
         if self._world.device.type == "cuda" and self._world.size > 1:
-            torch.cuda.current_stream(self._world.device).synchronize()
+            torch.cuda.current_stream(self._world.device).synchronize()  # NCCL has streams of its own
 
     @torch.no_grad()
     def step(self, settings: StepSettings, sums: Tensor | None = None) -> UpdateResult:
@@ -195,7 +195,7 @@ class Engine:
         self._stage.start_update(dataclasses.replace(settings, gradient_scale=scale))
         # The update is under way; only now the host waits.
         totals = copy.wait()
-        *_, squared_norm = numbers = totals.tolist()
+        *_, squared_norm = numbers = totals.tolist()  # on the host already: no second wait
         if not all(map(math.isfinite, numbers)):
             names = tuple(self.nonfinite_gradients())
             self.discard_gradients()
@@ -243,7 +243,7 @@ class Engine:
             self.module.train()
 
     def settle(self) -> None:
-        """Wait until the model has the weights of the last update; ``forward`` waits for the ones that it needs."""
+        """Wait for all weights of the last update; ``forward`` waits for the weights of one bucket after the other."""
         self._stage.settle()
 
     def refresh(self) -> None:
@@ -251,7 +251,7 @@ class Engine:
         self._stage.refresh()
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loss scaler, which a checkpoint stores besides the tensors."""
+        """Return the state of the loss scaler, which a checkpoint stores in addition to the tensors."""
         return self.scale.state()
 
     def load_state(self, state: dict[str, Any]) -> None:

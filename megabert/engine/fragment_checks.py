@@ -36,7 +36,7 @@ def checked(fragment: Fragment, weights: Tensor) -> Fragment:
 def check_coverage(
     fragments: Sequence[Fragment], shapes: Mapping[str, torch.Size], group: dist.ProcessGroup | None
 ) -> None:
-    """Check that the ranks together hold as many elements of every parameter as it has.
+    """Check that the ranks together hold every element of every parameter.
 
     Args:
         fragments: This rank's table.
@@ -53,7 +53,7 @@ def check_coverage(
         held[fragment.parameter] += fragment.numel
     counts = torch.tensor(list(held.values()), dtype=torch.int64)
     if group is not None:
-        dist.all_reduce(counts, group=group)
+        dist.all_reduce(counts, group=group)  # by gloo: every rank waits here, once per start
     wrong = [
         f"{name}: {count} of {shape.numel()}"
         for (name, shape), count in zip(shapes.items(), counts.tolist(), strict=True)

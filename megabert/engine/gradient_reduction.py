@@ -10,9 +10,9 @@ Stage 1 (`StepReduction`) keeps a buffer for each bucket, adds up all micro-step
 The sum is written next to the rank's own gradients, not over them. So a step that is skipped can still say which rank
 had the NaN, and in which parameter.
 
-Stage 2 (`MicroStepReduction`) keeps the sums of its own partitions alone: in every micro-step it fills a buffer for as
-long as the bucket is computed and sent, and adds the result to the sum. It sends as many times more as a step has
-micro-steps, and needs a few buckets of memory instead of all of them.
+Stage 2 (`MicroStepReduction`) keeps the sums of its own partitions alone: in every micro-step it fills a buffer
+while the bucket is computed and sent, and adds the result to the sum. With n micro-steps per step it sends n times the
+bytes of stage 1, and needs the memory of a few buckets instead of all of them.
 """
 
 from abc import ABC, abstractmethod
@@ -168,12 +168,12 @@ class StepReduction(GradientReduction):
         """Send the rest, and return the partitions of the sums."""
         self._send_rest()
         for work in self._works:
-            work.wait()
+            work.wait()  # under NCCL the stream waits and the host continues; under gloo the host waits
         self._works.clear()
         return [bucket.gradient_sum for bucket in self._buckets]
 
     def forget(self) -> None:
-        """Begin a new step, also after one that was given up after its last backward pass."""
+        """Begin a new step, also if the previous step was given up after its last backward pass."""
         if self._works:
             self.finish()
         self._start_over()
@@ -202,7 +202,7 @@ class MicroStepReduction(GradientReduction):
         self._is_sending = True
 
     def begin_backward(self, *, is_last: bool) -> None:
-        """Expect a backward pass; one that was given up has left nothing that counts."""
+        """Expect a backward pass, and discard the rest of an abandoned one."""
         self._filling.clear()
         self._start_over()
         super().begin_backward(is_last=is_last)
@@ -243,15 +243,15 @@ class MicroStepReduction(GradientReduction):
         if bucket.is_alone:
             bucket.gradient_sum.copy_(gradients) if is_first else bucket.gradient_sum.add_(gradients)
             return
-        received = bucket.gradient_sum if is_first else torch.empty_like(bucket.gradient_sum)
+        received = bucket.gradient_sum if is_first else torch.empty_like(bucket.gradient_sum)  # added when it is there
         work = bucket.reduce(gradients, received)
-        self._under_way.append((work, received, bucket.gradient_sum, gradients))
+        self._under_way.append((work, received, bucket.gradient_sum, gradients))  # gradients live until they are sent
         self._wait_until_in_flight(IN_FLIGHT if self._overlaps else 0)
 
     def _wait_until_in_flight(self, remaining: int) -> None:
-        """Wait for the oldest reductions until so many are under way, and add up their results."""
+        """Wait for the oldest reductions until ``remaining`` are under way, and add up their results."""
         while len(self._under_way) > remaining:
             work, received, gradient_sum, _ = self._under_way.popleft()
-            work.wait()
+            work.wait()  # under NCCL the stream alone, and with it the addition below
             if received is not gradient_sum:
                 gradient_sum.add_(received)

@@ -94,7 +94,7 @@ class ZeroStage(ABC):
 
     @abstractmethod
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each parameter's name and this rank's gradient of it, to name the ones that are not finite.
+        """Yield each parameter's name and this rank's gradient of it, so that non-finite gradients can be named.
 
         It is called between ``backward`` and ``discard``, also after an update that did nothing.
         """
@@ -141,13 +141,13 @@ class Zero0(ZeroStage):
         gradients = [parameter.grad.view(-1) for parameter in parameters]  # type: ignore[union-attr]
         if self.world_size > 1:
             flat = torch.cat(gradients)
-            dist.all_reduce(flat)
+            dist.all_reduce(flat)  # NCCL: the stream waits; gloo: the host
             gradients = list(flat.split([gradient.numel() for gradient in gradients]))
             self._reduced = list(zip(parameters, gradients, strict=True))
         return self._squares(gradients) / self.world_size  # every rank has all of them
 
     def start_update(self, settings: StepSettings) -> None:
-        """Update with the reduced gradients, then put the rank's own back, which tell where a NaN came from."""
+        """Update with the reduced gradients, then put the rank's own back: they show which rank a NaN came from."""
         own = [parameter.grad for parameter, _ in self._reduced]
         for parameter, reduced in self._reduced:
             parameter.grad = reduced.view_as(parameter)
@@ -281,7 +281,7 @@ class WeightGathering(UpdateSink):
 
     def _wait_for(self, needed: set[int]) -> None:
         for key in [key for key in self._under_way if key in needed]:
-            self._under_way.pop(key).wait()
+            self._under_way.pop(key).wait()  # NCCL: the stream waits; gloo: the host
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:

@@ -191,7 +191,7 @@ def parameter_shapes(config: ModelConfig, *, objective: Objective | None = None)
 
 
 def is_finite(values: Tensor) -> bool:
-    """Tell whether no element is NaN or infinite."""
+    """Return whether no element is NaN or infinite."""
     return not values.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(values.detach()))).all())
 
 

@@ -2,7 +2,7 @@
 
 A token is two vectors here, its content and its position relative to the other token. The score of two tokens is the
 sum of content to content, content to position (c2p) and position to content (p2c). Position to position is left out:
-where positions are relative it adds little. The largest models have a convolution next to the first layer besides.
+where positions are relative it adds little. The largest models also have a convolution next to the first layer.
 """
 
 # T packed tokens, D hidden, C = 3 * D, P relative positions (rows of the table), E distances, K taps

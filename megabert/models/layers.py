@@ -34,7 +34,7 @@ HiddenAndResidual = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class LayerContext:
-    """A layer's place in the stack, its dropout, and the tokens that are read: its input besides hidden states."""
+    """A layer's place in the stack, its dropout, and the tokens that are read: all input but the hidden states."""
 
     stream: DropoutStream | None
     """Dropout of the micro-batch; None drops nothing."""
@@ -231,7 +231,7 @@ class BertEmbeddings(nn.Module):
         return dropout(x_TE, LayerContext(stream, -1).site(EMBEDDINGS, self.dropout_prob))
 
     def _positions_and_segments(self, batch: PackedBatch) -> Tensor | None:
-        """Return the sum of the embeddings besides the words, of shape (T, E), or None if there are none."""
+        """Return the sum of all embeddings but the words', of shape (T, E), or None if there are no others."""
         position_TE = None if self.position_embeddings is None else self.position_embeddings(batch.position_ids_T)
         if self.token_type_embeddings is None:
             return position_TE

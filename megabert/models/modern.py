@@ -105,7 +105,7 @@ class PreNormAttention(nn.Module):
 class GatedFeedForward(nn.Module):
     """The second sub-layer: LayerNorm, then GELU of one projection times another, GeGLU (Shazeer 2020), projected back.
 
-    The two projections are one matrix, the one that passes GELU first.
+    The two projections are one matrix, first the rows of the projection that passes GELU.
     """
 
     def __init__(self, config: ModelConfig, ops: OpsConfig) -> None:

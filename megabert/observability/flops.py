@@ -53,7 +53,7 @@ def local_pairs(model: ModelConfig, lengths: ArrayLike) -> int:
 
     Args:
         model: Gives the window.
-        lengths: Lengths of the sequences, or of one mean sequence; 0 is one that is padding.
+        lengths: Lengths of the sequences, or of one mean sequence; 0 is a sequence of padding.
     """
     if not model.local_layers:
         return 0

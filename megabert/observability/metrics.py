@@ -45,7 +45,7 @@ class MetricWriter:
             resumed_step: The step that the run continues after; 0 for a new one.
             config: The configuration, a pydantic dataclass: TensorBoard shows it as text and as hyper-parameters.
             scores: Tags whose last values stand next to the hyper-parameters.
-            logging: Names the trackers besides TensorBoard; None for no others.
+            logging: Names the trackers in addition to TensorBoard; None for none.
         """
         self._path, self._events = run_dir / "metrics.jsonl", run_dir / "tb"
         _drop_rows_after(self._path, resumed_step)

@@ -1,12 +1,12 @@
 """``embedding``: rows of a table, with a gradient whose sums have a fixed order.
 
-On a GPU torch's own gradient may differ from run to run. It has two kernels, and both have a fault: up to 3,072 tokens
-one that does not look at ``torch.use_deterministic_algorithms``, has a race of shared memory above 1,024 tokens
-(pytorch/pytorch#187687) and adds frequent words up in 16 bits; above that one with atomic additions if few rows occur
+On a GPU torch's own gradient may differ from run to run. It has two kernels, and both have a fault. The kernel for up
+to 3,072 tokens does not look at ``torch.use_deterministic_algorithms``, has a race of shared memory above 1,024 tokens
+(pytorch/pytorch#187687) and adds frequent words up in 16 bits; the other makes atomic additions if few rows occur
 (pytorch/pytorch#172454). So on a GPU the gradient is ours.
 
-- The gradient of a table of a few rows is a matrix product with one-hot tokens. Products repeat, and one that is given
-  a float32 sum (``dense.sum_products_in``) adds to it.
+- The gradient of a table of a few rows is a matrix product with one-hot tokens. Products repeat, and a product that is
+  given a float32 sum (``dense.sum_products_in``) adds to it.
 - Any other table gets ``table_gradient``: ids sorted, then the tokens of each row summed in float32, in their order.
 """
 

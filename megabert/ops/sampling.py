@@ -7,7 +7,7 @@ from torch import Tensor
 
 from megabert.ops.dropout import GOLDEN, lowbias32_
 
-CHUNK = {"cpu": 1 << 18, "cuda": 1 << 26}
+CHUNK = {"cpu": 1 << 18, "cuda": 1 << 26}  # 1 MiB and 256 MiB in float32
 """Elements of noise that are made at once."""
 _BITS = 23
 """Random bits of a draw: float32 has 24 significant ones, and half a step needs one."""

@@ -21,7 +21,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     def __init__(self, params: Iterable[Any], config: OptimizerConfig, backend: str = "auto") -> None:
         """Bind the constants. ``backend`` chooses among the implementations of LAMB and has no effect here."""
         constants: dict[str, Any] = {name: getattr(config, name) for name in ("betas", "eps", "weight_decay")}
-        super().__init__(params, lr=0.0, **constants, fused=True)
+        super().__init__(params, lr=0.0, **constants, fused=True)  # only fused reads grad_scale and found_inf
 
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
         """Update the parameter groups that are there."""
@@ -30,7 +30,7 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
     @torch.no_grad()
     def _step_groups(self, groups: list[dict[str, Any]], settings: StepSettings) -> None:
         scale = torch.as_tensor(settings.gradient_scale, dtype=torch.float64)
-        # torch's kernel divides gradients by the one while it reads them, and does nothing if the other is 1.
+        # torch's kernel divides gradients by grad_scale while it reads them, and does nothing if found_inf is 1.
         self.grad_scale, self.found_inf = scale.reciprocal().float(), (scale == 0).float()
         for group in groups:
             group["lr"] = settings.lr

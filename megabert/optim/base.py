@@ -96,7 +96,7 @@ class UpdateSink:
         return None
 
     def updated(self, flat: Tensor, *, is_rounded: bool = False) -> None:
-        """Take an updated flat. ``is_rounded`` tells that the optimizer has filled ``rounded_weights`` itself."""
+        """Take an updated flat. ``is_rounded``: the optimizer has filled ``rounded_weights`` itself."""
 
 
 class BaseOptimizer(torch.optim.Optimizer, ABC):
@@ -118,7 +118,7 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
 
     @property
     def trust_ratios(self) -> dict[str, float]:
-        """Trust ratio of each parameter in the last step; empty if the optimizer has none, or does not tell."""
+        """Trust ratio of each parameter in the last step; empty if the optimizer has none, or does not report them."""
         return {}
 
     def attach(
@@ -135,7 +135,7 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
             shapes: Whole shape of every parameter of the model, in the same order on every rank: a parameter's index is
                 its slot.
             ranks: This rank and the others; None if every rank holds every parameter whole.
-            sink: Told of each updated flat.
+            sink: Is called with each updated flat.
         """
         self.fragments, self.shapes, self.ranks, self.sink = fragments, shapes, ranks, sink or self.sink
         self._prepare()
@@ -145,7 +145,7 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
-        """Update the parameter groups that are there: all of them, or the one that ZeRO-3 has put there."""
+        """Update the parameter groups of the optimizer: all of them, or the single group that ZeRO-3 has put there."""
 
     def moments(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of ``state_names`` for a flat, or the first ones; before the first step they are zeros."""
@@ -160,5 +160,5 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
 
 
 def no_decay(name: str) -> bool:
-    """Tell whether a parameter takes no weight decay: a bias, or one of LayerNorm's, as in google-research/bert."""
+    """Return whether a parameter takes no weight decay: a bias, or one of LayerNorm's, as in google-research/bert."""
     return name.endswith("bias") or _NO_DECAY.search(name) is not None

@@ -115,7 +115,7 @@ class Lamb(BaseOptimizer):
 
     @torch.no_grad()
     def step(self, settings: StepSettings) -> None:  # type: ignore[override]
-        """Update the parameter groups that are there: all of them, or the one that ZeRO has put there.
+        """Update the parameter groups of the optimizer: all of them, or the single group that ZeRO-3 has put there.
 
         Every rank must call it equally often. A rank whose flat is all padding joins the all-reduce as well.
         """
@@ -151,7 +151,7 @@ class Lamb(BaseOptimizer):
             self.sink.updated(flat, is_rounded=True)
 
     def _adapts(self, name: str) -> bool:
-        """Tell whether the trust ratio of a parameter is computed."""
+        """Return whether the trust ratio of a parameter is computed."""
         if self._rule.adapted == "all" or no_decay(name):
             return self._rule.adapted == "all"
         return self._rule.adapted == "weights" or self.defaults["weight_decay"] > 0

@@ -2,7 +2,7 @@
 
 The update of a matrix is the nearest (semi-)orthogonal matrix to its momentum, by a Newton-Schulz iteration. That needs
 the whole matrix, and ZeRO cuts matrices wherever a rank's share ends. So each matrix has an *owner*, the rank that
-holds most of its elements (of several, the one that has the least to compute so far). The steps:
+holds most of its elements (among equals, the rank with the least to compute so far). The steps:
 
     1. every rank   momentum and look-ahead, element by element, on the pieces that it holds
     2. to owners    the look-ahead of pieces that the owner does not hold: 4 bytes per element
@@ -12,7 +12,7 @@ holds most of its elements (of several, the one that has the least to compute so
 
 So 8 bytes are sent for each element that is not on its matrix's owner, beyond ZeRO's own, and none for a matrix that
 lies on one rank. At stages 1 and 2 a bucket is cut once less often than there are ranks; stage 3 cuts every parameter
-into as many parts as there are ranks. At stage 0 each rank computes all matrices and sends nothing.
+into one part per rank. At stage 0 each rank computes all matrices and sends nothing.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from megabert.settings.config.run import MOMENTS, OptimizerConfig
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The polynomial is a x + b x^3 + c x^5: KellerJordan/Muon, ``muon.py``; torch.optim.Muon has the same."""
-NEWTON_SCHULZ_STEPS = 5
+NEWTON_SCHULZ_STEPS = 5  # as KellerJordan/Muon and torch.optim.Muon have by default
 MOMENTUM = MOMENTS[:1]
 """The momentum of a matrix is kept under the name of Adam's first moment."""
 SCALINGS = {
@@ -64,9 +64,9 @@ class Muon(AdamW):
         X = U / (norm(U) + 1e-7), transposed if R > C; five times X = a X + (b X X^T + c (X X^T)^2) X
         W = (1 - learning_rate * weight_decay) * W - learning_rate * scaling(R, C) * X
 
-    This is torch.optim.Muon's rule (``torch/optim/_muon.py``, 2.13), whose decay by the rate as it is is Moonlight's,
-    but for three things: Newton-Schulz computes in float32 unless ``muon_dtype`` says bf16; the norm has 1e-7 added, as
-    in KellerJordan/Muon, where torch takes the larger of the two; and parameters that hold several matrices
+    This is torch.optim.Muon's rule (``torch/optim/_muon.py``, 2.13), which decays by the unscaled rate as Moonlight
+    does. Three things differ: Newton-Schulz computes in float32 unless ``muon_dtype`` says bf16; the norm has 1e-7
+    added, as in KellerJordan/Muon, while torch takes the larger of the two; and parameters that hold several matrices
     are cut into them. By default no gradient is clipped: the length of U has no effect on X.
 
     The decay is subtracted, in AdamW's part too. torch multiplies by 1 - learning_rate * weight_decay, which float32

@@ -49,7 +49,7 @@ SHAPES: dict[str, Callable[[float, float], float]] = {
     "cosine": lambda left, power: 0.5 - 0.5 * math.cos(math.pi * left),
     "one_minus_sqrt": lambda left, power: 1.0 - math.sqrt(1.0 - left),
 }
-"""How far the rate is above the final one, from 1 to 0, by the share of the decay that is left, ``1 - y``:
+"""Height of the rate above the final rate, from 1 to 0, by the share of the decay that is left, ``1 - y``:
 ``(1 - y) ** p``; ``1 - y``; ``(1 + cos(pi * y)) / 2`` (Loshchilov & Hutter 2017, arXiv:1608.03983); ``1 - sqrt(y)``
 (Haegele et al. 2024, arXiv:2405.18392)."""
 

@@ -49,7 +49,7 @@ def cpu_seconds(config: RunConfig, statistics: Sequence[InstanceStatistics], ran
     Args:
         config: The run.
         statistics: Statistics of each phase's data.
-        ranks: Ranks with as many threads each as this process has.
+        ranks: Number of ranks, each with the threads of this process.
     """
     rate = CPU_SHARE * _products_per_s(config.model) * ranks
     return [step_flops(config, index, data) / rate for index, data in enumerate(statistics)]
@@ -94,4 +94,4 @@ def _products_per_s(model: ModelConfig) -> float:
         x_TD @ weight_DF
         seconds.append(time.process_time() - started)
     flops = 2 * _PROBE_TOKENS * model.hidden_size * model.intermediate_size
-    return flops * torch.get_num_threads() / max(min(seconds), 1e-9)
+    return flops * torch.get_num_threads() / max(min(seconds), 1e-9)  # the clock may not have moved

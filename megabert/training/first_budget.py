@@ -1,4 +1,4 @@
-"""The token budget that a search for the largest one tries first. Plans take it, too, without torch."""
+"""The token budget that the search for the largest tries first. Plans use it as well, so nothing here imports torch."""
 
 START_TOKENS = {"cuda": 131_072, "cpu": 8_192}
 """First try for each device. A CPU reports no lack of memory to search by, and gains nothing above this."""

@@ -66,11 +66,11 @@ class Meter:
         """Return ``perf/*`` over all ranks, the peak memory of this one, and restart; every rank calls it."""
         # Each rank's own computing time: where one is slower than the others, they all wait for it in every step.
         seconds = time.perf_counter() - self._started - self._seconds["pause"]
-        busy = self._world.gather(self._seconds["computing"])
+        busy = self._world.gather(self._seconds["computing"])  # waits for all ranks, once per logged step
         if self._world.device.type == "cuda":
-            memory = torch.cuda.max_memory_allocated() / 2**30
+            memory = torch.cuda.max_memory_allocated() / 2**30  # bytes to GiB
         else:
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux counts in KiB
         steps = max(1, self._steps)
         values = {
             "perf/step_s": seconds / steps,

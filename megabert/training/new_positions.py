@@ -40,7 +40,7 @@ def fill_new_positions(
         engine: The engine, at the end of the phase before.
         world: All ranks.
         config: Configuration of the run.
-        earlier: Training and held-out split of the phases before the one that begins.
+        earlier: Training and held-out split of each phase before the phase that begins.
     """
     phase = config.phases[len(earlier)]
     if phase.new_positions == "keep" or config.init_from is not None:
@@ -93,7 +93,7 @@ def _gather(engine: Engine, world: World, mine: Sequence[Fragment], numel: int) 
         here = slice(fragment.start, min(fragment.start + fragment.numel, numel))
         if here.start < here.stop:
             for row, (_, tensor) in zip(bits, stored_tensors(engine, fragment.flat), strict=True):
-                row[here] = fragment.view(tensor)[: here.stop - here.start].cpu().view(torch.int32)
+                row[here] = fragment.view(tensor)[: here.stop - here.start].cpu().view(torch.int32)  # waits
     if not engine.is_replicated:
-        dist.all_reduce(bits, group=world.control)
+        dist.all_reduce(bits, group=world.control)  # by gloo, on the CPU; once per phase
     return bits.view(torch.float32)

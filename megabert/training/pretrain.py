@@ -2,7 +2,7 @@
 
 The order matters. First everything that can be wrong is checked, before anything is written: configuration, shards,
 run folder, checkpoint. Then model, optimizer and engine are built and filled. Only then the run folder records the
-start, so that one that fails early leaves no trace, and the trainer makes the steps that are left.
+start, so that a start that fails early leaves no trace, and the trainer makes the remaining steps.
 """
 
 import json
@@ -136,7 +136,7 @@ def _run(
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
-            for sentence in replaced:  # once more, where the end of the log is read
+            for sentence in replaced:  # again, since people read the end of the log
                 logger.warning("%s", sentence)
         is_done = state.is_done(config)
         status.ended(0 if is_done else EXIT_STOPPED, step=state.step, phase=state.phase)
@@ -213,7 +213,7 @@ def _check_shards(
     *,
     with_content: bool,
 ) -> Checked:
-    """Check all shards against the manifest, each rank its share, except the ones that this run has checked before.
+    """Check all shards against the manifest, each rank its share, except shards that this run has checked before.
 
     Returns:
         The record of all checked shards, for the next start.

@@ -1,4 +1,4 @@
-"""The progress of a run, and the work that is due: everything besides the tensors that a checkpoint must bring back."""
+"""The progress of a run, and the work that is due: all that a checkpoint must bring back but the tensors."""
 
 import math
 import statistics
@@ -14,7 +14,7 @@ from megabert.settings.config.phase import DataStart
 from megabert.settings.config.run import RollbackConfig, RunConfig
 
 Ranges = tuple[PositionRange, ...]
-Counter = Annotated[int, Field(ge=0, le=2**53)]
+Counter = Annotated[int, Field(ge=0, le=2**53)]  # exact as a float64, too
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class TrainerState:
                 was not finite.
             taken: Which instances the batch consisted of.
             position: Where the data continue after the batch.
-            rule: Tells which losses are spikes.
+            rule: Says which losses are spikes.
         """
         samples = self.samples + sum(stop - start for _, start, stop in taken)
         consumed = replace(self, batches=self.batches + 1, samples=samples, position=position)
@@ -153,7 +153,7 @@ class TrainerState:
         )
 
     def has_spiked(self, rule: RollbackConfig) -> bool:
-        """Whether so many losses in a row were spikes that the rule asks for a rollback."""
+        """Whether enough losses in a row were spikes for the rule to ask for a rollback."""
         return rule.spike_ratio is not None and self.spikes_in_a_row >= rule.spike_steps
 
     def after_rollback(self, failed: "TrainerState") -> "TrainerState":

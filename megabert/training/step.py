@@ -55,7 +55,7 @@ def agree_on_step(mine: StepTotals, world: World) -> StepTotals:
     within a micro-step have to pair up; and one rank's request to stop stops all.
     """
     rows = [torch.empty(len(mine), dtype=torch.int64) for _ in range(world.size)]
-    dist.all_gather(rows, torch.tensor(mine, dtype=torch.int64), group=world.loader)
+    dist.all_gather(rows, torch.tensor(mine, dtype=torch.int64), group=world.loader)  # by gloo: no GPU waits
     masked, instances, micro_steps, stop = torch.stack(rows).T.tolist()
     return StepTotals(sum(masked), sum(instances), max(micro_steps), max(stop))
 
@@ -79,7 +79,7 @@ def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:
     """
     terms, counts = terms_of(engine.module), counts_of(batch)
     sums = zero_sums(terms, world.device)
-    # Every rank has as many micro-batches, some perhaps without instances: collectives have to pair up.
+    # Every rank has the same number of micro-batches, some perhaps without instances: collectives have to pair up.
     for number, micro_batch in enumerate(batch.micro_batches, start=1):
         output = engine.forward(micro_batch.to(world.device))
         loss = weighted_loss(output, terms, counts=counts, world_size=world.size)

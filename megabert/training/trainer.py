@@ -155,7 +155,7 @@ class Trainer:
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Tell the other ranks of an error before the loader is closed, which may wait for them."""
+        """Report an error to the other ranks before the loader is closed, which may wait for them."""
         try:
             with self.world.failures.reporting():
                 yield
@@ -267,7 +267,7 @@ class Trainer:
         # Collectives first: the other ranks leave below.
         perf, losses = self._meter.read(), result.losses
         rate = learning_rate(self.config.phases[self.state.phase], self.state.phase_step)
-        ratios = self.optimizer.trust_ratios
+        ratios = self.optimizer.trust_ratios  # waits for the GPU: only on logged steps
         if self._writer is None:
             return
         # The row of metrics.jsonl and TensorBoard.
@@ -346,5 +346,5 @@ class Trainer:
         self.save()
 
     def _drop_trouble(self, failed: TrainerState) -> tuple[Path, int]:
-        self._checkpoints.wait()
+        self._checkpoints.wait()  # a write under way could finish a checkpoint that is deleted next
         return run_on_main_rank(self.world, lambda: rollback.drop_trouble(checkpoints_dir(self.run_dir), failed))

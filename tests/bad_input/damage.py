@@ -202,7 +202,7 @@ def prepare(folder: Path) -> None:
     """Begin a build with all rules, and leave it before it deletes what steps 1 to 4 left."""
     from data_prep.config import build as config
     from data_prep.execution.executors import Executor
-    from data_prep.pipeline import build
+    from data_prep.pipeline import build_shards
     from data_prep.steps import step4_chunks
 
     class Stopping(Executor):
@@ -219,7 +219,7 @@ def prepare(folder: Path) -> None:
         sources=(source,), clean=clean, vocab_size=400, lengths=(32,), validation_share=0.2, chunk_mib=0.02
     )
     try:
-        build(wanted, folder / "unfinished", Stopping())
+        build_shards(wanted, folder / "unfinished", Stopping())
     except DataError:
         return
     raise AssertionError("the build was not stopped")

@@ -166,7 +166,7 @@ def run_mutations(
 
 
 def _mutate(form: Format, number: int, seed: int, material: Path, scratch: Path) -> bool:
-    """Copy the material that the command needs, with the file mutated; tell whether it differs."""
+    """Copy the material that the command needs, with the file mutated; return whether it differs."""
     folder = scratch / "case"
     folder.mkdir(parents=True)
     for name in form.needs:

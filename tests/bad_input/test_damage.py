@@ -39,7 +39,7 @@ def ask(module: str, words: list[str], folder: Path) -> tuple[dict[str, Any], st
 
 
 def outcomes(target: str, count: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what came of each mutation; one that ends its process is named, and the rest is read in another one."""
+    """Yield the outcome of each mutation; one may end its process: it is named, and the rest is read in another one."""
     first = 0
     while first < count:
         last = min(first + TOGETHER, count)
@@ -79,17 +79,17 @@ def judge(target: str, count: int, folder: Path) -> None:
     assert not failures, f"{len(failures)} of {count}\n" + "\n".join(failures[:10])
 
 
-OF_BUILDS = [target.name for target in TARGETS if target.name not in RUN_TARGETS]
+BUILD_TARGETS = [target.name for target in TARGETS if target.name not in RUN_TARGETS]
 
 
-@pytest.mark.parametrize("target", OF_BUILDS)
+@pytest.mark.parametrize("target", BUILD_TARGETS)
 def test_damaged_file_of_a_build_is_refused_or_harmless(builds, target):
     judge(target, 9, builds)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("target", OF_BUILDS)
+@pytest.mark.parametrize("target", BUILD_TARGETS)
 def test_many_damaged_files_of_a_build(builds, target):
     judge(target, COUNT, builds)
 

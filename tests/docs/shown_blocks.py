@@ -31,7 +31,7 @@ def blocks_of(page: str, section: str = "") -> list[tuple[str, str]]:
 
 
 def run(line: str, more: Mapping[str, Sequence[str]]) -> None:
-    """Run a command, one that starts an engine in a process of its own; ``more`` has further flags by verb."""
+    """Run a command, in a process of its own if it starts an engine; ``more`` has further flags by verb."""
     program, verb, *words = shlex.split(line)
     words += more.get(verb, [])
     if program == "pip":

@@ -1,4 +1,4 @@
-"""Every megabert command that the documentation shows is one that the program takes."""
+"""The program takes every megabert command that the documentation shows."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ def shown_commands() -> list[tuple[str, str, list[str]]]:
 
 
 def megabert_words(program: str, words: list[str]) -> list[str]:
-    """Return what megabert itself is given, behind a launcher's own words."""
+    """Return megabert's own words of a command, those after a launcher's."""
     return words if program == "megabert" else words[words.index("megabert") + 1 :]
 
 

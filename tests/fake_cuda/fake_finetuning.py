@@ -35,7 +35,7 @@ class Tokenizer:
     separators_in_pair = 1
 
     def encode_batch(self, texts: list[str]) -> list[NDArray[np.int32]]:
-        """Return as many ids as there are words."""
+        """Return one id for each word."""
         return [np.arange(5, 5 + len(text.split()), dtype=np.int32) for text in texts]
 
     encode_words = encode_batch

@@ -19,7 +19,7 @@ class Memory:
         """Count a tensor's storage from now on until nobody refers to it."""
         storage = tensor.untyped_storage()
         known = self._storages.get(storage._cdata)
-        if known is None or known[0].expired():  # another storage may get the number of one that is gone
+        if known is None or known[0].expired():  # another storage may get the number of a storage that is gone
             self._forget(storage._cdata)
             size = -(-storage.nbytes() // GRAIN) * GRAIN
             self._storages[storage._cdata] = StorageWeakRef(storage), size

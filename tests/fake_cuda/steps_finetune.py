@@ -13,7 +13,7 @@ from megabert.downstream.finetuning.task_kinds.span import Span
 from megabert.engine import engine
 
 LABELS = {"tagging": 2}
-"""Tensors that a micro-batch has beside pre-training's, if not one: tags have positions."""
+"""Tensors that a micro-batch has in addition to pre-training's, if not one: tags have positions."""
 TASKS = [
     *(("classification", family, 1) for family in FAMILIES),
     ("squad", "bert", 1),

@@ -10,7 +10,7 @@ from megabert.engine import buckets
 
 RANKS = 256
 SIZES = {"hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16, "vocab_size": 30_522}
-OF_A_RANK = 4 + 8 + 4
+BYTES_PER_OWN_PARAMETER = 4 + 8 + 4
 """Bytes per parameter of a rank's partition: float32 master, LAMB's moments, sum of gradients."""
 TOLERANCE = 0.01
 """Padding of buckets, and a step's small tensors."""
@@ -22,7 +22,7 @@ def test_a_rank_of_256_keeps_and_sends_its_share(stage, whole, reduced):
     assert dict(seen.faults) == {}
     sent = {name: size / parameters for name, size in seen.bytes_of_collectives.items()}
     assert sent == pytest.approx({"reduce": reduced, "gather": 2}, rel=TOLERANCE)
-    assert held / parameters == pytest.approx(whole + OF_A_RANK / RANKS, rel=TOLERANCE)
+    assert held / parameters == pytest.approx(whole + BYTES_PER_OWN_PARAMETER / RANKS, rel=TOLERANCE)
 
 
 def test_buffers_of_whole_gradients_that_a_rank_keeps_are_seen(monkeypatch):

@@ -28,7 +28,7 @@ def test_one_more_layer_adds_its_products_and_sixteen_hidden_and_eight_intermedi
     weights = 4 * HIDDEN**2 + 3 * HIDDEN * INTERMEDIATE
     assert flops[1] - flops[0] == 8 * 6 * TOKENS * weights
     expected = 8 * 2 * TOKENS * (16 * HIDDEN + 8 * INTERMEDIATE)
-    assert moved[1] - moved[0] == pytest.approx(expected, rel=0.03)  # statistics and partial sums beside them
+    assert moved[1] - moved[0] == pytest.approx(expected, rel=0.03)  # and statistics and partial sums
 
 
 def test_a_card_has_tiles_of_its_own_whichever_was_counted_before():

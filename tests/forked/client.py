@@ -42,7 +42,7 @@ class ForkServer:
         return self._process.pid
 
     def ask(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Run commands one after the other, up to the first one that ends its process otherwise than by returning."""
+        """Run commands one after the other, until one ends its process otherwise than by returning."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(requests) + "\n")

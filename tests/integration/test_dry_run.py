@@ -146,4 +146,4 @@ def test_dry_run_refuses_shards_that_the_run_did_not_begin_with(shards, uninterr
     first, *others = (manifest := read_manifest(folder)).shards
     write_manifest(folder, replace(manifest, shards=[replace(first, sha256="0" * 64), *others]))
     assert dry_run(other, run_dir=uninterrupted_run.run_dir) == 4
-    assert f"phases[1]: the shards in {folder} are not the ones that the run began with" in capsys.readouterr().err
+    assert f"phases[1]: the shards in {folder} are not the shards that the run began with" in capsys.readouterr().err

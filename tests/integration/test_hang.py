@@ -1,4 +1,4 @@
-"""A rank that falls asleep: all ranks write their stacks and end. One that is slow for a reason is waited for."""
+"""A rank that falls asleep: all ranks write their stacks and end. A rank that is slow for a reason is waited for."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""kill -9, then the same command: in the end the run has the losses of one that nothing interrupted, bit for bit."""
+"""kill -9, then the same command: in the end the run has the losses of an uninterrupted run, bit for bit."""
 
 import itertools
 import os

@@ -25,7 +25,7 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     rows = [row for row in run.rows() if "train/loss" in row]
     assert [row["step"] for row in rows] == list(range(1, 9)), "every step is logged once"
     assert rows[-1]["train/rollbacks"] == 1
-    assert rows[-1]["train/skipped_steps"] == 11  # ten, and the eleventh behind the range that was left out
+    assert rows[-1]["train/skipped_steps"] == 11  # ten, and the eleventh after the range that was left out
     stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")
     assert stored.trainer_state["position"] == {"epoch": 0, "offset": 68, "skipped": [[0, 16, 56]]}
 

@@ -77,7 +77,7 @@ SOAK = pytest.mark.soak
     ["electra", "deberta-v3", *(pytest.param(name, marks=SOAK) for name in ("deberta", "deberta-v2", "modernbert"))],
 )
 def test_killed_run_resumes_bit_for_bit(family, data, tmp_path):
-    """Compare two complete runs: one that nothing interrupted, and one that was killed in between and started again."""
+    """Compare two complete runs: an uninterrupted one, and one killed in between and started again."""
     uninterrupted = run_of(family, data, tmp_path / "uninterrupted")
     uninterrupted.flags["phases.0.steps"] = 20
     rows = uninterrupted.finish_well()

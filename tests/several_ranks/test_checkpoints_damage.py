@@ -192,7 +192,7 @@ def test_checkpoint_that_a_killed_run_was_replacing_gets_its_name_back(three):
     for name in ("step_00000010", "step_00000020"):  # killed between the two renames
         (three / name).rename(three / f".tmp_replaced_{name}")
     save_checkpoint(three / "elsewhere", 10, StandInEngine(), {}, ALONE)
-    (three / "elsewhere" / "step_00000010").rename(three / "step_00000010")  # killed behind them
+    (three / "elsewhere" / "step_00000010").rename(three / "step_00000010")  # killed after them
     recover(three)
     assert steps_in(three) == [20, 10, 0]
     assert find_checkpoint(three).name == "step_00000020"

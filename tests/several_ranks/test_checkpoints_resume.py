@@ -8,7 +8,7 @@ from several_ranks.toy_training import make_engine, train_step
 
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
 
-# Stages of the run that saves on two ranks and of the one that continues, its world, the optimizer; soak has all pairs.
+# Stages of the run that saves on two ranks and of the run that continues, its world, the optimizer; soak has all pairs.
 PAIRS = [
     *[("zero1", "zero3", 2, "lamb"), ("zero3", "zero0", 2, "lamb")],
     *[("zero0", "zero2", 3, "lamb"), ("zero2", "zero1", 3, "lamb")],

@@ -1,4 +1,4 @@
-"""DeepSpeed's own Muon beside ours: with clipping it is another rule on another engine, which is why it is not used."""
+"""DeepSpeed's own Muon against ours: with clipping it is another rule on another engine, so it is not used."""
 
 import importlib.metadata
 from unittest import mock

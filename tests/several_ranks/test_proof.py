@@ -19,7 +19,7 @@ from megabert.settings.config.loading import load_run_config
 from megabert.tooling.doctor import engine_steps, links, machine, probe, proof, rates
 from megabert.tooling.doctor.engine_steps import check_engines
 from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings
-from megabert.tooling.doctor.links import Place, check_collectives, compare_links, judge_links, measure_collectives
+from megabert.tooling.doctor.links import HostRank, check_collectives, compare_links, judge_links, measure_collectives
 from megabert.tooling.doctor.machine import check_disk
 from megabert.tooling.doctor.probe import probe_world
 from megabert.tooling.doctor.proof import check_problems, prove_in
@@ -28,7 +28,7 @@ from megabert.tooling.planning.estimate import estimate
 from megabert.tooling.planning.step_time import measured_cluster
 
 CPU = torch.device("cpu")
-PLACES = [Place(rank, f"node{rank // 2 + 1}") for rank in range(4)]
+PLACES = [HostRank(rank, f"node{rank // 2 + 1}") for rank in range(4)]
 
 
 def narrow(**changes):
@@ -127,7 +127,7 @@ def collectives_with_a_wrong_rank(world, name) -> list[Finding]:
         own[own.numel() // 2] *= 1.5
         return right(*tensors, **options)
 
-    places = [Place(0, "here"), Place(1, "there")]
+    places = [HostRank(0, "here"), HostRank(1, "there")]
     with mock.patch.object(dist, name, wrong if world.rank == 1 else right):
         return check_collectives(world, places, 1000)
 
@@ -176,7 +176,7 @@ def slow_link(world) -> list[Finding]:
         exchange(world, edge)
 
     with mock.patch.object(links, "_exchange", slow), mock.patch.object(links, "LINK_BYTES", 1 << 20):
-        return compare_links(world, [Place(0, "a"), Place(1, "b"), Place(2, "c")])
+        return compare_links(world, [HostRank(0, "a"), HostRank(1, "b"), HostRank(2, "c")])
 
 
 def test_links_are_compared_with_links_of_their_kind():
@@ -250,7 +250,7 @@ def test_speed_of_a_collective_is_positive_and_finite(workers):
 
 
 def speeds_of(world):
-    return list(measure_collectives(world, [Place(0, "a"), Place(1, "b")], 1 << 16))
+    return list(measure_collectives(world, [HostRank(0, "a"), HostRank(1, "b")], 1 << 16))
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw", "muon"])

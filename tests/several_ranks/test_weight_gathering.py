@@ -37,7 +37,7 @@ GATHER = dist.all_gather_into_tensor
 def test_layer_waits_for_its_own_weights(workers, engine):
     losses, seen, expected = workers(2).run(train, engine, is_late=True)[0]
     assert losses == workers(2).run(train, engine, is_late=False)[0][0]
-    # The layers of the steps behind the first one: what was still NaN when each was called.
+    # The layers of the steps after the first one: what was still NaN when each was called.
     assert seen == expected * (STEPS - 1)
     assert expected[0]  # the first layer ran while weights were on their way...
     assert not expected[-1]
@@ -63,7 +63,7 @@ def step_of(engine, world, step):
 
 
 def train(world, engine_name, *, is_late):
-    """Return the losses, what was NaN at each call of a layer behind the first step, and what should be, by layer."""
+    """Return the losses, what was NaN at each call of a layer after the first step, and what should be, by layer."""
     engine = make(world, engine_name)
     layers, seen = engine.module.bert.encoder.layer, []
 

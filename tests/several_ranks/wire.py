@@ -38,7 +38,7 @@ class Traffic:
     """What one rank has sent."""
 
     large_elements: int = 0
-    """From so many elements on a collective is a large one."""
+    """From this number of elements on a collective is a large one."""
     wire_bytes: float = 0.0
     collectives: Counter[str] = field(default_factory=Counter)
     large: int = 0

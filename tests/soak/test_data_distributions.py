@@ -9,7 +9,7 @@ from unit.data_prep.instances.google_comparison import of_fast, of_oracle, z_sco
 from data_prep.checks.verify import verify
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 
 CORPORA = Path(__file__).parents[2] / "examples" / "corpus"
 PASSES = 60
@@ -21,7 +21,7 @@ def make(corpus, output, **changes):
     source = SourceConfig(input=str(CORPORA / f"{corpus}.jsonl"))
     language = "ko" if corpus == "korean" else "en"
     config = BuildConfig(sources=(source,), language=language, vocab_size=8192, validation_share=0.05, **changes)
-    return build(config, output, Executor())
+    return build_shards(config, output, Executor())
 
 
 @pytest.mark.parametrize("length", [128, 512])

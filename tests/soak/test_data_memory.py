@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.skipif(sys.platform != "linux", reas
 
 
 def test_a_corpus_twenty_times_larger_takes_no_more():
-    """29 MB of text beside 1.5 MB, in units of the same size; the benchmark says which stage takes what."""
+    """29 MB of text against 1.5 MB, in units of the same size; the benchmark says which stage takes what."""
     flags = ["--small-mb", "1.5", "--times", "20", "--chunk-mib", "0.25", "--bucket-mb", "2"]
     command = [sys.executable, "benchmarks/bench_memory.py", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)

@@ -1,4 +1,4 @@
-"""Near duplicates at full counts: recall beside theory and another library, rounds of long clusters, the same bytes.
+"""Near duplicates at full counts: recall against theory and another library, rounds of long clusters, the same bytes.
 
 The library is datasketch, if it is installed.
 """

@@ -12,7 +12,7 @@ from unit.data_prep.conftest import write_jsonl
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
 RULES = ("mojibake", "control_characters", "length", "duplicate_paragraphs", "duplicate_documents")
@@ -59,7 +59,7 @@ def test_paragraphs_of_real_text_give_the_same_bytes(documents, table, tmp_path,
         sources=(SourceConfig(input=str(tmp_path / "*.jsonl"), name="all"),), vocab_size=4000, lengths=(128,),
         dupe_factor=1, chunk_mib=chunk_mib, clean=CleanConfig(rules=RULES, min_characters=300),
     )  # fmt: skip
-    built = build(config, tmp_path / "out", Executor())
+    built = build_shards(config, tmp_path / "out", Executor())
     corpus = built.manifests[128].statistics["corpus"]
     rows = {path: value for path, value in hashes(built.folder).items() if not path.endswith("manifest.json")}
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:32]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.soak
 RECIPE = Path(__file__).with_name("families.yaml")
 RECIPES = {"electra": RECIPE.with_name("families_electra.yaml")}
 FIRST = {"electra": RECIPE.with_name("families_electra_mlm.yaml")}
-"""What a family's weights begin with. From random ones a discriminator this small tells nothing apart in 1,400 steps
+"""What a family's weights begin with. From random ones a discriminator this small finds nothing in 1,400 steps
 (docs/families/index.md); a masked LM's are where Clark et al. 2020, section 3.2, let a two-stage training begin."""
 KILLED_AT = 150
 SINGLE = ["--objective", "none", "--masking", "dynamic", "--dupe-factor", "1"]

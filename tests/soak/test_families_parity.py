@@ -55,7 +55,7 @@ class Real:
 
 
 def as_bert(folder: Path) -> None:
-    """Write out what an ALBERT shares: no class of transformers puts its positions behind the projection.
+    """Write out what an ALBERT shares: no class of transformers puts its positions after the projection.
 
     Word embeddings times their projection, and the one layer four times, are a BERT with the same hidden states.
     """

@@ -2,7 +2,7 @@
 
 A probe sees no word but the first and the last of a side. It is fitted on one half of the documents and scored on the
 other, then the other way round; labels count alike, so 0.5 is chance whatever their share. ``MEGABERT_PROBE_CORPORA``
-names a folder of JSON Lines files to build from besides the bundled corpora.
+names a folder of JSON Lines files to build from in addition to the bundled corpora.
 """
 
 import os
@@ -20,14 +20,14 @@ from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances.assemble import make_pairs
 from data_prep.instances.pairs import PairOptions
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.tokens.shards import read_manifest
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "corpus"
 FOLDER = os.environ.get("MEGABERT_PROBE_CORPORA")
 CORPORA = [BUNDLED / f"{name}.jsonl" for name in ("public_domain", "korean")]
 CORPORA += sorted(Path(FOLDER or os.devnull).glob("*.jsonl"))
-ROWS = 30_000  # as many passes over the documents as these take
+ROWS = 30_000  # which decide the number of passes over the documents
 COMMON = 100  # pieces that are told apart as the first or last of a side
 STOPS = ".!?"
 # Scores that mean nothing lie around 0.5 with a deviation of 0.003 to 0.005: instances of several passes share text.
@@ -73,7 +73,7 @@ class Text:
 
 
 def pairs_of(folder: Path, length: int, pairing: str, least: int = ROWS):
-    """Pairs of as many passes as give so many, as columns, with the text."""
+    """Pairs as columns, with the text, of the passes that are needed for ``ROWS`` of them."""
     metadata = replace(read_manifest(folder / "instances" / str(length)).metadata, pairing=pairing)
     text = Text(folder)
     columns, rows, pass_number = [], 0, 0
@@ -135,7 +135,7 @@ def built(tmp_path_factory):
                 sources=(SourceConfig(input=str(corpus)),), language="ko" if corpus.stem == "korean" else "en",
                 vocab_size=8192, validation_share=0, dupe_factor=1,
             )  # fmt: skip
-            folders[corpus] = build(config, tmp_path_factory.mktemp(corpus.stem) / "out", Executor()).folder
+            folders[corpus] = build_shards(config, tmp_path_factory.mktemp(corpus.stem) / "out", Executor()).folder
         return folders[corpus]
 
     return folder_of
@@ -148,6 +148,6 @@ def test_neither_side_nor_length_tells_the_label(corpus, length, pairing, built)
     scores = probes(built(corpus), length, pairing)
     print(corpus.stem, length, pairing, {name: round(score, 3) for name, score in scores.items()})
     if pairing == "balanced":
-        # What both sides share, such as the length of their sentences, does tell whether they are of one text.
+        # What both sides share, such as the length of their sentences, does show whether they are of one text.
         telling = {name: score for name, score in scores.items() if name not in ("A and B: sentences, stops", "rows")}
         assert all(score < BAR for score in telling.values()), scores

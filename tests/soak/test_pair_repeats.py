@@ -1,4 +1,4 @@
-"""How often a side occurs again, word for word, in a pass, and what that tells of the label.
+"""How often a side occurs again, word for word, in a pass, and how far that gives the label away.
 
 One instance shows nothing of it. But a model that remembers texts over an epoch can count them, so a text must occur as
 often with one label as with the other. ``python tests/soak/test_pair_repeats.py BUILD ...`` prints the counts.

@@ -1,4 +1,4 @@
-"""Curves of three seeds, and runs beside them: other seeds are on track; another rate, other masks or text are not."""
+"""Curves of three seeds, and runs against them: other seeds are on track; another rate, other masks or text are not."""
 
 import json
 import math
@@ -21,7 +21,7 @@ SEEDS, OTHER_SEEDS = (42, 1, 2), (3, 4, 5)
 CUT_AFTER = 100
 """Steps of 360 after which a run with something wrong is killed: by then it shows."""
 ALARM = 2
-"""Points of losses and accuracies outside of their bands that tell a run with something wrong from another seed."""
+"""Points of losses and accuracies outside of their bands, above which a run counts as wrong and not as another seed."""
 RUNS = {
     # Which shards, and which flags.
     "a tenth of the rate": ("books", {"phases.0.learning_rate": 1.5e-3, "phases.1.learning_rate": 1e-3}),
@@ -35,7 +35,7 @@ RUNS = {
 def table():
     return SoakTable(
         "reference_bands",
-        f"runs of tests/soak/on_track.yaml beside the curves of seeds {', '.join(map(str, SEEDS))} (four books, 1,000 "
+        f"runs of tests/soak/on_track.yaml against the curves of seeds {', '.join(map(str, SEEDS))} (four books, 1,000 "
         "pieces, 40% masked); other text: the State of the Union addresses, with 1,000 pieces of their own",
         f"{'run':<22} {'on track':<9} {'series':<18} first step outside of its band",
     )

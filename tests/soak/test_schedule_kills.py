@@ -73,7 +73,7 @@ def kill_behind(run: Run, step: int) -> int:
 
 
 def kill_steps(unbroken: Run) -> list[int]:
-    """Return steps inside the ramp and just before each switch of phase, so that some kills come behind it."""
+    """Return steps inside the ramp and just before each switch of phase, so that some kills come after it."""
     phases = [row["phase"] for row in rows_of(unbroken)]
     switches = [step for step in range(1, len(phases)) if phases[step] != phases[step - 1]]
     assert switches[0] == FIRST_SWITCH
@@ -97,7 +97,7 @@ def test_killed_run_is_the_unbroken_one_bit_for_bit(unbroken, shards, recipe, tm
     killed_at = [kill_behind(run, step) for step in kill_steps(unbroken) if step > max(run.losses(), default=0)]
     run.finish_well()
     assert_equal_runs(run, unbroken)
-    print(f"\nkilled behind steps {killed_at}: {len(run.losses())} losses and all validations the same bit for bit")
+    print(f"\nkilled after steps {killed_at}: {len(run.losses())} losses and all validations the same bit for bit")
     assert len(killed_at) >= 4
 
 
@@ -114,5 +114,5 @@ def test_killed_run_on_other_worlds_and_stages_trains_on_the_same_batches(unbrok
         assert mine["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-3)
     for mine, theirs in zip(run.held_out_rows(), unbroken.held_out_rows(), strict=True):
         assert mine["eval/loss"] == pytest.approx(theirs["eval/loss"], rel=1e-3)
-    print(f"\nkilled behind (step, stage, ranks) {killed_at}: the same batches; losses within 1e-3")
+    print(f"\nkilled after (step, stage, ranks) {killed_at}: the same batches; losses within 1e-3")
     assert len(killed_at) >= 4

@@ -27,7 +27,7 @@ def model_bytes(
         kind: 3 for a model with labels, 1 or 2 for word vectors.
         version: Version of the format.
         buckets: Rows of n-grams of three characters, which say nothing; 0 for a model without n-grams.
-        rows: Rows that the matrix of words claims, if not as many as there are words.
+        rows: Rows that the matrix of words claims, if not the number of words.
         loss: 1 for hierarchical softmax, which builds a tree from the counts of labels; 3 for softmax.
         label_count: How often the last label occurred; every other entry occurred once.
         weight: What a word says for its label.

@@ -80,7 +80,7 @@ class DebertaDiscriminator(DebertaV2PreTrainedModel):
 
 
 def class_of(head: str) -> type[torch.nn.Module]:
-    """Return the class of transformers, or the one that stands in for it."""
+    """Return the class of transformers, or its stand-in."""
     return DebertaDiscriminator if head == "DebertaV2Model" else getattr(transformers, head)
 
 
@@ -148,7 +148,7 @@ CASES = [
 
 
 def make_tokenizer(folder: Path, *, pad_id: int) -> Path:
-    """Write a WordPiece tokenizer of as many pieces, with the padding piece at a chosen id."""
+    """Write a WordPiece tokenizer of a given size, with the padding piece at a chosen id."""
     special = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     special.insert(pad_id, "[PAD]")
     letters = [chr(ord("a") + n) for n in range(26)]
@@ -277,7 +277,7 @@ def export_differences(case: Case, folder: Path) -> dict[str, float]:
 
 
 def compare(case: Case, model: torch.nn.Module, theirs: list[torch.nn.Module]) -> dict[str, float]:
-    """Return the differences of a model, and of its generator beside it."""
+    """Return the differences of a model, and of its generator."""
     batch = make_batch(case.config)
     found = differences(run_ours(model, batch), run_theirs(theirs[0], batch))
     for generator in theirs[1:]:

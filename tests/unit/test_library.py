@@ -1,4 +1,4 @@
-"""The public Python API: its list, its page, its results beside transformers', its errors."""
+"""The public Python API: its list, its page, its results against transformers', its errors."""
 
 import ast
 import csv

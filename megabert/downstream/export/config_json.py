@@ -74,8 +74,8 @@ SPECIAL_IDS = {"pad_token_id": "pad", "bos_token_id": "cls", "eos_token_id": "se
 """Names in config.json of ids of special pieces, and their roles."""
 MODERNBERT_IDS = {"cls_token_id": "cls", "sep_token_id": "sep"}
 """Further names that a ModernBERT has."""
-_OF_GENERATOR = "num_attention_heads intermediate_size hidden_act layer_norm_eps max_position_embeddings"
-GENERATOR_FIELDS = tuple(_OF_GENERATOR.split())
+_GENERATOR = "num_attention_heads intermediate_size hidden_act layer_norm_eps max_position_embeddings"
+GENERATOR_FIELDS = tuple(_GENERATOR.split())
 """Fields of a generator that follow from its discriminator's, whatever its width and depth."""
 
 

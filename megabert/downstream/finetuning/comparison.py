@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from megabert.downstream.finetuning.grid.results import read_summaries
-from megabert.downstream.finetuning.predictions import LABELS, Rows, describe_example, goodness, read_predictions, said
+from megabert.downstream.finetuning.predictions import (
+    LABELS,
+    Rows,
+    describe_example,
+    goodness,
+    read_predictions,
+    render_prediction,
+)
 from megabert.downstream.finetuning.results import UNIT, Summary, in_points, read_settings
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.text_tables import render_table
@@ -163,6 +170,8 @@ def _heading(one: SetComparison) -> str:
 def _listed(what: str, chosen: list[int], one: SetComparison, examples: int) -> list[str]:
     shown = chosen[:examples]
     lines = [
-        f"  {describe_example(one.a[line])}, A said {said(one.a[line])}, B said {said(one.b[line])}" for line in shown
+        f"  {describe_example(one.a[line])}, "
+        f"A said {render_prediction(one.a[line])}, B said {render_prediction(one.b[line])}"
+        for line in shown
     ]
     return [f"{what}, {len(shown)} of {len(chosen):,}:", *lines] if shown else []

@@ -72,7 +72,7 @@ def describe_example(row: Mapping[str, Any]) -> str:
     return f"line {row['line']}{identity}: {' | '.join(texts)}\n    label {label}"
 
 
-def said(row: Mapping[str, Any]) -> str:
+def render_prediction(row: Mapping[str, Any]) -> str:
     """Return a prediction, with its probability if it has one."""
     probabilities = _probabilities(row)
     return _shown(row["prediction"]) + (f" ({max(probabilities):.2f})" if probabilities else "")
@@ -116,4 +116,5 @@ def _errors(name: str, rows: Sequence[Mapping[str, Any]], examples: int) -> str:
     wrong = sorted((row for row in rows if goodness(row) < ("correct" in row)), key=sureness, reverse=True)
     chosen = wrong[:examples]
     heading = f"{name}: {len(wrong):,} of {len(rows):,} are not exact; the first {len(chosen)}, surest or largest first"
-    return "\n".join([heading, *(f"  {describe_example(row)}, said {said(row)}" for row in chosen)]) if chosen else ""
+    lines = (f"  {describe_example(row)}, said {render_prediction(row)}" for row in chosen)
+    return "\n".join([heading, *lines]) if chosen else ""

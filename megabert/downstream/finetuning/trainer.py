@@ -26,7 +26,7 @@ from megabert.observability.progress import Progress
 from megabert.optim import StepSettings, linear_warmup_decay
 
 MOST_SKIPS = 10
-"""So many non-finite steps one after another end a fine-tuning."""
+"""Consecutive non-finite steps after which a fine-tuning ends."""
 MEASURED_STEPS = 5
 """Steps whose time an estimate takes."""
 LOG_LINES = 10
@@ -102,7 +102,7 @@ class TaskTrainer:
             if world.is_main:
                 writer = stack.enter_context(closing(MetricWriter(folder, resumed_step=0, config=config, scores=tags)))
             progress = stack.enter_context(Progress(title=f"seed {seed}", total=steps, is_main=world.is_main))
-            # Patience ends the training early: so many evaluations in a row were not better than the best one.
+            # Patience ends the training early, after this number of evaluations in a row without a new best.
             while summary.steps < steps and not (config.patience and summary.evaluations_in_vain >= config.patience):
                 summary.steps += 1
                 metrics = self._timed_step(summary, seed, steps)

@@ -11,7 +11,7 @@ backward pass compute one hash where a hash of every element would take four.
     element of (bit 3 of q, bit 3 of k) survives if word * FACTORS[2 * bit of q + bit of k] >= threshold, signed
 
 This is lowbias32 (see ``megabert.ops.dropout``) up to its last multiplication. The key enters twice because words of
-two heads may begin close to one another; the second time tells them apart.
+two heads may begin close to one another; the second time separates them.
 
 The constants of q' and k' give up to a length of 8,192 a different word to every group of a head: their lattice has no
 shorter vector than 47,288. FACTORS are lowbias32's second multiplier times the powers of 0x6A2D551F, for which pairs,
@@ -67,7 +67,7 @@ def attention_dropout(
         probability: Probability of dropping an element, in [0, 1).
         num_heads: N.
     """
-    if stream is None or round(probability * 2**16) == 0:
+    if stream is None or round(probability * 2**16) == 0:  # a threshold has 16 bits
         return None
     constants_N = site_constants(layer, ATTENTION_PROBABILITIES, num_heads, stream.seeds_B.device)
     return AttentionDropout(probability, stream.seeds_B, constants_N)
@@ -81,7 +81,7 @@ def probability_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> 
         keys_Z: Int32, the keys of some sequences and heads.
         length: S.
     """
-    groups = -(-length // 16) * 8
+    groups = -(-length // 16) * 8  # G: a group is two rows, 8 apart
     number_G = torch.arange(groups, device=keys_Z.device, dtype=torch.int32)
     word_ZGG = keys_Z[:, None, None] + (number_G * GOLDEN)[:, None] + number_G * KEY_STEP
     scratch_ZGG = torch.empty_like(word_ZGG)

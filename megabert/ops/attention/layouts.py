@@ -1,7 +1,7 @@
 """How sequences of unequal lengths are laid out for batched matrix products, and attention in plain torch over that.
 
 Tokens are gathered into *slots*, group after group; the sequences of a group have one length. On a CPU a group holds
-sequences of equal length and nothing is padded. Elsewhere every sequence gets as many slots as the longest, so that the
+sequences of equal length and nothing is padded. Elsewhere every sequence gets the slots of the longest, so that the
 host, which would wait for a GPU, need not know the lengths.
 """
 
@@ -61,7 +61,7 @@ def padded_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads
     slot_T = torch.full((tokens + 1,), slots, device=cu_seqlens.device)
     slot_T = slot_T.index_put((torch.where(real_BS, index_BS, tokens),), torch.where(real_BS, slot_BS, slots))
     token_R = torch.where(real_BS, index_BS, 0).flatten()
-    # A group has as many sequences as make PADDED_GROUP probabilities, and at least one.
+    # The sequences of a group make at most PADDED_GROUP probabilities together, but a group has at least one.
     step = max(1, PADDED_GROUP // max(1, num_heads * max_seqlen * max_seqlen))
     shapes = [(min(step, len(starts_B) - first), max_seqlen) for first in range(0, len(starts_B), step)]
     order_B = torch.arange(len(starts_B), device=cu_seqlens.device)
@@ -80,7 +80,7 @@ def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int, p
     lengths_B = cu_seqlens.diff()
     none = torch.empty(0, dtype=torch.int64)
     shapes, tokens_R, order = [], [none], [none]
-    for length in lengths_B[lengths_B > 0].unique().tolist():
+    for length in lengths_B[lengths_B > 0].unique().tolist():  # on a CPU: nothing waits
         numbers = (lengths_B == length).nonzero()[:, 0]
         for numbers_G in numbers.split(max(1, probabilities // (num_heads * length * length))):
             shapes.append((len(numbers_G), length))

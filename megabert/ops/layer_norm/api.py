@@ -24,7 +24,7 @@ def layer_norm(
     """Return LayerNorm(z) of z = residual + dropout(x + input bias), for the next dense layer, and the next residual.
 
     LayerNorm is Ba et al. 2016; dropout and residual are in the order of Vaswani et al. 2017, section 5.4. A layer that
-    ends with LayerNorm takes LayerNorm(z) as the next residual, one that begins with it takes z (Xiong et al. 2020).
+    ends with LayerNorm takes LayerNorm(z) as the next residual; if it begins with it, z (Xiong et al. 2020).
     Both results have a gradient of their own, and the backward pass adds the two while it reads them. If autograd added
     the gradients of one tensor that is used twice, it would read two tensors and write one, only to read it again.
 

@@ -186,7 +186,7 @@ def _require_device(device: torch.device, reason: str) -> None:
     if device.type != "cuda":
         return
     try:
-        torch.cuda.synchronize(device)
+        torch.cuda.synchronize(device)  # raises the error of an earlier kernel
     except RuntimeError as error:
         raise KernelError(
             f"{reason}. After that {device} answers nothing else ({error}), so no other backend can take its place in "

@@ -225,7 +225,7 @@ def median_ms(call: Call, *, device: torch.device, repeats: int = 11) -> float:
             first.record()
             call()
             last.record()
-            last.synchronize()
+            last.synchronize()  # elapsed_time needs both events done
             times.append(float(first.elapsed_time(last)))
         else:
             call()

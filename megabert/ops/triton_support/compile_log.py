@@ -24,7 +24,7 @@ def compiled_kernels() -> list[str]:
 
 
 def _log(*, metadata: dict[str, Any], times: Any, cache_hit: bool, **_: Any) -> None:
-    """Take what Triton tells after a compilation; its times are microseconds."""
+    """Log a compilation, as Triton reports it; its times are microseconds."""
     _names.append(metadata["name"])
     done = "read from Triton's cache" if cache_hit else "compiled"
     logger.debug("kernel %s: %s in %.2f s", metadata["name"], done, times.total / 1e6)

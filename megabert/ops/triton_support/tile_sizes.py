@@ -285,7 +285,7 @@ head, whatever the grid, and even if it spills registers."""
 
 
 def fills_card(programs: int, device: torch.device) -> bool:
-    """Return whether so many long programs, one at a time on a multiprocessor, keep a device busy."""
+    """Return whether ``programs`` long programs, one at a time on a multiprocessor, keep a device busy."""
     return programs >= WAVES * multiprocessors_of(device)
 
 

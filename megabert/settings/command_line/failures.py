@@ -62,7 +62,7 @@ def as_user_error(error: BaseException) -> MegabertError | None:
         case UnicodeError():
             return DataError(f"a file is not in the encoding that is expected ({error}). Convert it to UTF-8.")
         case RecursionError():
-            return DataError("a file is nested too deeply to be read. Look for one that is damaged.")
+            return DataError("a file is nested too deeply to be read. Look for a damaged file.")
         case BaseException(__class__=kind) if kind.__name__ == "PanicException":  # a library in Rust gave up
             what = " ".join(str(error).split())[:300]
             return DataError(f"a file, perhaps of the tokenizer, cannot be read by its library ({what}). Replace it.")

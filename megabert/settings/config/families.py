@@ -43,7 +43,7 @@ class Family:
     has_biases: bool = True
     """Whether dense layers and LayerNorms have a bias; the decoder of the masked-LM head has one in any case."""
     has_discriminator: bool = False
-    """Whether it is pre-trained by replaced-token detection, a generator beside it."""
+    """Whether it is pre-trained by replaced-token detection, together with a generator."""
     detects_beside_first_token: bool = False
     """Whether the head for replaced tokens adds the hidden state of [CLS] to each token's, and normalises the sum."""
     norm_after_projection: bool = False

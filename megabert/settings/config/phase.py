@@ -49,8 +49,8 @@ class PhaseConfig:
     tokens. It goes with ``masked_lm_range``; the held-out loss stays unweighted."""
     masked_lm_rarity: Annotated[float, Field(gt=0, le=1)] | None = None
     """How much more often rare pieces are masked than frequent ones, where the loader draws the masks: the next word is
-    drawn by weights that fall with this power of its pieces' counts in the shards, 0.5 in Zhang et al. (2023). As many
-    tokens are masked as without; by default all words are alike."""
+    drawn by weights that fall with this power of its pieces' counts in the shards, 0.5 in Zhang et al. (2023). The
+    number of masked tokens stays the same; by default all words are alike."""
     mask_actions: tuple[Share, Share, Share] | None = None
     """Shares of the predicted tokens that are shown as [MASK], as a random piece, and as they are, where the loader
     draws the masks; by default 0.8, 0.1 and 0.1 (Devlin et al. 2019), which the held-out split keeps."""
@@ -60,7 +60,7 @@ class PhaseConfig:
     then 160,000: Warner et al. 2024)."""
     replaced_tokens: bool = True
     """ELECTRA and DeBERTa 3 only: whether the discriminator learns to find replaced tokens. In a phase without, it is a
-    masked LM beside the generator, whose head it uses: the two have to be as wide. It helps a start with little text,
+    masked LM like the generator, whose head it uses: the two have to be as wide. It helps a start with little text,
     since a discriminator from random weights finds nothing for long (docs/families/index.md)."""
     new_positions: NewPositions = "keep"
     """First values of the rows of the position table that no earlier phase has reached, since its instances were
@@ -73,8 +73,8 @@ class PhaseConfig:
     steps: Count | None = None
     """Number of optimizer updates in this phase, unless ``tokens`` says how long it is."""
     tokens: Tokens | None = None
-    """Tokens to train on in this phase, in place of ``steps``: as many steps as hold them, at the mean length of the
-    shards' instances. The run records these steps."""
+    """Tokens to train on in this phase, in place of ``steps``: the number of steps follows from the mean length of
+    the shards' instances. The run records these steps."""
     global_batch_size: Instances
     """Instances that a step trains on, over all ranks; any positive number."""
     initial_batch_size: Instances | None = None

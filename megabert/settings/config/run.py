@@ -170,7 +170,7 @@ class LoggingConfig:
     profile_ranks: Literal["main", "all"] = "main"
     """Which ranks record the profile: rank 0 alone, or all."""
     trackers: Annotated[tuple[TrackerName, ...], AfterValidator(_once_each)] = ()
-    """Trackers that get the metrics besides TensorBoard: trackio, wandb. By default none."""
+    """Trackers that get the metrics in addition to TensorBoard: trackio, wandb. By default none."""
     tracker_project: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")] = "megabert"
     """Project that the trackers show the run in, among others: letters, digits, - and _."""
     tracker_mode: Literal["offline", "online"] = "offline"

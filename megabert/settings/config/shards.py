@@ -13,7 +13,7 @@ class ShardsConfig:
     """Settings of the build that a recipe is meant for; any value fits a field that is left out."""
 
     objective: Literal["nsp", "sop", "none"] | None = None
-    """Objective besides masked tokens: nsp (next sentence), sop (sentence order), or none (full sentences in one
+    """Objective in addition to masked tokens: nsp (next sentence), sop (sentence order), or none (full sentences in one
     segment)."""
     masking: Literal["static", "dynamic"] | None = None
     """When tokens are masked: static (in the shards) or dynamic (drawn again in every epoch)."""

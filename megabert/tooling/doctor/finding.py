@@ -8,7 +8,7 @@ from typing import Literal
 from megabert.foundation.text_tables import render_table
 
 Level = Literal["ok", "note", "failed"]
-"""A note is about something that works but that one should know; failed is what training needs and does not have."""
+"""``note``: it works, but you should know. ``failed``: training needs it and does not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)

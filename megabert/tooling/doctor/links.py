@@ -31,7 +31,7 @@ _REPETITIONS = 5
 
 
 @dataclass(frozen=True)
-class Place:
+class HostRank:
     """A rank by its host, as findings name it."""
 
     rank: int
@@ -41,7 +41,7 @@ class Place:
         return f"{self.host} (rank {self.rank})"
 
 
-def check_collectives(world: World, places: list[Place], elements: int) -> list[Finding]:
+def check_collectives(world: World, places: list[HostRank], elements: int) -> list[Finding]:
     """Run every collective of a run once, at its bucket size, and check each element; the same findings on all ranks.
 
     Args:
@@ -116,7 +116,7 @@ def _is_right(
     return torch.equal(result, expected if collective is _all_reduce else expected.view(size, -1)[world.rank])
 
 
-def measure_collectives(world: World, places: list[Place], elements: int) -> Iterator[CollectiveSpeed]:
+def measure_collectives(world: World, places: list[HostRank], elements: int) -> Iterator[CollectiveSpeed]:
     """Yield the speed of each collective, over the job, inside the nodes and between them; the slowest rank's."""
     for scope, group in _groups(world, places):
         size = dist.get_world_size(group)
@@ -128,7 +128,7 @@ def measure_collectives(world: World, places: list[Place], elements: int) -> Ite
             yield CollectiveSpeed(name=name, scope=scope, message_s=message_s, byte_s=byte_s)
 
 
-def _groups(world: World, places: list[Place]) -> Iterator[tuple[Scope, dist.ProcessGroup | None]]:
+def _groups(world: World, places: list[HostRank]) -> Iterator[tuple[Scope, dist.ProcessGroup | None]]:
     """Yield the groups of this rank by scope: none for a rank alone, no parts if nodes have different numbers."""
     by_host: dict[str, list[int]] = {}
     for place in places:
@@ -174,7 +174,7 @@ def _divisible(elements: int, size: int) -> int:
     return -(-elements // size) * size
 
 
-def compare_links(world: World, places: list[Place]) -> list[Finding]:
+def compare_links(world: World, places: list[HostRank]) -> list[Finding]:
     """Let neighbours in the ring of ranks exchange a buffer, and compare their links; every rank has the findings."""
     if world.size == 1:
         return []
@@ -215,7 +215,7 @@ def describe_speeds(speeds: Iterable[CollectiveSpeed]) -> list[Finding]:
     ]
 
 
-def judge_links(rates: dict[tuple[int, int], float], places: list[Place]) -> list[Finding]:
+def judge_links(rates: dict[tuple[int, int], float], places: list[HostRank]) -> list[Finding]:
     """Return the findings about links, each compared with the links of its kind.
 
     Args:

@@ -34,7 +34,7 @@ from megabert.tooling.doctor import links, rates
 from megabert.tooling.doctor.devices import check_ops
 from megabert.tooling.doctor.engine_steps import check_engines
 from megabert.tooling.doctor.finding import Finding, failure, judge_rates, merge_findings
-from megabert.tooling.doctor.links import Place
+from megabert.tooling.doctor.links import HostRank
 from megabert.tooling.doctor.machine import check_versions, describe_disk_error, time_disk
 from megabert.tooling.measurements.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
 
@@ -85,7 +85,7 @@ def prove_in(
     refuse_fp16_on_cpu(config.precision, world.device)
     config = run_on_all_ranks(world, lambda: resolve(config, world.device))
     set_matmul_precision()
-    places = [Place(rank, host) for rank, host in enumerate(world.gather(platform.node()))]
+    places = [HostRank(rank, host) for rank, host in enumerate(world.gather(platform.node()))]
     return _Prover(config, run_dir, world, places).prove()
 
 
@@ -106,7 +106,7 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
 class _Prover:
     """The checks in their order. ``own`` findings are about this rank, ``joint`` ones about all ranks together."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, world: World, places: list[Place]) -> None:
+    def __init__(self, config: RunConfig, run_dir: Path, world: World, places: list[HostRank]) -> None:
         self._config, self._run_dir, self._world, self._places = config, run_dir, world, places
         self._own: list[Finding] = []
         self._joint: list[Finding] = []

@@ -126,7 +126,7 @@ def small_engine(config: RunConfig, model: ModelConfig, ds_config: dict[str, obj
 
 
 def measure_phase(config: RunConfig, phase: PhaseConfig, world: World, product_rate: float) -> PhaseSpeed:
-    """Time micro-steps of two depths in turn: their difference is the time of a layer, and the ends take the rest.
+    """Time micro-steps of two depths in turn: the difference is the time of layers, the rest embeddings and heads.
 
     Nothing is sent: stage 1 sends in the last micro-step of a step alone.
     """

@@ -33,7 +33,7 @@ class RunOverview:
 
     verdict: str
     step: int
-    """The step that the run is at, by its heartbeats and its status; of a run without them the last logged one."""
+    """The run's current step, from heartbeats and status; without them, the last logged step."""
     total_steps: int
     phase: str
     left_s: float | None

@@ -27,10 +27,10 @@ GRACE_S = 5.0
 """Time between the stacks and the end of the process. The other ranks write their stacks meanwhile: as soon as one rank
 ends, a launcher kills the others. The files have as long again."""
 _KNOWN_STEPS = 3
-"""So many steps of a phase have the limit of everything else: the first ones compile and allocate."""
+"""The first steps of a phase compile and allocate: this number of them has the limit of everything else."""
 _REMEMBERED_STEPS = 1000
 _HANGS_AFTER_P99 = 10
-"""A step hangs after so many times the 99th percentile of the steps before it."""
+"""A step hangs once it takes this many times the 99th percentile of the steps before it."""
 
 
 class Watchdog:

@@ -314,12 +314,12 @@ def _check_objective(config: RunConfig, shards: ShardSet) -> None:
 
 
 def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> None:
-    """Refuse shards other than the ones that the run began with."""
+    """Refuse shards that the run did not begin with."""
     for i, (old, new) in enumerate(zip(state.data_sha256, inputs.data_sha256, strict=True)):
         if old != new:
             raise CheckpointError(
-                f"phases[{i}]: the shards in {inputs.shards[i][0].folder} are not the ones that the run began with "
-                f"(SHA-256 {new[:12]}, recorded {old[:12]}). Name the first ones, or begin a new run with these: "
+                f"phases[{i}]: the shards in {inputs.shards[i][0].folder} are not the shards that the run began with "
+                f"(SHA-256 {new[:12]}, recorded {old[:12]}). Name those, or begin a new run with these: "
                 f"{fork_command(run_dir)}",
                 see="the-run-folder-holds-another-experiment",
             )

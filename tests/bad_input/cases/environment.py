@@ -20,7 +20,7 @@ def without_number(sound: dict[str, str], names: str, values: Iterable[str]) -> 
     return [({**sound, name: value}, name) for name in names.split() for value in values]
 
 
-# variables, the one that the message names
+# variables, and the variable that the message names
 VARIABLES = [
     *without_number(RANK, "RANK WORLD_SIZE LOCAL_RANK", NO_NUMBERS),
     *without_number(TWO, "MASTER_PORT", [value for value in NO_NUMBERS if value]),  # empty: the default

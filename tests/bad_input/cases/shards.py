@@ -54,21 +54,21 @@ def first_row(how: Callable[[list], list]) -> Callable[[list], list]:
 
 
 CONTENTS: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "an id behind the vocabulary": lambda table: column(table, "input_ids", first_row(lambda row: [60_000, *row[1:]])),
+    "an id out of the vocabulary": lambda table: column(table, "input_ids", first_row(lambda row: [60_000, *row[1:]])),
     "an instance longer than its length": lambda table: column(table, "input_ids", first_row(lambda row: row * 9)),
     "an instance without tokens": lambda table: column(table, "input_ids", first_row(lambda row: [])),
-    "a masked position behind the instance": lambda table: column(
+    "a masked position after the instance": lambda table: column(
         table, "masked_lm_positions", first_row(lambda row: [999, *row[1:]])
     ),
     "a masked position twice": lambda table: column(
         table, "masked_lm_positions", first_row(lambda row: [row[0]] * len(row))
     ),
-    "a label behind the vocabulary": lambda table: column(
+    "a label out of the vocabulary": lambda table: column(
         table, "masked_lm_ids", first_row(lambda row: [60_000] * len(row))
     ),
     "fewer labels than positions": lambda table: column(table, "masked_lm_ids", first_row(lambda row: row[1:])),
     "a next-sentence label of 7": lambda table: column(table, "next_sentence_label", lambda rows: [7, *rows[1:]]),
-    "a second segment behind the end": lambda table: column(table, "segment_b_start", lambda rows: [999, *rows[1:]]),
+    "a second segment past the end": lambda table: column(table, "segment_b_start", lambda rows: [999, *rows[1:]]),
     "a missing column": lambda table: table.drop_columns([table.column_names[0]]),
     "a surplus row": lambda table: pa.concat_tables([table, table.slice(0, 1)]),
     "no rows": lambda table: table.slice(0, 0),
@@ -78,10 +78,10 @@ CONTENTS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "a null row": lambda table: column(table, "input_ids", lambda rows: [None, *rows[1:]]),
     "a null in a row": lambda table: column(table, "input_ids", first_row(lambda row: [None, *row[1:]])),
     "a null label": lambda table: column(table, "next_sentence_label", lambda rows: [None, *rows[1:]]),
-    "an offset behind the values": lambda table: offsets(table, {5: 2**30}),
+    "an offset past the values": lambda table: offsets(table, {5: 2**30}),
     "a negative offset": lambda table: offsets(table, {5: -(2**30)}),
     "offsets that do not ascend": lambda table: offsets(table, {5: -40}),
-    "a last offset behind the values": lambda table: offsets(table, {-1: 2**20}),
+    "a last offset past the values": lambda table: offsets(table, {-1: 2**20}),
     "metadata that are no JSON": lambda table: described(table, b"vocab_size", b"{"),
     "metadata of another vocabulary": lambda table: described(table, b"vocab_size", b"500"),
     "metadata with a word for a number": lambda table: described(table, b"vocab_size", b'"400"'),
@@ -96,8 +96,8 @@ READERS = {
 NOT_OF_ONE_ROW = {"a surplus row", "no rows", "metadata of another vocabulary"}
 """What ``peek`` need not notice, or says in another way: it looks at one row and has no manifest."""
 QUICK = {
-    "verify": {"an offset behind the values", "a label behind the vocabulary", "a null in a row"},
-    "peek": {"a masked position behind the instance", "large lists"},
+    "verify": {"an offset past the values", "a label out of the vocabulary", "a null in a row"},
+    "peek": {"a masked position after the instance", "large lists"},
 }
 
 SIZES: dict[str, Callable[[dict], None]] = {
@@ -105,7 +105,7 @@ SIZES: dict[str, Callable[[dict], None]] = {
     "a vocabulary of no pieces": lambda manifest: manifest["metadata"].update(vocab_size=0),
     "a length of a million": lambda manifest: manifest["metadata"].update(max_seq_length=10**6),
     "predictions below none": lambda manifest: manifest["metadata"].update(max_predictions_per_seq=-1),
-    "a [MASK] behind the vocabulary": lambda manifest: manifest["metadata"]["special_ids"].update(mask=400),
+    "a [MASK] out of the vocabulary": lambda manifest: manifest["metadata"]["special_ids"].update(mask=400),
     "a [MASK] in words": lambda manifest: manifest["metadata"]["special_ids"].update(mask="4"),
     "a share above all": lambda manifest: manifest["metadata"].update(masked_lm_prob=15),
     "rows below none": lambda manifest: manifest["shards"][0].update(rows=-5),
@@ -184,8 +184,8 @@ CASES = [
         for name, how in SIZES.items()
     ),
     Case(
-        name="report on a run whose shards were replaced by some with a label behind the vocabulary",
-        given=(copy("build", "run"), make(rewrite(CONTENTS["a label behind the vocabulary"]))),
+        name="report on a run whose shards were replaced by some with a label out of the vocabulary",
+        given=(copy("build", "run"), make(rewrite(CONTENTS["a label out of the vocabulary"]))),
         command="megabert report run",
         says=("train-00000-00.arrow", "row 0", "60000", "400"),
     ),

@@ -40,7 +40,7 @@ def test_clusters_with_the_same_checksum_take_different_addresses():
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_slurm_clusters_start_a_hundred_times_two_at_once():
-    """Every other pair has the same checksum. Run it beside something that keeps all cores busy."""
+    """Every other pair has the same checksum. Run it while something keeps all cores busy."""
     outcomes = Counter()
     for number in range(100):
         folder = new_folder()

@@ -104,7 +104,7 @@ def test_nsight_reads_its_tools_and_says_which_are_not_there(rows_of, monkeypatc
 
 
 def is_running(pid):
-    """Tell whether a process is there and no zombie."""
+    """Return whether a process is there and no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def is_running(pid):
 
 
 def has_ended(pid):
-    """Tell whether a process ends within seconds: one that was killed may take a moment."""
+    """Return whether a process ends within seconds: a killed one may take a moment."""
     end = time.monotonic() + 5
     while is_running(pid) and time.monotonic() < end:
         time.sleep(0.05)

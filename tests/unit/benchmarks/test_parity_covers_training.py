@@ -1,4 +1,4 @@
-"""Every kernel that training on a card launches is one that the card's parity part compares with float64.
+"""Every kernel that training on a card launches is compared with float64 by the card's parity part.
 
 A kernel is compiled for each set of dtypes, absent tensors and constants (``IS_RUNNING``, tile sizes), and each of
 these variants is a program of its own. Launches are recorded on meta tensors: nothing runs, and no GPU is needed.

@@ -140,7 +140,7 @@ def test_each_instance_draws_its_share_uniformly_and_anew_in_each_epoch(unmasked
     shares = np.array([[epoch[text] for text in epochs[0]] for epoch in epochs])
     assert (shares >= 0.1 - 1 / 24).all()
     assert (shares <= 0.6 + 1 / 24).all()
-    # Uniform: mean and variance, within four standard errors of so many draws.
+    # Uniform: mean and variance, within four standard errors of this number of draws.
     count = shares.size
     assert shares.mean() == pytest.approx(0.35, abs=4 * (0.5 / 12**0.5) / count**0.5 + 0.002)
     assert shares.std() == pytest.approx(0.5 / 12**0.5, abs=0.01)

@@ -53,7 +53,7 @@ def test_ranks_agree_once_a_step_on_totals_and_stop(shards):
     while not stops or not stops[-1][0]:
         stops.append([next(loader).stop for loader in loaders])
     assert all(a == b for a, b in stops)
-    assert len(stops) <= 2  # the step that was made already, then the one that says so
+    assert len(stops) <= 2  # the step that was made already, then the step that says so
     for loader in loaders:
         loader.close()
         assert not loader._thread.is_alive()

@@ -13,7 +13,7 @@ def hashes(folder):
 
 
 class Stopping(Executor):
-    """Ends with an error after so many tasks, as a kill between two units would."""
+    """Ends with an error after some tasks, as a kill between two units would."""
 
     def __init__(self, tasks):
         self.left = tasks

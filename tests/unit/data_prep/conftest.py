@@ -14,9 +14,9 @@ from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
 from data_prep.execution.build_state import BuildState
 from data_prep.execution.executors import Executor
-from data_prep.execution.work_units import Build
+from data_prep.execution.work_units import RunningBuild
 from data_prep.instances.pairs import PairOptions
-from data_prep.pipeline import Built, build
+from data_prep.pipeline import BuildResult, build_shards
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import ShardMetadata
 from megabert.tokens.shards.format import SPECIAL_TOKENS
@@ -89,7 +89,7 @@ def write_split(folder, buckets):
 
 def begun_build(folder, config, **more):
     """A build of no input, to do single units in."""
-    return Build(folder, config, Executor(), BuildState(to_dict(config), [], {}), **more)
+    return RunningBuild(folder, config, Executor(), BuildState(to_dict(config), [], {}), **more)
 
 
 @pytest.fixture(scope="session")
@@ -120,9 +120,9 @@ def make_config(corpus):
 
 
 @pytest.fixture(scope="session")
-def built(make_config, tmp_path_factory) -> Built:
+def built(make_config, tmp_path_factory) -> BuildResult:
     """Balanced pairs, static masks, lengths 64 and 128, two passes."""
-    return build(make_config(), tmp_path_factory.mktemp("built") / "out", Executor())
+    return build_shards(make_config(), tmp_path_factory.mktemp("built") / "out", Executor())
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ EXPECTED = {
         **{"uncased": True, "vocab_size": 16384, "lengths": (128, 512)},
     },
 }
-"""Settings of each recipe's shards, beside the defaults of a build."""
+"""Settings of each recipe's shards, where they differ from the defaults of a build."""
 
 
 def config_of(*words: str) -> BuildConfig:

@@ -13,7 +13,7 @@ from data_prep.checks.verify import verify
 from data_prep.cli import main
 from data_prep.config.build import SourceConfig
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from data_prep.steps import step6_instances
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import lengths_path, read_manifest
@@ -24,7 +24,7 @@ def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(bui
     monkeypatch.setattr(step6_instances, "MIN_SHARDS", 2)
     tokenizer = str(built.folder / "tokenizer")
     parts, whole = (
-        build(make_config(tokenizer=tokenizer, buckets=7, shard_mib=mib), tmp_path / str(mib), Executor())
+        build_shards(make_config(tokenizer=tokenizer, buckets=7, shard_mib=mib), tmp_path / str(mib), Executor())
         for mib in (0.01, 0.28)
     )
     before, after = (
@@ -96,7 +96,7 @@ def test_documents_are_counted_per_source(make_config, texts, tmp_path):
         SourceConfig(input=str(tmp_path / "a.jsonl"), name="lines"),
         SourceConfig(input=str(tmp_path / "*.txt"), name="plain"),
     )
-    result = build(
+    result = build_shards(
         make_config(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000), tmp_path / "out", Executor()
     )
     corpus = result.manifests[64].statistics["corpus"]
@@ -107,7 +107,7 @@ def test_documents_are_counted_per_source(make_config, texts, tmp_path):
 def test_sources_of_one_name_are_counted_together(make_config, texts, tmp_path):
     paths = [write_jsonl(tmp_path / f"{i}.jsonl", texts[i::3]) for i in range(3)]
     sources = tuple(SourceConfig(input=str(path), name=name) for path, name in zip(paths, "aab", strict=True))
-    built = build(make_config(sources=sources, lengths=(64,), dupe_factor=1), tmp_path / "out", Executor())
+    built = build_shards(make_config(sources=sources, lengths=(64,), dupe_factor=1), tmp_path / "out", Executor())
     corpus = built.manifests[64].statistics["corpus"]
     assert corpus["documents_by_source"] == {"a": len(texts[::3]) + len(texts[1::3]), "b": len(texts[2::3])}
     with pytest.raises(ValueError, match=r"sources\.1: input='.*0\.jsonl' is already the input of sources\.0"):

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from data_prep.checks.verify import verify
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.tokens.tokenization import load_tokenizer
 
 
@@ -14,7 +14,7 @@ def test_instances_decode_to_running_text(make_config, tmp_path):
     config = make_config(
         pieces="byte_bpe", vocab_size=600, objective="none", masking="dynamic", mask_unit="whole_word", dupe_factor=1
     )
-    result = build(config, tmp_path / "out", Executor())
+    result = build_shards(config, tmp_path / "out", Executor())
     length = config.lengths[0]
     folder = tmp_path / "out" / "instances" / str(length)
     assert verify(folder, Executor()).problems == []

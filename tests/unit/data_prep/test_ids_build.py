@@ -11,7 +11,7 @@ from data_prep.checks.verify import verify
 from data_prep.cli import main
 from data_prep.config.build import BuildConfig
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from data_prep.planning.text_sample import sample_text
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import merge_layers
@@ -59,7 +59,7 @@ def rows_of(folder):
     ],
 )
 def test_shards_are_sound(make, tmp_path, changes):
-    build(make(**changes), tmp_path / "out", Executor())
+    build_shards(make(**changes), tmp_path / "out", Executor())
     assert verify(tmp_path / "out" / "instances" / "32", Executor(), use_text=True).problems == []
 
 
@@ -67,14 +67,14 @@ def test_another_content_of_the_table_is_another_input(make, tmp_path):
     table, symbols = tmp_path / "symbols.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(5, 69))]
     table.write_text("\n".join(symbols))
     config = make(symbols=str(table), special_ids=None)
-    build(config, tmp_path / "out", Executor())
+    build_shards(config, tmp_path / "out", Executor())
     table.write_text("\n".join([*symbols[:5], *reversed(symbols[5:])]))
     with pytest.raises(DataError, match=r"was begun with other input \(.*symbols.txt changed"):
-        build(config, tmp_path / "out", Executor())
+        build_shards(config, tmp_path / "out", Executor())
 
 
 def test_every_id_is_in_each_pass_once(make, tmp_path, lists):
-    result = build(make(masking="dynamic", validation_share=0.0), tmp_path / "out", Executor())
+    result = build_shards(make(masking="dynamic", validation_share=0.0), tmp_path / "out", Executor())
     rows = rows_of(tmp_path / "out" / "instances" / "32")
     assert sum(len(row["input_ids"]) - 2 for row in rows) == 2 * sum(map(len, lists))
     contents = {tuple(ids) for ids in lists}
@@ -84,7 +84,9 @@ def test_every_id_is_in_each_pass_once(make, tmp_path, lists):
 
 
 def test_pairs_are_the_two_lists(make, tmp_path, lists):
-    build(make(objective="nsp", masking="dynamic", lengths=[512], short_seq_prob=0.0), tmp_path / "out", Executor())
+    build_shards(
+        make(objective="nsp", masking="dynamic", lengths=[512], short_seq_prob=0.0), tmp_path / "out", Executor()
+    )
     rows = rows_of(tmp_path / "out" / "instances" / "512")
     true = {(tuple(ids[: len(ids) // 2]), tuple(ids[len(ids) // 2 :])) for ids in lists}
     cut = [(row["input_ids"], row["segment_b_start"], row["next_sentence_label"]) for row in rows]
@@ -95,15 +97,15 @@ def test_pairs_are_the_two_lists(make, tmp_path, lists):
 
 def test_interrupted_builds_and_workers_give_the_same_bytes(make, tmp_path):
     config = make(chunk_mib=0.01)
-    build(config, tmp_path / "whole", Executor())
+    build_shards(config, tmp_path / "whole", Executor())
     for tasks in (1, 3, 7):
         with pytest.raises(KeyboardInterrupt):
-            build(config, tmp_path / "stopped", Stopping(tasks))
-    build(config, tmp_path / "stopped", Executor())
+            build_shards(config, tmp_path / "stopped", Stopping(tasks))
+    build_shards(config, tmp_path / "stopped", Executor())
     assert hashes(tmp_path / "stopped") == hashes(tmp_path / "whole")
     # Another share splits the documents again, as those of text.
-    build(make(chunk_mib=0.01, validation_share=0.2), tmp_path / "stopped", Executor())
-    build(make(chunk_mib=0.01, validation_share=0.2), tmp_path / "new", Executor())
+    build_shards(make(chunk_mib=0.01, validation_share=0.2), tmp_path / "stopped", Executor())
+    build_shards(make(chunk_mib=0.01, validation_share=0.2), tmp_path / "new", Executor())
     assert hashes(tmp_path / "stopped") == hashes(tmp_path / "new")
 
 
@@ -111,19 +113,19 @@ def test_wrong_lists_are_counted_and_bounded(make, tmp_path):
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write('{"input_ids": [5, 99]}\n{"input_ids": []}\n')
     with pytest.raises(DataError, match="line 61: 99 at index 1 is no id: allowed are 0 to 68"):
-        build(make(), tmp_path / "strict", Executor())
-    result = build(make(max_bad_share=0.1), tmp_path / "out", Executor())
+        build_shards(make(), tmp_path / "strict", Executor())
+    result = build_shards(make(max_bad_share=0.1), tmp_path / "out", Executor())
     corpus = result.manifests[32].statistics["corpus"]
     assert corpus["dropped"]["bad_ids"] == 1
     assert corpus["dropped"]["documents_without_text"] == 1
     with pytest.raises(DataError, match="1 bad id of 62 documents cannot be read"):
-        build(make(max_bad_share=0.01), tmp_path / "bounded", Executor())
+        build_shards(make(max_bad_share=0.01), tmp_path / "bounded", Executor())
 
 
 def test_copies_are_dropped_and_weights_counted(make, tmp_path, lists):
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write(json.dumps({"input_ids": lists[0]}) + "\n")
-    result = build(make(clean={"rules": ["duplicate_documents"]}), tmp_path / "out", Executor())
+    result = build_shards(make(clean={"rules": ["duplicate_documents"]}), tmp_path / "out", Executor())
     corpus = result.manifests[32].statistics["corpus"]
     assert corpus["dropped"]["duplicate_documents"] == 1
     assert corpus["tokens"] == sum(map(len, lists))

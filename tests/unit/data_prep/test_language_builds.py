@@ -16,7 +16,7 @@ from data_prep.documents.arrow_files import checked_table
 from data_prep.documents.document_set import EXTRACTED
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract.inputs import find_files, plan_chunks
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from data_prep.steps import step1_extract
 from data_prep.steps.step1_extract import ExtractTask, extract
 from megabert.foundation.errors import DataError
@@ -117,7 +117,7 @@ def test_documents_of_a_mixed_file_are_cut_by_the_rules_of_their_languages(folde
 
 
 def test_order_and_workers_change_no_byte_of_a_mixed_build(folder, tmp_path):
-    given = build(config_of(*by_source(folder)), tmp_path / "given", Executor())
+    given = build_shards(config_of(*by_source(folder)), tmp_path / "given", Executor())
     assert corpus_of(given.folder)["languages_by_source"] == {code: {code: DOCUMENTS} for code in SENTENCES}
     tokenizer = str(given.folder / "tokenizer")
     expected = None
@@ -126,15 +126,15 @@ def test_order_and_workers_change_no_byte_of_a_mixed_build(folder, tmp_path):
         config = config_of(mixed, tokenizer=tokenizer)
         executor = Executor() if workers == 1 else ProcessExecutor(workers)
         found = {
-            path: digest for path, digest in hashes(build(config, tmp_path / name, executor).folder).items()
+            path: digest for path, digest in hashes(build_shards(config, tmp_path / name, executor).folder).items()
             if path.endswith(".arrow")
         }  # fmt: skip
         expected = expected or found
         assert found == expected
         assert corpus_of(tmp_path / name)["languages_by_source"] == {mixed.input: dict.fromkeys(SENTENCES, DOCUMENTS)}
-    # As many sources with a language each have the same sentences in the same instances.
+    # The same number of sources with a language each have the same sentences in the same instances.
     of_sources = hashes(
-        build(config_of(*by_source(folder, -1), tokenizer=tokenizer), tmp_path / "s", Executor()).folder
+        build_shards(config_of(*by_source(folder, -1), tokenizer=tokenizer), tmp_path / "s", Executor()).folder
     )
     assert {path: of_sources[path] for path in expected if path.startswith("instances")} == {
         path: digest for path, digest in expected.items() if path.startswith("instances")
@@ -147,14 +147,14 @@ def test_stopped_build_continues_with_the_same_model_alone(folder, tmp_path):
     model.write_bytes(model_bytes())
     source = SourceConfig(input=str(folder / "*.jsonl"), language="auto")
     config = config_of(source, language_model=str(model), chunk_mib=0.001)
-    whole = build(config, tmp_path / "whole", Executor())
+    whole = build_shards(config, tmp_path / "whole", Executor())
     with pytest.raises(KeyboardInterrupt):
-        build(config, tmp_path / "stopped", Stopping(12))
+        build_shards(config, tmp_path / "stopped", Stopping(12))
     model.write_bytes(model_bytes({**WORDS, "de": WORDS["en"], "en": WORDS["de"]}))
     with pytest.raises(DataError, match=r"was begun with other input \(.*lid\.bin changed, added or gone\)"):
-        build(config, tmp_path / "stopped", Executor())
+        build_shards(config, tmp_path / "stopped", Executor())
     model.write_bytes(model_bytes())
-    assert hashes(build(config, tmp_path / "stopped", Executor()).folder) == hashes(whole.folder)
+    assert hashes(build_shards(config, tmp_path / "stopped", Executor()).folder) == hashes(whole.folder)
 
 
 def test_model_that_changes_during_a_build_is_refused(folder, tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_model_that_changes_during_a_build_is_refused(folder, tmp_path, monkeypa
     monkeypatch.setattr(step1_extract, "_units", changed)
     source = SourceConfig(input=str(folder / "en.jsonl"), language="auto")
     with pytest.raises(DataError, match=r"lid\.bin: changed since the build began"):
-        build(config_of(source, language_model=str(model)), tmp_path / "out", Executor())
+        build_shards(config_of(source, language_model=str(model)), tmp_path / "out", Executor())
 
 
 def test_languages_of_unknown_codes_are_cut_as_english_and_counted(folder, tmp_path, capsys):
@@ -198,7 +198,7 @@ def test_rule_on_languages_keeps_those_of_each_source(folder, tmp_path):
         SourceConfig(input=str(folder / "*xed.jsonl"), name="web", language="auto"),
     )
     clean = CleanConfig(rules=("language",), languages=("en", "ko"))
-    corpus = corpus_of(build(config_of(*sources, clean=clean), tmp_path / "out", Executor()).folder)
+    corpus = corpus_of(build_shards(config_of(*sources, clean=clean), tmp_path / "out", Executor()).folder)
     assert corpus["languages_by_source"] == {"german": {"de": DOCUMENTS}, "web": {"en": DOCUMENTS, "ko": DOCUMENTS}}
     assert corpus["documents_by_source"] == {"german": 5 * DOCUMENTS, "web": 5 * DOCUMENTS}
     assert corpus["rules"]["language"]["documents"] == 7 * DOCUMENTS
@@ -209,7 +209,7 @@ def test_rule_on_languages_keeps_those_of_each_source(folder, tmp_path):
 def test_build_of_one_language_counts_none_and_identifies_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("data_prep.identification.identifier.identifier_of", None)  # a call would fail
     sources = tuple(SourceConfig(input=str(folder / f"{code}.jsonl")) for code in ("en", "de"))
-    corpus = corpus_of(build(config_of(*sources), tmp_path / "out", Executor()).folder)
+    corpus = corpus_of(build_shards(config_of(*sources), tmp_path / "out", Executor()).folder)
     assert "languages_by_source" not in corpus
     assert not [line for line in describe_corpus(corpus) if line.startswith("languages of")]
 

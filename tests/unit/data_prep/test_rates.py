@@ -12,13 +12,13 @@ from data_prep.planning.estimate import RATES
 def test_rates_are_megabytes_per_second_of_each_step(monkeypatch):
     builds = []
 
-    def build(config, folder, executor):
+    def build_shards(config, folder, executor):
         builds.append(config)
         units = [Unit(folder, step, "0", str, None, {}, "") for step in ("extract", "tokens", "instances-32")]
         assert [result for _, result in executor.run(str, units)] == [str(unit) for unit in units]
 
     ticks = itertools.count(step=2)  # each unit takes two seconds
-    monkeypatch.setattr(rates, "build", build)
+    monkeypatch.setattr(rates, "build_shards", build_shards)
     monkeypatch.setattr(rates, "time", SimpleNamespace(process_time=lambda: next(ticks)))
     measured = rates.measured_rates(BuildConfig(sources=(SourceConfig(input="texts"),), lengths=(32, 64)))
     first, second = builds

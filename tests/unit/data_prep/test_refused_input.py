@@ -8,7 +8,7 @@ from unit.data_prep.conftest import FLAGS, SENTENCES, files_of, run_build, write
 from data_prep.cli import main
 from data_prep.config.build import SourceConfig
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from data_prep.vocabulary.training import VocabularyOptions, train_vocabulary
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import save_huggingface, train_byte_bpe
@@ -72,7 +72,7 @@ def test_lost_end_of_a_compressed_file_is_refused_or_warned_of(tmp_path, capsys)
     flags = ("--input", str(tmp_path / "a.txt.gz"), "--tokenizer", str(make_tokenizer(tmp_path)), "--lengths", "512")
     code, message = run_build(tmp_path, capsys, *flags)
     assert (code, "a.txt.gz: damaged gz" in message) == (3, True)
-    # What is behind the damage counts by its bytes: one damaged file may be a small share of the documents.
+    # Text after the damage counts by its bytes: one damaged file may be a small share of the documents.
     code, message = run_build(tmp_path, capsys, *flags, "--max-bad-share", "0.2")
     assert (code, f"{len(second):,} of {len(packed):,} bytes" in message) == (3, True)
     code, message = run_build(tmp_path, capsys, *flags, "--max-bad-share", "0.9")
@@ -99,11 +99,11 @@ def test_file_that_changes_while_it_is_read_is_refused(tmp_path, make_config, te
                 yield index, function(task)
 
     with pytest.raises(DataError, match=r"in\.jsonl: changed while the build read it"):
-        build(config, tmp_path / "out", Changing())
+        build_shards(config, tmp_path / "out", Changing())
     # Nothing of the other text was kept: the first one, put back, gives its own bytes.
     write_jsonl(path, texts[:40])
-    first = build(config, tmp_path / "out", Executor())
-    second = build(config, tmp_path / "again", Executor())
+    first = build_shards(config, tmp_path / "out", Executor())
+    second = build_shards(config, tmp_path / "again", Executor())
     assert [m.data_sha256 for m in first.manifests.values()] == [m.data_sha256 for m in second.manifests.values()]
 
 

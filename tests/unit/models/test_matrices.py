@@ -1,4 +1,4 @@
-"""Which weights are matrices of the layers, for every family, and that `estimate` counts as many elements."""
+"""Which weights are matrices of the layers, for every family, and that `estimate` counts the same elements."""
 
 import pytest
 import torch

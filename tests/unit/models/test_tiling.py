@@ -15,7 +15,7 @@ from megabert.settings.config.model import ModelConfig
 SMALL = tiny_config(num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=20)
 LARGE = replace(
     SMALL,
-    hidden_size=56,  # seven heads: three more, so the middle begins behind the first
+    hidden_size=56,  # seven heads: three more, so the middle begins after the first
     num_hidden_layers=5,
     num_attention_heads=7,
     intermediate_size=104,

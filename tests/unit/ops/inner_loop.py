@@ -80,7 +80,7 @@ def left_in_flight(ttgir: str) -> int | None:
 def matrix_loop(cubin: bytes) -> list[str]:
     """Return the opcodes of the shortest loop that multiplies matrices: of nested ones the innermost.
 
-    A loop over whole tiles is shorter than the one behind it that masks the last tile.
+    A loop over whole tiles is shorter than the loop after it, which masks the last tile.
     """
     return min((body for body in loops(opcodes(cubin)) if MATRIX & set(body)), key=len)
 

@@ -21,7 +21,7 @@ from unit.ops.inner_loop import loops, loops_of
 HERE = Path(__file__).parent
 # KiB a block may ask for; CUDA C++ programming guide, technical specifications by compute capability
 SHARED_LIMIT_KIB = {"80": 163, "86": 99, "89": 99, "90": 227, "100": 227, "120": 99}
-REGISTERS_A_BLOCK = 65_536
+REGISTERS_PER_BLOCK = 65_536
 ALWAYS = ("86", "90")
 """Cards that every run of the tests compiles for."""
 
@@ -49,7 +49,7 @@ def over_the_limit(table):
         for card, taken in cards.items():
             if taken["shared"] > SHARED_LIMIT_KIB[card] * 1024:
                 problems.append(f"{name} on sm_{card}: {taken['shared']} bytes of shared memory")
-            if taken["registers"] * taken["warps"] * 32 > REGISTERS_A_BLOCK:
+            if taken["registers"] * taken["warps"] * 32 > REGISTERS_PER_BLOCK:
                 problems.append(f"{name} on sm_{card}: {taken['registers']} registers x {taken['warps']} warps")
     return problems
 

@@ -173,7 +173,7 @@ def _number(example: LabelledText) -> float:
     is_number = re.fullmatch(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*", example.label)
     if not is_number or abs(float(example.label)) > LARGEST_LABEL:
         raise DataError(
-            f"{example.where}: {example.label!r:.80} is not a number, or one whose square float32 does not hold. Fix "
+            f"{example.where}: {example.label!r:.80} is not a number, or its square is too large for float32. Fix "
             "it, or name another --label-column."
         )
     return float(example.label)

@@ -60,7 +60,7 @@ def dropout_keys(
     head,  # which head
     mask=None,  # whether there is such a sequence
 ):
-    """Return the key of a sequence and head, and the second one that follows from it."""
+    """Return the key of a sequence and head, and the second key that is derived from it."""
     seed = tl.load(seeds_ptr + sequence, mask=mask)
     key = lowbias32((seed ^ tl.load(constants_ptr + head)).to(tl.uint32, bitcast=True))
     return key, lowbias32(key + GOLDEN)

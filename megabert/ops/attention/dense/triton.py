@@ -26,7 +26,7 @@ from megabert.ops.triton_support.tile_sizes import (
     power_of_two,
 )
 
-LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634  # the kernels compute exp(x) as exp2(x * log2(e))
 
 
 def attention_triton(
@@ -61,7 +61,7 @@ class _Attention(torch.autograd.Function):
         blocks = max(1, triton.cdiv(max_seqlen, tiles.forward.rows))
         sequences = cu_seqlens.numel() - 1
         out_TD = torch.empty(tokens, num_heads * head_width, dtype=qkv_TC.dtype, device=qkv_TC.device)
-        queries = tokens // 16 * 16 + sequences * (tiles.forward.rows + 16)
+        queries = tokens // 16 * 16 + sequences * (tiles.forward.rows + 16)  # as `first_query` lays them out
         lse_NR = out_TD.new_empty(num_heads, queries, dtype=torch.float32)
         attention_forward[((sequences + 1) * blocks * num_heads,)](
             *(qkv_TC, cu_seqlens, *seeds_and_constants(dropout), out_TD, lse_NR),
@@ -92,8 +92,8 @@ class _Attention(torch.autograd.Function):
         if ctx.needs_input_grad[1] and (tiles.is_whole or memory_adds):
             quantities = 3 if memory_adds else 2
             biases_QBD = torch.zeros(quantities, sequences, width, dtype=torch.float32, device=qkv_TC.device)
-        # Where keys are tiled, delta comes from a kernel before. Where each tile has its program, parts of dQ are added
-        # up by a kernel after. A pointer that is not read must be one all the same, because the kernel moves it.
+        # If keys are tiled, another kernel writes delta first. If each tile has its program, another kernel adds up the
+        # parts of dQ afterwards. An unused pointer must still be a tensor, because the kernel adds offsets to it.
         delta_NR = sums_KTD = lse_NR
         if not tiles.is_whole:
             delta_NR = torch.empty_like(lse_NR)
@@ -133,7 +133,7 @@ def _bias_gradient(dqkv_TC: Tensor, biases_QBD: Tensor | None, dtype: torch.dtyp
 
 def launch_options(tiles: Tiles, head_width: int) -> dict[str, int]:
     """Return the constants of a launch that follow from its tiles and the width of a head."""
-    heads = {"HEAD": head_width, "BLOCK_H": max(16, power_of_two(head_width))}
+    heads = {"HEAD": head_width, "BLOCK_H": max(16, power_of_two(head_width))}  # tl.dot takes 16 at least
     return {**heads, **tiles.options, "num_stages": tiles.stages}
 
 

@@ -158,7 +158,7 @@ def disentangled_attention_backward_queries(
     HEAD: tl.constexpr,  # H
     BLOCK_H: tl.constexpr,  # H, rounded up to a power of two
     ROWS: tl.constexpr,  # queries of a program
-    COLUMNS: tl.constexpr,  # keys read at once; at most as many as a program of ``backward_keys`` has
+    COLUMNS: tl.constexpr,  # keys read at once; at most the keys of a program of ``backward_keys``
 ):
     """Differentiate by ROWS queries of one head, as far as they meet contents: c s dS K."""
     block = tl.program_id(0) % blocks

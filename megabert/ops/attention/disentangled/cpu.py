@@ -55,7 +55,7 @@ class DisentangledSequences:
 
 
 def score_divisor(head_width: int, kinds: int) -> float:
-    """Return sqrt(H * kinds), which the sum of so many kinds of scores is divided by (section 3.1)."""
+    """Return sqrt(H * kinds), by which the sum of the kinds of scores is divided (section 3.1)."""
     return math.sqrt(head_width * kinds)
 
 

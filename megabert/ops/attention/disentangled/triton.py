@@ -1,7 +1,8 @@
 """``disentangled_attention`` on Triton kernels: launches, matrix products with positions, tensors kept between passes.
 
-The products of contents with positions are not kept: the backward pass makes them again, at the cost of as many
-operations as the scores of contents take. Their scratch and the gradients of scores belong to some heads at a time.
+The products of contents with positions are not kept: the backward pass makes them again, which takes the
+same number of operations as the scores of contents. Their scratch and the gradients of scores belong to some heads at a
+time.
 """
 
 # T packed tokens, B sequences, N heads, H head width, D = N * H, C = 3 * D, E distances,
@@ -77,11 +78,11 @@ class _Launch:
         return max(1, triton.cdiv(self.max_seqlen, tile)) * tile
 
     def blocks(self, size: int) -> int:
-        """Return how many blocks of so many tokens the longest sequence has."""
+        """Return the number of blocks of ``size`` tokens in the longest sequence."""
         return max(1, triton.cdiv(self.max_seqlen, size))
 
     def groups_of_heads(self, columns: int) -> Iterator[slice]:
-        """Yield all heads, so many at a time that scratch of some columns for each token keeps to SCRATCH."""
+        """Yield all heads in groups, whose scratch of ``columns`` for each token is at most SCRATCH."""
         step = max(1, SCRATCH // max(1, self.tokens * columns))
         for first in range(0, self.num_heads, step):
             yield slice(first, min(first + step, self.num_heads))
@@ -140,7 +141,7 @@ class _DisentangledAttention(torch.autograd.Function):
         qkv_TC = qkv_TC.contiguous()
         tile = launch.tiles.forward
         out_TD = qkv_TC.new_empty(launch.tokens, launch.num_heads * launch.head_width)
-        queries = launch.tokens // 16 * 16 + launch.sequences * (tile.rows + 16)
+        queries = launch.tokens // 16 * 16 + launch.sequences * (tile.rows + 16)  # as `first_query` lays them out
         lse_NR = out_TD.new_empty(launch.num_heads, queries, dtype=torch.float32)
         q_NTH, k_NTH, _ = launch.by_head(qkv_TC)
         blocks = launch.blocks(tile.rows)
@@ -196,7 +197,7 @@ def _differentiate_contents(
     launch: _Launch,
     heads: slice,
 ) -> tuple[Tensor, Tensor | None]:
-    """Write the gradients of some heads as far as contents meet contents, and return the scores'.
+    """Write the content-to-content gradients of some heads, and return the gradients of their scores.
 
     Args:
         kept: Queries, keys and values, the contexts' gradient, lse and delta.

@@ -6,7 +6,7 @@ are near (Beltagy et al. 2020).
 """
 
 # T packed tokens, B sequences, N heads, H head width, E = H / 2 pairs of a head, D = N * H, C = 3 * D,
-# P rows of a table of turns: T tokens, or as many as the longest sequence has positions
+# P rows of a table of turns: T tokens, or the positions of the longest sequence
 
 import functools
 
@@ -93,7 +93,7 @@ def rotary_attention(
             element e of the second half are a pair that turns.
         turns_P2E: What ``turns_of`` returned for the positions of ``sequences``.
         sequences: What ``plan_rotary_attention`` returned for the same backend.
-        reach: How many tokens to each side a query sees, the one that was planned for; None: the whole sequence.
+        reach: How many tokens to each side a query sees, as it was planned; None: the whole sequence.
         num_heads: N.
         dropout: Dropout of the probabilities; None drops nothing.
         backend: ``auto``, ``triton``, ``varlen`` (torch's, without dropout) or ``torch``.

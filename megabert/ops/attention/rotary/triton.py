@@ -54,7 +54,7 @@ class _RotaryAttention(torch.autograd.Function):
         )
         count = _tiles_of(tokens, cu_seqlens, tiles.forward.rows)
         is_turned = not (reach and tiles.may_turn)
-        pairs = max(16, power_of_two(head_width // 2))
+        pairs = max(16, power_of_two(head_width // 2))  # tl.dot takes 16 at least
         constants = {"REACH": reach, "IS_TURNED": is_turned, "BLOCK_E": pairs}
         if is_turned:
             qkv_TC = _turned(qkv_TC, turns_S2E, cu_seqlens, num_heads)

@@ -10,7 +10,7 @@ from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.executors import Executor
 from data_prep.execution.problems import Problems
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config import loading
 
@@ -130,7 +130,7 @@ def build_of(make_config, tokenizer_folder, tmp_path):
         options = {"lengths": (64,), "dupe_factor": 1, "validation_share": 0, "tokenizer": str(tokenizer_folder)}
         config = make_config(sources=sources, **{**options, **changes})
         name = f"out-{len(list(tmp_path.iterdir()))}"
-        return build(config, tmp_path / name, executor or Executor()).manifests[64].statistics["corpus"]
+        return build_shards(config, tmp_path / name, executor or Executor()).manifests[64].statistics["corpus"]
 
     return run
 

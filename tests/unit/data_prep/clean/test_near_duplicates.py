@@ -17,7 +17,7 @@ from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 
 SIGNATURE = Signature(words=5, bands=14, rows=8)
 SHINGLES = 300
@@ -123,7 +123,7 @@ def shards_of(make_config, tokenizer_folder, tmp_path_factory):
             sources=(SourceConfig(input=str(folder / "in-*.jsonl"), name="all"),), tokenizer=str(tokenizer_folder),
             lengths=(64,), dupe_factor=1, buckets=2, clean=CleanConfig(rules=rules), **more,
         )  # fmt: skip
-        built = build(config, folder / "out", executor or Executor())
+        built = build_shards(config, folder / "out", executor or Executor())
         bytes_of = {path: value for path, value in hashes(built.folder).items() if not path.endswith("manifest.json")}
         return bytes_of, built.manifests[64].statistics["corpus"]
 

@@ -13,7 +13,7 @@ from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 
 LONG = 10
 
@@ -91,7 +91,7 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut(make_config, tokenizer
             **changes,
         )  # fmt: skip
         assert len(paths) == files
-        built = build(config, tmp_path / name, Executor())
+        built = build_shards(config, tmp_path / name, Executor())
         bytes_of = {path: value for path, value in hashes(built.folder).items() if not path.endswith("manifest.json")}
         return bytes_of, built.manifests[64].statistics["corpus"]
 
@@ -129,7 +129,7 @@ def test_paragraph_of_a_dropped_document_stays_in_another(make_config, tmp_path,
                     extracted.append(next((tmp_path / "out" / "work" / "extract").glob("*.arrow")).read_bytes())
                 yield index, result
 
-    build(config, tmp_path / "out", Looking())
+    build_shards(config, tmp_path / "out", Looking())
     assert extracted[0].count(shared.encode()) == 1
 
 
@@ -140,6 +140,6 @@ def test_document_that_loses_too_much_is_dropped(make_config, tmp_path, repetiti
     clean = CleanConfig(rules=("length", "duplicate_paragraphs"), min_characters=100)
     path = write_jsonl(tmp_path / "in.jsonl", [*repetitive, first, second])
     config = make_config(sources=(SourceConfig(input=str(path)),), clean=clean, vocab_size=400, lengths=(64,))
-    corpus = build(config, tmp_path / "out", Executor()).manifests[64].statistics["corpus"]
+    corpus = build_shards(config, tmp_path / "out", Executor()).manifests[64].statistics["corpus"]
     assert corpus["rules"]["length"]["documents"] == 1
     assert loser[-12:] in corpus["examples"]["length"][0]

@@ -28,7 +28,7 @@ PROSE = [
 ]
 OUTER = [f"\u2022 point {number}" for number in range(9)]
 
-# Rule, a document that is just kept, one that is just dropped.
+# Rule, a document that is just kept, a document that is just dropped.
 LIMITS = (
     ("gopher_words", numbered(50), numbered(49)),
     ("gopher_words", "word " * 100_000, "word " * 100_001),

@@ -12,7 +12,7 @@ from data_prep.config.cleaning import CleanConfig
 from data_prep.documents import held_out
 from data_prep.documents.held_out import draws_of, held_out_below, needed, split_of
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError
 
 
@@ -100,9 +100,9 @@ def test_few_long_documents_give_both_splits(documents, objective, texts, tokeni
     )  # fmt: skip
     if objective == "nsp" and documents < 4:
         with pytest.raises(DataError, match="needs 2 to train on and 2 held out"):
-            build(config, tmp_path / "out", Executor())
+            build_shards(config, tmp_path / "out", Executor())
         return
-    counts = build(config, tmp_path / "out", Executor()).manifests[64].statistics["instances"]
+    counts = build_shards(config, tmp_path / "out", Executor()).manifests[64].statistics["instances"]
     assert counts["train"]["rows"] > 50
     assert counts["validation"]["rows"] > 5
     if objective == "nsp":
@@ -119,6 +119,6 @@ def test_documents_that_a_rule_drops_do_not_count_for_the_ranking(tmp_path, monk
     )  # fmt: skip
     # The second and third time, documents that are finished are split again.
     for share, number in ((0.25, 5), (0.35, 7), (0.5, 10)):
-        built = build(replace(config, validation_share=share), tmp_path / "out", Executor())
+        built = build_shards(replace(config, validation_share=share), tmp_path / "out", Executor())
         corpus = built.manifests[32].statistics["corpus"]
         assert (corpus["documents"], corpus["validation_documents"]) == (20, number)

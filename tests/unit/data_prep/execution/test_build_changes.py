@@ -14,7 +14,7 @@ from data_prep.execution.build_state import REFUSED, read_state, write_state
 from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.dependence import FIRST_PART, Part
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from data_prep.steps import step5_documents
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.settings.config.loading import merge_layers, to_dict
@@ -43,11 +43,11 @@ def test_every_setting_says_what_it_reaches():
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_changed_build_equals_a_new_one(own_copy, make_config, tokenizer_folder, tmp_path, capsys, changes):
     documents = {path: path.stat().st_mtime_ns for path in (own_copy / "documents").iterdir()}
-    changed = build(make_config(**changes), own_copy, Executor())
+    changed = build_shards(make_config(**changes), own_copy, Executor())
     said = capsys.readouterr().err
     assert f"changed: {next(iter(changes))}: " in said
     assert "repeated in " in said
-    fresh = build(make_config(**changes), tmp_path / "fresh", Executor())
+    fresh = build_shards(make_config(**changes), tmp_path / "fresh", Executor())
     assert changed.manifests == fresh.manifests
     kept = [path for path in files_of(own_copy) if not path.startswith(("work/records", "instances/128"))]
     assert kept == [path for path in files_of(fresh.folder) if not path.startswith(("work/records", "instances/128"))]
@@ -57,11 +57,11 @@ def test_changed_build_equals_a_new_one(own_copy, make_config, tokenizer_folder,
 
 def test_length_that_is_added_leaves_the_others_alone(own_copy, make_config):
     before = {path: path.stat().st_mtime_ns for path in (own_copy / "instances").rglob("*") if path.is_file()}
-    build(make_config(lengths=(64, 256)), own_copy, Executor())
+    build_shards(make_config(lengths=(64, 256)), own_copy, Executor())
     assert all(path.stat().st_mtime_ns == time for path, time in before.items() if path.name != "manifest.json")
     # A length that is asked for no more is still what it was, until something else changes.
     assert read_manifest(own_copy / "instances" / "128").metadata.max_seq_length == 128
-    build(make_config(lengths=(64, 256), seed=2), own_copy, Executor())
+    build_shards(make_config(lengths=(64, 256), seed=2), own_copy, Executor())
     assert not (own_copy / "instances" / "128").exists()
 
 
@@ -70,55 +70,58 @@ def test_length_that_is_added_leaves_the_others_alone(own_copy, make_config):
 def test_killed_change_is_continued_or_taken_back(own_copy, make_config, built, changes, units):
     config = make_config(**changes)
     with pytest.raises(KeyboardInterrupt):
-        build(config, own_copy, Stopping(units))
+        build_shards(config, own_copy, Stopping(units))
     # No manifest lists shards of which some are of other settings.
     is_recorded = read_state(own_copy).config == to_dict(config)
     assert is_recorded == (units > 1)
     assert any((own_copy / "instances").rglob("manifest.json")) != is_recorded
-    again = build(make_config(**changes) if units % 4 else make_config(), own_copy, Executor())
+    again = build_shards(make_config(**changes) if units % 4 else make_config(), own_copy, Executor())
     assert again.manifests == built.manifests or units % 4
-    assert build(make_config(), own_copy, Executor()).manifests == built.manifests
+    assert build_shards(make_config(), own_copy, Executor()).manifests == built.manifests
 
 
 def test_share_changed_twice_before_it_is_done(own_copy, make_config, tmp_path):
     for share, units in ((0.3, 4), (0.5, 9)):
         with pytest.raises(KeyboardInterrupt):
-            build(make_config(validation_share=share), own_copy, Stopping(units))
+            build_shards(make_config(validation_share=share), own_copy, Stopping(units))
     config = make_config(validation_share=0.2, buckets=2)
-    assert build(config, own_copy, Executor()).manifests == build(config, tmp_path / "new", Executor()).manifests
+    assert (
+        build_shards(config, own_copy, Executor()).manifests
+        == build_shards(config, tmp_path / "new", Executor()).manifests
+    )
 
 
 @pytest.mark.parametrize("changes", [{"vocab_size": 1000}, {"language": "de"}, {"chunk_mib": 1.0}], ids=str)
 def test_change_of_text_or_vocabulary_is_refused_with_the_difference(own_copy, make_config, built, changes):
     (name, value), = changes.items()  # fmt: skip
     with pytest.raises(ConfigError, match=rf"(?s){name}: .* there, {value!r} now.*new folder"):
-        build(make_config(**changes), own_copy, Executor())
-    assert build(make_config(), own_copy, Executor()).manifests == built.manifests
+        build_shards(make_config(**changes), own_copy, Executor())
+    assert build_shards(make_config(), own_copy, Executor()).manifests == built.manifests
 
 
 def test_documents_stored_by_weight_are_not_split_again(corpus, tokenizer_folder, tmp_path, capsys):
     settings = {"sources": [{"input": str(corpus), "weight": 0.5}], "tokenizer": str(tokenizer_folder)}
     settings |= {"lengths": [64], "dupe_factor": 1, "validation_share": 0.1}
     config = merge_layers(BuildConfig, settings)
-    folder = build(config, tmp_path / "out", Executor()).folder
+    folder = build_shards(config, tmp_path / "out", Executor()).folder
     with pytest.raises(ConfigError, match=r"weights of their sources \(0.5\) and cannot be split again"):
-        build(replace(config, validation_share=0.3), folder, Stopping(0))  # no input is hashed before
+        build_shards(replace(config, validation_share=0.3), folder, Stopping(0))  # no input is hashed before
     (tmp_path / "build.yaml").write_text(json.dumps(settings))
     flags = ["--config", str(tmp_path / "build.yaml"), "--output", str(folder), "--validation-share", "0.3"]
     assert main(["build", *flags, "--dry-run"]) == 2
     assert "cannot be split again" in capsys.readouterr().err
-    assert build(replace(config, seed=3), folder, Executor()).manifests
+    assert build_shards(replace(config, seed=3), folder, Executor()).manifests
 
 
 def test_damaged_documents_are_not_split_again(own_copy, make_config):
     with pytest.raises(KeyboardInterrupt):
-        build(make_config(validation_share=0.3), own_copy, Stopping(3))
+        build_shards(make_config(validation_share=0.3), own_copy, Stopping(3))
     path = own_copy / "work" / "before" / "train-00000.arrow"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"train-00000.arrow: damaged"):
-        build(make_config(validation_share=0.3), own_copy, Executor())
+        build_shards(make_config(validation_share=0.3), own_copy, Executor())
 
 
 def test_dry_run_says_what_a_change_repeats(own_copy, corpus, capsys):
@@ -154,9 +157,12 @@ def test_documents_that_were_split_again_are_not_taken_for_the_text(own_copy, ma
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "_remove_work", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            build(config, own_copy, Executor())
+            build_shards(config, own_copy, Executor())
     (own_copy / PLAN_NAME).unlink()
-    assert build(config, own_copy, Executor()).manifests == build(config, tmp_path / "new", Executor()).manifests
+    assert (
+        build_shards(config, own_copy, Executor()).manifests
+        == build_shards(config, tmp_path / "new", Executor()).manifests
+    )
 
 
 def test_documents_left_by_a_killed_clean_up_are_not_taken_for_the_present_ones(
@@ -165,9 +171,12 @@ def test_documents_left_by_a_killed_clean_up_are_not_taken_for_the_present_ones(
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "_remove_work", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            build(make_config(validation_share=0.3), own_copy, Executor())
+            build_shards(make_config(validation_share=0.3), own_copy, Executor())
     config = make_config(validation_share=0.5)
-    assert build(config, own_copy, Executor()).manifests == build(config, tmp_path / "new", Executor()).manifests
+    assert (
+        build_shards(config, own_copy, Executor()).manifests
+        == build_shards(config, tmp_path / "new", Executor()).manifests
+    )
 
 
 def test_other_input_after_a_refusal_leaves_no_manifest_of_the_earlier_one(own_copy, make_config):
@@ -175,11 +184,11 @@ def test_other_input_after_a_refusal_leaves_no_manifest_of_the_earlier_one(own_c
     write_state(own_copy, replace(state, inputs=[replace(record, sha256="another") for record in state.inputs]))
     (own_copy / REFUSED).touch()
     with pytest.raises(KeyboardInterrupt):
-        build(make_config(), own_copy, Stopping(1))  # the input is hashed, and nothing is read
+        build_shards(make_config(), own_copy, Stopping(1))  # the input is hashed, and nothing is read
     assert not list(own_copy.rglob("manifest.json"))
 
 
 def test_few_buckets_are_refused_in_the_folder_of_a_build(own_copy, make_config, monkeypatch):
     monkeypatch.setattr(step5_documents, "ASKED_BUCKET_TOKENS", 1000)
     with pytest.raises(ConfigError, match=r"buckets=2 puts .* Leave buckets out, or give 192 or more"):
-        build(make_config(buckets=2), own_copy, Executor())
+        build_shards(make_config(buckets=2), own_copy, Executor())

@@ -10,7 +10,7 @@ from unit.data_prep.conftest import write_jsonl
 from data_prep.config.build import SourceConfig
 from data_prep.execution.build_state import read_state
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError
 from megabert.foundation.sealed import seal
 
@@ -25,10 +25,10 @@ def rewrite_unnoticed(path, content):
 def test_input_of_equal_size_and_time_is_refused(make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
-    build(config, tmp_path / "out", Executor())
+    build_shards(config, tmp_path / "out", Executor())
     rewrite_unnoticed(path, path.read_bytes().replace(b"the", b"teh", 1))
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
-        build(config, tmp_path / "out", Executor())
+        build_shards(config, tmp_path / "out", Executor())
 
 
 @pytest.mark.parametrize("part", ["instances/64/train-00001-01.arrow", "documents/train-00001.arrow"])
@@ -36,7 +36,7 @@ def test_file_of_equal_size_and_time_is_made_anew(built, own_copy, make_config, 
     content = bytearray((own_copy / part).read_bytes())
     content[len(content) // 2] ^= 1
     rewrite_unnoticed(own_copy / part, content)
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert hashes(own_copy) == hashes(built.folder)
 
 
@@ -54,7 +54,7 @@ def test_damaged_plan_is_warned_of_and_made_again(built, own_copy, make_config, 
     before = plan.read_bytes()
     assert change(before) != before
     rewrite_unnoticed(plan, change(before))
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert (
         "plan.json: damaged or edited (its SHA-256 does not fit). Steps 1 to 5 are done again"
         in capsys.readouterr().err
@@ -67,7 +67,7 @@ def test_damaged_plan_is_warned_of_and_made_again(built, own_copy, make_config, 
 def test_damaged_state_is_named_with_the_remedy(own_copy, make_config, content):
     (own_copy / "build.json").write_text(content)
     with pytest.raises(DataError, match=r"build\.json: damaged or edited \(.*\)\. Delete the folder"):
-        build(make_config(), own_copy, Executor())
+        build_shards(make_config(), own_copy, Executor())
 
 
 @pytest.mark.parametrize("step", ["documents", "instances-64", "tokenizer"])
@@ -78,16 +78,16 @@ def test_counts_that_changed_places_are_not_believed(built, own_copy, make_confi
     counts = [line[line.index(b'"counts"') :] for line in lines]
     swapped = zip(lines, [*counts[1:], counts[0].replace(b"a", b"b", 1)], strict=True)
     records.write_bytes(b"".join(line[: line.index(b'"counts"')] + other + b"\n" for line, other in swapped))
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert hashes(own_copy) == hashes(built.folder)
 
 
 def test_records_of_another_build_are_not_believed(built, own_copy, make_config, tmp_path):
     """A shard and its record, both sound, of a build with another seed."""
-    other = build(make_config(seed=1), tmp_path / "other", Executor()).folder
+    other = build_shards(make_config(seed=1), tmp_path / "other", Executor()).folder
     for part in ("instances/64/train-00001-00.arrow", "work/records/instances-64.jsonl"):
         (own_copy / part).write_bytes((other / part).read_bytes())
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert hashes(own_copy) == hashes(built.folder)
 
 
@@ -99,7 +99,7 @@ def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, 
     before = records.read_bytes().splitlines(keepends=True)
     (line,) = (line for line in before if b"train-00001-00" in line)
     records.write_bytes(b"".join(content if other == line else other for other in before))
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert line in records.read_bytes()
     assert hashes(own_copy) == hashes(built.folder)
 
@@ -108,7 +108,7 @@ def test_damaged_statistics_of_a_manifest_are_written_again(built, own_copy, mak
     manifest = own_copy / "instances" / "64" / "manifest.json"
     before = manifest.read_bytes()
     manifest.write_bytes(before.replace(b'"full_length": ', b'"full_length": 1'))
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert manifest.read_bytes() == before
 
 
@@ -123,7 +123,7 @@ def sealed_again(path, context, change):
 def test_plan_whose_counts_are_no_corpus_is_made_again_under_any_hash(built, own_copy, make_config, capsys):
     context = read_state(own_copy).context("plan")
     sealed_again(own_copy / "work" / "plan.json", context, lambda plan: plan["kept"].pop("documents"))
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert "plan.json: its statistics are damaged or edited (KeyError" in capsys.readouterr().err
     assert hashes(own_copy) == hashes(built.folder)
 
@@ -131,4 +131,4 @@ def test_plan_whose_counts_are_no_corpus_is_made_again_under_any_hash(built, own
 def test_state_of_another_version_is_refused(own_copy, make_config):
     sealed_again(own_copy / "build.json", "build.json", lambda state: state["config"].pop("seed"))
     with pytest.raises(DataError, match=r"its configuration is not one of this megabert\)\. Delete the folder"):
-        build(make_config(), own_copy, Executor())
+        build_shards(make_config(), own_copy, Executor())

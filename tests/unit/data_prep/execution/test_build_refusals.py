@@ -10,43 +10,43 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config.build import SourceConfig
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError
 
 
 def test_changed_input_is_refused(make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
-    build(config, tmp_path / "out", Executor())
+    build_shards(config, tmp_path / "out", Executor())
     path.touch()
-    build(config, tmp_path / "out", Executor())  # the same text at another time is fine
+    build_shards(config, tmp_path / "out", Executor())  # the same text at another time is fine
     write_jsonl(path, texts[:39])
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
-        build(config, tmp_path / "out", Executor())
+        build_shards(config, tmp_path / "out", Executor())
 
 
 def test_changed_file_of_the_given_tokenizer_is_another_input(make_config, tokenizer_folder, texts, tmp_path):
     given, path = tmp_path / "tokenizer", write_jsonl(tmp_path / "in.jsonl", texts[:40])
     shutil.copytree(tokenizer_folder, given)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, tokenizer=str(given))
-    build(config, tmp_path / "out", Executor())
+    build_shards(config, tmp_path / "out", Executor())
     for name in ("tokenizer.json", "tokenizer_config.json"):
         before = (given / name).read_text()
         (given / name).write_text(before + "\n")
         with pytest.raises(DataError, match=rf"was begun with other input \({given / name} changed, added or gone"):
-            build(config, tmp_path / "out", Executor())
+            build_shards(config, tmp_path / "out", Executor())
         (given / name).write_text(before)
-    build(config, tmp_path / "out", Executor())
+    build_shards(config, tmp_path / "out", Executor())
 
 
 def test_changed_remote_input_is_refused(make_config, tokenizer_folder, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
     source = SourceConfig(input=f"file://{path}")
     config = make_config(sources=(source,), lengths=(64,), dupe_factor=1, tokenizer=str(tokenizer_folder))
-    build(config, tmp_path / "out", Executor())
+    build_shards(config, tmp_path / "out", Executor())
     path.write_text(path.read_text().replace("the", "The"))  # as long as before
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
-        build(config, tmp_path / "out", Executor())
+        build_shards(config, tmp_path / "out", Executor())
 
 
 def test_passwords_of_input_urls_are_written_nowhere(make_config, tokenizer_folder, texts, tmp_path, monkeypatch):
@@ -57,10 +57,10 @@ def test_passwords_of_input_urls_are_written_nowhere(make_config, tokenizer_fold
     source = SourceConfig(input="memory://reader:pass-word@host/in.jsonl")
     shared = {"sources": (source,), "lengths": (64,), "dupe_factor": 1, "tokenizer": str(tokenizer_folder)}
     with pytest.raises(DataError, match=r"memory://host/in\.jsonl") as refused:
-        build(make_config(**shared), tmp_path / "refused", Executor())
+        build_shards(make_config(**shared), tmp_path / "refused", Executor())
     assert "pass-word" not in str(refused.value)
-    build(make_config(**shared, max_bad_share=0.5), tmp_path / "out", Executor())
-    build(make_config(**shared, max_bad_share=0.5), tmp_path / "out", Executor())  # the second finds all done
+    build_shards(make_config(**shared, max_bad_share=0.5), tmp_path / "out", Executor())
+    build_shards(make_config(**shared, max_bad_share=0.5), tmp_path / "out", Executor())  # the second finds all done
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert any(b"memory://host/in.jsonl" in file.read_bytes() for file in files)
     assert not [file.name for file in files if b"pass-word" in file.read_bytes()]
@@ -69,7 +69,7 @@ def test_passwords_of_input_urls_are_written_nowhere(make_config, tokenizer_fold
 def test_foreign_folder_is_refused(make_config, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(DataError, match=r"holds other files \(precious\.txt\)"):
-        build(make_config(), tmp_path, Executor())
+        build_shards(make_config(), tmp_path, Executor())
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
@@ -77,11 +77,11 @@ def test_second_build_in_a_folder_is_refused(make_config, tmp_path):
     class Nested(Executor):
         def run(self, function, tasks):
             with pytest.raises(DataError, match=r"another build is at work here \(host .*, process \d+\)"):
-                build(make_config(), tmp_path / "out", Executor())
+                build_shards(make_config(), tmp_path / "out", Executor())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(make_config(), tmp_path / "out", Nested())
+        build_shards(make_config(), tmp_path / "out", Nested())
 
 
 def test_file_system_without_locks_is_told_and_used(make_config, tmp_path, monkeypatch, capsys):
@@ -90,5 +90,5 @@ def test_file_system_without_locks_is_told_and_used(make_config, tmp_path, monke
 
     monkeypatch.setattr("fcntl.flock", flock)
     with pytest.raises(KeyboardInterrupt):
-        build(make_config(), tmp_path / "out", Stopping(0))
+        build_shards(make_config(), tmp_path / "out", Stopping(0))
     assert "has no locks; do not start a second build here" in capsys.readouterr().err

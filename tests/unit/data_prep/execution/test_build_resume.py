@@ -9,7 +9,7 @@ import pytest
 from unit.data_prep.builds import Stopping, hashes
 
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 
 ROOT = Path(__file__).parents[4]
 
@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[4]
 @pytest.mark.parametrize("tasks", [1, 9, 17, 30])
 def test_build_stopped_anywhere_continues_to_the_same_bytes(built, make_config, tmp_path, tasks):
     with pytest.raises(KeyboardInterrupt):
-        build(make_config(), tmp_path / "out", Stopping(tasks))
+        build_shards(make_config(), tmp_path / "out", Stopping(tasks))
     assert not list((tmp_path / "out").rglob("manifest.json"))
     assert not list((tmp_path / "out").rglob("*.tmp"))
-    build(make_config(), tmp_path / "out", Executor())
+    build_shards(make_config(), tmp_path / "out", Executor())
     assert hashes(tmp_path / "out") == hashes(built.folder)
 
 
@@ -39,7 +39,7 @@ def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, ma
         process.kill()
         process.wait()
     (output / "work" / ".rest.arrow.89abcdef.tmp").write_text("left by the killed build")
-    build(config, output, Executor())  # the lock is free: it went with its holder
+    build_shards(config, output, Executor())  # the lock is free: it went with its holder
     assert not list(output.rglob("*.tmp"))
     assert hashes(output) == hashes(built.folder)
 
@@ -48,13 +48,13 @@ def test_state_file_cut_off_by_a_kill_is_no_foreign_file(make_config, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".build.json.0123abcd.tmp").write_text("{")
     with pytest.raises(KeyboardInterrupt):
-        build(make_config(), tmp_path / "out", Stopping(0))
+        build_shards(make_config(), tmp_path / "out", Stopping(0))
     assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
 def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):
     before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")}
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")} == before
     assert "done before" in capsys.readouterr().err
 
@@ -66,5 +66,5 @@ def test_unit_that_was_recorded_twice_is_counted_once(own_copy, make_config):
     for _ in range(2):
         (own_copy / "instances" / "64" / "train-00001-00.arrow").unlink()
         manifest.unlink()
-        build(make_config(), own_copy, Executor())
+        build_shards(make_config(), own_copy, Executor())
         assert manifest.read_bytes() == before

@@ -10,14 +10,14 @@ from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract import inputs
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from data_prep.steps import step2_vocabulary, step4_chunks
 from megabert.foundation.files import sha256_file
 
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path, workers):
-    build(make_config(), tmp_path / "out", ProcessExecutor(workers))
+    build_shards(make_config(), tmp_path / "out", ProcessExecutor(workers))
     assert hashes(tmp_path / "out") == hashes(built.folder)
 
 
@@ -25,7 +25,7 @@ def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config
     """What terabytes take, with few chunks: two to a merged file, in several levels."""
     monkeypatch.setattr(step4_chunks, "MAX_FILES", 2)
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1000)
-    build(make_config(chunk_mib=0.02), tmp_path / "out", Executor())
+    build_shards(make_config(chunk_mib=0.02), tmp_path / "out", Executor())
     assert len(re.findall(r"^chunks: (\d+)/\1 units", capsys.readouterr().err, re.MULTILINE)) >= 3
     assert not (tmp_path / "out" / "work" / "chunks").exists()
     before, after = (
@@ -36,12 +36,12 @@ def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config
 
 
 def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
-    """Documents are ordered by the hash of their text, so only the vocabulary could tell; it is given here."""
+    """Documents are ordered by the hash of their text, so only the vocabulary could differ; it is given here."""
     folders = []
     for name, part in (("in", texts), ("reversed", texts[::-1])):
         path = write_jsonl(tmp_path / f"{name}.jsonl", part)
         config = make_config(sources=(SourceConfig(input=str(path)),), tokenizer=str(built.folder / "tokenizer"))
-        folders.append(build(config, tmp_path / name, Executor()).folder)
+        folders.append(build_shards(config, tmp_path / name, Executor()).folder)
     first, second = (hashes(folder) for folder in folders)
     assert {k: v for k, v in first.items() if k.endswith(".arrow")} == {
         k: v for k, v in second.items() if k.endswith(".arrow")
@@ -57,14 +57,14 @@ def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
     tokenizers = []
     for order in (1, -1):
         config = make_config(sources=tuple(inputs[::order]), pieces=pieces, lengths=(64,), dupe_factor=1)
-        built = build(config, tmp_path / str(order), Executor())
+        built = build_shards(config, tmp_path / str(order), Executor())
         assert re.search(r"trained on .* a sample of 5\d\.\d\d% by a hash", "\n".join(built.vocabulary_report))
         folder = built.folder
         assert not (folder / "work" / "words").exists()
         tokenizers.append(sha256_file(folder / "tokenizer" / "tokenizer.json"))
     assert tokenizers[0] == tokenizers[1]
     monkeypatch.undo()
-    whole = build(config, tmp_path / "whole", Executor()).folder
+    whole = build_shards(config, tmp_path / "whole", Executor()).folder
     assert sha256_file(whole / "tokenizer" / "tokenizer.json") != tokenizers[0]
 
 
@@ -75,16 +75,16 @@ def test_vocabulary_of_too_many_words_is_that_of_half_the_sample(make_config, te
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1)
     words = {word for text in texts for word in text.split()}
     monkeypatch.setattr(step2_vocabulary, "TRAINING_WORDS", 0.4 * len(words))
-    report = build(config, tmp_path / "out", Executor()).vocabulary_report
+    report = build_shards(config, tmp_path / "out", Executor()).vocabulary_report
     assert any(re.search(r"sample of (50|25|12\.5)\.?0* ?%", line) for line in report), report
     monkeypatch.setattr(step2_vocabulary, "TRAINING_WORDS", 1)  # less than any document has
-    build(config, tmp_path / "few", Executor())
+    build_shards(config, tmp_path / "few", Executor())
 
 
 def test_copies_of_a_document_fall_into_one_split_and_differ(make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:20] * 3)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
-    folder = build(config, tmp_path / "out", Executor()).folder
+    folder = build_shards(config, tmp_path / "out", Executor()).folder
     documents = DocumentSet.open(folder / "documents", "train", 2000)
     keys = [key for bucket in range(len(documents.bucket_starts) - 1) for key in documents.document_keys(bucket)]
     assert len(keys) % 3 == 0
@@ -94,7 +94,7 @@ def test_copies_of_a_document_fall_into_one_split_and_differ(make_config, texts,
 def test_held_out_documents_stay_when_others_are_added(built, make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", [*texts, "Another one. It is short.", "And one more. It is too."])
     config = make_config(sources=(SourceConfig(input=str(path)),), tokenizer=str(built.folder / "tokenizer"), seed=9)
-    folder = build(config, tmp_path / "out", Executor()).folder
+    folder = build_shards(config, tmp_path / "out", Executor()).folder
     before, after = (
         DocumentSet.open(place / "documents", "validation", 2000).document_keys(0).tolist()
         for place in (built.folder, folder)

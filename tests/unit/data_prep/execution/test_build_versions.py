@@ -9,7 +9,7 @@ from unit.data_prep.conftest import write_jsonl
 from data_prep.config.build import SourceConfig
 from data_prep.execution import build_state
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError
 
 
@@ -18,7 +18,7 @@ def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make
     paths = sorted(own_copy.glob("instances/*/*.json"))
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
     tokenizers = {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")}
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths] == before
     assert {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")} == tokenizers
 
@@ -29,7 +29,7 @@ def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, 
     recorded = installed["sentencex"]
     monkeypatch.setattr(build_state, "installed_version", lambda name: {**installed, "sentencex": "99"}[name])
     with pytest.raises(DataError, match=rf"sentencex {recorded} \(now 99\).*pip install sentencex=={recorded}\)"):
-        build(make_config(), own_copy, Executor())
+        build_shards(make_config(), own_copy, Executor())
 
 
 def test_sentencepiece_counts_where_it_trains_the_vocabulary(make_config):
@@ -42,7 +42,7 @@ def test_vocabulary_of_another_kind_after_a_refusal_records_its_package(make_con
     path = write_jsonl(tmp_path / "a.jsonl", [f"Only sentence number {number}." for number in range(20)])
     config = make_config(sources=(SourceConfig(input=str(path)),))
     with pytest.raises(DataError, match="20 of 20 documents have one sentence"):
-        build(config, tmp_path / "out", Executor())
+        build_shards(config, tmp_path / "out", Executor())
     with pytest.raises(KeyboardInterrupt):
-        build(replace(config, pieces="unigram", objective="none"), tmp_path / "out", Stopping(1))
+        build_shards(replace(config, pieces="unigram", objective="none"), tmp_path / "out", Stopping(1))
     assert "sentencepiece" in build_state.read_state(tmp_path / "out").versions

@@ -13,7 +13,7 @@ from data_prep.execution import work_units
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import UnitProgress
 from data_prep.execution.work_units import run_unit
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError, HaltedError
 from megabert.settings.command_line.failures import as_user_error
 
@@ -21,7 +21,7 @@ YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
 class Losing(Executor):
-    """Loses something after so many tasks."""
+    """Loses something after some tasks."""
 
     def __init__(self, tasks, lose):
         self.left, self.lose = tasks, lose
@@ -41,10 +41,10 @@ def test_folder_that_is_lost_ends_the_build_and_the_next_one_has_the_same_bytes(
 ):
     output = tmp_path / "out"
     with pytest.raises(DataError, match="the same") as error:
-        build(make_config(), output, Losing(tasks, lambda: shutil.rmtree(output / lost)))
+        build_shards(make_config(), output, Losing(tasks, lambda: shutil.rmtree(output / lost)))
     assert str(output) in str(error.value)
     assert not (output / "instances").exists()
-    build(make_config(), output, Executor())
+    build_shards(make_config(), output, Executor())
     assert hashes(output) == hashes(built.folder)
 
 
@@ -92,7 +92,7 @@ def test_clock_that_jumps_changes_nothing(built, own_copy, make_config, capsys, 
     for path in [*own_copy.rglob("*.arrow"), *own_copy.rglob("*.jsonl")]:
         then = path.stat().st_mtime_ns + years * YEAR_NS
         os.utime(path, ns=(then, then))
-    build(make_config(), own_copy, Executor())
+    build_shards(make_config(), own_copy, Executor())
     assert hashes(own_copy) == before
     assert "done before" in capsys.readouterr().err
 

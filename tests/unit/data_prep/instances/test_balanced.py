@@ -14,7 +14,7 @@ from data_prep.instances.assemble import in_order, make_pairs
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import excess_by_side, exchange_alike, part_alike, truncate_pairs
 from data_prep.instances.pairs import DocumentBucket, Pairs
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.randomness.keyed import mix
 
 PASSES = 6
@@ -74,7 +74,7 @@ def test_random_second_comes_from_the_whole_split(built):
 
 
 def test_random_second_begins_and_ends_where_true_ones_do(built):
-    """Seen alone, nothing tells that B is random: whole or cut, early or late in its document, at its end or not."""
+    """Seen alone, nothing shows that B is random: whole or cut, early or late in its document, at its end or not."""
     documents, found = pairs_of(built, 64, passes=12)
     label, start, length = (join(found, name) for name in ("label", "b_start", "b_length"))
     document, whole = documents.document_of_token(start), WholeSplit.of(documents)
@@ -110,7 +110,7 @@ def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_
     path = write_jsonl(tmp_path / "in.jsonl", texts[:8] * 4)
     source = SourceConfig(input=str(path))
     config = make_config(sources=(source,), lengths=(64,), buckets=buckets, validation_share=0)
-    folder = build(config, tmp_path / "out", Executor()).folder
+    folder = build_shards(config, tmp_path / "out", Executor()).folder
     documents, found = pairs_of(SimpleNamespace(folder=folder), 64, passes=3)
     hashes = np.concatenate([documents.document_hashes(number) for number in range(buckets)])
     assert len(hashes) == 32
@@ -124,7 +124,7 @@ def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_
 def test_pairs_of_a_single_text_are_all_true(make_config, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:1] * 2)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), validation_share=0)
-    built = build(config, tmp_path / "out", Executor())
+    built = build_shards(config, tmp_path / "out", Executor())
     documents, found = pairs_of(built, 64)
     assert not join(found, "label").any()
     assert not any(bad.any() for bad in untrue_pairs(documents, found[0], built.manifests[64].metadata).values())
@@ -190,7 +190,7 @@ def test_closed_form_of_truncation_equals_the_loop():
 
 
 def test_first_word_of_a_document_is_not_extended_into_the_one_before():
-    # Byte-level BPE of a script without spaces: id 0 begins a word, but no piece tells where a document's first begins.
+    # Byte-level BPE of a script without spaces: id 0 begins a word, but no piece shows where a document's first begins.
     tokens = np.repeat([0, 1], [1, 34])
     ends = {"a_start": 5, "a_end": 25, "b_start": 25, "b_end": 35, "target": 20}
     pairs = Pairs(*(np.array([ends.get(name, 0)]) for name in Pairs._fields))
@@ -239,7 +239,7 @@ def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
     """One text of four times the others' length: no label is lost, and Bs repeat no more than that asks for."""
     path = write_jsonl(tmp_path / "in.jsonl", ["\n".join(texts[:24]), *texts[24:30]])
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), buckets=1, validation_share=0)
-    built = build(config, tmp_path / "out", Executor())
+    built = build_shards(config, tmp_path / "out", Executor())
     documents, found = pairs_of(built, 64, passes=4)
     assert abs(join(found, "label").mean() - 0.5) < 0.01
     for pairs in found:
@@ -258,7 +258,7 @@ def test_labels_are_even_at_each_length(built):
         length = np.minimum(plan.b_end - plan.a_start, plan.target)
         signs = 2 * plan.label.astype(int) - 1
         assert all(abs(signs[length <= most].sum()) <= 1 for most in range(128))
-        assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))  # neighbours do not tell each other's
+        assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))  # neighbours do not show each other's
 
 
 def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tmp_path):
@@ -268,7 +268,7 @@ def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tm
     short = ["\n".join(paragraphs[place : place + rng.integers(1, 5)]) for place in range(len(paragraphs))]
     path = write_jsonl(tmp_path / "in.jsonl", short)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(256,), dupe_factor=1)
-    folder = build(config, tmp_path / "out", Executor()).folder
+    folder = build_shards(config, tmp_path / "out", Executor()).folder
     _, found = pairs_of(SimpleNamespace(folder=folder), 256, passes=30)
     label = join(found, "label")
     total = join(found, "a_length") + join(found, "b_length")

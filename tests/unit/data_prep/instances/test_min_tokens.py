@@ -8,7 +8,7 @@ from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor
 from data_prep.instances.assemble import make_pairs
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 from megabert.foundation.errors import ConfigError, DataError
 
 LEAST = 1000
@@ -21,7 +21,7 @@ def test_short_documents_give_no_instance_of_a_length_and_are_counted(
     config = make_config(
         tokenizer=str(tokenizer_folder), dupe_factor=1, lengths=(64, 128), min_tokens=(0, LEAST), objective=objective
     )
-    result = build(config, tmp_path / "out", Executor())
+    result = build_shards(config, tmp_path / "out", Executor())
     tokens = {}
     for split in ("train", "validation"):
         documents = DocumentSet.open(tmp_path / "out" / "documents", split, 2000)
@@ -63,7 +63,7 @@ def test_long_documents_are_cut_as_if_no_other_were_left_out(objective, tokenize
 def test_a_length_without_documents_is_refused_before_instances_are_made(make_config, tokenizer_folder, tmp_path):
     config = make_config(tokenizer=str(tokenizer_folder), min_tokens=(0, 10_000_000))
     with pytest.raises(DataError, match=r"fewer than 10,000,000 tokens.*length 128.*--min-tokens"):
-        build(config, tmp_path / "out", Executor())
+        build_shards(config, tmp_path / "out", Executor())
     assert not (tmp_path / "out" / "instances").exists()
 
 

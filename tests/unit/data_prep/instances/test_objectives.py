@@ -3,7 +3,7 @@ import pytest
 
 from data_prep.checks.verify import verify
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build
+from data_prep.pipeline import build_shards
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from data_prep.pipeline import build
 )
 def test_every_objective_gives_sound_shards(changes, make_config, tokenizer_folder, tmp_path):
     config = make_config(tokenizer=str(tokenizer_folder), dupe_factor=1, **changes)
-    result = build(config, tmp_path / "out", Executor())
+    result = build_shards(config, tmp_path / "out", Executor())
     for length in config.lengths:
         folder = tmp_path / "out" / "instances" / str(length)
         assert verify(folder, Executor(), use_text=True).problems == []
@@ -35,7 +35,7 @@ def test_every_objective_gives_sound_shards(changes, make_config, tokenizer_fold
 
 def test_dynamic_masking_leaves_masks_to_the_loader(make_config, tokenizer_folder, tmp_path):
     config = make_config(tokenizer=str(tokenizer_folder), dupe_factor=1, lengths=(64,), masking="dynamic")
-    result = build(config, tmp_path / "out", Executor())
+    result = build_shards(config, tmp_path / "out", Executor())
     with pa.ipc.open_file(tmp_path / "out/instances/64" / result.manifests[64].shards[0].file) as reader:
         batch = reader.get_batch(0)
     assert len(batch["masked_lm_ids"].flatten()) == 0
@@ -44,7 +44,7 @@ def test_dynamic_masking_leaves_masks_to_the_loader(make_config, tokenizer_folde
 
 def test_length_does_not_change_what_another_length_holds(make_config, built, tokenizer_folder, tmp_path):
     config = make_config(tokenizer=str(tokenizer_folder), lengths=(128,))
-    result = build(config, tmp_path / "out", Executor())
+    result = build_shards(config, tmp_path / "out", Executor())
     assert [entry.sha256 for entry in result.manifests[128].shards] == [
         entry.sha256 for entry in built.manifests[128].shards
     ]
@@ -53,7 +53,7 @@ def test_length_does_not_change_what_another_length_holds(make_config, built, to
 def test_masked_share_of_whole_words_and_spans_is_that_of_tokens(make_config, tokenizer_folder, tmp_path):
     for unit in ("whole_word", "span"):
         config = make_config(tokenizer=str(tokenizer_folder), dupe_factor=1, lengths=(64,), mask_unit=unit)
-        result = build(config, tmp_path / unit, Executor())
+        result = build_shards(config, tmp_path / unit, Executor())
         counts = result.manifests[64].statistics["instances"]["train"]
         assert 0.13 < counts["masked_tokens"] / counts["tokens"] < 0.16
         assert 0.75 < counts["shown_as_mask"] / counts["masked_tokens"] < 0.85

@@ -1,4 +1,4 @@
-"""Labels for texts that nobody has labelled, beside transformers' model of the same folder."""
+"""Labels for texts that nobody has labelled, against transformers' model of the same folder."""
 
 import json
 

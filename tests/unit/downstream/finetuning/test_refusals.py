@@ -1,4 +1,4 @@
-"""What a fine-tuning refuses before it starts, and what its dry run tells."""
+"""The refusals of a fine-tuning before it starts, and the report of its dry run."""
 
 import json
 import shutil

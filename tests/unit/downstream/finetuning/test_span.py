@@ -62,7 +62,7 @@ def test_known_answers_come_back_from_any_window(make_kind, stride):
     ("context", "answer"),
     [
         ("the \u00c9t\u00e9s sat", "\u00c9t\u00e9s"),
-        ("the E\u0301te\u0301 sat", "E\u0301te\u0301"),  # an accent of its own behind the last letter
+        ("the E\u0301te\u0301 sat", "E\u0301te\u0301"),  # an accent of its own after the last letter
         ("\u0130stanbul was x\u200by .", "x\u200by"),  # a lower-case form of two characters, a space of no width
         ("\U0001f600 \ud55c\uad6d, \u4e2d\u56fd sat", "\u4e2d\u56fd"),
         ("the\r\n cat\tsat", "cat\tsat"),

@@ -84,7 +84,7 @@ def read_back(config):
 
 
 def readings_of(scores, config):
-    """Put scores on a card; return the Hub's readings of its header and of the file beside it."""
+    """Put scores on a card; return the Hub's readings of its header and of the file next to it."""
     card = replace(CARD, metrics={}, scores=tuple(scores))
     text = render_card(card, config, architecture="BertForPreTraining", parameters=1)
     entries = render_eval_results(tuple(scores))

@@ -49,7 +49,7 @@ def test_numbers_have_the_names_that_tensorboard_shows():
 
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
-    """A run folder with a configuration, and trackio's own folder beside it; rows must not go elsewhere."""
+    """A run folder with a configuration, and trackio's own folder next to it; rows must not go elsewhere."""
     for name in ("trackio", "wandb"):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed: pip install 'megabert[{name}]'")

@@ -73,7 +73,7 @@ def write(run_dir, steps, resumed_step=0, pause_s=0.0):
 
 @pytest.mark.parametrize(("where", "fault", "phrase"), FAULTS)
 def test_fault_is_one_warning(tmp_path, stand_in, monkeypatch, caplog, where, fault, phrase):
-    # A process that hangs gets a second; one that fails by itself has as long as a busy machine needs.
+    # A process that hangs gets a second; a process that fails by itself gets as long as a busy machine needs.
     monkeypatch.setattr(process, "FINISH_S", 1 if fault == HANG else 60)
     stand_in(**{where: fault})
     write(tmp_path / "run", range(1, 5))

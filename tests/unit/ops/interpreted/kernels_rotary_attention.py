@@ -58,7 +58,7 @@ def test_cards_that_turn_before_match_reference(generator, assert_close, monkeyp
 
 
 def test_padding_of_other_tiles_is_zero(generator):
-    # Padding longer than a tile, and behind a sequence that ends inside of one.
+    # Padding longer than a tile, and after a sequence that ends inside of one.
     problem = rotary_attention_problem([3], generator, heads=1, head_width=32, reach=2, padding=140)
     qkv = problem.tensors["qkv_TC"].requires_grad_()
     out = problem.run(qkv_TC=qkv, backend="triton")

@@ -66,7 +66,7 @@ def test_intact_shards_verify(shard_folder):
     verify_shards(ShardSet.open(shard_folder))
 
 
-@pytest.mark.parametrize("content", ["offsets behind the values", "null rows"])
+@pytest.mark.parametrize("content", ["offsets past the values", "null rows"])
 def test_what_arrow_takes_for_granted_is_checked(shard_folder, tmp_path, content):
     folder = shutil.copytree(shard_folder, tmp_path / "copy")
     path = folder / "train-00001.arrow"
@@ -261,7 +261,7 @@ def test_flipped_bits_in_front_of_the_values_are_an_error_or_change_one_value(ma
     folder = make.shards(tmp_path / "plain", {"train": [rows]})
     path = next(folder.glob("*.arrow"))
     content = path.read_bytes()
-    start = content.index(b"\xff\xff\xff\xff", 16)  # the record batch's message, behind the schema's
+    start = content.index(b"\xff\xff\xff\xff", 16)  # the record batch's message, after the schema's
     expected = [_expected(row) for row in rows]
     outcomes = set()
     for position in range(start, start + 900, 7):

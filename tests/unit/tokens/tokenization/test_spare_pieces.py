@@ -69,7 +69,7 @@ def test_spare_pieces_follow_the_special_ones_and_count_as_pieces(pieces, spare)
 
 
 def test_text_for_pre_training_never_has_them(spare):
-    ids, _ = spare.encode_flat(SPELT * 100)  # so many that the compiled loops encode them
+    ids, _ = spare.encode_flat(SPELT * 100)  # enough for the compiled loops to encode them
     few, _ = spare.encode_flat(SPELT)
     assert not set(range(5, 13)) & {*ids.tolist(), *few.tolist()}
 

@@ -207,7 +207,7 @@ def test_the_example_of_encode_word_is_what_happens():
             piece: index for index, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
         }
         tokenizer = Tokenizer(build_backend(vocabulary, TextOptions()))
-        texts = ["unaffable"] * (tokenizer_module.FEW_TEXTS + 1)  # so many that the loops encode them
+        texts = ["unaffable"] * (tokenizer_module.FEW_TEXTS + 1)  # enough for the loops to encode them
         return [[tokenizer.pieces[index] for index in ids] for ids in tokenizer.encode_batch(texts)]
 
     assert all(ids == ["un", "##aff", "##able"] for ids in pieces_of(["un", "##aff", "##able", "##ab"]))

@@ -51,7 +51,7 @@ def start_rank(rank: int, size: int, port: int, run_dir: Path, *flags: str) -> s
 
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from megabert.cli import main; sys.exit(main())"
-"""To Python such a module is one that cannot be found."""
+"""Python cannot find such a module."""
 
 
 def test_machine_without_torch_is_told_so(tmp_path):

@@ -88,7 +88,7 @@ def test_stages_share_out_what_they_say():
     one, two, three = (memory(stage) for stage in (1, 2, 3))
     assert one.optimizer == pytest.approx(12 * 110e6 / 64)
     assert one.gradients == 4 * 110e6  # 16-bit ones are freed as they come
-    buckets = 3 * 30_000_000 + 30_528 * 768  # two that are sent, one that is filled, and the vocabulary's
+    buckets = 3 * 30_000_000 + 30_528 * 768  # two under way, one being filled, and the vocabulary's
     assert two.gradients == pytest.approx(4 * min(110e6, buckets) + 4 * 110e6 / 64)
     assert three.weights == pytest.approx(2 * 110e6 / 64)
     assert memory(0).optimizer == 8 * 110e6

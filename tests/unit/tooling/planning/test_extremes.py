@@ -27,13 +27,13 @@ BESIDE: dict[str, dict[str, Any]] = {
     "batch_warmup_tokens": {"initial_batch_size": 1},
     "final_learning_rate": {"learning_rate": 1000},
 }
-"""What some fields need beside them."""
+"""Other fields that some fields need."""
 CLUSTER = Cluster(gpu=gpu_by_name("h100"), nodes=1, gpus_per_node=8)
 NUMBERS = [row for row in field_table(RunConfig) if row.kinds & {int, float} and not row.is_list]
 
 
 def with_largest(path: str) -> RunConfig:
-    """Return the debug recipe with the largest number that a field takes beside its other fields."""
+    """Return the debug recipe with the largest number that a field takes, given its other fields."""
     section, _, name = path.rpartition(".")
     family = next((key for key, row in FAMILIES.items() if name in row.own_fields), BESIDE.get(name, {}).get("family"))
     beside = {**BESIDE.get(name, {}), **({"family": family} if family and section == "model" else {})}

@@ -82,4 +82,4 @@ def test_slow_loader_sets_the_pace():
     # Every rank plans the whole batch and collects its own 64th of the tokens.
     assert step.loader_s == pytest.approx(65_536 * PLAN_S_PER_INSTANCE + 125_000 / LOADER_TOKENS_PER_S)
     assert step.total_s == step.loader_s > step.compute_s
-    assert seconds(replace(work, flops=1e16), Communication()).total_s > step.loader_s  # behind enough compute it hides
+    assert seconds(replace(work, flops=1e16), Communication()).total_s > step.loader_s  # after enough compute it hides

@@ -1,4 +1,4 @@
-"""``megabert compare RUN reference``: runs made by hand beside curves made by hand."""
+"""``megabert compare RUN reference``: runs made by hand against curves made by hand."""
 
 import json
 import math
