@@ -6,9 +6,12 @@ script without spaces.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain, islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.config.cleaning import CleanConfig
 
@@ -18,6 +21,8 @@ SENTENCE_ENDS = (*".!?", *"\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f\u2026")
 LINE_ENDS = (*SENTENCE_ENDS, '"', "\u201d")
 """Ends of a line of C4: the terminal marks, here of any script, and a quotation that ends."""
 CLOSING = "\"')]}\u2019\u201d\u00bb"
+WORD_MARKS = "\"'.,;:!?()[]\u201c\u201d\u2018\u2019"
+"""Marks that do not belong to a stop word."""
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
@@ -40,9 +45,25 @@ class Measured:
         return "\n".join(self.lines)
 
     @cached_property
-    def words(self) -> list[str]:
-        """Words of all lines."""
-        return self.text.split()
+    def _bytes(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self.text.encode(), np.uint8)
+
+    @cached_property
+    def words(self) -> tuple[int, int, int, int]:
+        """Words, words with a letter, words with a letter or digit, and the characters of these."""
+        from data_prep.clean.word_loops import count_words
+
+        return count_words(self._bytes, character_kinds())
+
+    @cached_property
+    def runs(self) -> tuple[list[int], list[int]]:
+        """Characters in the most frequent run and in repeated runs of words, by their length (`measure_runs`)."""
+        from data_prep.clean.word_loops import measure_runs
+
+        tops = np.zeros(FIRST_TOP + len(self.bounds.gopher_max_top_ngrams), np.int64)
+        repeats = np.zeros(FIRST_REPEATED + len(self.bounds.gopher_max_repeated_ngrams), np.int64)
+        measure_runs(self._bytes, character_kinds(), self.words[0], tops, repeats)
+        return tops.tolist(), repeats.tolist()
 
     @cached_property
     def characters(self) -> int:
@@ -51,7 +72,7 @@ class Measured:
 
     def of_words(self, count: float) -> float:
         """Return a count per word."""
-        return count / max(1, len(self.words))
+        return count / max(1, self.words[0])
 
     def of_lines(self, is_counted: Callable[[str], bool]) -> float:
         """Return the share of lines that are counted."""
@@ -68,42 +89,42 @@ class Measured:
         """Share of the characters in repeated lines."""
         return sum(map(len, self.repeated_lines)) / self.characters
 
-    def top_share(self, length: int) -> float:
-        """Return the share of characters in the most frequent run of so many words."""
-        counts = Counter(self._runs(length))
-        run, count = counts.most_common(1)[0] if counts else ((), 0)
-        return count * len(" ".join(run)) / self.characters if count > 1 else 0.0
 
-    def repeated_run_share(self, length: int) -> float:
-        """Return the share of characters in runs of so many words that occurred before, none counted twice."""
-        seen: set[tuple[str, ...]] = set()
-        repeated, first = 0, 0
-        runs = self._runs(length)
-        while first < len(runs):
-            if runs[first] in seen:
-                repeated += sum(map(len, runs[first]))
-                first += length
-            else:
-                seen.add(runs[first])
-                first += 1
-        return repeated / self.characters
+@cache
+def character_kinds() -> NDArray[np.uint8]:
+    """Return the kind of each character up to U+3FFFF, after which there is neither a letter nor white space."""
+    from data_prep.clean.word_loops import ALPHANUMERIC, DECIMAL, LETTER, SPACE
 
-    def _runs(self, length: int) -> list[tuple[str, ...]]:
-        return list(zip(*(self.words[start:] for start in range(length)), strict=False))
+    characters = np.arange(0x40000, dtype=np.uint32).view("U1")
+    kinds = np.zeros(len(characters), np.uint8)
+    for kind, is_of_kind in (
+        (SPACE, np.strings.isspace),
+        (LETTER, np.strings.isalpha),
+        (ALPHANUMERIC, np.strings.isalnum),
+        (DECIMAL, np.strings.isdecimal),
+    ):
+        kinds |= kind * is_of_kind(characters).astype(np.uint8)
+    return kinds
 
 
-def _stop_words(document: Measured) -> int:
-    own = {word.strip("\"'.,;:!?()[]\u201c\u201d\u2018\u2019").lower() for word in document.words}
-    return len(own & set(document.bounds.gopher_stop_words))
-
-
-def _has_letter(word: str) -> bool:
-    return any(map(str.isalpha, word))
+def _has_stop_words(document: Measured) -> bool:
+    """Return whether there are enough different stop words; prose has them in its first sentences."""
+    wanted, own = frozenset(document.bounds.gopher_stop_words), set[str]()
+    for line in document.lines:
+        if len(own) >= document.bounds.gopher_min_stop_words:
+            return True
+        own |= wanted.intersection(word.strip(WORD_MARKS).lower() for word in set(line.split()))
+    return len(own) >= document.bounds.gopher_min_stop_words
 
 
 def _mean_length(document: Measured) -> float:
-    words = [word for word in document.words if any(map(str.isalnum, word))]
-    return sum(map(len, words)) / max(1, len(words))
+    _, _, words, characters = document.words
+    return characters / max(1, words)
+
+
+def _has_sentences(document: Measured) -> bool:
+    ends = chain.from_iterable(map(SENTENCE.finditer, document.lines))
+    return sum(1 for _ in islice(ends, document.bounds.c4_min_sentences)) >= document.bounds.c4_min_sentences
 
 
 def _ends_sentence(line: str) -> bool:
@@ -111,7 +132,7 @@ def _ends_sentence(line: str) -> bool:
 
 
 DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
-    "gopher_words": lambda d: not d.bounds.gopher_min_words <= len(d.words) <= d.bounds.gopher_max_words,
+    "gopher_words": lambda d: not d.bounds.gopher_min_words <= d.words[0] <= d.bounds.gopher_max_words,
     "gopher_word_length": lambda d: (
         not d.bounds.gopher_min_word_length <= _mean_length(d) <= d.bounds.gopher_max_word_length
     ),
@@ -120,22 +141,23 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
     ),
     "gopher_bullets": lambda d: d.of_lines(lambda line: line.startswith(BULLETS)) > d.bounds.gopher_max_bullets,
     "gopher_ellipses": lambda d: d.of_lines(lambda line: line.endswith(ELLIPSES)) > d.bounds.gopher_max_ellipses,
-    "gopher_letters": lambda d: d.of_words(sum(map(_has_letter, d.words))) < d.bounds.gopher_min_letters,
-    "gopher_stop_words": lambda d: _stop_words(d) < d.bounds.gopher_min_stop_words,
+    "gopher_letters": lambda d: d.of_words(d.words[1]) < d.bounds.gopher_min_letters,
+    "gopher_stop_words": lambda d: not _has_stop_words(d),
     "gopher_repeated_lines": lambda d: (
         len(d.repeated_lines) / len(d.lines) > d.bounds.gopher_max_repeated_lines
         or d.repeated_share > d.bounds.gopher_max_repeated_characters
     ),
     "gopher_top_ngrams": lambda d: any(
-        d.top_share(length) > most for length, most in enumerate(d.bounds.gopher_max_top_ngrams, FIRST_TOP)
+        characters / d.characters > most
+        for characters, most in zip(d.runs[0][FIRST_TOP:], d.bounds.gopher_max_top_ngrams, strict=True)
     ),
     "gopher_repeated_ngrams": lambda d: any(
-        d.repeated_run_share(length) > most
-        for length, most in enumerate(d.bounds.gopher_max_repeated_ngrams, FIRST_REPEATED)
+        characters / d.characters > most
+        for characters, most in zip(d.runs[1][FIRST_REPEATED:], d.bounds.gopher_max_repeated_ngrams, strict=True)
     ),
     "c4_lorem_ipsum": lambda d: "lorem ipsum" in d.text.lower(),
     "c4_brackets": lambda d: "{" in d.text,
-    "c4_sentences": lambda d: sum(len(SENTENCE.findall(line)) for line in d.lines) < d.bounds.c4_min_sentences,
+    "c4_sentences": lambda d: not _has_sentences(d),
     "fineweb_line_ends": lambda d: d.of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
     "fineweb_short_lines": lambda d: (
         d.of_lines(lambda line: len(line) < d.bounds.fineweb_short_line) >= d.bounds.fineweb_max_short_lines
