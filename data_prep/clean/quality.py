@@ -6,7 +6,7 @@ script without spaces.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import chain, islice
 
@@ -45,15 +45,16 @@ class Measured:
         return "\n".join(self.lines)
 
     @cached_property
-    def _bytes(self) -> NDArray[np.uint8]:
-        return np.frombuffer(self.text.encode(), np.uint8)
+    def content(self) -> bytes:
+        """All lines in UTF-8."""
+        return self.text.encode()
 
     @cached_property
     def words(self) -> tuple[int, int, int, int]:
         """Words, words with a letter, words with a letter or digit, and the characters of these."""
         from data_prep.clean.word_loops import count_words
 
-        return count_words(self._bytes, character_kinds())
+        return count_words(np.frombuffer(self.content, np.uint8), character_kinds())
 
     @cached_property
     def runs(self) -> tuple[list[int], list[int]]:
@@ -62,7 +63,7 @@ class Measured:
 
         tops = np.zeros(FIRST_TOP + len(self.bounds.gopher_max_top_ngrams), np.int64)
         repeats = np.zeros(FIRST_REPEATED + len(self.bounds.gopher_max_repeated_ngrams), np.int64)
-        measure_runs(self._bytes, character_kinds(), self.words[0], tops, repeats)
+        measure_runs(np.frombuffer(self.content, np.uint8), character_kinds(), self.words[0], tops, repeats)
         return tops.tolist(), repeats.tolist()
 
     @cached_property
@@ -131,6 +132,37 @@ def _ends_sentence(line: str) -> bool:
     return line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
 
 
+def _is_sentence(line: str, min_words: int) -> bool:
+    """Return whether a line has an end, enough words, and none that is too long."""
+    return (
+        line.endswith(LINE_ENDS)
+        and not line.endswith(ELLIPSES)
+        and len(line.split(None, min_words - 1)) >= min_words
+        and not _has_long_word(line)
+    )
+
+
+def _has_long_word(line: str) -> bool:
+    # Any such word has a whole stretch of half its length between two multiples of that.
+    half = MAX_WORD_CHARACTERS // 2
+    stretches = (line[start : start + half] for start in range(0, len(line) - half + 1, half))
+    has_full_stretch = len(line) > MAX_WORD_CHARACTERS and any(not any(map(str.isspace, part)) for part in stretches)
+    return has_full_stretch and max(map(len, line.split())) > MAX_WORD_CHARACTERS
+
+
+def _lines_without(phrases: Sequence[str], lines: list[str]) -> list[str]:
+    """Return the lines that have none of some phrases, which are in lower case."""
+    if not _has_any(phrases, "\n".join(lines).encode()):
+        return lines
+    return [line for line in lines if not _has_any(phrases, line.encode())]
+
+
+def _has_any(phrases: Sequence[str], text: bytes) -> bool:
+    # In composed text (NFC) no letter beyond ASCII has a lower case that ends within it.
+    lowered = text.lower()
+    return any(phrase.encode() in lowered for phrase in phrases)
+
+
 DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
     "gopher_words": lambda d: not d.bounds.gopher_min_words <= d.words[0] <= d.bounds.gopher_max_words,
     "gopher_word_length": lambda d: (
@@ -155,7 +187,7 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
         characters / d.characters > most
         for characters, most in zip(d.runs[1][FIRST_REPEATED:], d.bounds.gopher_max_repeated_ngrams, strict=True)
     ),
-    "c4_lorem_ipsum": lambda d: "lorem ipsum" in d.text.lower(),
+    "c4_lorem_ipsum": lambda d: _has_any(("lorem ipsum",), d.content),
     "c4_brackets": lambda d: "{" in d.text,
     "c4_sentences": lambda d: not _has_sentences(d),
     "fineweb_line_ends": lambda d: d.of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
@@ -166,17 +198,12 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
 }
 """Rules on whole documents, in their order: whether one is dropped."""
 
-LINE_RULES: dict[str, Callable[[str, CleanConfig], bool]] = {
-    "c4_lines": lambda line, bounds: (
-        not line.endswith(LINE_ENDS)
-        or line.endswith(ELLIPSES)
-        or len(words := line.split()) < bounds.c4_min_words
-        or max(map(len, words)) > MAX_WORD_CHARACTERS
-    ),
-    "c4_javascript": lambda line, bounds: "javascript" in line.lower(),
-    "c4_policies": lambda line, bounds: any(policy in line.lower() for policy in POLICIES),
+LINE_RULES: dict[str, Callable[[list[str], CleanConfig], list[str]]] = {
+    "c4_lines": lambda lines, bounds: [line for line in lines if _is_sentence(line, bounds.c4_min_words)],
+    "c4_javascript": lambda lines, bounds: _lines_without(("javascript",), lines),
+    "c4_policies": lambda lines, bounds: _lines_without(POLICIES, lines),
 }
-"""Rules on lines, in their order: whether one is dropped."""
+"""Rules on lines, in their order: the lines that stay."""
 
 # Borders are of ASCII, for an address in Chinese stands between letters. Repeats are bounded: a search takes time that
 # grows with the text.
@@ -192,7 +219,23 @@ _NATIONAL = _SPACED + "\u0e01-\u0e3a\u0e40-\u0e4e\u3005\u3041-\u30fa\u30fc\u3400
 """These, and letters of Thai, Japanese, Chinese and Korean."""
 _BEFORE, _AFTER = rf"(?<![\w{_NATIONAL}@.%+-])", rf"(?![\w{_NATIONAL}-])"
 _OCTET, _GROUP = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])", "[0-9A-Fa-f]{1,4}"
-MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
+
+
+def _find_ip_address(content: bytes, start: int) -> int:
+    from data_prep.clean.mask_loops import find_ip_address
+
+    return find_ip_address(np.frombuffer(content, np.uint8), start)
+
+
+def _find_phone_number(content: bytes, start: int) -> int:
+    from data_prep.clean.mask_loops import find_phone_number
+
+    return find_phone_number(np.frombuffer(content, np.uint8), start, character_kinds())
+
+
+Find = Callable[[bytes, int], int]
+"""Returns a byte of UTF-8, from a start on, of a line that may have a match; -1 if there is none."""
+MASKS: dict[str, tuple[re.Pattern[str], str, Find]] = {
     "email_addresses": (
         re.compile(
             rf"(?<![{_LATIN}_])(?<![{_LATIN}_]['.%+-])(?:[{_LATIN}_]['.%+-]?){{1,64}}@(?:[{_LATIN}_-]{{1,63}}\.){{1,8}}"
@@ -203,7 +246,7 @@ MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
             rf"|[{_SPACED}0-9._-]{{1,64}}@(?:[{_LATIN}-]{{1,63}}\.){{1,8}}[A-Za-z]{{2,24}}){_AFTER}"
         ),
         "email@example.com",
-        "@",
+        lambda content, start: content.find(b"@", start),
     ),
     "ip_addresses": (
         re.compile(
@@ -214,7 +257,7 @@ MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
             rf"(?:{_GROUP}(?::{_GROUP}){{0,5}})?|::(?:1|{_GROUP}(?::{_GROUP}){{1,6}})))(?![{_WORD}:]|\.[0-9])"
         ),
         "192.0.2.1",
-        "",
+        _find_ip_address,
     ),
     "phone_numbers": (
         re.compile(
@@ -226,16 +269,8 @@ MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
             rf"(?![{_WORD}\d-]|\.\d)"
         ),
         "555-0100",
-        "",
+        _find_phone_number,
     ),
 }
 """Rules that replace personal data: the pattern, a text of the same kind that is nobody's (RFC 2606, RFC 5737), and a
-character of every match, which is searched for first."""
-
-
-def misfit(lines: list[str], config: CleanConfig) -> str:
-    """Return the first rule that drops a document of such lines; "" if none does."""
-    document = Measured(lines, config)
-    return next(
-        (name for name, is_dropped in DOCUMENT_RULES.items() if name in config.rules and is_dropped(document)), ""
-    )
+quick search for lines that the pattern has to read. No match reaches over the end of a line."""
