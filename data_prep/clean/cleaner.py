@@ -57,6 +57,8 @@ HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
 _FIRST_OF_PAIR = "\u00c2".encode()[:1]
 """The first byte of every character that ``PAIR`` begins with, in UTF-8."""
+VERDICTS = ("", "length", "language", *DOCUMENT_RULES)
+"""Rules that may drop a document as a whole, in their order; "" keeps it."""
 KeptParagraphs = Callable[[list[str]], list[str]]
 ClusterSize = Callable[[list[str]], int]
 IsKept = Callable[[list[str]], bool]
@@ -165,6 +167,7 @@ class Cleaner:
         kept_paragraphs: KeptParagraphs | None = None,
         cluster_size: ClusterSize | None = None,
         keeps_language: IsKept | None = None,
+        verdicts: Iterable[int] | None = None,
     ) -> None:
         """Prepare.
 
@@ -177,6 +180,8 @@ class Cleaner:
                 and 0 if it does not stay; without it, that rule is left out likewise.
             keeps_language: Tells whether a document is in a language that the rule ``language`` keeps; without it, that
                 rule is left out.
+            verdicts: What an earlier reading of the same documents recorded in ``verdicts``. The rules on whole
+                documents, but for those over the whole corpus, are then not asked again.
         """
         self._config = config
         self._rules = frozenset(config.rules)
@@ -186,6 +191,9 @@ class Cleaner:
         self._own = [re.compile(pattern) for pattern in config.boilerplate]
         self._problems, self._keeps_language = problems, keeps_language
         self._kept_paragraphs, self._cluster_size = kept_paragraphs, cluster_size
+        self._recorded = None if verdicts is None else iter(verdicts)
+        self.verdicts = bytearray()
+        """Index in ``VERDICTS`` of the rule that dropped each document with text, in the order of the documents."""
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
@@ -248,7 +256,13 @@ class Cleaner:
         return paragraphs
 
     def _misfit(self, paragraphs: list[str]) -> str:
-        """Return the rule that drops a document as a whole, or ""."""
+        """Return the rule that drops a document as a whole, or "", from the record or by asking the rules."""
+        if self._recorded is not None:
+            return VERDICTS[next(self._recorded, 0)]
+        self.verdicts.append(VERDICTS.index(rule := self._first_to_drop(paragraphs)))
+        return rule
+
+    def _first_to_drop(self, paragraphs: list[str]) -> str:
         if self._is_misfit_in_length(paragraphs):
             return "length"
         if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(paragraphs):
