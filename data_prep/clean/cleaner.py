@@ -185,7 +185,11 @@ class Cleaner:
         """
         self._config = config
         self._rules = frozenset(config.rules)
-        self._masks = [(name, *MASKS[name]) for name in MASKS if name in config.rules]
+        self._masks = [
+            (name, re.compile(pattern), replacement, find)
+            for name, (pattern, replacement, find) in MASKS.items()
+            if name in config.rules
+        ]
         self._line_rules = [(name, LINE_RULES[name]) for name in LINE_RULES if name in config.rules]
         self._document_rules = [(name, DOCUMENT_RULES[name]) for name in DOCUMENT_RULES if name in config.rules]
         self._own = [re.compile(pattern) for pattern in config.boilerplate]
@@ -267,6 +271,8 @@ class Cleaner:
             return "length"
         if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(paragraphs):
             return "language"
+        if not self._document_rules:
+            return ""
         document = Measured(paragraphs, self._config)
         return next((name for name, is_dropped in self._document_rules if is_dropped(document)), "")
 

@@ -23,6 +23,8 @@ LINE_ENDS = (*SENTENCE_ENDS, '"', "\u201d")
 CLOSING = "\"')]}\u2019\u201d\u00bb"
 WORD_MARKS = "\"'.,;:!?()[]\u201c\u201d\u2018\u2019"
 """Marks that do not belong to a stop word."""
+FIRST_WORDS = 32
+"""Words among which stop words are looked for first."""
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
@@ -38,16 +40,10 @@ class Measured:
     def __init__(self, lines: list[str], config: CleanConfig) -> None:
         """Take the lines of a document, not empty, and the bounds."""
         self.lines, self.bounds = lines, config
-
-    @cached_property
-    def text(self) -> str:
-        """All lines."""
-        return "\n".join(self.lines)
-
-    @cached_property
-    def content(self) -> bytes:
-        """All lines in UTF-8."""
-        return self.text.encode()
+        self.text = "\n".join(lines)
+        self.content = self.text.encode()
+        self.characters = max(1, len(self.text) - len(lines) + 1)
+        """Characters of all lines, without the line breaks."""
 
     @cached_property
     def words(self) -> tuple[int, int, int, int]:
@@ -65,11 +61,6 @@ class Measured:
         repeats = np.zeros(FIRST_REPEATED + len(self.bounds.gopher_max_repeated_ngrams), np.int64)
         measure_runs(np.frombuffer(self.content, np.uint8), character_kinds(), self.words[0], tops, repeats)
         return tops.tolist(), repeats.tolist()
-
-    @cached_property
-    def characters(self) -> int:
-        """Characters of all lines, without the line breaks."""
-        return max(1, sum(map(len, self.lines)))
 
     def of_words(self, count: float) -> float:
         """Return a count per word."""
@@ -109,13 +100,13 @@ def character_kinds() -> NDArray[np.uint8]:
 
 
 def _has_stop_words(document: Measured) -> bool:
-    """Return whether there are enough different stop words; prose has them in its first sentences."""
-    wanted, own = frozenset(document.bounds.gopher_stop_words), set[str]()
-    for line in document.lines:
-        if len(own) >= document.bounds.gopher_min_stop_words:
-            return True
-        own |= wanted.intersection(word.strip(WORD_MARKS).lower() for word in set(line.split()))
-    return len(own) >= document.bounds.gopher_min_stop_words
+    """Return whether there are enough different stop words; prose has them among its first words."""
+    bounds, first = document.bounds, document.text.split(None, FIRST_WORDS)[:FIRST_WORDS]
+    return any(
+        len({word.strip(WORD_MARKS).lower() for word in words}.intersection(bounds.gopher_stop_words))
+        >= bounds.gopher_min_stop_words
+        for words in (first, document.text.split())
+    )
 
 
 def _mean_length(document: Measured) -> float:
@@ -235,9 +226,9 @@ def _find_phone_number(content: bytes, start: int) -> int:
 
 Find = Callable[[bytes, int], int]
 """Returns a byte of UTF-8, from a start on, of a line that may have a match; -1 if there is none."""
-MASKS: dict[str, tuple[re.Pattern[str], str, Find]] = {
+MASKS: dict[str, tuple[str, str, Find]] = {
     "email_addresses": (
-        re.compile(
+        (
             rf"(?<![{_LATIN}_])(?<![{_LATIN}_]['.%+-])(?:[{_LATIN}_]['.%+-]?){{1,64}}@(?:[{_LATIN}_-]{{1,63}}\.){{1,8}}"
             rf"(?:xn--[A-Za-z0-9-]{{2,59}}|[A-Za-z]{{2,24}})(?![{_LATIN}])"
             # International ones (RFC 6531) between spaces or marks, as nothing else bounds them.
@@ -249,7 +240,7 @@ MASKS: dict[str, tuple[re.Pattern[str], str, Find]] = {
         lambda content, start: content.find(b"@", start),
     ),
     "ip_addresses": (
-        re.compile(
+        (
             rf"(?<![{_WORD}.])(?:{_OCTET}\.){{3}}{_OCTET}(?![{_WORD}]|\.[0-9])"
             rf"|(?<![{_WORD}:.])(?:(?:{_GROUP}:){{7}}{_GROUP}"
             # Shortened, with a digit, and three letters or two groups first: "a::b" and "dead::beef" are code.
@@ -260,7 +251,7 @@ MASKS: dict[str, tuple[re.Pattern[str], str, Find]] = {
         _find_ip_address,
     ),
     "phone_numbers": (
-        re.compile(
+        (
             # With a country's code, and 8 digits or more: "+150" and "+1 000 000" are amounts, and
             # "+3.14159" begins a decimal number.
             rf"(?<![{_WORD}\d.+-])(?:\+(?=(?:\d[ .()-]{{0,3}}){{8}})(?!\d{{1,3}}\.\d{{5}})"

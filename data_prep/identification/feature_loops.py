@@ -4,6 +4,10 @@ import numpy as np
 
 from megabert.foundation.compiled import compiled
 
+LONGEST_FEATURE = 8
+"""Bytes of a feature at most. A state is the longest end of the text that a feature begins with, so after as many bytes
+it no longer matters where a walk began."""
+_WALKS = 8
 _SIGN, _REST = np.uint32(0x8000), np.uint32(0x7FFF)
 _BIAS = np.float32(2.0**112)
 """Exponents of float16 are counted from -15, of float32 from -127. A product with a power of 2 rounds nothing."""
@@ -24,10 +28,18 @@ def count_features(text, rows, moves, outputs, slots):
         The features in the order in which they first occur, and how often each occurs.
     """
     features, counts = np.empty(len(text), np.int64), np.empty(len(text), np.int64)
-    number = state = 0
-    for byte in text:
-        state = np.int64(moves[(np.int64(rows[state]) << 8) + byte])
-        feature = outputs[state]
+    # Each step waits for the automaton in memory, so walks through parts of the text take turns.
+    size = -(-len(text) // _WALKS)
+    states, found = np.zeros(_WALKS, np.int64), np.empty(len(text), np.int32)
+    for step in range(-LONGEST_FEATURE, size):
+        for walk in range(_WALKS):
+            index = walk * size + step
+            if 0 <= index < len(text):
+                states[walk] = moves[(np.int64(rows[states[walk]]) << 8) + text[index]]
+                if step >= 0:
+                    found[index] = outputs[states[walk]]
+    number = 0
+    for feature in found:
         if feature >= 0:
             if slots[feature] < 0:
                 slots[feature], features[number], counts[number] = number, feature, 0

@@ -12,7 +12,7 @@ from support.fasttext_models import WORDS, lid_176, model_bytes
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.identification import identifier
-from data_prep.identification.feature_loops import gather_weights
+from data_prep.identification.feature_loops import LONGEST_FEATURE, gather_weights
 from data_prep.identification.identifier import (
     LANGUAGE_CHARACTERS,
     Identifier,
@@ -57,6 +57,17 @@ def test_compiled_loops_give_the_scores_of_py3langid():
     for text in [*pages, *pages[::-1]]:  # nothing is left of a text when the next one is read
         assert own._decide(text).tolist() == original._decide(text).tolist()
     assert own.labels == original.labels
+
+
+def test_features_are_as_short_as_the_loop_takes_them_for():
+    own = identifier._compiled_py3langid()
+    rows, moves = np.asarray(own.tk_row), np.asarray(own.tk_nextmove).reshape(-1, 256)
+    known, last = np.arange(len(rows)) == 0, np.array([0])
+    for _ in range(LONGEST_FEATURE):
+        following = np.unique(moves[np.unique(rows[last])])
+        last = following[~known[following]]
+        known[last] = True
+    assert known.all()
 
 
 def test_weights_are_converted_exactly():
