@@ -180,8 +180,8 @@ class Cleaner:
                 and 0 if it does not stay; without it, that rule is left out likewise.
             keeps_language: Tells whether a document is in a language that the rule ``language`` keeps; without it, that
                 rule is left out.
-            verdicts: What an earlier reading of the same documents recorded in ``verdicts``. The rules on whole
-                documents, but for those over the whole corpus, are then not asked again.
+            verdicts: The ``verdicts`` of an earlier reading of the same documents. With them, rules on whole documents
+                are not asked again, except the ones over the whole corpus.
         """
         self._config = config
         self._rules = frozenset(config.rules)
@@ -291,8 +291,8 @@ class Cleaner:
             stop = len(text) if stop < 0 else stop
             line = text[begin:stop].decode()
             masked, count = pattern.subn(replacement, line)
-            if count and not matches:
-                first = len(text[:begin].decode()) + pattern.search(line).start()
+            if count and not matches and (match := pattern.search(line)):
+                first = len(text[:begin].decode()) + match.start()
             parts += [text[end:begin], masked.encode()]
             characters += len(line) - len(masked) + count * len(replacement)
             matches, end = matches + count, stop

@@ -3,7 +3,7 @@
 A place that is found may be none after all. None may be missed that a pattern matches on the rest of its line.
 """
 
-from data_prep.clean.minhash_loops import character_at
+from data_prep.clean.minhash_loops import code_at
 from data_prep.clean.word_loops import DECIMAL
 from megabert.foundation.compiled import compiled
 
@@ -48,7 +48,7 @@ def find_phone_number(text, start, kinds):
     is_after_three = False
     index = start
     while index < len(text):
-        code, size = character_at(text, index)
+        code, size = code_at(text, index)
         if kinds[min(code, len(kinds) - 1)] & DECIMAL:
             digits += 1
             if previous == _PLUS or (is_after_three and digits == 4):

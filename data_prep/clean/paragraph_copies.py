@@ -104,7 +104,7 @@ class ParagraphHashes:
 
 
 def write_kept(source: Path, dropped: Rows, path: Path) -> tuple[list[Path], Counts]:
-    """Write the rows of a chunk's paragraphs again, without those of documents that were dropped since.
+    """Write the rows of a chunk's paragraphs again, without the documents that were dropped since.
 
     Args:
         source: The rows of all documents.

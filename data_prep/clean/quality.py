@@ -48,9 +48,9 @@ class Measured:
     @cached_property
     def words(self) -> tuple[int, int, int, int]:
         """Words, words with a letter, words with a letter or digit, and the characters of these."""
-        from data_prep.clean.word_loops import count_words
+        from data_prep.clean.word_loops import measure_words
 
-        return count_words(np.frombuffer(self.content, np.uint8), character_kinds())
+        return measure_words(np.frombuffer(self.content, np.uint8), character_classes())
 
     @cached_property
     def runs(self) -> tuple[list[int], list[int]]:
@@ -59,7 +59,7 @@ class Measured:
 
         tops = np.zeros(FIRST_TOP + len(self.bounds.gopher_max_top_ngrams), np.int64)
         repeats = np.zeros(FIRST_REPEATED + len(self.bounds.gopher_max_repeated_ngrams), np.int64)
-        measure_runs(np.frombuffer(self.content, np.uint8), character_kinds(), self.words[0], tops, repeats)
+        measure_runs(np.frombuffer(self.content, np.uint8), character_classes(), self.words[0], tops, repeats)
         return tops.tolist(), repeats.tolist()
 
     def of_words(self, count: float) -> float:
@@ -83,7 +83,7 @@ class Measured:
 
 
 @cache
-def character_kinds() -> NDArray[np.uint8]:
+def character_classes() -> NDArray[np.uint8]:
     """Return the kind of each character up to U+3FFFF, after which there is neither a letter nor white space."""
     from data_prep.clean.word_loops import ALPHANUMERIC, DECIMAL, LETTER, SPACE
 
@@ -221,7 +221,7 @@ def _find_ip_address(content: bytes, start: int) -> int:
 def _find_phone_number(content: bytes, start: int) -> int:
     from data_prep.clean.mask_loops import find_phone_number
 
-    return find_phone_number(np.frombuffer(content, np.uint8), start, character_kinds())
+    return find_phone_number(np.frombuffer(content, np.uint8), start, character_classes())
 
 
 Find = Callable[[bytes, int], int]

@@ -6,7 +6,7 @@ they first occur. Equal numbers mean equal text: hashes only find candidates, wh
 
 import numpy as np
 
-from data_prep.clean.minhash_loops import character_at
+from data_prep.clean.minhash_loops import code_at
 from megabert.foundation.compiled import compiled, inlined
 from megabert.foundation.randomness.keyed_loops import scramble
 
@@ -17,7 +17,7 @@ _32 = np.uint64(32)
 
 
 @compiled
-def count_words(text, kinds):
+def measure_words(text, kinds):
     """Count the words of a text.
 
     Args:
@@ -54,7 +54,7 @@ def measure_runs(text, kinds, count, tops, repeats):
 
     Args:
         text: Its UTF-8.
-        kinds: As for `count_words`.
+        kinds: As for `measure_words`.
         count: Number of its words.
         tops: By length, from 2 words on: the characters in the most frequent run, with a space between words; of
             equally frequent runs, in the first one. Given as zeros, which stay if no run repeats.
@@ -99,7 +99,7 @@ def _kind_at(text, index, kinds):
     """Return the kind of the character at a byte, and its bytes; at the end of the text there is white space."""
     if index == len(text):
         return SPACE, 1
-    code, size = character_at(text, index)
+    code, size = code_at(text, index)
     return np.int64(kinds[min(code, len(kinds) - 1)]), size
 
 
@@ -118,7 +118,7 @@ def _number_words(text, kinds, words, lengths, counts, firsts, hashes, slots):
 
     Args:
         text: UTF-8.
-        kinds: As for `count_words`.
+        kinds: As for `measure_words`.
         words: Number of each word, written.
         lengths: Characters of each word, written.
         counts: How often each number occurs, written.

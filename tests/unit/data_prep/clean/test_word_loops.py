@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from data_prep.clean.quality import FIRST_REPEATED, FIRST_TOP, Measured, character_kinds
+from data_prep.clean.quality import FIRST_REPEATED, FIRST_TOP, Measured, character_classes
 from data_prep.config.cleaning import CleanConfig
 
 LONGEST = 12
@@ -81,7 +81,7 @@ def test_words_and_runs_are_measured_as_defined(text):
 
 
 def test_kinds_of_all_characters_are_those_of_python():
-    kinds = character_kinds()
+    kinds = character_classes()
     for code in range(0x110000):
         character = chr(code)
         asked = (character.isspace(), character.isalpha(), character.isalnum(), character.isdecimal())
