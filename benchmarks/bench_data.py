@@ -4,8 +4,9 @@
     python benchmarks/bench_data.py --input EN.jsonl KO.jsonl ZH.jsonl JA.jsonl --languages en ko zh ja
 
 Each input is built by itself and by the peer, with the ratio of both. Length 128 unless told otherwise, dupe factor 5,
-static masks, balanced pairs, cleaning rules control characters, length and duplicate documents; Unicode's composed form
-is always made. The bar is 20 MB/s.
+static masks, balanced pairs; Unicode's composed form is always made. The bar is 20 MB/s. The cleaning rules are control
+characters, length and duplicate documents, or by `--clean` one build after the other: "all" rules, and all "documents"
+rules without those over the whole corpus. These keep the language of the input, and drop by their default bounds.
 
 The peer does what LDDL does, with the same tokenizer, in pure Python where LDDL is:
 
@@ -30,12 +31,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[A-Z\"'(\u1100-\uffff])|(?<=[\u3002\uff01\uff1f])")
+
+
+def rules_of(name: str) -> tuple[str, ...]:
+    """Return the cleaning rules of a set."""
+    from data_prep.config.cleaning import CleaningRule
+
+    if name == "usual":
+        return "control_characters", "length", "duplicate_documents"
+    left_out = () if name == "all" else ("near_duplicates", "duplicate_paragraphs")
+    return tuple(rule for rule in get_args(CleaningRule) if rule not in left_out)
 
 
 def peer(path: Path, tokenizer_folder: Path, megabytes: float) -> tuple[str, float]:
@@ -116,6 +127,7 @@ def measure(words: list[str]) -> tuple[str, float]:
     executor.seconds["rest (planning, manifests)"] = seconds - sum(executor.seconds.values())
     megabytes = sum(file.bytes for file in find_files(config.sources)) / 1e6
     rows = sum(total["rows"] for manifest in built.manifests.values() for total in manifest.totals().values())
+    corpus = built.manifests[config.lengths[0]].statistics["corpus"]
     lines = [
         f"{step:28s} {taken:8.2f} CPU s {100 * taken / seconds:5.1f}% {megabytes / max(taken, 1e-9):9.1f} MB/s"
         for step, taken in executor.seconds.items()
@@ -124,7 +136,8 @@ def measure(words: list[str]) -> tuple[str, float]:
     verified = shard_bytes / 1e6 / executor.seconds["check_shard"]
     lines += [
         f"{'all, verified':28s} {seconds:8.2f} CPU s 100.0% {megabytes / seconds:9.1f} MB/s of stored input a core",
-        f"{megabytes:.1f} MB, {rows:,} instances of {' '.join(map(str, config.lengths))} tokens, dupe factor "
+        f"{corpus['documents']:,} documents kept of {megabytes:.1f} MB",
+        f"{rows:,} instances of {' '.join(map(str, config.lengths))} tokens, dupe factor "
         f"{config.dupe_factor}, {shard_bytes / rows:.0f} bytes an instance, {wall:.1f} s on the clock, "
         f"peak {peak:.0f} MiB; verified {verified:.0f} MB of shards a second",
     ]
@@ -136,6 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", type=Path, nargs="+", default=[CORPUS], help="JSON Lines (default: the bundled one)")
     parser.add_argument("--languages", nargs="+", default=["en"], help="of the inputs, for their sentences")
+    parser.add_argument("--clean", nargs="+", default=["usual"], choices=("usual", "documents", "all"), help="rules")
     parser.add_argument("--vocab-size", type=int, default=8192, help="of a vocabulary that is trained first")
     parser.add_argument("--tokenizer", type=Path, help="default: a vocabulary is trained first")
     parser.add_argument("--lengths", nargs="+", default=["128"], help="of the shards")
@@ -154,14 +168,16 @@ def main() -> None:
             if arguments.tokenizer is None:
                 megabert_data(["vocab", *text, "--output", str(tokenizer), "--vocab-size", str(arguments.vocab_size)])
             flags = ["--lengths", *arguments.lengths, "--dupe-factor", "5", "--tokenizer", str(tokenizer)]
-            rules = ["--clean", "control_characters", "length", "duplicate_documents", "--language", language]
-            print(f"{path.name}, {language}")
-            lines, ours = measure([*text, *flags, *rules])
-            print(lines)
-            if arguments.peer_mb:
-                line, theirs = peer(path, tokenizer, arguments.peer_mb)
-                print(line)
-                print(f"{ours / theirs:.1f} times the peer in this run\n", flush=True)
+            for name in arguments.clean:
+                rules = ["--clean", *rules_of(name), "--language", language]
+                kept = ["--clean.languages", f"[{language}]"] if "language" in rules else []
+                print(f"{path.name}, {language}, rules: {name}")
+                lines, ours = measure([*text, *flags, *rules, *kept])
+                print(lines)
+                if arguments.peer_mb:
+                    line, theirs = peer(path, tokenizer, arguments.peer_mb)
+                    print(line)
+                    print(f"{ours / theirs:.1f} times the peer in this run\n", flush=True)
 
 
 if __name__ == "__main__":

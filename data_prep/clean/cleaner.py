@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
-from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, misfit
+from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, Find, Measured
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.problems import Problems
 from megabert.tokens.tokenization import compose
@@ -57,6 +57,8 @@ HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
 _FIRST_OF_PAIR = "\u00c2".encode()[:1]
 """The first byte of every character that ``PAIR`` begins with, in UTF-8."""
+VERDICTS = ("", "length", "language", *DOCUMENT_RULES)
+"""Rules that may drop a document as a whole, in their order; "" keeps it."""
 KeptParagraphs = Callable[[list[str]], list[str]]
 ClusterSize = Callable[[list[str]], int]
 IsKept = Callable[[list[str]], bool]
@@ -165,6 +167,7 @@ class Cleaner:
         kept_paragraphs: KeptParagraphs | None = None,
         cluster_size: ClusterSize | None = None,
         keeps_language: IsKept | None = None,
+        verdicts: Iterable[int] | None = None,
     ) -> None:
         """Prepare.
 
@@ -177,15 +180,24 @@ class Cleaner:
                 and 0 if it does not stay; without it, that rule is left out likewise.
             keeps_language: Tells whether a document is in a language that the rule ``language`` keeps; without it, that
                 rule is left out.
+            verdicts: The ``verdicts`` of an earlier reading of the same documents. With them, rules on whole documents
+                are not asked again, except the ones over the whole corpus.
         """
         self._config = config
         self._rules = frozenset(config.rules)
-        self._masks = [(name, *MASKS[name]) for name in MASKS if name in config.rules]
+        self._masks = [
+            (name, re.compile(pattern), replacement, find)
+            for name, (pattern, replacement, find) in MASKS.items()
+            if name in config.rules
+        ]
         self._line_rules = [(name, LINE_RULES[name]) for name in LINE_RULES if name in config.rules]
-        self._has_quality_rules = not self._rules.isdisjoint(DOCUMENT_RULES)
+        self._document_rules = [(name, DOCUMENT_RULES[name]) for name in DOCUMENT_RULES if name in config.rules]
         self._own = [re.compile(pattern) for pattern in config.boilerplate]
         self._problems, self._keeps_language = problems, keeps_language
         self._kept_paragraphs, self._cluster_size = kept_paragraphs, cluster_size
+        self._recorded = None if verdicts is None else iter(verdicts)
+        self.verdicts = bytearray()
+        """Index in ``VERDICTS`` of the rule that dropped each document with text, in the order of the documents."""
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
@@ -205,9 +217,11 @@ class Cleaner:
             around = text[max(0, control.start() - 30) : control.end() + 30]
             self._count("control_characters", around, origin, characters=len(text) - len(cleaned))
             text = cleaned
-        for name, pattern, replacement, character in self._masks:
-            if character in text:
-                text = self._mask(name, pattern, replacement, text, origin)
+        if self._masks:
+            content = masked = text.encode()
+            for mask in self._masks:
+                masked = self._mask(*mask, masked, origin)
+            text = text if masked is content else masked.decode()
         if excess := excess_of(text):  # no rule: neither the rules below nor the sentences could be had in time
             self._problems.add("excessive_documents", f"{origin}: {excess}")
             return None
@@ -222,9 +236,8 @@ class Cleaner:
                 return None
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
-        for name, is_dropped in self._line_rules:
-            kept = [line for line in paragraphs if not is_dropped(line, self._config)]
-            paragraphs = self._shorter(name, paragraphs, kept, origin)
+        for name, kept_lines in self._line_rules:
+            paragraphs = self._shorter(name, paragraphs, kept_lines(paragraphs, self._config), origin)
         # Rules on the remaining document. One without text is no document of a wrong length or language.
         if paragraphs and (misfit_rule := self._misfit(paragraphs)):
             self._drop(misfit_rule, paragraphs, origin)
@@ -247,26 +260,48 @@ class Cleaner:
         return paragraphs
 
     def _misfit(self, paragraphs: list[str]) -> str:
-        """Return the rule that drops a document as a whole, or ""."""
+        """Return the rule that drops a document as a whole, or "", from the record or by asking the rules."""
+        if self._recorded is not None:
+            return VERDICTS[next(self._recorded, 0)]
+        self.verdicts.append(VERDICTS.index(rule := self._first_to_drop(paragraphs)))
+        return rule
+
+    def _first_to_drop(self, paragraphs: list[str]) -> str:
         if self._is_misfit_in_length(paragraphs):
             return "length"
         if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(paragraphs):
             return "language"
-        return misfit(paragraphs, self._config) if self._has_quality_rules else ""
+        if not self._document_rules:
+            return ""
+        document = Measured(paragraphs, self._config)
+        return next((name for name, is_dropped in self._document_rules if is_dropped(document)), "")
 
     def _is_misfit_in_length(self, paragraphs: list[str]) -> bool:
         config, characters = self._config, sum(map(len, paragraphs))
         return "length" in self._rules and not config.min_characters <= characters <= config.max_characters
 
-    def _mask(self, rule: str, pattern: re.Pattern[str], replacement: str, text: str, origin: object) -> str:
-        """Return a text with all that a pattern finds replaced; the example shows the text around it alone."""
-        if not (first := pattern.search(text)):
+    def _mask(
+        self, rule: str, pattern: re.Pattern[str], replacement: str, find: Find, text: bytes, origin: object
+    ) -> bytes:
+        """Return UTF-8 with all that a pattern finds replaced; the example shows the text around it alone."""
+        parts, end, characters, matches, first = [], 0, 0, 0, 0
+        while (place := find(text, end)) >= 0:
+            # The lines before have no match. ``end`` is the end of a line, or the start of the text.
+            begin, stop = text.rfind(b"\n", end, place) + 1, text.find(b"\n", place)
+            stop = len(text) if stop < 0 else stop
+            line = text[begin:stop].decode()
+            masked, count = pattern.subn(replacement, line)
+            if count and not matches and (match := pattern.search(line)):
+                first = len(text[:begin].decode()) + match.start()
+            parts += [text[end:begin], masked.encode()]
+            characters += len(line) - len(masked) + count * len(replacement)
+            matches, end = matches + count, stop
+        if not matches:
             return text
-        masked, matches = pattern.subn(replacement, text)
-        taken = len(text) - len(masked) + matches * len(replacement)
-        around = masked[max(0, first.start() - 30) : first.start() + len(replacement) + 30]
-        self._count(rule, around, origin, characters=taken, matches=matches)
-        return masked
+        result = b"".join([*parts, text[end:]])
+        around = result.decode()[max(0, first - 30) : first + len(replacement) + 30]
+        self._count(rule, around, origin, characters=characters, matches=matches)
+        return result
 
     def _repair(self, text: str, origin: object) -> str:
         """Return a text with wrongly decoded lines repaired, and without lines that cannot be."""

@@ -68,7 +68,7 @@ def _read_units(text, index, units, count):
     """Write the hashes of units from a byte on, after the first ``count``; return the next byte, and their number."""
     word, in_word = np.uint64(0), False
     while index < len(text) and (in_word or count < len(units) - 1):
-        code, size = _character_at(text, index)
+        code, size = code_at(text, index)
         kind = _kind_of(code)
         if kind == LETTER:
             if 0x41 <= code <= 0x5A:
@@ -93,7 +93,7 @@ def _read_units(text, index, units, count):
 
 
 @inlined
-def _character_at(text, index):
+def code_at(text, index):
     """Return the character that begins at a byte of sound UTF-8, and how many bytes it has."""
     first = np.int64(text[index])
     if first < 0x80:

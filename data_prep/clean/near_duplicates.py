@@ -179,6 +179,11 @@ class DocumentFates:
         hashes, fates, _ = np.array(rows[:, rows_of(rows[2], chunk, chunk + 1)])
         self._fates: dict[int, int] = dict(zip(hashes.tolist(), fates.tolist(), strict=True))
 
+    @property
+    def dropped(self) -> Rows:
+        """Hashes of the documents that do not stay."""
+        return np.array([name for name, fate in self._fates.items() if not fate], np.uint64)
+
     def cluster_size(self, paragraphs: list[str]) -> int:
         """Return 0 for a document that is a near copy of a kept one, else the documents of its cluster."""
         return self._fates.get(text_hash(paragraphs), 1)

@@ -4,7 +4,7 @@ A paragraph that several documents have stays in one of them, its *owner*: of th
 the one whose text has the smallest hash. So the text alone decides, and neither the order of the input nor the way it
 is cut into files and chunks. Documents with the same text have the same hash and count as one.
 
-The steps follow `data_prep.clean.grouped_hashes`: `write_hashes` for a chunk, `merge_hashes` for a group and a
+The steps follow `data_prep.clean.grouped_hashes`: `ParagraphHashes` for a chunk, `merge_hashes` for a group and a
 block, `find_copies` for a range, `gather_copies` for a group, and `ParagraphOwners` while a chunk is extracted.
 """
 
@@ -69,23 +69,54 @@ def find_paragraph_copies(build: RunningBuild, plan: HashPlan) -> Callable[[int]
     return lambda chunk: folder / GATHERED.format(chunk // plan.chunks_a_group)
 
 
-def write_hashes(documents: Iterator[list[str]], min_characters: int, path: Path) -> tuple[list[Path], Counts]:
-    """Write the hashes of a chunk's paragraphs that are long enough, and of the documents that have them: shape (2, P).
+class ParagraphHashes:
+    """Collects the hashes of a chunk's paragraphs that are long enough, with the hashes of documents that have them."""
 
-    Both ascend. If many documents of the chunk have a paragraph, the two smallest hashes are enough: the first document
-    may own it, and the second shows that another document of the chunk then loses it.
+    def __init__(self, min_characters: int, *, are_all_kept: bool = True) -> None:
+        """Start empty.
+
+        Args:
+            min_characters: Shorter paragraphs may repeat.
+            are_all_kept: Whether all documents are kept. Then the two with the smallest hashes are enough for each
+                paragraph: the first may own it, and the second shows that others of the chunk then lose it.
+        """
+        self._min_characters, self._reduced = min_characters, two_smallest if are_all_kept else distinct
+        self._rows: Rows = joined((), 2)
+        self._waiting: list[tuple[int, int]] = []
+
+    def of(self, documents: Iterator[list[str]]) -> Iterator[list[str]]:
+        """Yield documents, and take the hashes of their paragraphs."""
+        for paragraphs in documents:
+            own = text_hash(paragraphs)
+            self._waiting += [(hash_text(p), own) for p in paragraphs if len(p) >= self._min_characters]
+            if len(self._waiting) >= ROWS_AT_ONCE:
+                self._flush()
+            yield paragraphs
+
+    def write(self, path: Path) -> tuple[list[Path], Counts]:
+        """Write the rows, ascending: shape (2, P)."""
+        self._flush()
+        return [write_rows(path, self._rows)], {"paragraphs": self._rows.shape[1]}
+
+    def _flush(self) -> None:
+        waiting, self._waiting = np.array(self._waiting, np.uint64).reshape(-1, 2).T, []
+        self._rows = self._reduced(np.hstack([self._rows, waiting]))
+
+
+def write_kept(source: Path, dropped: Rows, path: Path) -> tuple[list[Path], Counts]:
+    """Write the rows of a chunk's paragraphs again, without the documents that were dropped since.
+
+    Args:
+        source: The rows of all documents.
+        dropped: Hashes of the dropped documents.
+        path: The file to write.
     """
-    rows, waiting = joined((), 2), []
-    for paragraphs in documents:
-        own = text_hash(paragraphs)
-        waiting += [(hash_text(p), own) for p in paragraphs if len(p) >= min_characters]
-        if len(waiting) >= ROWS_AT_ONCE:
-            rows, waiting = _two_smallest(np.hstack([rows, np.array(waiting, np.uint64).T])), []
-    rows = _two_smallest(np.hstack([rows, np.array(waiting, np.uint64).reshape(-1, 2).T]))
+    rows = read_rows(source)
+    rows = two_smallest(rows[:, ~np.isin(rows[1], dropped)])
     return [write_rows(path, rows)], {"paragraphs": rows.shape[1]}
 
 
-def _two_smallest(rows: Rows) -> Rows:
+def two_smallest(rows: Rows) -> Rows:
     """Return the different rows in ascending order, of each paragraph the first two."""
     rows = distinct(rows)
     is_third = np.zeros(rows.shape[1], bool)

@@ -6,9 +6,12 @@ script without spaces.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from itertools import chain, islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.config.cleaning import CleanConfig
 
@@ -18,6 +21,10 @@ SENTENCE_ENDS = (*".!?", *"\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f\u2026")
 LINE_ENDS = (*SENTENCE_ENDS, '"', "\u201d")
 """Ends of a line of C4: the terminal marks, here of any script, and a quotation that ends."""
 CLOSING = "\"')]}\u2019\u201d\u00bb"
+WORD_MARKS = "\"'.,;:!?()[]\u201c\u201d\u2018\u2019"
+"""Marks that do not belong to a stop word."""
+FIRST_WORDS = 32
+"""Words among which stop words are looked for first."""
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
@@ -33,25 +40,31 @@ class Measured:
     def __init__(self, lines: list[str], config: CleanConfig) -> None:
         """Take the lines of a document, not empty, and the bounds."""
         self.lines, self.bounds = lines, config
-
-    @cached_property
-    def text(self) -> str:
-        """All lines."""
-        return "\n".join(self.lines)
-
-    @cached_property
-    def words(self) -> list[str]:
-        """Words of all lines."""
-        return self.text.split()
-
-    @cached_property
-    def characters(self) -> int:
+        self.text = "\n".join(lines)
+        self.content = self.text.encode()
+        self.characters = max(1, len(self.text) - len(lines) + 1)
         """Characters of all lines, without the line breaks."""
-        return max(1, sum(map(len, self.lines)))
+
+    @cached_property
+    def words(self) -> tuple[int, int, int, int]:
+        """Words, words with a letter, words with a letter or digit, and the characters of these."""
+        from data_prep.clean.word_loops import measure_words
+
+        return measure_words(np.frombuffer(self.content, np.uint8), character_classes())
+
+    @cached_property
+    def runs(self) -> tuple[list[int], list[int]]:
+        """Characters in the most frequent run and in repeated runs of words, by their length (`measure_runs`)."""
+        from data_prep.clean.word_loops import measure_runs
+
+        tops = np.zeros(FIRST_TOP + len(self.bounds.gopher_max_top_ngrams), np.int64)
+        repeats = np.zeros(FIRST_REPEATED + len(self.bounds.gopher_max_repeated_ngrams), np.int64)
+        measure_runs(np.frombuffer(self.content, np.uint8), character_classes(), self.words[0], tops, repeats)
+        return tops.tolist(), repeats.tolist()
 
     def of_words(self, count: float) -> float:
         """Return a count per word."""
-        return count / max(1, len(self.words))
+        return count / max(1, self.words[0])
 
     def of_lines(self, is_counted: Callable[[str], bool]) -> float:
         """Return the share of lines that are counted."""
@@ -68,50 +81,81 @@ class Measured:
         """Share of the characters in repeated lines."""
         return sum(map(len, self.repeated_lines)) / self.characters
 
-    def top_share(self, length: int) -> float:
-        """Return the share of characters in the most frequent run of so many words."""
-        counts = Counter(self._runs(length))
-        run, count = counts.most_common(1)[0] if counts else ((), 0)
-        return count * len(" ".join(run)) / self.characters if count > 1 else 0.0
 
-    def repeated_run_share(self, length: int) -> float:
-        """Return the share of characters in runs of so many words that occurred before, none counted twice."""
-        seen: set[tuple[str, ...]] = set()
-        repeated, first = 0, 0
-        runs = self._runs(length)
-        while first < len(runs):
-            if runs[first] in seen:
-                repeated += sum(map(len, runs[first]))
-                first += length
-            else:
-                seen.add(runs[first])
-                first += 1
-        return repeated / self.characters
+@cache
+def character_classes() -> NDArray[np.uint8]:
+    """Return the kind of each character up to U+3FFFF, after which there is neither a letter nor white space."""
+    from data_prep.clean.word_loops import ALPHANUMERIC, DECIMAL, LETTER, SPACE
 
-    def _runs(self, length: int) -> list[tuple[str, ...]]:
-        return list(zip(*(self.words[start:] for start in range(length)), strict=False))
+    characters = np.arange(0x40000, dtype=np.uint32).view("U1")
+    kinds = np.zeros(len(characters), np.uint8)
+    for kind, is_of_kind in (
+        (SPACE, np.strings.isspace),
+        (LETTER, np.strings.isalpha),
+        (ALPHANUMERIC, np.strings.isalnum),
+        (DECIMAL, np.strings.isdecimal),
+    ):
+        kinds |= kind * is_of_kind(characters).astype(np.uint8)
+    return kinds
 
 
-def _stop_words(document: Measured) -> int:
-    own = {word.strip("\"'.,;:!?()[]\u201c\u201d\u2018\u2019").lower() for word in document.words}
-    return len(own & set(document.bounds.gopher_stop_words))
-
-
-def _has_letter(word: str) -> bool:
-    return any(map(str.isalpha, word))
+def _has_stop_words(document: Measured) -> bool:
+    """Return whether there are enough different stop words; prose has them among its first words."""
+    bounds, first = document.bounds, document.text.split(None, FIRST_WORDS)[:FIRST_WORDS]
+    return any(
+        len({word.strip(WORD_MARKS).lower() for word in words}.intersection(bounds.gopher_stop_words))
+        >= bounds.gopher_min_stop_words
+        for words in (first, document.text.split())
+    )
 
 
 def _mean_length(document: Measured) -> float:
-    words = [word for word in document.words if any(map(str.isalnum, word))]
-    return sum(map(len, words)) / max(1, len(words))
+    _, _, words, characters = document.words
+    return characters / max(1, words)
+
+
+def _has_sentences(document: Measured) -> bool:
+    ends = chain.from_iterable(map(SENTENCE.finditer, document.lines))
+    return sum(1 for _ in islice(ends, document.bounds.c4_min_sentences)) >= document.bounds.c4_min_sentences
 
 
 def _ends_sentence(line: str) -> bool:
     return line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
 
 
+def _is_sentence(line: str, min_words: int) -> bool:
+    """Return whether a line has an end, enough words, and none that is too long."""
+    return (
+        line.endswith(LINE_ENDS)
+        and not line.endswith(ELLIPSES)
+        and len(line.split(None, min_words - 1)) >= min_words
+        and not _has_long_word(line)
+    )
+
+
+def _has_long_word(line: str) -> bool:
+    # Any such word has a whole stretch of half its length between two multiples of that.
+    half = MAX_WORD_CHARACTERS // 2
+    stretches = (line[start : start + half] for start in range(0, len(line) - half + 1, half))
+    has_full_stretch = len(line) > MAX_WORD_CHARACTERS and any(not any(map(str.isspace, part)) for part in stretches)
+    return has_full_stretch and max(map(len, line.split())) > MAX_WORD_CHARACTERS
+
+
+def _lines_without(phrases: Sequence[str], lines: list[str]) -> list[str]:
+    """Return the lines that have none of some phrases, which are in lower case."""
+    if not _has_any(phrases, "\n".join(lines).encode()):
+        return lines
+    return [line for line in lines if not _has_any(phrases, line.encode())]
+
+
+def _has_any(phrases: Sequence[str], text: bytes) -> bool:
+    # In composed text (NFC) no letter beyond ASCII has a lower case that ends within it.
+    lowered = text.lower()
+    return any(phrase.encode() in lowered for phrase in phrases)
+
+
 DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
-    "gopher_words": lambda d: not d.bounds.gopher_min_words <= len(d.words) <= d.bounds.gopher_max_words,
+    "gopher_words": lambda d: not d.bounds.gopher_min_words <= d.words[0] <= d.bounds.gopher_max_words,
     "gopher_word_length": lambda d: (
         not d.bounds.gopher_min_word_length <= _mean_length(d) <= d.bounds.gopher_max_word_length
     ),
@@ -120,22 +164,23 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
     ),
     "gopher_bullets": lambda d: d.of_lines(lambda line: line.startswith(BULLETS)) > d.bounds.gopher_max_bullets,
     "gopher_ellipses": lambda d: d.of_lines(lambda line: line.endswith(ELLIPSES)) > d.bounds.gopher_max_ellipses,
-    "gopher_letters": lambda d: d.of_words(sum(map(_has_letter, d.words))) < d.bounds.gopher_min_letters,
-    "gopher_stop_words": lambda d: _stop_words(d) < d.bounds.gopher_min_stop_words,
+    "gopher_letters": lambda d: d.of_words(d.words[1]) < d.bounds.gopher_min_letters,
+    "gopher_stop_words": lambda d: not _has_stop_words(d),
     "gopher_repeated_lines": lambda d: (
         len(d.repeated_lines) / len(d.lines) > d.bounds.gopher_max_repeated_lines
         or d.repeated_share > d.bounds.gopher_max_repeated_characters
     ),
     "gopher_top_ngrams": lambda d: any(
-        d.top_share(length) > most for length, most in enumerate(d.bounds.gopher_max_top_ngrams, FIRST_TOP)
+        characters / d.characters > most
+        for characters, most in zip(d.runs[0][FIRST_TOP:], d.bounds.gopher_max_top_ngrams, strict=True)
     ),
     "gopher_repeated_ngrams": lambda d: any(
-        d.repeated_run_share(length) > most
-        for length, most in enumerate(d.bounds.gopher_max_repeated_ngrams, FIRST_REPEATED)
+        characters / d.characters > most
+        for characters, most in zip(d.runs[1][FIRST_REPEATED:], d.bounds.gopher_max_repeated_ngrams, strict=True)
     ),
-    "c4_lorem_ipsum": lambda d: "lorem ipsum" in d.text.lower(),
+    "c4_lorem_ipsum": lambda d: _has_any(("lorem ipsum",), d.content),
     "c4_brackets": lambda d: "{" in d.text,
-    "c4_sentences": lambda d: sum(len(SENTENCE.findall(line)) for line in d.lines) < d.bounds.c4_min_sentences,
+    "c4_sentences": lambda d: not _has_sentences(d),
     "fineweb_line_ends": lambda d: d.of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
     "fineweb_short_lines": lambda d: (
         d.of_lines(lambda line: len(line) < d.bounds.fineweb_short_line) >= d.bounds.fineweb_max_short_lines
@@ -144,17 +189,12 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
 }
 """Rules on whole documents, in their order: whether one is dropped."""
 
-LINE_RULES: dict[str, Callable[[str, CleanConfig], bool]] = {
-    "c4_lines": lambda line, bounds: (
-        not line.endswith(LINE_ENDS)
-        or line.endswith(ELLIPSES)
-        or len(words := line.split()) < bounds.c4_min_words
-        or max(map(len, words)) > MAX_WORD_CHARACTERS
-    ),
-    "c4_javascript": lambda line, bounds: "javascript" in line.lower(),
-    "c4_policies": lambda line, bounds: any(policy in line.lower() for policy in POLICIES),
+LINE_RULES: dict[str, Callable[[list[str], CleanConfig], list[str]]] = {
+    "c4_lines": lambda lines, bounds: [line for line in lines if _is_sentence(line, bounds.c4_min_words)],
+    "c4_javascript": lambda lines, bounds: _lines_without(("javascript",), lines),
+    "c4_policies": lambda lines, bounds: _lines_without(POLICIES, lines),
 }
-"""Rules on lines, in their order: whether one is dropped."""
+"""Rules on lines, in their order: the lines that stay."""
 
 # Borders are of ASCII, for an address in Chinese stands between letters. Repeats are bounded: a search takes time that
 # grows with the text.
@@ -170,9 +210,25 @@ _NATIONAL = _SPACED + "\u0e01-\u0e3a\u0e40-\u0e4e\u3005\u3041-\u30fa\u30fc\u3400
 """These, and letters of Thai, Japanese, Chinese and Korean."""
 _BEFORE, _AFTER = rf"(?<![\w{_NATIONAL}@.%+-])", rf"(?![\w{_NATIONAL}-])"
 _OCTET, _GROUP = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])", "[0-9A-Fa-f]{1,4}"
-MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
+
+
+def _find_ip_address(content: bytes, start: int) -> int:
+    from data_prep.clean.mask_loops import find_ip_address
+
+    return find_ip_address(np.frombuffer(content, np.uint8), start)
+
+
+def _find_phone_number(content: bytes, start: int) -> int:
+    from data_prep.clean.mask_loops import find_phone_number
+
+    return find_phone_number(np.frombuffer(content, np.uint8), start, character_classes())
+
+
+Find = Callable[[bytes, int], int]
+"""Returns a byte of UTF-8, from a start on, of a line that may have a match; -1 if there is none."""
+MASKS: dict[str, tuple[str, str, Find]] = {
     "email_addresses": (
-        re.compile(
+        (
             rf"(?<![{_LATIN}_])(?<![{_LATIN}_]['.%+-])(?:[{_LATIN}_]['.%+-]?){{1,64}}@(?:[{_LATIN}_-]{{1,63}}\.){{1,8}}"
             rf"(?:xn--[A-Za-z0-9-]{{2,59}}|[A-Za-z]{{2,24}})(?![{_LATIN}])"
             # International ones (RFC 6531) between spaces or marks, as nothing else bounds them.
@@ -181,10 +237,10 @@ MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
             rf"|[{_SPACED}0-9._-]{{1,64}}@(?:[{_LATIN}-]{{1,63}}\.){{1,8}}[A-Za-z]{{2,24}}){_AFTER}"
         ),
         "email@example.com",
-        "@",
+        lambda content, start: content.find(b"@", start),
     ),
     "ip_addresses": (
-        re.compile(
+        (
             rf"(?<![{_WORD}.])(?:{_OCTET}\.){{3}}{_OCTET}(?![{_WORD}]|\.[0-9])"
             rf"|(?<![{_WORD}:.])(?:(?:{_GROUP}:){{7}}{_GROUP}"
             # Shortened, with a digit, and three letters or two groups first: "a::b" and "dead::beef" are code.
@@ -192,10 +248,10 @@ MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
             rf"(?:{_GROUP}(?::{_GROUP}){{0,5}})?|::(?:1|{_GROUP}(?::{_GROUP}){{1,6}})))(?![{_WORD}:]|\.[0-9])"
         ),
         "192.0.2.1",
-        "",
+        _find_ip_address,
     ),
     "phone_numbers": (
-        re.compile(
+        (
             # With a country's code, and 8 digits or more: "+150" and "+1 000 000" are amounts, and
             # "+3.14159" begins a decimal number.
             rf"(?<![{_WORD}\d.+-])(?:\+(?=(?:\d[ .()-]{{0,3}}){{8}})(?!\d{{1,3}}\.\d{{5}})"
@@ -204,16 +260,8 @@ MASKS: dict[str, tuple[re.Pattern[str], str, str]] = {
             rf"(?![{_WORD}\d-]|\.\d)"
         ),
         "555-0100",
-        "",
+        _find_phone_number,
     ),
 }
 """Rules that replace personal data: the pattern, a text of the same kind that is nobody's (RFC 2606, RFC 5737), and a
-character of every match, which is searched for first."""
-
-
-def misfit(lines: list[str], config: CleanConfig) -> str:
-    """Return the first rule that drops a document of such lines; "" if none does."""
-    document = Measured(lines, config)
-    return next(
-        (name for name, is_dropped in DOCUMENT_RULES.items() if name in config.rules and is_dropped(document)), ""
-    )
+quick search for lines that the pattern has to read. No match reaches over the end of a line."""

@@ -20,6 +20,7 @@ from multiprocessing import resource_tracker
 from queue import SimpleQueue
 from typing import Any, Self
 
+from data_prep.execution.without_pandas import leave_out_pandas
 from megabert.foundation.errors import EXIT_INTERRUPTED, ConfigError, HaltedError
 from megabert.settings.command_line.signals import SIGNALS, exit_code
 
@@ -326,8 +327,9 @@ def _blocked(number: signal.Signals) -> Iterator[None]:
 
 
 def _start_worker(parent: int, slots: Any, taken: Any) -> None:
-    """Die with the parent, leave Ctrl-C to it, and take a place in the memory of who is at what."""
+    """Die with the parent, leave Ctrl-C to it, do without pandas, and take a place in the memory of who is at what."""
     global _slots, _slot
+    leave_out_pandas()
     with taken.get_lock():
         _slots, _slot = slots, 2 * taken.value
         taken.value += 1

@@ -38,7 +38,7 @@ RATES = {"extract": 47.0, "tokens": 98.0, "chunks": 312.0, "documents": 312.0, "
 same), for ``instances`` each pass of a length."""
 KEYS_RATE = 60.0
 """Megabytes of text per second and core for the sorted keys of near duplicates."""
-IDENTIFY_S = {PY3LANGID: 1.2e-3, FASTTEXT: 0.5e-3}
+IDENTIFY_S = {PY3LANGID: 0.2e-3, FASTTEXT: 0.5e-3}
 """Time in which a core identifies the language of a document, by package."""
 KEY_BYTES = 16
 """Bytes of a key of a document, with the document; each is written by chunks, and merged."""

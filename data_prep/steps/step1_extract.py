@@ -1,7 +1,8 @@
 """Step 1: read each chunk of the input, clean its documents, cut them into sentences, and write them as Arrow files.
 
-With the cleaning rules ``near_duplicates`` and ``duplicate_paragraphs`` the chunks are read once more for each: before
-the text is written, a reading finds the documents that the rules before keep, and what several of them have.
+With the cleaning rules ``near_duplicates`` and ``duplicate_paragraphs`` the chunks are read twice. The first reading
+finds the documents that the rules before keep, and what several of them have. It records which rule dropped each other
+document as a whole, so that the second reading, which writes the text, does not ask these rules again.
 """
 
 from collections import Counter
@@ -16,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.clean.cleaner import Cleaner
-from data_prep.clean.grouped_hashes import HashPlan
+from data_prep.clean.grouped_hashes import HashPlan, read_rows, write_rows
 from data_prep.clean.near_copies import find_near_copies
-from data_prep.clean.near_duplicates import DocumentFates, Signature, write_keys
-from data_prep.clean.paragraph_copies import ParagraphOwners, find_paragraph_copies, write_hashes
+from data_prep.clean.near_duplicates import DocumentFates, Signature, sibling_path, write_keys
+from data_prep.clean.paragraph_copies import ParagraphHashes, ParagraphOwners, find_paragraph_copies, write_kept
 from data_prep.config.build import BuildConfig
 from data_prep.config.languages import splitter_code
 from data_prep.documents.arrow_files import offsets_of, write_batches
@@ -47,6 +48,8 @@ READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
 }
 """Readers of the documents of a chunk, by the format of its file."""
 DOCUMENTS_PER_BATCH = 4096
+VERDICTS, HASHES = "verdicts", "paragraphs"
+"""Names of further files that the first reading of a chunk may write."""
 PART_CHARACTERS = 16 << 20
 """Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
 
@@ -63,6 +66,10 @@ class ExtractTask:
     """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
     paragraph_owners: Path | None = None
     """File of the paragraphs that documents of this chunk, and of some others, lose to another document."""
+    paragraph_hashes: Path | None = None
+    """File of the hashes of this chunk's paragraphs, of which near copies of documents are not taken out yet."""
+    verdicts: Path | None = None
+    """File of the first reading's verdicts on the documents of this chunk."""
     near_fates: Path | None = None
     """File of the documents of this chunk, and of some others, that are in clusters of near duplicates."""
     model_sha256: str = ""
@@ -85,13 +92,19 @@ def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequ
     chunks, rules = plan_chunks(files, build.config.chunk_bytes), build.config.clean.rules
     found: dict[str, Callable[[int], Path]] = {}  # field of ExtractTask -> the file of a chunk
     clusters: Counts = {}
+
+    def file_of(step: str, name: str) -> Callable[[int], Path]:
+        return lambda number: sibling_path(_output(build, step, number), name)
+
     if "near_duplicates" in rules:
         units = _units(build, "near", write_document_keys, chunks)
         plan = HashPlan.of(len(chunks), build.run("near duplicates: keys", units, BYTES).counts["keys"])
         found["near_fates"], clusters["near_duplicates"] = find_near_copies(build, plan)
+        found |= {"verdicts": file_of("near", VERDICTS), "paragraph_hashes": file_of("near", HASHES)}
     if "duplicate_paragraphs" in rules:
         counts = build.run("paragraphs", _units(build, "paragraphs", hash_paragraphs, chunks, found), BYTES).counts
         found["paragraph_owners"] = find_paragraph_copies(build, HashPlan.of(len(chunks), counts["paragraphs"]))
+        found.setdefault("verdicts", file_of("paragraphs", VERDICTS))
     return read_chunks(build, "extract", extract, chunks, found, clusters)
 
 
@@ -157,17 +170,33 @@ def part_path(output: Path, part: int) -> Path:
 
 
 def write_document_keys(task: ExtractTask) -> tuple[list[Path], Counts]:
-    """Write the keys of a chunk's documents, as they are before the rule on near duplicates."""
-    signature, path = Signature.of(task.config.clean), task.path.with_suffix(".npy")
-    paths, counts = write_keys(DocumentReader(task).documents(), signature, path)
-    return paths, {**counts, "bytes": task.chunk.bytes}
+    """Write the keys of a chunk's documents, as they are before the rule on near duplicates, and their verdicts.
+
+    If the rule on paragraphs follows, their hashes are written as well, so that the text is not read again for it.
+    """
+    rules, reader = task.config.clean, DocumentReader(task)
+    documents, path = reader.documents(), task.path.with_suffix(".npy")
+    if "duplicate_paragraphs" in rules.rules:
+        hashes = ParagraphHashes(rules.min_paragraph_characters, are_all_kept=False)
+        paths, counts = write_keys(hashes.of(documents), Signature.of(rules), path)
+        paths += hashes.write(sibling_path(path, HASHES))[0]
+    else:
+        paths, counts = write_keys(documents, Signature.of(rules), path)
+    return [*paths, reader.write_verdicts(path)], {**counts, "bytes": task.chunk.bytes}
 
 
 def hash_paragraphs(task: ExtractTask) -> tuple[list[Path], Counts]:
     """Write the hashes of the paragraphs of a chunk's documents, as they are before the rule on duplicates."""
-    least, path = task.config.clean.min_paragraph_characters, task.path.with_suffix(".npy")
-    paths, counts = write_hashes(DocumentReader(task).documents(), least, path)
-    return paths, {**counts, "bytes": task.chunk.bytes}
+    path, size = task.path.with_suffix(".npy"), {"bytes": task.chunk.bytes}
+    if task.near_fates is not None and task.paragraph_hashes is not None:
+        dropped = DocumentFates(task.near_fates, task.number).dropped
+        paths, counts = write_kept(task.paragraph_hashes, dropped, path)
+        return paths, counts | size
+    reader, hashes = DocumentReader(task), ParagraphHashes(task.config.clean.min_paragraph_characters)
+    for _ in hashes.of(reader.documents()):
+        pass
+    paths, counts = hashes.write(path)
+    return [*paths, reader.write_verdicts(path)], counts | size
 
 
 def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
@@ -229,8 +258,9 @@ class DocumentReader:
         if task.paragraph_owners is not None:
             kept_paragraphs = ParagraphOwners(task.paragraph_owners, task.number, rules.min_paragraph_characters).kept
         languages = task.config, task.chunk.file.source, task.model_sha256
-        is_kept = keeps_language(*languages) if "language" in rules.rules else None
-        self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept)
+        verdicts = None if task.verdicts is None else map(int, read_rows(task.verdicts, 1)[0])
+        is_kept = keeps_language(*languages) if "language" in rules.rules and verdicts is None else None
+        self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept, verdicts)
         self._language_of = language_of_source(*languages)
         self.dropped = 0
         """Documents that a cleaning rule dropped."""
@@ -247,6 +277,10 @@ class DocumentReader:
             else:
                 yield paragraphs
         file.require_unchanged()
+
+    def write_verdicts(self, path: Path) -> Path:
+        """Write which rules dropped the documents as a whole next to a path, for `ExtractTask.verdicts`."""
+        return write_rows(sibling_path(path, VERDICTS), np.array([list(self._cleaner.verdicts)], np.uint64))
 
     def sentences(self, paragraphs: list[str], content: bytes | None = None) -> list[str]:
         """Return the sentences of a document, which sentencex finds by the rules of its language."""

@@ -31,6 +31,7 @@ import numba
 from filelock import FileLock, Timeout
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import register_jitable
 from numba.np import linalg
@@ -144,7 +145,9 @@ class _Cache(NullCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return machine code from the disk. If it is not there, another process compiles it first."""
-        target_context.refresh()
+        # numba's own cache loads all of the compiler's tables here (`refresh`), a fifth of a second in each process.
+        # Finished machine code needs nothing of them but the runtime, which counts references.
+        rtsys.initialize(target_context)
         path = self._path(sig, target_context.codegen())
         content = _read(path)
         if content is None and not _is_compiler:

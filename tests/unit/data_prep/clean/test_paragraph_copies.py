@@ -2,13 +2,14 @@
 
 import random
 
+import numpy as np
 import pytest
 from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import begun_build, write_jsonl
 
 from data_prep.clean import grouped_hashes, paragraph_copies
 from data_prep.clean.grouped_hashes import HashPlan, text_hash
-from data_prep.clean.paragraph_copies import ParagraphOwners, find_paragraph_copies, write_hashes
+from data_prep.clean.paragraph_copies import ParagraphHashes, ParagraphOwners, find_paragraph_copies, write_kept
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
@@ -24,6 +25,20 @@ def random_documents(count):
     words = [f"paragraph {number}" for number in range(count)] + ["short"]
     documents = [[chance.choice(words) for _ in range(chance.randint(1, 6))] for _ in range(count)]
     return documents + documents[:3]
+
+
+def write_hashes(documents, path):
+    """Write the rows of documents of which some were dropped after they were read, and return their number."""
+    hashes, dropped = ParagraphHashes(LONG, are_all_kept=False), ["paragraph 1", "paragraph 2", "paragraph 3"]
+    source = path.with_name(f"{path.stem}-source.npy")
+    assert list(hashes.of(iter([dropped, *documents]))) == [dropped, *documents]
+    hashes.write(source)
+    kept = write_kept(source, np.array([text_hash(dropped)], np.uint64), path)
+    expected = ParagraphHashes(LONG)
+    list(expected.of(iter(documents)))
+    expected.write(source)
+    assert path.read_bytes() == source.read_bytes()
+    return kept[1]["paragraphs"]
 
 
 def kept_by_definition(documents):
@@ -51,7 +66,7 @@ def test_owners_are_those_of_the_definition_however_documents_are_parted(
     monkeypatch.setattr(paragraph_copies, "ROWS_AT_ONCE", rows)
     documents = random_documents(60)
     folder, parts = tmp_path / "work" / "paragraphs", [documents[number::chunks] for number in range(chunks)]
-    rows_of = [write_hashes(iter(part), LONG, folder / f"{i:06d}.npy")[1]["paragraphs"] for i, part in enumerate(parts)]
+    rows_of = [write_hashes(part, folder / f"{i:06d}.npy") for i, part in enumerate(parts)]
     own = begun_build(tmp_path, make_config())
     (tmp_path / "build.json").touch()
     copies = find_paragraph_copies(own, HashPlan.of(chunks, sum(rows_of)))

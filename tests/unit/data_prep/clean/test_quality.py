@@ -1,11 +1,15 @@
 """Each rule on quality, on both sides of each of its limits; and what is masked as personal data."""
 
+import random
+import re
+
 import pytest
 
-from data_prep.clean.cleaner import Cleaner
+from data_prep.clean.cleaner import Cleaner, paragraphs_of
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.problems import Problems
+from megabert.tokens.tokenization import compose
 
 
 def cleaner(rule, **bounds):
@@ -100,8 +104,10 @@ def test_repeated_runs_of_each_length_are_counted_once(length):
         ("c4_lines", "Is it so?", "And so on..."),
         ("c4_lines", "\u0915 \u0915 \u0915\u0964", "\u0915 \u0915 \u0915,"),
         ("c4_lines", f"A word {'x' * 999}.", f"A word {'x' * 1000}."),
+        ("c4_lines", f"A word {'x' * 999} {'y' * 999}.", f"A {'x ' * 700} word {'y' * 1001} {'x ' * 700}."),
         ("c4_javascript", "It is written in Java.", "Please turn JavaScript on."),
         ("c4_policies", "The policy is private.", "Read our Privacy Policy first."),
+        ("c4_policies", "It has coo\u0137ies.", "It uses coo\u212aies."),
     ],
 )
 def test_lines_are_dropped_one_by_one(rule, kept, dropped):
@@ -174,3 +180,32 @@ def test_masks_take_time_that_grows_with_the_text(rule, text):
 def test_bounds_in_the_wrong_order_are_refused():
     with pytest.raises(ValueError, match="gopher_min_words=60: is above gopher_max_words=50"):
         CleanConfig(rules=("gopher_words",), gopher_min_words=60, gopher_max_words=50)
+
+
+def texts_with_data():
+    """Texts of few characters, most of them such as addresses and numbers consist of, in lines."""
+    chance = random.Random(6)
+    rare = ["\u0661", "\uff11", "\u4e00", "\u00e9", "::", "@a.bc", "+49 30 1234567", "fe80::1", "\U0001f600", "\n"]
+    for alphabet in ("0123456789.:af\n", "012-. ()+\n", "a1@.-\n", "1:\n", "1.\n", "0123:abcdef\n"):
+        for number in range(400):
+            parts = [*alphabet * (1 + number % 4), *rare[: number % 11]]
+            yield "".join(chance.choice(parts) for _ in range(60))
+
+
+@pytest.mark.parametrize("rule", MASKS)
+def test_only_lines_without_a_match_are_passed_over(rule):
+    """The pattern alone, over the whole text, is the definition."""
+    pattern, replacement, _ = MASKS[rule]
+    pattern, found = re.compile(pattern), 0
+    for text in texts_with_data():
+        problems = Problems()
+        clean = Cleaner(CleanConfig(rules=(rule,)), problems)
+        masked, matches = pattern.subn(replacement, text)
+        assert clean.clean(text, "here") == paragraphs_of(compose(masked))
+        assert clean.counts.get(rule, {}).get("matches", 0) == matches
+        if matches:
+            start = pattern.search(text).start()
+            assert problems.examples[rule] == [f"here: {masked[max(0, start - 30) : start + len(replacement) + 30]!r}"]
+            assert clean.counts[rule]["characters"] == sum(len(match[0]) for match in pattern.finditer(text))
+        found += matches
+    assert found > 100

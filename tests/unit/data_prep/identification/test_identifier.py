@@ -2,13 +2,17 @@
 
 import re
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+import numpy as np
 import pytest
+from py3langid import langid
 from support.fasttext_models import WORDS, lid_176, model_bytes
 
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.identification import identifier
+from data_prep.identification.feature_loops import LONGEST_FEATURE, gather_weights
 from data_prep.identification.identifier import (
     LANGUAGE_CHARACTERS,
     Identifier,
@@ -18,6 +22,7 @@ from data_prep.identification.identifier import (
 )
 from megabert.foundation.errors import ConfigError, DataError
 
+SCRIPTS = Path(__file__).parents[3] / "assets" / "scripts.tsv"
 TEXTS = {
     "en": "The whale swam away over the sea, and nobody saw it again.",
     "de": "Der Wal schwamm davon, und niemand hat ihn je wieder gesehen.",
@@ -44,6 +49,32 @@ def model(tmp_path):
 @pytest.mark.parametrize("language", TEXTS)
 def test_py3langid_identifies_documents(language):
     assert identifier_of(None).language_of([TEXTS[language]]) == language
+
+
+def test_compiled_loops_give_the_scores_of_py3langid():
+    own, original = identifier._compiled_py3langid(), langid._get_identifier()
+    pages = [*TEXTS.values(), *SCRIPTS.read_text("utf-8").splitlines(), "", "!", "x", "\U0001f600", TEXTS["en"].upper()]
+    for text in [*pages, *pages[::-1]]:  # nothing is left of a text when the next one is read
+        assert own._decide(text).tolist() == original._decide(text).tolist()
+    assert own.labels == original.labels
+
+
+def test_features_are_as_short_as_the_loop_takes_them_for():
+    own = identifier._compiled_py3langid()
+    rows, moves = np.asarray(own.tk_row), np.asarray(own.tk_nextmove).reshape(-1, 256)
+    known, last = np.arange(len(rows)) == 0, np.array([0])
+    for _ in range(LONGEST_FEATURE):
+        following = np.unique(moves[np.unique(rows[last])])
+        last = following[~known[following]]
+        known[last] = True
+    assert known.all()
+
+
+def test_weights_are_converted_exactly():
+    halves = np.arange(0x10000, dtype=np.uint16)
+    halves = halves[np.isfinite(halves.view(np.float16))].reshape(-1, 2)
+    weights = gather_weights(halves, np.arange(len(halves)))
+    assert np.array_equal(weights, halves.view(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize("language", TEXTS)
