@@ -163,4 +163,5 @@ def _summary(built: Built, corpus: Counts) -> list[str]:
         for split, counts in manifest.statistics["instances"].items():
             first, *rest = describe_split(counts, manifest.metadata)
             lines += [f"length {length} {split}: {first}", *(f"  {line}" for line in rest)]
-    return [*lines, f"tokenizer {built.folder / 'tokenizer'}", f"shards {built.folder / 'instances'}"]
+    passes = f"passes of a training over them: megabert estimate --recipe NAME --data.path {built.folder}"
+    return [*lines, f"tokenizer {built.folder / 'tokenizer'}", f"shards {built.folder / 'instances'}", passes]

@@ -1,4 +1,4 @@
-"""What a ``tokenizer.json`` may hold, checked before `tokenizers` reads it: that library aborts the process on some."""
+"""Types and bounds of a ``tokenizer.json``, checked before `tokenizers` reads it: some files abort that library."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
