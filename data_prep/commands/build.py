@@ -24,6 +24,7 @@ from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.execution.records import Counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
+from data_prep.extract.readings import describe_readings
 from data_prep.identification.identifier import require_identifier
 from data_prep.pipeline import BuildResult, build_shards
 from data_prep.planning.estimate import estimate
@@ -88,6 +89,8 @@ def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
         kind = f"{file.compression} {file.format}".strip()
         print(f"{without_secrets(file.path)}: {file.bytes:,} bytes, {kind}, {file.encoding}")
     chunks = plan_chunks(files, config.chunk_bytes)
+    for line in describe_readings(config, files):
+        print(line)
     print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
     if earlier := read_state(output):
         now = config.recorded()
@@ -160,4 +163,5 @@ def _summary(built: BuildResult, corpus: Counts) -> list[str]:
         for split, counts in manifest.statistics["instances"].items():
             first, *rest = describe_split(counts, manifest.metadata)
             lines += [f"length {length} {split}: {first}", *(f"  {line}" for line in rest)]
-    return [*lines, f"tokenizer {built.folder / 'tokenizer'}", f"shards {built.folder / 'instances'}"]
+    passes = f"passes of a training over them: megabert estimate --recipe NAME --data.path {built.folder}"
+    return [*lines, f"tokenizer {built.folder / 'tokenizer'}", f"shards {built.folder / 'instances'}", passes]

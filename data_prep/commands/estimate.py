@@ -83,6 +83,8 @@ def estimate_lines(plan: BuildEstimate) -> list[str]:
         f"shuffle: {shown(shuffle)} written, and as much read; one unit opens {plan.most_opened} files at most",
         f"disk: {shown(plan.peak_bytes)} at the peak, {shown(plan.end_bytes)} at the end; "
         f"{plan.shards:,} training shards of each length",
+        f"instances: about {' or '.join(f'{n:,} of {length}' for length, n in plan.instances.items())} tokens, if each "
+        "is full and no pair is cut; passes over N of them: megabert estimate --recipe NAME --instances N",
         f"memory: {WORKER_MIB} MiB a rank, {plan.rank0_mib:,} MiB at a restart on the one that hands out",
         *([f"{idle:,} of the ranks find no unit: fewer are as fast"] if idle else []),
     ]

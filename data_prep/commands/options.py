@@ -69,7 +69,10 @@ def make_config(options: Namespace) -> BuildConfig:
     if not sources and not any("sources" in loading.read_yaml(path) for path in options.config):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
     of_recipe = loading.build_fields(loading.load_run_config(options.recipe)) if options.recipe else {}
-    config = loading.merge_layers(BuildConfig, of_recipe, *options.config, sources, fields)
+    layers = (of_recipe, *options.config, sources, fields)
+    config = loading.merge_layers(BuildConfig, *layers)
+    if config.objective == "none" and config.masking == "dynamic":  # further passes would be copies
+        config = loading.merge_layers(BuildConfig, {"dupe_factor": 1}, *layers)
     for needs in (BUILD_NEEDS, TEXT_NEEDS):
         refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), needs)
     return config

@@ -4,6 +4,7 @@ Example:
   megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522
 """
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from data_prep.execution.records import Counts, add_counts
 from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
+from data_prep.extract.readings import describe_readings
 from data_prep.planning.text_sample import CORPUS_RULES
 from data_prep.steps.step1_extract import DocumentReader, ExtractTask
 from data_prep.steps.step2_vocabulary import vocabulary_options
@@ -57,6 +59,8 @@ def run(options: Namespace) -> int:
         why = "says the vocabulary already" if config.tokenizer else "compares all documents, which vocab reads once"
         raise ConfigError(f"{named}: {why}. Leave it out, or use `megabert-data build`, whose first step it is.")
     files = find_files(config.sources)
+    for line in describe_readings(config, files):
+        print(line, file=sys.stderr)
     warn_of_likely_mistakes(files)
     chunks = plan_chunks(files, config.chunk_bytes)
     with publish_folder(options.output) as temporary:

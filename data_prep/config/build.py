@@ -108,7 +108,8 @@ class BuildConfig:
     """Unit that is masked as a whole: single tokens, all pieces of a word, or runs of words (SpanBERT, Joshi et al.
     2020)."""
     dupe_factor: int = Field(5, ge=1, le=10_000)
-    """Passes over the training documents, each with other pairs and masks."""
+    """Passes over the training documents, each with other pairs and masks. With objective none and dynamic masking
+    there is neither, and the commands make 1 unless another number is given."""
     short_seq_prob: float = Field(0.1, ge=0, le=1)
     """Share of instances that are made shorter on purpose, so that the model meets short inputs as well."""
     masked_lm_prob: float = Field(0.15, gt=0, lt=1)

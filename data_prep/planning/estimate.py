@@ -44,6 +44,8 @@ KEY_BYTES = 16
 """Bytes of a key of a document, with the document; each is written by chunks, and merged."""
 DYNAMIC_SIZE = 0.77
 """Size of shards without masks, as a share of that with static ones: 2.2 bytes per token instead of 2.9."""
+SPECIAL_TOKENS = (3, 2)
+"""[CLS] and [SEP] of an instance: of a pair, and of a single segment."""
 INPUT_FILE_BYTES = 10**9
 """Size of the files that text is taken to be in if it is not there yet."""
 VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
@@ -83,6 +85,8 @@ class BuildEstimate:
     """Disk of the finished build."""
     shards: int
     """Training shards of a length."""
+    instances: dict[int, int]
+    """Training instances of each length, if all were full and no pair was cut."""
     rank0_mib: int
     most_opened: int
     """Files that one unit opens at most."""
@@ -180,7 +184,10 @@ def estimate(
     most = min(last.blocks, 2 + last.blocks // min(buckets.values())) * last.files
     most = max(most, *(min(before.files, MAX_FILES) for before in levels[:-1]), 1)
     end = stages[-1].bytes + stages[-2].bytes
-    return BuildEstimate(text_bytes, sample, ranks, stages, work, end, shards, memory, most)
+    trained = used_tokens * (1 - config.validation_share) * config.dupe_factor
+    special = SPECIAL_TOKENS[config.objective == "none"]
+    instances = {length: round(trained / (length - special)) for length in config.lengths}
+    return BuildEstimate(text_bytes, sample, ranks, stages, work, end, shards, instances, memory, most)
 
 
 def _hash_stage(files: Sequence[InputFile] | int, ranks: int) -> Stage:

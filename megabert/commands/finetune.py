@@ -145,6 +145,7 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
 
         prepared = check_finetuning(task, config, output_dir, device=options.device)
         sizes = ", ".join(f"{len(found)} of {name}" for name, found, _ in prepared.evaluation)
+        print(prepared.describe())
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         if lacks_gpu(options.device):
             print("this machine has no GPU: that a step fits into the job's was not checked")

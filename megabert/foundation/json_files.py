@@ -22,6 +22,8 @@ JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 """Endings of the names of JSON Lines."""
 MOST_CHARACTERS = 1 << 26
 """The longest line of JSON Lines."""
+MOST_SHOWN = 60
+"""Characters of a field's name in an error."""
 
 
 @cache
@@ -69,7 +71,7 @@ def parse_json(
         return adapter_of(cls).validate_json(content, strict=True)  # type: ignore[arg-type,no-any-return]
     except ValidationError as failure:
         problem = failure.errors(include_url=False)[0]
-        field = ".".join(map(str, problem["loc"]))
+        field = ".".join(str(name)[:MOST_SHOWN] for name in problem["loc"])
         what = f"{field}: {problem['msg']}" if field else problem["msg"]
         raise error(f"{where}: damaged or edited ({what}). {remedy}") from None
 

@@ -7,8 +7,9 @@ from docs.shown_blocks import ROOT, blocks_of, run
 
 SMALLER = {
     "--vocab-size 4096": "--vocab-size 1500",
-    "--phases.0.steps 150": "--phases.0.steps 2",
-    "--phases.1.steps 10": "--phases.1.steps 1",
+    "--phases.0.steps 300": "--phases.0.steps 2",
+    "--phases.1.steps 20": "--phases.1.steps 1",
+    "--phases.2.steps 5": "--phases.2.steps 1",
     "--epochs 4": "--epochs 1 --max-eval-examples 8",
     "--max-instances 200": "--max-instances 8",
 }

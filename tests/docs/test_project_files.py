@@ -1,6 +1,7 @@
 """Files for those who find the project elsewhere: the citation, the forms and the workflows."""
 
 import re
+from configparser import ConfigParser
 from itertools import takewhile
 from pathlib import Path
 
@@ -22,6 +23,14 @@ def test_citation_names_this_version_and_the_licence_of_the_package():
     assert f"This is {__version__}," in (ROOT / "docs/requirements.md").read_text(encoding="utf-8")
     assert f"license = {citation['license']}\n" in (ROOT / "setup.cfg").read_text()
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+def test_packages_say_that_they_are_typed():
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    for package in ("megabert", "data_prep"):
+        assert (ROOT / package / "py.typed").is_file()
+        assert config["options.package_data"][package] == "py.typed"
 
 
 def test_changelog_begins_with_this_version_and_names_no_subject_twice():

@@ -24,6 +24,7 @@ def test_wheel_and_sdist_hold_the_packages_alone(dist):
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
+        assert {"megabert/py.typed", "data_prep/py.typed"} <= {*archive.namelist()}
     assert tops == {"megabert", "data_prep", "ds_configs", f"megabert-{__version__}.dist-info"}
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

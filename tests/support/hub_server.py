@@ -76,6 +76,8 @@ class Fault:
     times: int = 1
     says: str = "planted"
     """Words of the answer; the empty string answers without any."""
+    answer: bytes | None = None
+    """The whole body of the answer, with status 200 unless another is given."""
     waits: threading.Event | None = None
     """If given, the request is not answered before it is set."""
 
@@ -153,6 +155,10 @@ class Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.waits is not None:
             self.hub.reached.set()
             fault.waits.wait(30)
+        if fault is not None and fault.answer is not None:
+            self._body()
+            self._send(fault.answer, fault.status or 200, {})
+            return
         if fault is not None and fault.status is None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0) // 2)
             self.connection.shutdown(socket.SHUT_RDWR)

@@ -78,12 +78,14 @@ def _written(**values: Any) -> dict[str, Entry]:
 
 ELSEWHERE = "read from elsewhere: names of family, classes and labels"
 IDS = "ids of pieces; the tokenizer's files say them"
+CHECKED = "read where a head is used, and checked against the task"
 COMPUTED = "how it is computed, not what"
 TASK_DROPOUT = "dropout of a task's head: fine-tuning has its own"
 """Reasons for which several fields are `Unused`."""
 
 COMMON: Mapping[str, Entry] = {
-    **_unused(ELSEWHERE, "model_type architectures id2label label2id num_labels _num_labels problem_type"),
+    **_unused(ELSEWHERE, "model_type architectures num_labels _num_labels"),
+    **_unused(CHECKED, "id2label label2id problem_type sbert_ce_default_activation_function sentence_transformers"),
     **_unused(ELSEWHERE, "tokenizer_class"),
     **_unused("megabert's own: version, family, task", "megabert_version megabert_family megabert_task"),
     **_unused("the weights show it: a decoder of its own is kept, but fills no masks", "tie_word_embeddings"),
@@ -97,7 +99,6 @@ COMMON: Mapping[str, Entry] = {
     **_unused("what transformers returns", "output_attentions output_hidden_states output_past"),
     **_unused("what transformers returns", "return_dict use_return_dict"),
     **_unused(TASK_DROPOUT, "classifier_dropout"),
-    **_unused("CrossEncoder's, after the logits", "sbert_ce_default_activation_function sentence_transformers"),
     **_unused("of decoders alone", "use_cache cross_attention_hidden_size tie_encoder_decoder decoder_start_token_id"),
     **_unused(
         "generates text, which encoders do not",
@@ -109,6 +110,7 @@ COMMON: Mapping[str, Entry] = {
     ),
     **_fixed(is_decoder=False, is_encoder_decoder=False, add_cross_attention=False, pruned_heads={}),
     "auto_map": Fixed(None),  # code of its own
+    "function_to_apply": Fixed("softmax"),  # transformers' pipeline applies it to a classifier's logits
     "quantization_config": Fixed(None),
 }
 """Fields of every family."""

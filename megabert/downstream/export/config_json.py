@@ -48,6 +48,10 @@ class _Typed:
     pad_token_id: Annotated[int, Field(ge=0, le=1 << 24)] | None = None
     pos_att_type: str | tuple[str, ...] | None = None
     id2label: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], str | int | float | bool | None] | None = None
+    label2id: dict[str, int | str | None] | None = None
+    sbert_ce_default_activation_function: str | None = None
+    sentence_transformers: dict[str, str | None] | None = None
+    problem_type: str | None = None
     megabert_task: dict[str, Any] | None = None
 
 

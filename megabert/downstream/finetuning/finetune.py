@@ -190,6 +190,7 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
     diverged: list[MegabertError] = []
     # The log names the sizes and the ops in use.
     sizes = f"{len(prepared.train)} training items, {len(kind.labels)} labels, {world.size} rank(s)"
+    logger.info(prepared.describe())
     logger.info("%s: %s on %s, ZeRO-%d", kind.task.name, sizes, world.device.type, engine.zero_stage)
     attention = prepared.model.attention_kind
     logger.info(describe_choices(config.ops.backends, world.device.type, has_lamb=False, attention=attention))

@@ -1,5 +1,6 @@
 """The folder of a fine-tuned model: written for ``transformers``, read back, and scored on a labelled file."""
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.names import did_you_mean
 from megabert.tokens.tokenization.huggingface import download_remedy
 
+logger = logging.getLogger(__name__)
+
 KEY = "megabert_task"
 """The field of config.json that keeps the settings of ``megabert evaluate``."""
 ANSWER_SETTINGS = ("doc_stride", "max_query_length", "max_answer_length", "n_best", "null_threshold")
@@ -47,6 +50,11 @@ from transformers import AutoTokenizer, AutoModelFor{head}
 folder = "."  # where this file lies
 model = AutoModelFor{head}.from_pretrained(folder)  # {architecture}
 tokenizer = AutoTokenizer.from_pretrained(folder)"""
+
+PROBLEMS = {"sequence": "single_label_classification", "regression": "regression"}
+"""transformers' ``problem_type`` of our kinds of task; other models have another meaning of the head's outputs."""
+ACTIVATIONS = {"sequence": ("Identity", "Softmax"), "regression": ("Identity",)}
+"""Functions that a cross-encoder may apply to these outputs, since the scores stay ours."""
 
 PLACEHOLDER = re.compile(r"LABEL_\d+")
 """The names that ``transformers`` gives to the outputs of a head whose labels nobody named."""
@@ -88,9 +96,8 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
     if kind.task.kind in ("sequence", "tagging", "characters", "regression"):
         fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
         fields["label2id"] = kind.ids
-    problems = {"sequence": "single_label_classification", "regression": "regression"}
-    if kind.task.kind in problems:
-        fields["problem_type"] = problems[kind.task.kind]
+    if kind.task.kind in PROBLEMS:
+        fields["problem_type"] = PROBLEMS[kind.task.kind]
     return fields
 
 
@@ -139,6 +146,10 @@ class SavedModel:
     """The recorded `SCORING_SETTINGS`."""
     labels: tuple[str, ...] | None
     """None if the head's outputs have no names."""
+    problem: str | None
+    """transformers' ``problem_type``."""
+    activation: str
+    """sentence-transformers' name of the function that a cross-encoder applies to its outputs."""
     encoder: dict[str, Tensor]
     """The encoder's parameters, by our names."""
     head: dict[str, Tensor]
@@ -149,6 +160,7 @@ class SavedModel:
 
         Raises:
             CheckpointError: The folder has no head for this task, or one of another width.
+            ConfigError: Its outputs mean something else.
         """
         head = TASK_KINDS[task.kind].head
         given = head_by_our_names(self.head, self.model.family, head.architecture)
@@ -163,12 +175,25 @@ class SavedModel:
                 f"{self.folder}: its head has {len(given[weight])} outputs, the task {task.name} needs {num_outputs}. "
                 "Name the task that it was fine-tuned for."
             )
+        self._refuse_other_meaning(task, num_outputs)
         # Other weights of the folder, such as the heads of pre-training, are left out.
         model = TaskModel(self.model, head=head, num_outputs=num_outputs)
         needed = dict(model.named_parameters())
         state = {name: value for name, value in {**self.encoder, **given}.items() if name in needed}
         load_parameters(model, {name: value.to(torch.float32) for name, value in state.items()})
         return model.eval()
+
+    def _refuse_other_meaning(self, task: Task, num_outputs: int) -> None:
+        usual = PROBLEMS.get(task.kind)
+        problem = "regression" if self.problem is None and num_outputs == 1 else self.problem
+        stated = f"problem_type={self.problem!r}" if self.problem else "a head of one output, which is a score"
+        if usual and self.activation not in ACTIVATIONS[task.kind]:
+            problem, stated = self.activation, f"a cross-encoder's activation is {self.activation}"
+        if usual and problem not in (None, usual):
+            raise ConfigError(
+                f"{self.folder}/config.json: {stated}; the task {task.name} reads a head as {usual}, with other "
+                f"scores. Use transformers, or fine-tune it: megabert finetune {task.name} --model {self.folder}."
+            )
 
 
 def read_saved_model(folder: Path) -> SavedModel:
@@ -186,12 +211,16 @@ def read_saved_model(folder: Path) -> SavedModel:
     fields = read_object(folder / "config.json")
     recorded = fields.get(KEY) or {}
     settings = {name: value for name, value in recorded.items() if name in SCORING_SETTINGS}
+    unknown = [name for name in recorded if name not in ("task", THRESHOLD, *SCORING_SETTINGS)]
+    if unknown:
+        hint = did_you_mean(unknown[0], ("task", *SCORING_SETTINGS))
+        raise ConfigError(f"{folder}/config.json: {KEY}.{unknown[0]}: no setting{hint}. Fetch the folder again.")
     if not isinstance(recorded.get("task", ""), str):
         raise ConfigError(f"{folder}/config.json: {KEY}.task is no name of a task. Fetch the folder again.")
     # Names that transformers made up say nothing: the labels of the task or of the file are taken instead. In a folder
     # of ours they are the labels of the training file, whatever they look like.
-    names = fields.get("id2label")
-    labels = tuple(str(names[key]) for key in sorted(names, key=int)) if names else ()
+    labels = _labels(fields, folder / "config.json")
+    cross, older = fields.get("sentence_transformers") or {}, fields.get("sbert_ce_default_activation_function")
     is_named = bool(labels) if recorded else not all(PLACEHOLDER.fullmatch(label) for label in labels)
     return SavedModel(
         folder=folder,
@@ -199,9 +228,25 @@ def read_saved_model(folder: Path) -> SavedModel:
         task_name=recorded.get("task"),
         settings=settings,
         labels=labels if is_named else None,
+        problem=fields.get("problem_type"),
+        activation=str(cross.get("activation_fn") or older or "Identity").rpartition(".")[2],
         encoder=content.state,
         head=content.unused,
     )
+
+
+def _labels(fields: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """Return the names of a head's outputs, in their order."""
+    names = {int(key): str(name) for key, name in (fields.get("id2label") or {}).items()}
+    if sorted(names) != [*range(len(names))]:
+        raise ConfigError(f"{path}: id2label names {sorted(names)}. Number its labels from 0 on, without a gap.")
+    ids = fields.get("label2id") or {}
+    wrong = next((name for index, name in names.items() if str(ids.get(name, index)) != str(index)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"{path}: label2id has {wrong!r} as {ids[wrong]!r}, id2label has it elsewhere. Correct the wrong one."
+        )
+    return tuple(name for _, name in sorted(names.items()))
 
 
 class Rescored(NamedTuple):
@@ -256,6 +301,13 @@ def rescore(
     reader = TASK_KINDS[task.kind]
     examples = subset(reader.read(task, path), config.max_eval_examples)
     labels = saved.labels or task.labels or reader.labels_of(examples)
+    if saved.labels is None and len(labels) > 1:
+        logger.warning(
+            "%s: config.json does not name the labels of the outputs; they are read as %s, in this order. Other scores "
+            "follow from another order: name them in id2label.",
+            folder,
+            ", ".join(labels),
+        )
     kind = bind_kind(task, config, saved.model, load_fitting_tokenizer(folder, saved.model), labels)
     torch_device = find_device(device)
     model = saved.build_model(task, kind.num_outputs).to(torch_device)

@@ -13,7 +13,7 @@ from megabert.downstream.finetuning.evaluate import EvaluationSet
 from megabert.downstream.finetuning.model import architecture_of
 from megabert.downstream.finetuning.tables import READERS
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS, TaskKind
-from megabert.downstream.finetuning.tasks import Task
+from megabert.downstream.finetuning.tasks import COLUMNS, Task
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.randomness.keyed import stream, string_key
@@ -27,6 +27,13 @@ ALL_SUFFIXES = (*READERS, ".conll", ".bio", ".iob", ".iob2")
 """Suffixes of tables, then of files with CoNLL columns."""
 USUAL_LENGTHS = {"span": 384}
 """Value of ``max_seq_length=auto`` for a kind of task; other kinds take 128."""
+READINGS = {
+    "tagging": "a line's first column is the word, its last the tag, a blank line ends a sentence",
+    "characters": "a line is a character and its tag, a blank line ends a sentence",
+    "span": "in SQuAD's form",
+}
+"""Reading of files without named columns, by kind of task."""
+HELD_OUT, MOST_LABELS = "held_out", 20
 _DRAW_KEY = string_key("finetuning/setup")
 
 Item = TypeVar("Item")
@@ -45,6 +52,15 @@ class Prepared:
     evaluation: list[EvaluationSet]
     identity: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
+
+    def describe(self) -> str:
+        """Return how the files were read, and in which order the labels are the outputs of the head."""
+        task, config = self.kind.task, self.kind.config
+        columns = ", ".join(f"{name} {value!r}" for name in COLUMNS if (value := getattr(task, name)))
+        read = READINGS.get(task.kind, f"{'no line' if task.header else 'the first line'} names columns; {columns}")
+        labels = ", ".join(self.kind.labels[:MOST_LABELS]) + ", ..." * (len(self.kind.labels) > MOST_LABELS)
+        held_out = f"; {config.held_out:.0%} of them held out" * (self.evaluation[0].name == HELD_OUT)
+        return f"{config.data}: read as UTF-8, {read}{held_out}" + f"; labels in order: {labels}" * bool(labels)
 
 
 def prepare(task: Task, config: FinetuneConfig) -> Prepared:
@@ -65,7 +81,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     train = reader.read(task, train_path)
     sets = {path.stem: reader.read(task, path) for path in evaluation_paths}
     if not sets:
-        train, sets["held_out"] = split(train, config.held_out, train_path)
+        train, sets[HELD_OUT] = split(train, config.held_out, train_path)
     train = subset(train, config.max_train_examples)
     # Read even if the task names its labels: examples with a single label are refused, there is nothing to learn.
     labels = reader.labels_of(train)

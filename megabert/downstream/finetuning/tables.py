@@ -98,7 +98,12 @@ def open_text(path: Path, *, newline: str | None = None) -> TextIOWrapper:
 
 
 def read_table(
-    path: Path, names: Sequence[str], *, header: Sequence[str] | None = None, skips_broken_rows: bool = False
+    path: Path,
+    names: Sequence[str],
+    *,
+    header: Sequence[str] | None = None,
+    skips_broken_rows: bool = False,
+    spare_columns: int = 0,
 ) -> list[Row]:
     """Read some columns of a table.
 
@@ -107,6 +112,7 @@ def read_table(
         names: Names of the columns to keep.
         header: Names of the columns of a TSV or CSV without a header line.
         skips_broken_rows: Whether TSV and CSV rows with a wrong number of columns are left out instead of refused.
+        spare_columns: Columns before the last that such a row may have more or fewer than the header.
 
     Raises:
         DataError: The file is missing, has no rows, lacks a column, has a broken row, or is not UTF-8.
@@ -115,10 +121,20 @@ def read_table(
     if reader is None:
         raise DataError(f"{path}: unknown kind of table; known are {', '.join(READERS)}. Rename or convert it.")
     with reading(path):
-        rows = _pick(path, reader(path, header), names, skips_broken_rows)
+        rows = _pick(path, _of_one_width(reader(path, header), spare_columns), names, skips_broken_rows)
     if not rows:
         raise DataError(f"{path}: holds no examples. Name a file with rows.")
     return rows
+
+
+def _of_one_width(rows: Iterator[tuple[int, Any]], spare: int) -> Iterator[tuple[int, Any]]:
+    """Give rows with up to ``spare`` columns more or fewer than the first its number; the last column stays."""
+    width = 0
+    for line, row in rows:
+        width = width or len(row)
+        if isinstance(row, list) and 0 < abs(len(row) - width) <= spare:
+            row = [*row[:-1], *[""] * spare][: width - 1] + row[-1:]
+        yield line, row
 
 
 def _pick(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], skips_broken: bool) -> list[Row]:

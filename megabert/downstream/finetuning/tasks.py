@@ -65,6 +65,8 @@ class Task:
     """Columns of entities that are marked in the text, each an object with ``word``, ``start_idx`` and ``end_idx``."""
     answers: Literal["korquad", "klue"] | None = None
     """The script whose rules compare answers; None takes the rules of ``language``."""
+    spare_columns: int = 0
+    """Columns before the last that a row of TSV or CSV may have more or fewer than the header names."""
     skips_broken_rows: bool = False
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
 

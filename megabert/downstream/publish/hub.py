@@ -8,17 +8,20 @@ whole push or nothing of it, and the same call continues a push that was interru
 import logging
 import os
 import re
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from huggingface_hub import HfApi, get_token
+from huggingface_hub import HfApi, get_token, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
+from huggingface_hub.utils._http import default_client_factory
 
 from megabert.downstream.export.export_folder import EXPORTED
+from megabert.downstream.publish.answer_limits import AnswerLimits
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.urls import without_secrets
 
@@ -33,6 +36,9 @@ _ADVICE = (
     "Check the network and HF_ENDPOINT, and set HF_HUB_DISABLE_XET=1 for a server that stores files by Git LFS alone; "
     "the same command continues."
 )
+_LIMITS = AnswerLimits()
+_NO_HUB = (ValueError, TypeError, LookupError, AttributeError)
+"""Errors of huggingface_hub about an answer that is not a Hub's: HTML, nothing, a list, an object without its keys."""
 _MOST_CHARACTERS = 300
 """Characters of a server's answer in a message: some answer with a page."""
 
@@ -74,16 +80,23 @@ def open_hub(repo: str) -> Hub:
         raise ConfigError(f"--push {repo}: has no owner. Write OWNER/{repo}, with your name or your organization's.")
     api = HfApi(endpoint=_endpoint(), library_name="megabert")
     login = "Log in with `hf auth login`, or set HF_TOKEN to a token that may write"
-    if not get_token():
+    token = get_token()
+    if not token:
         raise ConfigError(f"--push {repo}: you are not logged in to {_address(api)}. {login}.")
+    if not re.fullmatch("[!-~]+", token):
+        raise ConfigError(f"--push {repo}: your token has a character that no token has. {login}.")
+    set_client_factory(lambda: _LIMITS.apply(default_client_factory()))
+    _LIMITS.begin(0)
     try:
-        api.whoami()
+        name = api.whoami()["name"]
+        if not isinstance(name, str):
+            raise TypeError(f"it says that your name is {name!r}")
     except _BROKEN as error:
         if _status(error) in (401, 403):
             raise ConfigError(f"--push {repo}: {_address(api)} refuses your token. {login}.") from None
         raise DataError(f"{_address(api)}: cannot be reached ({_first_line(error)}). {_ADVICE}") from None
-    except ValueError as error:  # the answer is no JSON
-        raise DataError(f"{_address(api)}: is no Hub ({_first_line(error)}). Check HF_ENDPOINT.") from None
+    except _NO_HUB as error:
+        raise DataError(_no_hub(api, error)) from None
     return api
 
 
@@ -113,13 +126,19 @@ def push_folder(folder: Path, api: Hub, target: PushTarget, *, message: str) -> 
     disable_progress_bars()  # they would be written around the filter of the terminal
     logging.getLogger("huggingface_hub.utils._http").addFilter(_hide_secrets)  # it logs the addresses of retries
     page = f"{_address(api)}/{target.repo}"
+    _LIMITS.begin(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
     try:
-        _publish(folder, api, target, message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # words of the server, which may repeat the token
+            _publish(folder, api, target, message)
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(f"{folder}/README.md: is not UTF-8 (byte {byte:#04x}). Convert the file to UTF-8.") from None
-    except ValueError as error:  # huggingface_hub asks before it uploads anything
-        problems = " ".join(without_secrets(str(error)).split())
+    except _NO_HUB as error:
+        if not str(error).startswith("Invalid metadata"):
+            raise DataError(_no_hub(api, error)) from None
+        # huggingface_hub asks before it uploads anything
+        problems = " ".join(_without_secrets(str(error)).split())
         raise ConfigError(f"{folder}/README.md: was refused: {problems}. Nothing was uploaded.") from None
     except _BROKEN as error:
         status = _status(error)
@@ -127,6 +146,8 @@ def push_folder(folder: Path, api: Hub, target: PushTarget, *, message: str) -> 
             raise DataError(f"{page}: the push broke off ({_first_line(error)}). {_ADVICE}") from None
         rights = "Use a token that may write there (`hf auth login`), or a repository of your own."
         remedy = rights if status in (401, 403, 404) else "The same command continues once that is solved."
+        if status == 404 and "validate-yaml" in str(_cause(error)):
+            remedy = "The server has no check of cards, so it is no Hub. Check HF_ENDPOINT."
         raise ConfigError(f"{page}: the push was refused ({_first_line(error)}). {remedy}") from None
     return page + (f"/tree/{target.revision}" if target.revision else "")
 
@@ -176,8 +197,18 @@ def _status(error: BaseException) -> int | None:
 
 
 def _hide_secrets(record: logging.LogRecord) -> bool:
-    record.msg, record.args = without_secrets(record.getMessage()), ()
+    record.msg, record.args = _without_secrets(record.getMessage()), ()
     return True
+
+
+def _without_secrets(text: str) -> str:
+    """Return a text without secrets of addresses and the token, which a server may repeat."""
+    return without_secrets(text).replace(get_token() or "\0", "...")
+
+
+def _no_hub(api: Hub, error: Exception) -> str:
+    what = f"{type(error).__name__}: {_first_line(error)}"
+    return f"{_address(api)}: is no Hub, its answer is not one of those ({what}). Check HF_ENDPOINT."
 
 
 def _address(api: Hub) -> str:
@@ -189,6 +220,6 @@ def _first_line(error: BaseException) -> str:
     """Return the words of an error that say most, without secrets: the server's own, or else the first line."""
     cause = _cause(error)
     said = getattr(cause, "server_message", None) or next(filter(None, map(str.strip, str(cause).splitlines())), "")
-    said = " ".join(without_secrets(said).split())[:_MOST_CHARACTERS]
+    said = " ".join(_without_secrets(_LIMITS.exceeded or said).split())[:_MOST_CHARACTERS]
     status = _status(error)
     return f"{status}: {said}" if status and said else said or type(cause).__name__

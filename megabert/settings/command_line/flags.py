@@ -7,6 +7,7 @@ choices or default. Hyphens and underscores are both read, in every part of the 
 import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from megabert.foundation.errors import ConfigError
@@ -36,13 +37,19 @@ def flag_name(word: str) -> str | None:
     return word[2:].partition("=")[0].replace("-", "_")
 
 
-def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collection[str] = ()) -> Flag:
+def take_flag(
+    words: deque[str],
+    fields: Mapping[str, FieldRow],
+    others: Collection[str] = (),
+    positional: Mapping[str, str] = MappingProxyType({}),
+) -> Flag:
     """Take one flag and its value off the front of the command line.
 
     Args:
         words: The remaining words; the first one is a flag.
         fields: The fields that flags may set, by path; elements of a list are numbered N.
         others: Flags that set no field, as they are typed.
+        positional: Arguments without a flag: their meaning, as a flag is named, and their form in the help.
 
     Raises:
         ConfigError: The value is missing or is no YAML, or the flag is none but looks like one of ``others``. Other
@@ -59,6 +66,8 @@ def take_flag(words: deque[str], fields: Mapping[str, FieldRow], others: Collect
     if row is None:
         known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
         meant, is_certain = meant_flag(name, known)
+        if not is_certain and (argument := named_elsewhere(name, [*positional])):
+            raise ConfigError(f"--{name}: no such flag; {positional[argument]} is written without one")
         has_value = bool(equals or (words and not words[0].startswith("--")))
         if is_certain or meant in others or not has_value or not fields:
             hint = f"did you mean {meant}?" if meant else "see --help-all" if fields else "see --help"

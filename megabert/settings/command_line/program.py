@@ -291,6 +291,10 @@ class Parser(argparse.ArgumentParser):
         from megabert.settings.command_line.flags import Flag, flag_name, nest, take_flag
 
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
+        # A file to read is --input elsewhere.
+        bare = [action for action in self._actions if not action.option_strings]
+        meanings = {name: one for one in bare for name in (one.dest, "input" if one.metavar == "FILE" else one.dest)}
+        positional = {name: str(one.metavar or one.dest) for name, one in meanings.items()}
         # Each word goes to one of two readers: argparse takes the command's own options, in the spelling that it knows,
         # and the other flags are fields, with their values.
         own: list[str] = []
@@ -309,7 +313,7 @@ class Parser(argparse.ArgumentParser):
                 own.append(f"{names[name]}{equals}{value}")
                 given.add(names[name])
             else:
-                flags.append(take_flag(rest, self.fields, names.values()))
+                flags.append(take_flag(rest, self.fields, names.values(), positional))
         options = self.parse_args(own)
         options.given = {*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)}
         self._check_rules(options.given)

@@ -36,6 +36,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from megabert.settings.command_line.terminal import open_closed
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 FORCING = ENDING[:3]
 """Signals of which a second one ends the process at once. Not SIGUSR1: SLURM sends it well before a first SIGTERM."""
@@ -87,6 +89,7 @@ class CommandSignals:
                 signal.signal(number, self._end)
         signal.signal(signal.SIGALRM, self._raise_again)
         sys.unraisablehook = self._unraisable
+        open_closed()  # else the pipe is taken for standard output
         reading, self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(reading, True)
         signal.set_wakeup_fd(self._pipe, warn_on_full_buffer=False)

@@ -75,7 +75,7 @@ def loading(what: str) -> Iterator[None]:
 def safe_output() -> Iterator[None]:
     """Filter standard output and error, and let them take every character, whatever their encoding."""
     before = sys.stdout, sys.stderr
-    _open_closed()
+    open_closed()
     sys.stdout = _Filter(unfiltered(sys.stdout), "standard output")  # type: ignore[assignment]
     sys.stderr = _Filter(unfiltered(sys.stderr), "standard error")  # type: ignore[assignment]
     try:
@@ -84,7 +84,7 @@ def safe_output() -> Iterator[None]:
         sys.stdout, sys.stderr = (old or unfiltered(sys.stdout) for old in before)
 
 
-def _open_closed() -> None:
+def open_closed() -> None:
     """Open /dev/null in place of closed standard streams (``>&-``): the next file opened would get their number."""
     for descriptor in (0, 1, 2):
         try:

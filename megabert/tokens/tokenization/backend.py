@@ -67,12 +67,15 @@ class Kind:
     """Whether the space before a word is part of its first piece, so that text cannot be cut at spaces unmarked."""
 
 
+BERT_WORDS = pre_tokenizers.BertPreTokenizer()
 WORDPIECE = Kind(
     name="wordpiece",
     model=models.WordPiece,
     names=SpecialNames(),
     continues_word=lambda piece: piece.startswith(CONTINUATION),
-    is_usual=lambda backend: bool(backend.model.continuing_subword_prefix == CONTINUATION),
+    is_usual=lambda backend: bool(
+        backend.model.continuing_subword_prefix == CONTINUATION and backend.pre_tokenizer is not None
+    ),
     identity=("unk_token", "continuing_subword_prefix", "max_input_chars_per_word"),
     # The stock clean-up rewrites text on decoding: " do not" becomes " don't".
     decoder=decoders.WordPiece(prefix=CONTINUATION, cleanup=False),
@@ -116,8 +119,8 @@ def kind_of(backend: tokenizers.Tokenizer, where: str) -> Kind:
             return kind
     raise DataError(
         f"{where}: the model is {type(model).__name__}, or in a form that BERT and its relatives do not use; supported "
-        f"are WordPiece with {CONTINUATION!r}, byte-level BPE, Unigram and WordLevel without a normalizer. Give the "
-        "tokenizer of such a model."
+        f"are WordPiece with {CONTINUATION!r} and a pre_tokenizer, byte-level BPE, Unigram and WordLevel without a "
+        "normalizer. Give the tokenizer of such a model."
     )
 
 
@@ -243,7 +246,7 @@ def build_backend(
     )
     backend = tokenizers.Tokenizer(model)
     backend.normalizer = build_normalizer(options)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.pre_tokenizer = BERT_WORDS
     backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
     return _with_template(backend, vocabulary, names)
 

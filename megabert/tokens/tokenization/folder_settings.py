@@ -1,13 +1,18 @@
 """The settings of a tokenizer's folder: its class, the spelling of special pieces, what happens to case and accents."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from megabert.foundation.errors import DataError
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import parse_values, read_json
 from megabert.tokens.tokenization.backend import Kind, TextOptions
 from megabert.tokens.tokenization.special_pieces import SpecialNames
+from megabert.tokens.tokenization.tokenizer_json import REMEDY, AddedPiece, Id, PieceText
 
 BERT_CLASSES = frozenset(
     f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "LayoutLM", "Lxmert")
@@ -15,6 +20,8 @@ BERT_CLASSES = frozenset(
 """Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names."""
 BERT_TYPES = frozenset(("bert", "distilbert", "electra", "ernie", "mobilebert", "squeezebert", "layoutlm", "lxmert"))
 """Types of models for which that is the class if none is stated."""
+BYTE_BPE_TYPES = {"roberta": "RobertaTokenizer", "deberta": "DebertaTokenizer"}
+"""The same for byte-level BPE."""
 BYTE_BPE_CLASSES = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Deberta", "GPT2", "Bart", "Longformer"))
 OTHER_WORDS = {
     "BertJapaneseTokenizer": "cuts words by MeCab or Sudachi first",
@@ -31,14 +38,44 @@ OTHER_WORDS = {
 GENERAL_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 """Classes that take ``tokenizer.json`` as it is."""
 
-Content = TypeVar("Content")
+_CUTS_WORDS = "words are cut as google-research/bert does"
+ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "auto_map": ((None,), "no code of a folder is run"),
+    "do_basic_tokenize": ((None, True), _CUTS_WORDS),
+    "do_subword_tokenize": ((None, True), _CUTS_WORDS),
+    "do_word_tokenize": ((None, True), _CUTS_WORDS),
+    "fast_tokenizer_files": ((None, [], ["tokenizer.json"]), "only tokenizer.json is read"),
+    "never_split": ((None, []), "only transformers 4's Python class kept such words whole"),
+    "split_special_tokens": ((None, False), "added pieces are found in texts"),
+    "subword_tokenizer_type": ((None, "wordpiece"), _CUTS_WORDS),
+    "truncation_side": ((None, "right"), "a long text loses its end"),
+    "word_tokenizer_type": ((None, "basic"), _CUTS_WORDS),
+}
+"""Settings that must have one of these values, and why."""
+_USED = "use_fast from_slow backend name_or_path tokenizer_file vocab_file merges_file special_tokens_map_file"
+UNUSED: Mapping[str, str] = {
+    "origin, or paths of another machine": f"{_USED} full_tokenizer_file is_local local_files_only init_inputs "
+    "device_map processor_class transformers_version spm_file bpe_file added_tokens_file verbose vocab_type "
+    "tokenizer_type",
+    "no text is cut or padded by the tokenizer; the model's positions and --max-seq-length limit it": (
+        "model_max_length max_len max_length padding_side padding stride truncation truncation_strategy "
+        "pad_to_multiple_of pad_token_type_id"
+    ),
+    "[CLS] and [SEP] are put around texts, whatever else may begin or end them": "bos_token eos_token add_bos_token "
+    "add_eos_token add_special_tokens",
+    "ids become text, not text ids": "clean_up_tokenization_spaces errors trim_offsets "
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+    "of chats": "chat_template response_schema response_template chat_control_tokens",
+    "SentencePiece's, which tokenizer.json holds": "sp_model_kwargs remove_space unk_id legacy",
+    "the vocabulary shows it": "pad_token_id unk_token_id cls_token_id sep_token_id mask_token_id bos_token_id "
+    "eos_token_id vocab_size",
+}
+"""Settings that change no ids, by reason."""
+_UNUSED_NAMES = frozenset(" ".join(UNUSED.values()).split())
 
 
-@dataclass(frozen=True)
-class _Added:
-    """A piece as newer files name it."""
-
-    content: str
+Extra = list[str | AddedPiece] | dict[str, str | AddedPiece] | None
+"""Further special pieces; the keys of a dict are a program's names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +83,30 @@ class FolderSettings:
     """The settings of ``tokenizer_config.json`` and ``special_tokens_map.json`` that count; None if neither says it."""
 
     tokenizer_class: str | None = None
-    pad_token: str | _Added | None = None
-    unk_token: str | _Added | None = None
-    cls_token: str | _Added | None = None
-    sep_token: str | _Added | None = None
-    mask_token: str | _Added | None = None
+    pad_token: str | AddedPiece | None = None
+    unk_token: str | AddedPiece | None = None
+    cls_token: str | AddedPiece | None = None
+    sep_token: str | AddedPiece | None = None
+    mask_token: str | AddedPiece | None = None
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool | None = None
     add_prefix_space: bool | None = None
+    keep_accents: bool | None = None
+    split_by_punct: bool | None = None
+    model_input_names: list[str] | None = None
+    added_tokens_decoder: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], AddedPiece] | None = None
+    additional_special_tokens: list[str | AddedPiece] | None = None
+    extra_special_tokens: Extra = None
+
+    def extra_pieces(self) -> list[AddedPiece]:
+        """Return the special pieces in addition to the named ones."""
+        return _pieces(self.extra_special_tokens) or _pieces(self.additional_special_tokens)
+
+
+def _pieces(extra: Extra) -> list[AddedPiece]:
+    pieces = extra.values() if isinstance(extra, dict) else extra or []
+    return [AddedPiece(content=one, special=True) if isinstance(one, str) else one for one in pieces if one]
 
 
 @dataclass(frozen=True)
@@ -69,29 +121,78 @@ def read_folder_settings(folder: Path) -> FolderSettings:
     """Read the settings of a folder and the class that transformers takes.
 
     Raises:
-        DataError: A file is damaged, or the class cuts words in another way than is known here.
+        DataError: A file is damaged, a setting has a value that is not known here, or the class cuts words in another
+            way.
     """
     settings = FolderSettings()
-    for path in (folder / "special_tokens_map.json", folder / "tokenizer_config.json"):
-        if path.exists():
-            said = vars(read_tokenizer_json(path, FolderSettings)).items()
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        # Added pieces of the first file make the second one superfluous; otherwise the second prevails.
+        if (folder / name).exists() and settings.added_tokens_decoder is None:
+            content = read_json(folder / name, dict[str, Any], remedy=REMEDY)
+            _refuse_other_settings(folder / name, content)
+            said = vars(parse_values(content, FolderSettings, where=str(folder / name), remedy=REMEDY)).items()
             settings = replace(settings, **{name: value for name, value in said if value is not None})
-    settings = replace(settings, tokenizer_class=_class_of(folder, settings))
+        if name == "tokenizer_config.json":  # transformers 5 reads the older name of this file only as the newer one
+            newer = settings.extra_special_tokens or settings.additional_special_tokens
+            settings = replace(settings, extra_special_tokens=newer, additional_special_tokens=None)
+    config = folder / "config.json"
+    model = read_json(config, _ModelConfig, remedy=REMEDY) if config.is_file() else _ModelConfig()
+    settings = replace(settings, tokenizer_class=_class_of(model, settings))
     if settings.tokenizer_class in OTHER_WORDS:
         raise DataError(
             f"{folder}: tokenizer_class={settings.tokenizer_class}, which {OTHER_WORDS[settings.tokenizer_class]}; "
             "megabert has WordPiece, byte-level BPE and Unigram on plain text, with other ids. Give another model."
         )
+    names = settings.model_input_names
+    if names is not None and "token_type_ids" not in names and model.model_type in BERT_TYPES - {"distilbert"}:
+        raise DataError(
+            f"{folder}: model_input_names of tokenizer_config.json has no token_type_ids, so that transformers gives "
+            "both texts of a pair to this model as the first; megabert does not. Add it, or remove the field."
+        )
     return settings
 
 
-def _class_of(folder: Path, settings: FolderSettings) -> str | None:
+def _refuse_other_settings(path: Path, content: Mapping[str, Any]) -> None:
+    """Refuse values that read text in another way, and names that are misspelt ones of settings that count.
+
+    Other unknown names are left alone: transformers' classes ignore them.
+    """
+    read = [*ALLOWED, *(field.name for field in fields(FolderSettings))]
+    for name, value in content.items():
+        if name in ALLOWED and value not in ALLOWED[name][0]:
+            raise DataError(f"{path}: {name}={value!r}; {ALLOWED[name][1]}. Remove it if the ids are right without it.")
+        if name not in (*read, *_UNUSED_NAMES) and (meant := get_close_matches(name, read, n=1, cutoff=0.8)):
+            raise DataError(f"{path}: {name} is no setting (did you mean {meant[0]}?). Correct it, or remove it.")
+
+
+def _class_of(model: _ModelConfig, settings: FolderSettings) -> str | None:
     """Return the class that transformers takes, without ``Fast``; None if no file chooses one."""
-    name, path = settings.tokenizer_class, folder / "config.json"
-    if name is None and path.is_file():
-        config = read_tokenizer_json(path, _ModelConfig)
-        name = config.tokenizer_class or ("BertTokenizer" if config.model_type in BERT_TYPES else None)
+    usual = "BertTokenizer" if model.model_type in BERT_TYPES else BYTE_BPE_TYPES.get(model.model_type or "")
+    name = settings.tokenizer_class or model.tokenizer_class or usual
     return name and name.removesuffix("Fast")
+
+
+def added_pieces(folder: Path, settings: FolderSettings, written: list[AddedPiece]) -> dict[int, AddedPiece]:
+    """Return the pieces that a folder adds to its vocabulary, by id, from the files that transformers reads.
+
+    Args:
+        folder: The folder.
+        settings: Its settings. ``added_tokens_decoder`` replaces all other files.
+        written: The added pieces of its ``tokenizer.json``.
+    """
+    if settings.added_tokens_decoder is not None:
+        return {int(index): piece for index, piece in settings.added_tokens_decoder.items()}
+    path = folder / "added_tokens.json"
+    ids = read_json(path, dict[PieceText, Id], remedy=REMEDY) if path.exists() else {}
+    special = {piece.content for piece in _pieces(settings.extra_special_tokens)} | {*_stated_names(settings)}
+    older = {index: AddedPiece(content=name, special=name in special) for name, index in ids.items()}
+    return older | {piece.id: piece for piece in written}
+
+
+def _stated_names(settings: FolderSettings) -> Iterator[str | None]:
+    for role in SpecialNames._fields:
+        setting = getattr(settings, f"{role}_token")
+        yield setting.content if isinstance(setting, AddedPiece) else setting
 
 
 def special_names(settings: FolderSettings, kind: Kind, vocabulary: dict[str, int]) -> SpecialNames:
@@ -102,7 +203,7 @@ def special_names(settings: FolderSettings, kind: Kind, vocabulary: dict[str, in
         if bracketed in vocabulary and names[role] not in vocabulary:
             names[role] = bracketed
         setting = getattr(settings, f"{role}_token") or names[role]
-        names[role] = setting.content if isinstance(setting, _Added) else setting
+        names[role] = setting.content if isinstance(setting, AddedPiece) else setting
     return SpecialNames(**names)
 
 
@@ -123,8 +224,3 @@ def text_options(settings: FolderSettings) -> TextOptions:
         strip_accents=lower if settings.strip_accents is None else settings.strip_accents,
         tokenize_chinese_chars=settings.tokenize_chinese_chars is not False,
     )
-
-
-def read_tokenizer_json(path: Path, cls: type[Content]) -> Content:
-    """Read a JSON file of a tokenizer's folder into a type; a DataError names what does not fit."""
-    return read_json(path, cls, remedy="Fetch the tokenizer again.")

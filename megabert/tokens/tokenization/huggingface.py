@@ -3,19 +3,21 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tokenizers
-from pydantic import Field
+from tokenizers import pre_tokenizers
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, read_small
 from megabert.foundation.full_disk import library_error
+from megabert.foundation.json_files import read_json
 from megabert.tokens.tokenization.backend import (
+    BERT_WORDS,
     BYTE_BPE,
     MAX_WORD_CHARACTERS,
     WORDPIECE,
@@ -33,29 +35,37 @@ from megabert.tokens.tokenization.folder_settings import (
     BYTE_BPE_CLASSES,
     GENERAL_CLASSES,
     FolderSettings,
+    added_pieces,
     read_folder_settings,
-    read_tokenizer_json,
     refuse_other_class,
     special_names,
     text_options,
 )
 from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
 from megabert.tokens.tokenization.tokenizer import Tokenizer
+from megabert.tokens.tokenization.tokenizer_json import (
+    REMEDY,
+    AddedPiece,
+    Id,
+    PieceText,
+    TokenizerJson,
+    read_tokenizer_json,
+    steps_of,
+)
 
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "vocab.txt",
     "vocab.json",
     "merges.txt",
 )
 
-SENTENCEPIECE_FILES = ("spiece.model", "spm.model")
-"""SentencePiece models, with which ALBERT, DeBERTa 2 and 3 are published. They are recognised, but not read."""
-
-
-_Id = Annotated[int, Field(ge=0, lt=2**31)]
+OTHER_VOCABULARIES = ("*.model", "bpe_encoder.bin", "dict.txt", "bpe.codes")
+"""Vocabularies that are recognised, but not read: SentencePiece's, with which ALBERT, DeBERTa 2 and 3 and KoBERT are
+published, DeBERTa's of 2020, fairseq's, and PhoBERT's."""
 _HUB_NAME = re.compile(r"(?!runs/|models/|data/)[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -79,8 +89,8 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
     Args:
         folder: A folder with ``tokenizer.json``; or with ``vocab.txt`` (WordPiece), or ``vocab.json`` and
             ``merges.txt`` (byte-level BPE), and an optional ``tokenizer_config.json``.
-        reads_spare: Whether a spare piece (``[unused0]``) that a text spells out is taken as that piece, as
-            transformers does. Text for pre-training is read without.
+        reads_spare: Whether a spare piece (``[unused0]``) or another special one that was added (``[E1]``) is taken
+            as that piece if a text spells it, as transformers does. Text for pre-training is read without.
 
     Returns:
         A tokenizer with the ids that `transformers` gives for the folder.
@@ -90,16 +100,17 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
     """
     folder = Path(folder)
     settings = read_folder_settings(folder)
+    other = next((path for pattern in OTHER_VOCABULARIES for path in sorted(folder.glob(pattern))), None)
     for name, read in _READERS.items():
-        if (folder / name).exists():
+        if (folder / name).exists() and (name != "vocab.txt" or other is None):
             with panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
                 names = special_names(settings, kind, backend.get_vocab())
                 return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
-        "This SentencePiece model has no tokenizer.json; transformers, with sentencepiece and protobuf, makes it: "
+        f"{other.name} has no tokenizer.json next to it; transformers, with sentencepiece and protobuf, makes it: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
-        if any((folder / name).is_file() for name in SENTENCEPIECE_FILES)
+        if other
         else download_remedy(folder) or "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
     )
     raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
@@ -204,51 +215,108 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
 
 def _read_wordpiece(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
     refuse_other_class(path, settings, BERT_CLASSES)
-    vocabulary = _read_vocabulary(path)
+    vocabulary, added = _read_vocabulary(path), added_pieces(path.parent, settings, [])
     names = special_names(settings, WORDPIECE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
-    return build_backend(vocabulary, text_options(settings), names), WORDPIECE
+    _check_added(path, vocabulary, added)
+    return _add(build_backend(vocabulary, text_options(settings), names), added, settings), WORDPIECE
 
 
 def _read_byte_bpe(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
     refuse_other_class(path, settings, BYTE_BPE_CLASSES)
-    vocabulary, merges = read_tokenizer_json(path, dict[str, _Id]), path.with_name("merges.txt")
+    vocabulary = read_json(path, dict[PieceText, Id], remedy=REMEDY)
+    merges, added = path.with_name("merges.txt"), added_pieces(path.parent, settings, [])
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
     # A merge a line, "left right", in the order in which they were learned, which is the order of application.
     lines = [line for line in read_small(merges).decode().splitlines() if not line.startswith("#version")]
     names = special_names(settings, BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))
+    _check_added(path, vocabulary, added)
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
     try:
-        return build_byte_bpe(vocabulary, pairs, names, add_prefix_space=settings.add_prefix_space is True), BYTE_BPE
+        backend = build_byte_bpe(vocabulary, pairs, names, add_prefix_space=settings.add_prefix_space is True)
     except Exception as error:  # tokenizers raises bare Exception, such as for a merge of pieces that it does not know
         raise DataError(f"{merges}: `tokenizers` cannot read it: {error}. Fetch the folder again.") from error
+    return _add(backend, added, settings), BYTE_BPE
 
 
 def _read_backend(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
-    state = read_tokenizer_json(path, dict[str, Any])
+    text, checked = read_tokenizer_json(path)
+    vocab, added = checked.model.vocab, added_pieces(path.parent, settings, checked.added_tokens)
+    vocabulary = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
+    for pieces in ({piece.id: piece for piece in checked.added_tokens}, added):
+        _check_added(path, vocabulary, pieces)
+    name = settings.tokenizer_class
+    prevailing = WORDPIECE if name in BERT_CLASSES else BYTE_BPE if name in BYTE_BPE_CLASSES else None
+    if prevailing and any(piece.id not in added for piece in checked.added_tokens):
+        text = json.dumps(json.loads(text) | {"added_tokens": []})  # transformers takes the vocabulary alone
     try:
-        backend = tokenizers.Tokenizer.from_str(json.dumps(state))
+        backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # tokenizers raises bare Exception
         raise DataError(f"{path}: `tokenizers` cannot read it: {error}. Fetch the file again.") from error
-    kind = kind_of(backend, str(path))
-    # transformers lets a BertTokenizer's settings prevail over tokenizer.json: the normaliser, and the longest word.
-    options, stated = options_of(backend), text_options(settings)
-    if options is None or options.compose or kind is not WORDPIECE:
-        return backend, kind
-    if settings.tokenizer_class in BERT_CLASSES:
-        backend.normalizer = build_normalizer(stated)
+    if prevailing and not isinstance(backend.model, prevailing.model):
+        raise DataError(
+            f"{path}: model.type is {type(backend.model).__name__}, but tokenizer_class={name} is of "
+            f"{prevailing.model.__name__}. Fetch the tokenizer's files again, or correct the class."
+        )
+    # transformers lets the settings of these classes prevail over tokenizer.json: what happens to text before its words
+    # are cut into pieces, and the longest word.
+    if prevailing is WORDPIECE:
+        backend.normalizer, backend.pre_tokenizer = build_normalizer(text_options(settings)), BERT_WORDS
         backend.model.max_input_chars_per_word = MAX_WORD_CHARACTERS
-    elif settings.tokenizer_class not in GENERAL_CLASSES:
-        for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
-            if getattr(settings, name) not in (None, getattr(options, name)):
-                raise DataError(
-                    f"{path}: {name} is {getattr(options, name)}, but {getattr(settings, name)} in "
-                    f"tokenizer_config.json, and tokenizer_class={settings.tokenizer_class} does not say which counts. "
-                    "Make the two equal, or state tokenizer_class: BertTokenizer to take tokenizer_config.json's."
-                )
-    return backend, kind
+    elif prevailing is BYTE_BPE:
+        backend.normalizer = None
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.add_prefix_space is True)
+    elif name not in GENERAL_CLASSES:
+        _refuse_contradiction(path, settings, _written_settings(backend, checked))
+    return _add(backend, added, settings), kind_of(backend, str(path))
+
+
+def _written_settings(backend: tokenizers.Tokenizer, checked: TokenizerJson) -> Mapping[str, bool]:
+    """Return the treatment of text in a ``tokenizer.json``, in the names of ``tokenizer_config.json``."""
+    options = options_of(backend)
+    if options is not None:
+        return {name: value for name, value in asdict(options).items() if name != "compose"}
+    steps = steps_of(checked.normalizer) | steps_of(checked.pre_tokenizer)
+    prefix = {"add_prefix_space": bool(steps["ByteLevel"].get("add_prefix_space"))} if "ByteLevel" in steps else {}
+    is_cut = {"split_by_punct": "Punctuation" in steps, "keep_accents": "StripAccents" not in steps}
+    return {"do_lower_case": "Lowercase" in steps, **is_cut, **prefix}
+
+
+def _refuse_contradiction(path: Path, settings: FolderSettings, written: Mapping[str, bool]) -> None:
+    for name, value in written.items():
+        if getattr(settings, name) not in (None, value):
+            raise DataError(
+                f"{path}: {name} is {value}, but {getattr(settings, name)} in tokenizer_config.json, and "
+                f"tokenizer_class={settings.tokenizer_class} does not say which counts. Make the two equal, or state "
+                "tokenizer_class: BertTokenizer to take tokenizer_config.json's."
+            )
+
+
+def _check_added(where: Path, vocabulary: Mapping[str, int], added: Mapping[int, AddedPiece]) -> None:
+    """Refuse an added piece with another id than `tokenizers` would give it, without a word."""
+    ids = dict(vocabulary)
+    for index, piece in sorted(added.items()):
+        wanted = ids.setdefault(piece.content, len(ids))
+        if index != wanted:
+            has = "the vocabulary has it as" if piece.content in vocabulary else "the next free id is"
+            raise DataError(
+                f"{where}: the added piece {piece.content!r} has the id {index:,}, but {has} {wanted:,}. Correct it in "
+                "tokenizer.json, tokenizer_config.json (added_tokens_decoder) or added_tokens.json, or remove it."
+            )
+
+
+def _add(
+    backend: tokenizers.Tokenizer, added: Mapping[int, AddedPiece], settings: FolderSettings
+) -> tokenizers.Tokenizer:
+    """Add pieces to a tokenizer, in the order of their ids, then special ones that no file numbers."""
+    known = {piece.content for piece in added.values()} | {
+        str(one) for one in backend.get_added_tokens_decoder().values()
+    }
+    extra = [piece for piece in settings.extra_pieces() if piece.content not in known]
+    backend.add_tokens([piece.as_token() for _, piece in sorted(added.items())] + [piece.as_token() for piece in extra])
+    return backend
 
 
 _READERS = {"tokenizer.json": _read_backend, "vocab.txt": _read_wordpiece, "vocab.json": _read_byte_bpe}

@@ -1,7 +1,6 @@
 """Special pieces of a tokenizer: the five that BERT's instances need, and spare ones that a text may spell."""
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,8 +8,6 @@ import tokenizers
 from tokenizers import AddedToken
 
 from megabert.foundation.errors import DataError
-
-_SPARE = re.compile(r"\[unused\d+\]")
 
 
 class SpecialNames(NamedTuple):
@@ -82,10 +79,10 @@ def mark_spare(backend: tokenizers.Tokenizer, names: Sequence[str], *, keeps_spa
     )
 
 
-def find_spare_ids(backend: tokenizers.Tokenizer) -> list[int]:
-    """Return the ids of the spare pieces that `mark_spare` has registered; a vocabulary may hold others."""
+def find_spare_ids(backend: tokenizers.Tokenizer, names: SpecialNames) -> list[int]:
+    """Return the ids of added special pieces other than the five: spare ones, or markers such as ``[E1]``."""
     added = backend.get_added_tokens_decoder()
-    return [index for index, token in added.items() if token.special and _SPARE.fullmatch(token.content)]
+    return [index for index, token in added.items() if token.special and token.content not in names]
 
 
 def with_ordinary_added(backend: tokenizers.Tokenizer, ids: Sequence[int]) -> tokenizers.Tokenizer:

@@ -51,8 +51,8 @@ class Tokenizer:
     """A tokenizer of any kind in `backend`; its ids are the ids that Hugging Face's gives for the same files.
 
     Text is never truncated or padded, ``[CLS]`` and ``[SEP]`` are not added, and special pieces that a text
-    spells out, such as a literal ``[MASK]``, are cut into pieces like any other text. Spare pieces (``[unused0]``) are
-    so too, unless the tokenizer is made to read them.
+    spells out, such as a literal ``[MASK]``, are cut into pieces like any other text. Spare pieces (``[unused0]``) and
+    other special ones that were added are so too, unless the tokenizer is made to read them.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Tokenizer:
             backend: WordPiece, byte-level BPE, Unigram or WordLevel.
             names: How the special pieces are written; by default as is usual for the kind.
             where: The file or folder that it came from, for messages.
-            reads_spare: Whether a spare piece that a text spells out is taken as that piece.
+            reads_spare: Whether a spare or other added special piece that a text spells out is taken as that piece.
 
         Raises:
             DataError: The model is of another kind, a special piece is missing, or ids have gaps.
@@ -86,7 +86,7 @@ class Tokenizer:
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
         mark_special(self._backend, self.names)
-        self._spare_ids = find_spare_ids(self._backend)
+        self._spare_ids = find_spare_ids(self._backend, self.names)
         self._reads_spare = reads_spare and bool(self._spare_ids)
         self._encoder = with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
         if self.kind in (WORD_LEVEL, UNIGRAM):

@@ -35,6 +35,9 @@ FALLBACK_EFFICIENCY = 0.44
 """Share of the peak that is assumed for other GPUs than those in ``EFFICIENCY``: the A100's."""
 MAX_PASSES = 40
 """Passes over the corpus without a warning: Devlin et al. 2019 made about 40 epochs."""
+SMALL_WIDTH, SMALL_TOKENS, MIXING_LENGTH = 256, 100e6, 64
+"""Width of a model and tokens of a training up to which sequences of this length teach hardly more than frequencies:
+two layers of 128 stay at the unigram's loss for a thousand steps at 128 tokens (docs/demo.md)."""
 EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44, "h100": 0.44}
 """Share of the peak while computing by GPU: fitted on published tables (docs/before_a_run.md), and for the H100 what
 steps of one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
@@ -213,6 +216,19 @@ def steps_that_fit(whole: Estimate, hours: float) -> list[int]:
     """Return the steps of each phase that fit into some hours, all phases shortened by the same factor."""
     share = min(1.0, hours / whole.hours)
     return [max(1, int(phase.steps * share)) for phase in whole.phases]
+
+
+def describe_small_budget(config: RunConfig) -> list[str]:
+    """Return a line on the recipes that learn, for a small model on few tokens that begins with long sequences."""
+    tokens = sum(phase.num_instances * phase.max_seq_length for phase in config.phases)
+    is_small = config.model.hidden_size <= SMALL_WIDTH and tokens < SMALL_TOKENS
+    if not is_small or config.phases[0].max_seq_length < MIXING_LENGTH or config.model.family == "modernbert":
+        return []
+    return [
+        f"NOTE: {tokens / 1e6:,.0f} million tokens in sequences of {config.phases[0].max_seq_length} from the start: a "
+        "small model hardly learns from them to look at its context. The recipe demo, which begins with 16, does; "
+        "demo_modern is a ModernBERT."
+    ]
 
 
 def passes_over(shards: ShardSet, instances: int) -> float:

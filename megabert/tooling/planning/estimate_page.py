@@ -5,7 +5,7 @@ from typing import Any
 from megabert.foundation.text_tables import render_table
 from megabert.observability.progress import span
 from megabert.tooling.measurements.reference import describe_expected
-from megabert.tooling.planning.estimate import Estimate, steps_that_fit, warn_of
+from megabert.tooling.planning.estimate import Estimate, describe_small_budget, steps_that_fit, warn_of
 from megabert.tooling.planning.memory import checkpoint_gib, describe_checkpoints, describe_memory, fits
 
 LAUNCH_BOUND_S = 0.02
@@ -31,6 +31,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         *(["not counted either: Muon's Newton-Schulz, and its matrices' way to one rank"] if is_muon else []),
         f"{describe_checkpoints(config, estimate.parameters)} of disk",
         *_pass_lines(estimate),
+        *describe_small_budget(config),
         *_launch_lines(estimate),
     ]
     if hours is not None:

@@ -24,7 +24,7 @@ from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.checked_shards import verify_shards
 from megabert.tokens.shards.shard_set import ShardSet
-from megabert.tooling.planning.estimate import estimate, passes_over, warn_of
+from megabert.tooling.planning.estimate import describe_small_budget, estimate, passes_over, warn_of
 from megabert.tooling.planning.memory import (
     BUDGETS,
     GIB,
@@ -130,6 +130,7 @@ def describe_run(
         first_step += steps
     lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
     warnings = warn_of(_passes_at_the_end(dry_run))
+    warnings += describe_small_budget(inputs.config)
     return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
 
 

@@ -42,8 +42,8 @@ FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 DAMAGED_LINE = "metrics.jsonl: 1 damaged lines are left out, the first is line 1"
 # Rows before a cut one are shown, and those after a damaged one; rows of metrics hold no words.
 OF_METRICS = {"cut": "", "numbers for words": "", "bytes": DAMAGED_LINE}
-# tokenizer.json holds all that a tokenizer needs.
-OF_TOKENIZER_CONFIG = dict.fromkeys(("empty object", "words for numbers", "nulls"), "")
+# tokenizer.json holds all that a tokenizer needs, and no number of this file counts.
+OF_TOKENIZER_CONFIG = dict.fromkeys(("empty object", "words for numbers"), "")
 # The summary is written anew from the results of the seeds.
 OF_SUMMARY = dict.fromkeys(DAMAGES, "")
 

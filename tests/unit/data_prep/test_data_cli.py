@@ -92,6 +92,21 @@ def test_config_file_comes_before_flags(texts, tmp_path, capsys):
     assert "name: mine" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        ([], 5),
+        (["--masking", "dynamic"], 5),
+        (["--objective", "none"], 5),
+        (["--objective", "none", "--masking", "dynamic"], 1),
+        (["--objective", "none", "--masking", "dynamic", "--dupe-factor", "5"], 5),
+    ],
+)
+def test_passes_without_pairs_and_masks_are_one_unless_they_are_asked_for(words, passes, capsys):
+    assert main(["build", "--input", "a.txt", "--output", "out", "--print-config", *words]) == 0
+    assert f"dupe_factor: {passes}\n" in capsys.readouterr().out
+
+
 def test_unknown_key_in_a_config_file_is_refused(tmp_path, capsys):
     (tmp_path / "build.yaml").write_text("sources: [{input: 'a.txt'}]\nvocab_sise: 3\n")
     assert main(["build", "--config", str(tmp_path / "build.yaml"), "--output", "x", "--print-config"]) == 2

@@ -50,7 +50,13 @@ class _SequenceKind(TaskKind[LabelledText]):
     def read(cls, task: Task, path: Path) -> list[LabelledText]:
         """Read a table."""
         names = [task.text, *([task.pair] if task.pair else []), *columns_of_entities(task), task.label]
-        rows = read_table(path, names, header=task.header, skips_broken_rows=task.skips_broken_rows)
+        rows = read_table(
+            path,
+            names,
+            header=task.header,
+            skips_broken_rows=task.skips_broken_rows,
+            spare_columns=task.spare_columns,
+        )
         examples = [
             LabelledText(
                 **row.origin(), text=marked_text(task, row), pair=task.pair and row.text(task.pair), label=label

@@ -109,6 +109,8 @@ def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
         "instances",
         "shuffle: 18.0 TB",
         "at the peak",
+        "instances: about 82,352,941,176 of 128 or 20,224,199,700 of 512 tokens, if each is full",
+        "megabert estimate --recipe NAME --instances N",
     ):
         assert word in shown_text
     assert main(["estimate", "--input-bytes", "1MB", "--ranks", "5000"]) == 0
@@ -125,6 +127,14 @@ def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
     assert main(["estimate", "--input-bytes", "9000PB", "--output", str(tmp_path)]) == 3
     with pytest.raises(ConfigError, match="buckets=1 puts"):
         estimate(config(buckets=1), 10**12, 1)
+
+
+def test_foreseen_instances_are_near_those_of_the_build(built, make_config, corpus):
+    manifest = next(iter(built.manifests.values()))
+    length = manifest.metadata.max_seq_length
+    foreseen = estimate(make_config(), find_files(make_config().sources), 1).instances[length]
+    rows = manifest.statistics["instances"]["train"]["rows"]
+    assert 0.5 * foreseen < rows < 1.2 * foreseen
 
 
 def test_sizes_are_shown_in_decimal_units():

@@ -98,3 +98,36 @@ def test_model_of_another_kind_of_task_is_refused(folder):
     change(folder, **{KEY: {"task": "squad"}})
     with pytest.raises(ConfigError, match="was fine-tuned for the task squad, which gives no label to a plain text"):
         Classifier(read_saved_model(folder))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"problem_type": "multi_label_classification"}, "problem_type='multi_label_classification'; the task"),
+        ({"problem_type": "regression"}, "problem_type='regression'; the task"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, "activation is Sigmoid"),
+        ({"sbert_ce_default_activation_function": "torch.nn.Sigmoid"}, "activation is Sigmoid"),
+        ({"function_to_apply": "sigmoid"}, "function_to_apply='sigmoid'"),
+        ({"label2id": {"sea": 1, "land": 0, "air": 2}}, "label2id has 'sea' as 1"),
+        ({"id2label": {"1": "sea", "2": "land", "3": "air"}}, r"id2label names \[1, 2, 3\]"),
+        ({KEY: {"task": "classification", "max_seq_lenght": 8}}, "max_seq_lenght: no setting; did you mean max_seq"),
+    ],
+)
+def test_a_head_whose_outputs_mean_something_else_is_refused(folder, fields, words):
+    change(folder, **fields)
+    with pytest.raises(ConfigError, match=words):
+        Classifier(read_saved_model(folder))
+
+
+@pytest.mark.parametrize("activation", ["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Softmax"])
+def test_a_cross_encoder_over_labels_is_read(folder, activation):
+    change(folder, sentence_transformers={"activation_fn": activation, "version": "4.0.1"})
+    assert Classifier(read_saved_model(folder)).labels == tuple(NAMES.values())
+
+
+def test_a_head_of_one_output_is_no_classifier(model_dir, tokenizer_dir, tmp_path):
+    theirs = transformers.BertForSequenceClassification.from_pretrained(model_dir, id2label={0: "relevant"})
+    theirs.save_pretrained(tmp_path)
+    copy_tokenizer(tokenizer_dir, tmp_path)
+    with pytest.raises(ConfigError, match="a head of one output, which is a score; the task classification"):
+        Classifier(read_saved_model(tmp_path))

@@ -106,8 +106,9 @@ def test_outputs_without_names_take_the_tasks_labels(finished, glue, tmp_path, c
     words = ["--data", str(glue / "RTE"), "--device", "cpu", "--task", "rte", "--max-seq-length", "32"]
     for folder in (model, finished[0] / "seed_6" / "model"):
         assert main(["evaluate", "--model", str(folder), *words]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == lines[3:]
+    written = capsys.readouterr()
+    assert written.out.splitlines()[:3] == written.out.splitlines()[3:]
+    assert written.err.count("they are read as entailment, not_entailment, in this order") == 1
 
 
 def test_killed_seed_starts_anew_and_ends_alike_and_finished_ones_stay(finished, glue, model_dir, tmp_path):

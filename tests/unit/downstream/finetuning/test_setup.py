@@ -68,6 +68,27 @@ def test_discriminator_with_a_shallower_generator_is_fine_tuned_without_it(
     assert read_saved_model(folder).model.generator_size is None
 
 
+@pytest.mark.parametrize(
+    ("task", "file", "content", "words"),
+    [
+        ("classification", "a.tsv", "text\tlabel\n" + "a b\tyes\na c\tno\n" * 9, "names columns; text 'text', label"),
+        ("cola", "a.tsv", "s\t1\t*\ta b\ns\t0\t*\ta c\n" * 9, "no line names columns; text 'sentence'"),
+        ("tagging", "a.conll", "a O\nb B-X\n\n" * 9, "a line's first column is the word, its last the tag"),
+    ],
+)
+def test_a_fine_tuning_says_how_it_read_its_file(task, file, content, words, model_config, tokenizer_dir, tmp_path):
+    folder = tmp_path / "model"
+    state = {name: value.detach() for name, value in build_model(model_config).named_parameters()}
+    write_huggingface(folder, state=state, config=model_config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    (tmp_path / file).write_text(content)
+    prepared = prepare(find_task(task), FinetuneConfig(model=str(folder), data=str(tmp_path / file)))
+    said = prepared.describe()
+    assert words in said
+    assert "read as UTF-8" in said
+    assert "10% of them held out" in said
+    assert said.endswith(f"labels in order: {', '.join(prepared.kind.labels)}")
+
+
 def test_one_label_alone_is_refused_where_the_task_has_two(model_config, tokenizer_dir, data, tmp_path):
     folder = tmp_path / "model"
     model = build_model(model_config)

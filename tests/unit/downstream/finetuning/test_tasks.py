@@ -59,6 +59,23 @@ def test_task_reads_its_json_lines(name, tmp_path):
     assert (example.text, example.pair, example.label) == ("one", "two", label)
 
 
+def test_snli_is_read_from_glues_table(tmp_path):
+    """Rows have one annotator or five before the label that counts, in files with either header."""
+    row = "0\tc\t7n\t( a )\t( b )\t(R a)\t(R b)\tone\ttwo\t{}\tneutral\n"
+    names = "index\tcaptionID\tpairID\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+    task = find_task("snli")
+    for annotators in (1, 5):
+        columns = [f"label{number}" for number in range(1, annotators + 1)]
+        header = "\t".join([names, "sentence1", "sentence2", *columns, "gold_label"])
+        rows = row.format("entailment") + row.format("\t".join(["contradiction"] * 5))
+        (tmp_path / "dev.tsv").write_text(f"{header}\n{rows}")
+        examples = TASK_KINDS[task.kind].read(task, tmp_path / "dev.tsv")
+        assert [(one.text, one.pair, one.label) for one in examples] == [("one", "two", "neutral")] * 2
+    (tmp_path / "dev.tsv").write_text(f"{header}\none\ttwo\tneutral\n")
+    with pytest.raises(DataError, match=r"dev\.tsv:2: 3 columns, the header has 15"):
+        TASK_KINDS[task.kind].read(task, tmp_path / "dev.tsv")
+
+
 @pytest.mark.parametrize(
     ("name", "files"),
     [

@@ -82,6 +82,17 @@ def test_malformed_flags_are_refused(words, message):
         read(RunConfig, *words)
 
 
+@pytest.mark.parametrize(
+    ("metavar", "flag", "says"),
+    [("FILE", "data", "FILE"), ("FILE", "input", "FILE"), ("FILE", "file", "FILE"), ("RUN", "resume", "RUN")],
+)
+def test_a_flag_for_an_argument_without_one_is_answered_by_it(metavar, flag, says):
+    parser = Parser("megabert look")
+    parser.add_argument("file" if metavar == "FILE" else "run_dir", metavar=metavar)
+    with pytest.raises(ConfigError, match=f"^--{flag}: no such flag; {says} is written without one$"):
+        parser.parse([f"--{flag}", "x"])
+
+
 def test_unknown_fields_are_left_to_the_configuration_which_names_all_problems_at_once():
     assert read(RunConfig, "--seeed", "1", "--phases.0.stepz=2") == {"seeed": 1, "phases": {"0": {"stepz": 2}}}
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -98,3 +99,11 @@ def test_endless_lists_are_shown_with_their_beginning_and_the_remedy(capsys):
     assert "these differ:\n  0000000\n" in message
     assert "  ... 2,034 characters more ...\n" in message
     assert message.endswith("  0000499\nName another folder.\n")
+
+
+@pytest.mark.parametrize("module", ["megabert", "data_prep"])
+@pytest.mark.parametrize("redirections", [">&-", ">&- <&-", "2>&-"])
+def test_closed_streams_are_no_error(redirections, module):
+    command = f"{sys.executable} -m {module} estimate --help {redirections}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

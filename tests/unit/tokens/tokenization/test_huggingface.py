@@ -1,4 +1,7 @@
+import dataclasses
+import inspect
 import json
+import re
 import shutil
 
 import pytest
@@ -7,7 +10,14 @@ import transformers
 
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
-from megabert.tokens.tokenization.folder_settings import BERT_CLASSES, BERT_TYPES, OTHER_WORDS
+from megabert.tokens.tokenization.folder_settings import (
+    ALLOWED,
+    BERT_CLASSES,
+    BERT_TYPES,
+    OTHER_WORDS,
+    UNUSED,
+    FolderSettings,
+)
 
 SENTENCES = [
     "Call me Ishmael. Some years ago, never mind how long!",
@@ -114,6 +124,7 @@ def test_missing_special_pieces_are_named_with_the_file(file, piece, cased, tmp_
     state["added_tokens"] = []
     (tmp_path / "tokenizer.json").write_text(json.dumps(state), encoding="utf-8")
     (tmp_path / "vocab.txt").write_text("\n".join(p for p in cased.pieces if p != piece) + "\n", encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").unlink()  # it names all five
     if file == "vocab.txt":
         (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(DataError) as caught:
@@ -132,6 +143,7 @@ def test_damaged_files_are_named(cased, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"tokenizer\.json: damaged or edited \(Invalid JSON"):
         load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
     model = {"type": "WordLevel", "vocab": {}, "unk_token": "?"}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "normalizer": {"type": "Lowercase"}}))
     with pytest.raises(DataError, match=r"the model is WordLevel"):
@@ -183,7 +195,7 @@ def test_id_far_out_of_range_is_refused(tmp_path, cased):
     state = json.loads((tmp_path / "tokenizer.json").read_text())
     state["model"]["vocab"][cased.pieces[-1]] = 2**32 - 1
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
-    with pytest.raises(DataError, match="missing or used twice"):
+    with pytest.raises(DataError, match="Input should be less than"):
         load_tokenizer(tmp_path)
 
 
@@ -279,3 +291,173 @@ def test_blanks_at_the_ends_of_lines_are_no_part_of_a_piece(cased, tmp_path):
     text = "Ishmael Qahab \u3000 saw Caf\u00e9."
     assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False)["input_ids"]
     assert ours.pieces[len(cased.pieces) + 1] == "Qahab"
+
+
+TEXTS = [
+    "[E1] Ishmael [E2] saw covid",
+    "theCOVID ship's [e1]",
+    "Call me\u3000Ishmael [unused1] naïve",
+    "x covidx [E1][E2]",
+]
+MARKS = {"additional_special_tokens": ["[E1]", "[E2]"]}
+ADDED = {"covid": 2000, "[E1]": 2001, "[E2]": 2002}
+DECODER = {
+    str(index): {"content": content, "special": content != "covid", "lstrip": content == "[E2]", "normalized": True}
+    for content, index in ADDED.items()
+}
+OLDER_FORMS = {
+    "added_tokens.json": {"added_tokens.json": ADDED},
+    "added_tokens.json, some special": {"added_tokens.json": ADDED, "special_tokens_map.json": MARKS},
+    "additional_special_tokens without ids": {"tokenizer_config.json": MARKS},
+    "extra_special_tokens by name": {"tokenizer_config.json": {"extra_special_tokens": {"mark_token": "[E1]"}}},
+    "added_tokens_decoder": {"tokenizer_config.json": {"added_tokens_decoder": DECODER}},
+    "a map that is superseded": {
+        "tokenizer_config.json": {"added_tokens_decoder": DECODER},
+        "special_tokens_map.json": {"mask_token": "[SEP]"},
+        "added_tokens.json": {"other": 2000},
+    },
+    "a map that prevails": {
+        "tokenizer_config.json": {"mask_token": "Ishmael", "do_lower_case": True, "max_len": 512},
+        "special_tokens_map.json": {"mask_token": {"content": "[MASK]", "lstrip": True}, **MARKS},
+    },
+    "settings that change nothing": {
+        "tokenizer_config.json": {
+            "do_lower_case": True, "never_split": None, "do_basic_tokenize": True, "padding_side": "left",
+            "model_max_length": 7, "strip_accents": False, "tokenize_chinese_chars": False, "an_old_field": [1],
+        }
+    },
+}  # fmt: skip
+"""Files of a folder and their content, in the forms that were saved from 2018 on."""
+
+
+@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
+@pytest.mark.parametrize("form", OLDER_FORMS)
+def test_older_forms_are_read_as_transformers_does(form, file, general, cased, tmp_path):
+    save_huggingface(cased, tmp_path)
+    for name in ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"):
+        if name != file:
+            (tmp_path / name).unlink()
+    files = {"tokenizer_config.json": {}, **OLDER_FORMS[form]}
+    if general and file == "tokenizer.json":
+        files["tokenizer_config.json"] = files["tokenizer_config.json"] | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for name, content in {**files, "config.json": {"model_type": "bert"}}.items():
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path, reads_spare=True)
+    ids = [ids.tolist() for ids in ours.encode_batch([*SENTENCES, *TEXTS])]
+    assert ids == theirs([*SENTENCES, *TEXTS], add_special_tokens=False)["input_ids"]
+    assert ours.vocab_size == len(theirs)
+    save_huggingface(ours, tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").sha256 == ours.sha256
+
+
+@pytest.mark.parametrize("stated", ["RobertaTokenizer", "PreTrainedTokenizerFast", None])
+@pytest.mark.parametrize("setting", [True, False, None])
+@pytest.mark.parametrize("written", [True, False])
+def test_a_space_before_the_first_word_is_read_as_transformers_does(written, setting, stated, english_texts, tmp_path):
+    save_huggingface(train_byte_bpe(english_texts, vocab_size=500), tmp_path)
+    state = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    state["pre_tokenizer"]["add_prefix_space"] = written
+    config = {"tokenizer_class": stated, "add_prefix_space": setting}
+    config = {name: value for name, value in config.items() if value is not None}
+    for name, content in (("tokenizer", state), ("tokenizer_config", config), ("config", {"model_type": "roberta"})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ids = [ids.tolist() for ids in load_tokenizer(tmp_path).encode_batch(SENTENCES)]
+    assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("never_split", ["[X]"], "only transformers 4's Python class"),
+        ("do_basic_tokenize", False, "words are cut as"),
+        ("word_tokenizer_type", "mecab", "words are cut as"),
+        ("truncation_side", "left", "a long text loses its end"),
+        ("split_special_tokens", True, "added pieces are found"),
+        ("auto_map", {"AutoTokenizer": ["x.py", None]}, "no code of a folder"),
+        ("fast_tokenizer_files", ["tokenizer.4.0.0.json"], "only tokenizer.json"),
+        ("model_input_names", ["input_ids"], "has no token_type_ids"),
+        ("do_lowercase", False, "did you mean do_lower_case"),
+        ("additional_special_tokens", [7], "damaged or edited"),
+    ],
+)
+def test_settings_that_read_text_in_another_way_are_refused_by_name(setting, value, words, cased, tmp_path):
+    write_files(tmp_path, cased, **{setting: value})
+    with pytest.raises(DataError, match=rf"tokenizer_config\.json.*{words}") as caught:
+        load_tokenizer(tmp_path)
+    assert setting in str(caught.value)
+
+
+def test_no_setting_that_transformers_saves_is_unknown(cased, tmp_path):
+    """All names that its classes read from tokenizer_config.json are in one of the tables."""
+    read = {field.name for field in dataclasses.fields(FolderSettings)} | {*ALLOWED, *" ".join(UNUSED.values()).split()}
+    for name in ("Bert", "Roberta", "Deberta", "DebertaV2", "Albert"):
+        cls = getattr(transformers, f"{name}Tokenizer")
+        taken = set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs", "vocab", "merges"}
+        assert {one for one in taken if not one.startswith("_")} <= read
+    source = inspect.getsource(transformers.PreTrainedTokenizerBase.__init__)
+    assert (
+        set(re.findall(r'kwargs\.pop\(\s*"([a-z_]+)"', source)) - {"model_specific_special_tokens", "files_loaded"}
+        <= read
+    )
+
+
+@pytest.mark.parametrize("name", ["spiece.model", "tokenizer_78b3253a26.model", "bpe_encoder.bin"])
+@pytest.mark.parametrize("keeps", [[], ["vocab.txt"]])
+def test_other_vocabularies_are_refused_by_name(keeps, name, cased, tmp_path):
+    write_files(tmp_path / "made", cased)
+    for kept in keeps:
+        shutil.copy(tmp_path / "made" / kept, tmp_path)
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=f"{name} has no tokenizer.json next to it"):
+        load_tokenizer(tmp_path)
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 12}
+ENDLESS = {
+    "a long piece": ("model", {"unk_id": 0, "vocab": [["a" * 300_000, -1.0]]}, "vocab.scores.0.0.*4096"),
+    "a long name of an id": ("model", {"type": "WordPiece", "vocab": {"a" * 300_000: 0}}, "ids.a{60}.\\[key\\].*4096"),
+    "no numbers": ("model", {"type": "Unigram", "unk_id": 0, "vocab": [["a", "b"]]}, "vocab"),
+    "no pre_tokenizer": ("pre_tokenizer", None, "and a pre_tokenizer"),
+    "no object": ("normalizer", ["Lowercase"], "normalizer"),
+    "growing text": ("normalizer", {"type": "Sequence", "normalizers": [REPLACE] * 9}, "144 times longer"),
+    "growing output": ("decoder", {"type": "Sequence", "decoders": [REPLACE] * 9}, "144 times longer"),
+    "a growing sequence in one": (
+        "normalizer", {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [REPLACE] * 9}]}, "144"
+    ),
+    "steps without end": (
+        "normalizer", {"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 65}, "has 65 steps"
+    ),
+    "ids by chance": ("model", {"type": "BPE", "vocab": {}, "merges": [], "dropout": 0.1}, "model.dropout is 0.1"),
+    "an added piece far off": ("added_tokens", [{"id": 10**9, "content": "x"}], "'x' has the id 1,000,000,000"),
+    "an added piece that is there": ("added_tokens", [{"id": 2000, "content": "the"}], "the vocabulary has it as"),
+    "an added piece of nothing": ("added_tokens", [{"id": 2000, "content": ""}], "added_tokens.0.content"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ENDLESS)
+def test_tokenizer_json_has_bounds(field, cased, tmp_path):
+    name, value, words = ENDLESS[field]
+    write_files(tmp_path, cased, tokenizer_class="PreTrainedTokenizerFast")
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}), encoding="utf-8")
+    with pytest.raises(DataError, match=rf"tokenizer\.json: .*{words}"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["Unigram", "BPE"])
+def test_a_model_of_another_class_is_refused(kind, cased, tmp_path):
+    write_files(tmp_path, cased)
+    path = tmp_path / "tokenizer.json"
+    state = json.loads(path.read_text(encoding="utf-8"))
+    vocab = state["model"]["vocab"]
+    models = {
+        "Unigram": {"unk_id": 1, "vocab": [[piece, -1.0] for piece in vocab]},
+        "BPE": {"vocab": vocab, "merges": []},
+    }
+    state |= {"model": {"type": kind, **models[kind]}, "pre_tokenizer": None}
+    path.write_text(json.dumps(state), encoding="utf-8")
+    with pytest.raises(DataError, match=f"model.type is {kind}, but tokenizer_class=BertTokenizer is of WordPiece"):
+        load_tokenizer(tmp_path)

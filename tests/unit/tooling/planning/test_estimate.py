@@ -149,6 +149,9 @@ def test_short_steps_are_warned_of(capsys):
     assert main(["estimate", "--recipe", "debug", "--gpu", "a100"]) == 0
     page = capsys.readouterr().out
     assert "NOTE: phase1, phase2: a micro-step computes for less than 20 ms" in page
+    assert "NOTE: 6 million tokens in sequences of 128 from the start" in page
+    assert main(["estimate", "--recipe", "demo", "--gpu", "a100"]) == 0
+    assert "from the start" not in capsys.readouterr().out
     assert re.search(r"altogether 0\.[0-9]+ s,", page)
     assert main(["estimate"]) == 0
     assert "NOTE" not in capsys.readouterr().out
