@@ -4,8 +4,8 @@
 # prepare: CONFIG INPUT OUTPUT DATA_FLAGS MPI, by pretrain: RECIPE DATA GPU, by finetune: TASK MODEL FINETUNE_DATA.
 
 # Exit codes after which the same command resumes the run (docs/slurm.md): 75, a checkpoint was saved on SIGTERM or
-# SIGUSR1; 76, the watchdog ended a hung step.
-REQUEUE_CODES=' 75 76 '
+# SIGUSR1; 76, the watchdog ended a hung step; 138, SIGUSR1 came while Python or its modules were still being loaded.
+REQUEUE_CODES=' 75 76 138 '
 
 say() { printf '%s\n' "slurm: $*" >&2; }
 fail() {
@@ -87,13 +87,17 @@ run() {
   trap 'forward USR1' TERM USR1
   if [ "$DOCTOR" != no ]; then
     # The doctor's ranks end by themselves. If srun killed them after rank 0's verdict, their exit code would hide it.
-    step "${launch[@]}" --kill-on-bad-exit=0 "${program[@]}" doctor --quick --device "$DEVICE" --run-dir "$RUN_DIR"
-    [ "$code" = 0 ] || [ "$code" = 75 ] || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
+    # But a rank that a signal ended early would be waited for: --wait bounds that.
+    step "${launch[@]}" --kill-on-bad-exit=0 --wait=60 "${program[@]}" doctor --quick --device "$DEVICE" \
+      --run-dir "$RUN_DIR"
+    [ "$code" = 0 ] || is_requeued || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
   fi
   [ "$code" != 0 ] || step "${launch[@]}" "${program[@]}" "${arguments[@]}" --device "$DEVICE"
-  [[ $REQUEUE_CODES != *" $code "* ]] || requeue
+  ! is_requeued || requeue
   return "$code"
 }
+
+is_requeued() { [[ $REQUEUE_CODES == *" $code "* ]]; }
 
 # build: prepare data with `arguments`. Finished units of work are kept, so a signal may simply end the build.
 build() {

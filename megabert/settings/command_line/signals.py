@@ -73,6 +73,9 @@ class CommandSignals:
         """The signal by which the command ends, if one came."""
         self.graceful: tuple[int, ...] = ()
         """Signals that another handler takes, which lets the command finish its step."""
+        self.noted: int | None = None
+        """The first of these that came. Its exit code stands if another signal ends the command before that: srun ends
+        the other ranks of one that SIGUSR1 has ended, and returns the highest code."""
         self.waits_for: Callable[[], str] = lambda: "the computation under way"
         """Returns the work that the command finishes after a signal; called by another thread."""
         self._program, self._is_installed = "megabert", False
@@ -113,10 +116,10 @@ class CommandSignals:
     def _end(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:  # the thread ends the process, if that is meant
             return
-        self.received = signal.Signals(number)
+        self.received = signal.Signals(self.noted or number)
         if not self._is_held and _is_importing(frame) and not _is_anything_open():
             self._say(self.words())
-            os._exit(exit_code(number))
+            os._exit(exit_code(self.received))
         signal.setitimer(signal.ITIMER_REAL, CHECK_S, CHECK_S)
         if not self._is_held:
             self._raise()

@@ -57,6 +57,7 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN if self.received else previous)  # type: ignore[arg-type]
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        # Only an assignment: a handler may interrupt anything, the holder of a lock included.
+        # Only assignments: a handler may interrupt anything, the holder of a lock included.
         if self.received is None:
             self.received = signal.Signals(number).name
+            COMMAND_SIGNALS.noted = number

@@ -137,6 +137,16 @@ def test_request_to_stop_leaves_a_later_sigterm_its_time():
     assert code == 75, said
 
 
+def test_sigterm_before_a_request_to_stop_is_granted_leaves_its_exit_code():
+    code, said = ended("""
+        from megabert.training.recovery.stop_signals import StopSignals
+        with StopSignals():
+            os.kill(os.getpid(), signal.SIGUSR1)
+            send(signal.SIGTERM)
+    """)
+    assert (code, "ended by SIGUSR1" in said) == (138, True), said
+
+
 def test_child_ends_in_order_before_an_interrupted_command(tmp_path):
     trap = f"trap 'sleep 0.2; touch {tmp_path}/ended; exit' TERM"
     script = f"{trap}; sleep 1; kill -TERM $PPID; for i in $(seq 200); do sleep 0.05; done"
