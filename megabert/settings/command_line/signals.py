@@ -173,8 +173,8 @@ class CommandSignals:
             time.sleep(PATIENCE_S)
         if self._is_over:
             return
-        name, again = signal.Signals(number).name, "Ctrl-C or a second SIGTERM"
-        self._say(f"{name} received: this ends after {self.waits_for()}; {again} ends it at once")
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        self._say(f"{name} received: this ends after {self.waits_for()}; another Ctrl-C or SIGTERM ends it at once")
 
     def _say(self, text: str) -> None:
         # Not by print: a signal may come in the middle of another one, which holds the stream's lock.

@@ -105,7 +105,7 @@ def test_second_signal_ends_a_command_at_once_and_removes_what_was_under_way(tmp
             hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # Python's handlers wait for it
     """)
     assert code == 143
-    assert "SIGTERM received: this ends after a long function in C; Ctrl-C or a second SIGTERM ends it at once" in said
+    assert "SIGTERM received: this ends after a long function in C; another Ctrl-C or SIGTERM ends it at once" in said
     assert "a second signal, SIGTERM: this ends at once" in said
     assert os.listdir(tmp_path) == []
 
