@@ -129,8 +129,21 @@ def describe_run(
             lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
         first_step += steps
     lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
-    warnings = warn_of(_passes_at_the_end(dry_run))
+    warnings = [*_untrained_positions(inputs.config), *warn_of(_passes_at_the_end(dry_run))]
     return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
+
+
+def _untrained_positions(config: RunConfig) -> list[str]:
+    """Name the rows of a table of positions that no phase reaches."""
+    model, longest = config.model, config.longest_before(len(config.phases))
+    has_table = model.position_biased_input or model.enhanced_mask_decoder
+    is_shifted = any(phase.position_offset == "random" for phase in config.phases)
+    if not has_table or is_shifted or config.init_from is not None or longest >= model.max_position_embeddings:
+        return []
+    return [
+        f"positions {longest} to {model.max_position_embeddings - 1} are never trained: no phase is longer than "
+        f"{longest}, and the commands that use the model cut texts there"
+    ]
 
 
 def _passes_at_the_end(dry_run: DryRun) -> float:
