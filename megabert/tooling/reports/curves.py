@@ -2,15 +2,18 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from megabert.foundation.errors import MegabertError
 from megabert.foundation.files import atomic_write
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.settings.command_line.terminal import printable
+from megabert.settings.config.loading import split_fork
 from megabert.settings.config.run import RunConfig
 from megabert.tooling.measurements.reference import Reference, reference_for
 from megabert.tooling.reports.band import bands
@@ -48,11 +51,14 @@ _PLANNED_POINTS = 200
 def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG.
 
-    The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary.
+    The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary. Of a fork, the
+    steps of the run that it comes from are grey.
     """
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
-    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir))
+    begin, parent = _forked_from(read_config(run_dir))
+    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir), begin=begin, parent=parent)
+    axes.set_xlim(left=begin or None)
     axes.set_xlabel("step")
     atomic_write(path, _png(figure))
 
@@ -60,7 +66,8 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     """Return a PNG of loss, accuracies, schedules, gradient norm, throughput and waiting over steps.
 
-    The schedules are also drawn as they are planned, to the end of the run.
+    The schedules are also drawn as they are planned, to the end of the run. A fork is drawn from its first step on,
+    next to the run that it comes from.
 
     Args:
         run_dir: Run folder.
@@ -68,19 +75,22 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     """
     rows = read_metrics(run_dir)
     plans = _planned(read_config(run_dir), rows)
+    begin, parent = _forked_from(read_config(run_dir))
     figure = Figure(figsize=(11, 13), dpi=110)
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
-    _plot_losses(axes[0], rows, reports, _reference_of(run_dir))
+    _plot_losses(axes[0], rows, reports, _reference_of(run_dir), begin=begin, parent=parent)
     for pair, (label, factor, names) in zip(axes[1:], CURVES, strict=True):
         for tag in names:
             points = [(step, factor * value) for step, value in plans.get(tag, [])]
             if points:
                 pair.plot(*zip(*points, strict=True), color="tab:gray", linestyle=":", linewidth=1, label="planned")
+        _plot_parent(pair, parent, names, factor)
         _plot_tags(pair, rows, names, factor)
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
+    axes[0].set_xlim(left=begin or None)  # of all panels
     return _png(figure)
 
 
@@ -142,21 +152,42 @@ def _plot_band(axes: Any, reference: Reference, tag: str) -> None:
         label = ""
 
 
+def _forked_from(config: RunConfig) -> tuple[int, list[dict[str, Any]]]:
+    """Return the step at which a fork begins, and the later rows of the run that it comes from, if these are there."""
+    if config.fork is None:
+        return 0, []
+    parent, step = split_fork(config.fork)
+    with suppress(MegabertError, OSError):
+        return step, [row for row in read_metrics(parent) if row["step"] >= step]
+    return step, []
+
+
 def _plot_losses(
-    axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport], reference: Reference | None
+    axes: Any,
+    rows: list[dict[str, Any]],
+    reports: Sequence[PhaseReport],
+    reference: Reference | None,
+    *,
+    begin: int,
+    parent: list[dict[str, Any]],
 ) -> None:
-    """Plot the losses, the baseline of each phase that ``reports`` has, and the reference's held-out loss."""
+    """Plot the losses, the baseline of each phase that ``reports`` has, and the reference's held-out loss.
+
+    A fork's begin at step ``begin``, next to the rows of its ``parent``.
+    """
     if reference is not None:
         _plot_band(axes, reference, "eval/mlm_loss")
-    _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1)
+    names = {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}
+    _plot_parent(axes, parent, names, 1)
+    _plot_tags(axes, rows, names, 1)
     for report in reports:
-        begin, end = report.begin, report.begin + report.steps
+        phase_begin, end = max(begin, report.begin), report.begin + report.steps
         label = "unigram" if report is reports[0] else ""
-        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=label)
-        if begin:
-            axes.axvline(begin, color="black", linewidth=0.5)
+        axes.hlines(report.unigram.loss, phase_begin, end, color="tab:gray", linestyle="--", label=label)
+        if phase_begin:
+            axes.axvline(phase_begin, color="black", linewidth=0.5)
         # A name is no formula, whatever dollars and underscores it has.
-        place = ((begin + end) / 2, 1.01)
+        place = ((phase_begin + end) / 2, 1.01)
         axes.annotate(printable(report.name), place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
     axes.set_ylabel("masked-LM loss (nats)")
     if axes.get_legend():
@@ -172,12 +203,23 @@ def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         begin = sum(phase.num_steps for phase in config.phases[: last["phase"] - 1])
         shift = last["step"] - last["phase_step"] - begin
     planned = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
-    steps = [step._replace(step=step.step + shift) for step in planned if step.step + shift > 0]
+    first = _forked_from(config)[0]
+    steps = [step._replace(step=step.step + shift) for step in planned if step.step + shift > first]
     return {
         "train/lr": [(step.step, step.rate) for step in steps],
         "train/global_batch_size": [(step.step, step.batch_size) for step in steps],
         "train/masked_share": [(step.step, step.masked_share) for step in steps if step.masked_share is not None],
     }
+
+
+def _plot_parent(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], factor: float) -> None:
+    """Plot rows of the run that this one comes from."""
+    label = "forked run"
+    for tag in names:
+        points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), color="lightgray", linewidth=1, label=label)
+            label = ""
 
 
 def _plot_tags(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], factor: float) -> None:
