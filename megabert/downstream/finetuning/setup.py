@@ -101,14 +101,13 @@ def _read_now(weights: InitialWeights) -> InitialWeights:
 
 def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> FinetuneConfig:
     """Return the settings without a length that the model was not trained on, unless it was asked for."""
-    stated, most, usual = config.max_seq_length, source.longest, USUAL_LENGTHS.get(task.kind, 128)
-    if config.random_weights or (usual if stated == "auto" else stated) <= most:
-        return config
-    if stated == "auto":
+    length, most = config.max_seq_length, source.longest
+    if not config.random_weights and length == "auto" and USUAL_LENGTHS.get(task.kind, 128) > most:
         logger.info("max_seq_length: %d, the longest that %s was trained on", most, config.model)
         return replace(config, max_seq_length=most)
-    told = (stated, config.model, most)
-    logger.warning("max_seq_length=%d: %s was trained on %d tokens at most; later positions begin untrained", *told)
+    if not config.random_weights and length != "auto" and length > most:
+        said = "max_seq_length=%d: %s was trained on %d tokens at most; later positions begin untrained"
+        logger.warning(said, length, config.model, most)
     return config
 
 

@@ -85,12 +85,7 @@ class _Seen:
 @checks_arguments
 @torch.no_grad()
 def record_attention(
-    model: PretrainingModel,
-    tokenizer: Tokenizer,
-    text: str,
-    second: str | None = None,
-    *,
-    longest: int | None = None,
+    model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None, *, longest: int | None = None
 ) -> AttentionRecord:
     """Run a text, or a pair of texts, through the model and keep the inputs of its attention.
 

@@ -135,15 +135,15 @@ def describe_run(
 
 def _untrained_positions(config: RunConfig) -> list[str]:
     """Name the rows of a table of positions that no phase reaches."""
-    model, longest = config.model, config.longest_before(len(config.phases))
+    model, begin, end = config.model, config.longest_before(len(config.phases)), config.model.max_position_embeddings
     has_table = model.position_biased_input or model.enhanced_mask_decoder
-    is_shifted = any(phase.position_offset == "random" for phase in config.phases)
-    if not has_table or is_shifted or config.init_from is not None or longest >= model.max_position_embeddings:
-        return []
-    return [
-        f"positions {longest} to {model.max_position_embeddings - 1} are never trained: no phase is longer than "
-        f"{longest}, and the commands that use the model cut texts there"
-    ]
+    is_read = config.init_from is not None or any(phase.position_offset == "random" for phase in config.phases)
+    texts = f"no phase is longer than {begin}, and the commands that use the model cut texts there"
+    return (
+        [f"positions {begin} to {end - 1} are never trained: {texts}"]
+        if has_table and not is_read and begin < end
+        else []
+    )
 
 
 def _passes_at_the_end(dry_run: DryRun) -> float:

@@ -44,6 +44,9 @@ _ABOVE: dict[str, Any] = {
     **{"fontsize": 8, "frameon": False, "columnspacing": 1, "handlelength": 1.5},
 }
 """A legend above its panel."""
+Rows = Sequence[Mapping[str, Any]]
+Fork = tuple[int, Rows]
+"""The step at which a fork begins, and the later rows of the run that it comes from; 0 and none for another run."""
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
 
@@ -56,9 +59,9 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     """
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
-    begin, parent = _forked_from(read_config(run_dir))
-    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir), begin=begin, parent=parent)
-    axes.set_xlim(left=begin or None)
+    fork = _forked_from(read_config(run_dir))
+    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir), fork)
+    axes.set_xlim(left=fork[0] or None)
     axes.set_xlabel("step")
     atomic_write(path, _png(figure))
 
@@ -74,23 +77,21 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
         reports: One for each phase that was validated; may be empty.
     """
     rows = read_metrics(run_dir)
-    plans = _planned(read_config(run_dir), rows)
-    begin, parent = _forked_from(read_config(run_dir))
+    plans, fork = _planned(read_config(run_dir), rows), _forked_from(read_config(run_dir))
     figure = Figure(figsize=(11, 13), dpi=110)
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
-    _plot_losses(axes[0], rows, reports, _reference_of(run_dir), begin=begin, parent=parent)
+    _plot_losses(axes[0], rows, reports, _reference_of(run_dir), fork)
     for pair, (label, factor, names) in zip(axes[1:], CURVES, strict=True):
         for tag in names:
             points = [(step, factor * value) for step, value in plans.get(tag, [])]
             if points:
                 pair.plot(*zip(*points, strict=True), color="tab:gray", linestyle=":", linewidth=1, label="planned")
-        _plot_parent(pair, parent, names, factor)
-        _plot_tags(pair, rows, names, factor)
+        _plot_tags(pair, rows, names, factor, parent=fork[1])
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
-    axes[0].set_xlim(left=begin or None)  # of all panels
+    axes[0].set_xlim(left=fork[0] or None)  # of all panels
     return _png(figure)
 
 
@@ -152,8 +153,8 @@ def _plot_band(axes: Any, reference: Reference, tag: str) -> None:
         label = ""
 
 
-def _forked_from(config: RunConfig) -> tuple[int, list[dict[str, Any]]]:
-    """Return the step at which a fork begins, and the later rows of the run that it comes from, if these are there."""
+def _forked_from(config: RunConfig) -> Fork:
+    """Return where a run forks from another one, without rows if these are gone."""
     if config.fork is None:
         return 0, []
     parent, step = split_fork(config.fork)
@@ -163,38 +164,27 @@ def _forked_from(config: RunConfig) -> tuple[int, list[dict[str, Any]]]:
 
 
 def _plot_losses(
-    axes: Any,
-    rows: list[dict[str, Any]],
-    reports: Sequence[PhaseReport],
-    reference: Reference | None,
-    *,
-    begin: int,
-    parent: list[dict[str, Any]],
+    axes: Any, rows: Rows, reports: Sequence[PhaseReport], reference: Reference | None, fork: Fork
 ) -> None:
-    """Plot the losses, the baseline of each phase that ``reports`` has, and the reference's held-out loss.
-
-    A fork's begin at step ``begin``, next to the rows of its ``parent``.
-    """
+    """Plot the losses, the baseline of each phase that ``reports`` has, and the reference's held-out loss."""
     if reference is not None:
         _plot_band(axes, reference, "eval/mlm_loss")
-    names = {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}
-    _plot_parent(axes, parent, names, 1)
-    _plot_tags(axes, rows, names, 1)
+    _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1, parent=fork[1])
     for report in reports:
-        phase_begin, end = max(begin, report.begin), report.begin + report.steps
+        begin, end = max(fork[0], report.begin), report.begin + report.steps
         label = "unigram" if report is reports[0] else ""
-        axes.hlines(report.unigram.loss, phase_begin, end, color="tab:gray", linestyle="--", label=label)
-        if phase_begin:
-            axes.axvline(phase_begin, color="black", linewidth=0.5)
+        axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=label)
+        if begin:
+            axes.axvline(begin, color="black", linewidth=0.5)
         # A name is no formula, whatever dollars and underscores it has.
-        place = ((phase_begin + end) / 2, 1.01)
+        place = ((begin + end) / 2, 1.01)
         axes.annotate(printable(report.name), place, xycoords=("data", "axes fraction"), ha="center", parse_math=False)
     axes.set_ylabel("masked-LM loss (nats)")
     if axes.get_legend():
         axes.legend(loc="upper right")
 
 
-def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+def _planned(config: RunConfig, rows: Rows) -> dict[str, list[tuple[int, float]]]:
     """Return the planned points of each schedule by tag; the masked share has points in phases that set it."""
     # A fork may have changed the length of an earlier phase: the last row knows where its own phase began.
     last = next((row for row in reversed(rows) if "phase_step" in row), None)
@@ -212,19 +202,13 @@ def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     }
 
 
-def _plot_parent(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], factor: float) -> None:
-    """Plot rows of the run that this one comes from."""
-    label = "forked run"
-    for tag in names:
-        points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
-        if points:
-            axes.plot(*zip(*points, strict=True), color="lightgray", linewidth=1, label=label)
-            label = ""
-
-
-def _plot_tags(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], factor: float) -> None:
+def _plot_tags(axes: Any, rows: Rows, names: Mapping[str, str], factor: float, *, parent: Rows = ()) -> None:
+    """Plot each tag over its steps; the rows of a fork's parent are grey."""
     for tag, name in names.items():
-        points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
+        before, points = ([(row["step"], factor * row[tag]) for row in some if tag in row] for some in (parent, rows))
+        if before:
+            label = "forked run" if tag == next(iter(names)) else ""
+            axes.plot(*zip(*before, strict=True), color="lightgray", linewidth=1, label=label)
         if not points:
             continue
         is_rare = tag.startswith("eval/")

@@ -43,7 +43,7 @@ def test_phases_of_a_fork_are_drawn_at_the_steps_of_its_run(tmp_path, shard_fold
     phases = {"0": {"steps": 500}, "1": {"data": str(shard_folder)}}
     run = write_run(tmp_path / "run", [*rows, eval_row(1320, 7.0, phase=2)], phases=phases)
     axes = Figure().subplots()
-    curves._plot_losses(axes, read_metrics(run), report_run(run), None, begin=0, parent=[])
+    curves._plot_losses(axes, read_metrics(run), report_run(run), None, (0, []))
     (baseline,) = axes.collections
     assert baseline.get_segments()[0][:, 0].tolist() == [1300, 1320]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "held out", "unigram"]
