@@ -102,13 +102,11 @@ def _read_now(weights: InitialWeights) -> InitialWeights:
 def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> FinetuneConfig:
     """Return the settings without a length that the model was not trained on, unless it was asked for."""
     length, most = config.max_seq_length, source.longest
-    if not config.random_weights and length == "auto" and USUAL_LENGTHS.get(task.kind, 128) > most:
-        logger.info("max_seq_length: %d, the longest that %s was trained on", most, config.model)
-        return replace(config, max_seq_length=most)
-    if not config.random_weights and length != "auto" and length > most:
-        said = "max_seq_length=%d: %s was trained on %d tokens at most; later positions begin untrained"
-        logger.warning(said, length, config.model, most)
-    return config
+    if config.random_weights or (USUAL_LENGTHS.get(task.kind, 128) if length == "auto" else length) <= most:
+        return config
+    what = f"{most} are taken" if length == "auto" else "later positions begin untrained"
+    logger.warning("max_seq_length=%s: %s was trained on %d tokens at most; %s", length, config.model, most, what)
+    return replace(config, max_seq_length=most) if length == "auto" else config
 
 
 def bind_kind(

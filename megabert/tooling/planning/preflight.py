@@ -139,11 +139,8 @@ def _untrained_positions(config: RunConfig) -> list[str]:
     has_table = model.position_biased_input or model.enhanced_mask_decoder
     is_read = config.init_from is not None or any(phase.position_offset == "random" for phase in config.phases)
     texts = f"no phase is longer than {begin}, and the commands that use the model cut texts there"
-    return (
-        [f"positions {begin} to {end - 1} are never trained: {texts}"]
-        if has_table and not is_read and begin < end
-        else []
-    )
+    says = f"positions {begin} to {end - 1} are never trained: {texts}"
+    return [says] if has_table and not is_read and begin < end else []
 
 
 def _passes_at_the_end(dry_run: DryRun) -> float:
