@@ -14,7 +14,7 @@ names the work that the command waits for, and ends the process at the second si
 One SIGTERM, second by second:
 
     0     the thread reads its number from a pipe (`_listen`) and starts `_acknowledge`, which sleeps
-    0     or once its function in C returns, the main thread enters `_end`: `Interrupted` is raised, a timer started
+    0     or once its function in C returns, the main thread enters `end`: `Interrupted` is raised, a timer started
     0.1   and every 0.1 s: `_raise_again` raises it once more if the object is gone and the command still runs
     1     `_acknowledge` says on stderr the work that the command finishes, unless it has ended
     5     from now on another SIGTERM is a second one: `_listen` ends the process at once
@@ -87,7 +87,7 @@ class CommandSignals:
         self._program, self._is_installed, self._is_over = program, True, False
         for number in ENDING:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._end)
+                signal.signal(number, self.end)
         signal.signal(signal.SIGALRM, self._raise_again)
         sys.unraisablehook = self._unraisable
         reading, self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -113,10 +113,12 @@ class CommandSignals:
         how = "interrupted" if self.received in (None, signal.SIGINT) else f"ended by {self.received.name}"
         return f"{how}; the same command continues what was begun"
 
-    def _end(self, number: int, frame: FrameType | None) -> None:
+    def end(self, number: int, frame: FrameType | None) -> None:
+        """End the command: the handler of all signals that no other one takes."""
         if self.received is not None:  # the thread ends the process, if that is meant
             return
-        self.received = signal.Signals(self.noted or number)
+        is_pending = signal.SIGUSR1 in signal.sigpending()  # held by a job script
+        self.received = signal.Signals(signal.SIGUSR1 if is_pending else self.noted or number)
         if not self._is_held and _is_importing(frame) and not _is_anything_open():
             self._say(self.words())
             os._exit(exit_code(self.received))

@@ -50,6 +50,7 @@ class StopSignals:
             # A shell's background has Ctrl-C ignored: it is for another program.
             is_ignored = number == signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN
             self._previous[number] = signal.signal(number, signal.SIG_IGN if is_ignored else self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # job scripts hold them until here
 
     def __exit__(self, *exception: object) -> None:
         # A launcher ends the other ranks at the first non-zero exit: that must not change the code of a rank that has
@@ -63,3 +64,5 @@ class StopSignals:
         if self.received is None:
             self.received = signal.Signals(number).name
             COMMAND_SIGNALS.noted = number
+        elif number == signal.SIGTERM and number in self._first and self.received == "SIGUSR1":
+            COMMAND_SIGNALS.end(number, frame)  # nothing is to be saved, and srun may wait for this rank

@@ -264,9 +264,9 @@ def test_slurm_cancelled_job_is_saved_and_stays_away(job):
     assert json.loads((job.run.run_dir / "status.json").read_text())["status"] == "stopped"
 
 
-def signal_start(job: Job, delay_s: float, way: tuple[str, ...]) -> str:
+def signal_start(job: Job, delay_s: float, way: tuple[str, ...], doctor: str) -> str:
     """Signal a job so long after its start; return the exit code with which it was requeued, or that it is done."""
-    job.submit()
+    job.submit(DOCTOR=doctor)
     try:
         job.wait("the start", lambda: job.shown("JobState") == "RUNNING")
         time.sleep(delay_s)
@@ -280,13 +280,13 @@ def signal_start(job: Job, delay_s: float, way: tuple[str, ...]) -> str:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("way", [(), ("--batch",)], ids=["ranks", "script"])
-def test_slurm_signal_at_twenty_moments_of_a_start_fails_no_job(cluster, shards, tmp_path, way):
-    """The doctor's imports, the training's, the meeting of the ranks, and first steps."""
+@pytest.mark.parametrize(("way", "doctor"), [((), "yes"), ((), "no"), (("--batch",), "no")])
+def test_slurm_signal_at_twenty_moments_of_a_start_fails_no_job(cluster, shards, tmp_path, way, doctor):
+    """The doctor's imports or the training's, the meeting of the ranks, and first steps."""
     outcomes = set()
     for moment in range(20):
         job = Job(cluster, Run(tmp_path / f"run-{moment}", shards, ranks=2))
-        outcome = signal_start(job, moment / 2, way)
+        outcome = signal_start(job, moment / 2, way, doctor)
         print(f"\n{moment / 2:.1f} s after the start: {outcome}", end="", flush=True)
         outcomes.add(outcome)
     assert outcomes <= {"75", "138", "done"}
