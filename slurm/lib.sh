@@ -7,6 +7,10 @@
 # SIGUSR1; 76, the watchdog ended a hung step; 138, SIGUSR1 came before a rank could answer it or hold it.
 REQUEUE_CODES=' 75 76 138 '
 
+# A signal to a script that has only begun; `run` and `build` answer it.
+pending=''
+[ -z "${SLURM_JOB_ID:-}" ] || trap 'pending=USR1' USR1
+
 say() { printf '%s\n' "slurm: $*" >&2; }
 fail() {
   say "$*"
@@ -71,7 +75,7 @@ check() {
 
 # run: training with `arguments`, after the doctor.
 run() {
-  local program launch hold=() pid='' pending='' code=0
+  local program launch hold=() pid='' code=0
   choose_environment megabert
   # SIGUSR1 is held until Python has imported what answers it; a rank that it ended meanwhile would be waited for.
   # Fine-tuning answers it at once. An env of before 2019 cannot hold signals.
@@ -104,7 +108,7 @@ is_requeued() { [[ $REQUEUE_CODES == *" $code "* ]]; }
 
 # build: prepare data with `arguments`. Finished units of work are kept, so a signal may simply end the build.
 build() {
-  local program launch pid='' pending='' code=0 interrupted=''
+  local program launch pid='' code=0 interrupted=${pending:+yes}
   choose_environment megabert-data
   # One thread a rank: the parallelism is in the number of tasks.
   export OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 ARROW_NUM_THREADS=1

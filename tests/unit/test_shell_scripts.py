@@ -146,6 +146,21 @@ esac"""
     assert ("the doctor's verdict" in done.stderr) == (doctor == "yes" and not is_requeued)
 
 
+@pytest.mark.parametrize(
+    ("script", "settings"), [("pretrain_large", {}), ("prepare_data", {"INPUT": "x", "OUTPUT": "y"})]
+)
+def test_signal_to_a_script_that_has_started_nothing_requeues_the_job(tmp_path, script, settings):
+    scontrol = f"[ $2 = job ] && echo JobState=RUNNING || echo $* >>{tmp_path}/called"
+    # A command that the script runs before its first step. It is the script's own child, and so can signal it.
+    stubs = {"scontrol": scontrol, "env": "kill -USR1 $PPID; exit 1"}
+    begun = tmp_path / "begun.sh"
+    begun.write_text(f"source() {{ builtin source $1; env || true; }}\nbuiltin source slurm/{script}.sh\n")
+    done = run_with_stubs(tmp_path, str(begun), stubs=stubs, **JOB, **settings)
+    assert done.returncode == 75, done.stderr
+    assert (tmp_path / "called").read_text().endswith("requeue 17\n")
+    assert "srun" not in (tmp_path / "called").read_text()
+
+
 @pytest.mark.parametrize(("name", "allowed"), [("RECIPE", "demo and demo_modern"), ("CORPUS", "english and korean")])
 def test_the_demo_refuses_a_recipe_or_corpus_that_it_does_not_have(name, allowed):
     done = run("env", f"{name}=bert", "bash", "examples/demo.sh")

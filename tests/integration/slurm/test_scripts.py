@@ -269,6 +269,8 @@ def signal_start(job: Job, delay_s: float, way: tuple[str, ...], doctor: str) ->
     job.submit(DOCTOR=doctor)
     try:
         job.wait("the start", lambda: job.shown("JobState") == "RUNNING")
+        if way:  # bash has to have read the script
+            job.wait("its first line", lambda: job.run.output_path.exists() and "start 1" in job.run.output)
         time.sleep(delay_s)
         # The code is not looked at: a job between two steps has nobody who would get the signal.
         subprocess.run(["scancel", *way, "--signal=USR1", job.number], env=job.environment, check=False, timeout=60)
