@@ -54,8 +54,8 @@ def run(options: Namespace) -> int:
     done = embed_file(model, tokenizer, options.file, output, pooling=form, batch_tokens=options.batch_tokens)
     if done.truncated:
         limit = form.limit(model.config.max_position_embeddings)
-        verb = "was trained on" if limit == source.longest < model.config.max_position_embeddings else "reads"
-        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} tokens that the model {verb}"
-        print(f"{cut}; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
+        why = ", as its run or its tokenizer states" if limit < model.config.max_position_embeddings else ""
+        cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} tokens that the model reads"
+        print(f"{cut}{why}; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
     print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {form.width(model.config.hidden_size)}")
     return 0

@@ -128,7 +128,9 @@ def _scoring_options(options: Namespace, source: "Source") -> "ScoringOptions":
     fields = merge_layers(FinetuneConfig, {"model": options.model, "data": str(options.data)}, options.fields)
     length = min(USUAL_LENGTH, source.longest) if fields.max_seq_length == "auto" else fields.max_seq_length
     if length > source.longest:
-        print(f"max_seq_length={length}: the model was trained on {source.longest} tokens at most", file=sys.stderr)
+        print(
+            f"max_seq_length={length}: the model was trained on {source.longest} tokens, as it states", file=sys.stderr
+        )
     given = {name: getattr(options, name) for name in ("masked_lm_prob", "max_instances", "split")}
     return ScoringOptions(
         max_seq_length=length,

@@ -105,7 +105,7 @@ def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> 
     if config.random_weights or (USUAL_LENGTHS.get(task.kind, 128) if length == "auto" else length) <= most:
         return config
     what = f"{most} are taken" if length == "auto" else "later positions begin untrained"
-    logger.warning("max_seq_length=%s: %s was trained on %d tokens at most; %s", length, config.model, most, what)
+    logger.warning("max_seq_length=%s: %s was trained on %d tokens, as it states; %s", length, config.model, most, what)
     return replace(config, max_seq_length=most) if length == "auto" else config
 
 

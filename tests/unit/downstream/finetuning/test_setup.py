@@ -74,8 +74,8 @@ def test_discriminator_with_a_shallower_generator_is_fine_tuned_without_it(
 @pytest.mark.parametrize(
     ("settings", "length", "said"),
     [
-        ({}, 16, "was trained on 16 tokens at most; 16 are taken"),
-        ({"max_seq_length": 24}, 24, "was trained on 16 tokens at most; later positions begin untrained"),
+        ({}, 16, "was trained on 16 tokens, as it states; 16 are taken"),
+        ({"max_seq_length": 24}, 24, "was trained on 16 tokens, as it states; later positions begin untrained"),
         ({"random_weights": True}, 32, ""),
     ],
 )

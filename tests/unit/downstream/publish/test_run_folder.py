@@ -76,7 +76,10 @@ def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, cap
     path.write_text(f"{text}\n")
     for folder in (run_dir, tmp_path / "out"):
         assert main(["embed", str(path), "--model", str(folder), *output]) == 0
-        assert f"cut to the {trained} tokens that the model was trained on" in capsys.readouterr().err
+        assert (
+            f"cut to the {trained} tokens that the model reads, as its run or its tokenizer states"
+            in capsys.readouterr().err
+        )
         model = load_model(folder, device="cpu")
         for look in (model.tokenize, model.attention, model.fill_mask):
             with pytest.raises(ConfigError, match=f"the model reads {trained} at most: its positions, or its longest"):
@@ -94,7 +97,7 @@ def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, cap
     assert main(mlm) == 0
     assert (json.loads(json_path.read_text())["max_seq_length"], capsys.readouterr().err) == (trained, "")
     assert main([*mlm, "--max-seq-length", str(positions)]) == 0
-    assert f"={positions}: the model was trained on {trained} tokens at most" in capsys.readouterr().err
+    assert f"={positions}: the model was trained on {trained} tokens, as it states" in capsys.readouterr().err
     (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
     assert open_source(str(run_dir)).longest == positions
 
