@@ -98,12 +98,12 @@ class _Meeting:
             self.awaits = f"rank {', '.join(map(str, missing[:_SHOWN]))}{more} of {self.size} at {self.place}"
             time.sleep(_POLL_S)
         hosts = dict(keys.get(str(rank)).decode().split(" ") for rank in range(self.size))
-        local = next((name for name in hosts if len(hosts) > 1 and ip_address(hosts[name]).is_loopback), None)
+        local = next((name for name in hosts if len(hosts) > 1 and ip_address(hosts[name]).is_loopback), "")
         problem = local and (
             f"{local}: its name means {hosts[local]} there, which gloo would give to the other hosts, and they cannot "
             "reach. Name the interface between the hosts, on each of them: export GLOO_SOCKET_IFNAME=..."
         )
-        keys.set("all", problem or "")
+        keys.set("all", problem)
         if problem:
             raise ConfigError(problem, see=_SEE)
         return store
