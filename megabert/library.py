@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import Source, find_device, open_source
-from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.finetuning.classifier import Classifier, Judgement
 from megabert.downstream.finetuning.finetune import finetune
 from megabert.downstream.finetuning.results import Summary
@@ -104,10 +103,9 @@ class Model:
         """Return the pieces and ids of ``[CLS] text [SEP]``, or of ``[CLS] text [SEP] second [SEP]``.
 
         Raises:
-            ConfigError: There are more tokens than the model has positions.
+            ConfigError: There are more tokens than the model was trained on.
         """
-        limit = self._source.model.max_position_embeddings
-        ids = encode_text(self._tokenizer, text, second, limit=limit).ids
+        ids = encode_text(self._tokenizer, text, second, limit=self._source.longest).ids
         return Tokens(readable_pieces(self._tokenizer, ids.tolist()), ids)
 
     @checks_arguments
@@ -124,7 +122,7 @@ class Model:
         Raises:
             ConfigError: A text has more tokens than the model reads, or a module is not known here.
         """
-        form = VectorForm((pooling,)) if pooling else self._source.vector_form
+        form = self._source.pooled(pooling) if pooling else self._source.vector_form
         if form.has_tokens:
             raise ConfigError("the folder's modules give each token a vector. Use embed_tokens, or state a pooling.")
         vectors = embed_texts(self._network, self._tokenizer, texts, pooling=form)
@@ -135,9 +133,9 @@ class Model:
         """Return the last hidden states of each text's tokens, special ones included: arrays of shape (S, D).
 
         Raises:
-            ConfigError: A text has more tokens than the model has positions.
+            ConfigError: A text has more tokens than the model was trained on.
         """
-        return embed_texts(self._network, self._tokenizer, texts, pooling="tokens")
+        return embed_texts(self._network, self._tokenizer, texts, pooling=self._source.pooled("tokens"))
 
     @checks_arguments
     def embed_words(self, words: Sequence[str]) -> NDArray[np.float32]:
@@ -177,9 +175,9 @@ class Model:
         columns and add up to 1.
 
         Raises:
-            ConfigError: There are more tokens than the model has positions.
+            ConfigError: There are more tokens than the model was trained on.
         """
-        return record_attention(self._network, self._tokenizer, text, second)
+        return record_attention(self._network, self._tokenizer, text, second, longest=self._source.longest)
 
     @checks_arguments
     def fill_mask(self, text: str, *, top_k: int = 5) -> list[list[RankedPiece]]:
@@ -188,17 +186,18 @@ class Model:
         All masks are guessed at once, none knows the others.
 
         Raises:
-            ConfigError: The text has no mask, or more tokens than the model has positions.
+            ConfigError: The text has no mask, or more tokens than the model was trained on.
             CheckpointError: The weights have no masked-LM head.
         """
-        return fill_mask(self._with_head("fills_masks"), self._tokenizer, text, top_k=top_k)
+        network = self._with_head("fills_masks")
+        return fill_mask(network, self._tokenizer, text, top_k=top_k, longest=self._source.longest)
 
     @checks_arguments
     def score(self, texts: Sequence[str], *, mask: CopyMask = "within-word") -> Scores:
         """Return each text's pseudo-log-likelihood in nats (Salazar et al. 2020), and its number of pieces.
 
         Args:
-            texts: The texts. In one that is longer than the model's positions, each piece is seen with the nearest
+            texts: The texts. In one that is longer than the model was trained on, each piece is seen with the nearest
                 pieces.
             mask: ``within-word`` also masks the later pieces of the same word (Kauf and Ivanova 2023), ``token`` masks
                 each piece alone.
@@ -208,7 +207,7 @@ class Model:
         """
         network = self._with_head("fills_masks")
         scored = network.generator if isinstance(network, ElectraForPreTraining) else network
-        return score_texts(scored, self._tokenizer, texts, CopyOptions(mask=mask))
+        return score_texts(scored, self._tokenizer, texts, CopyOptions(mask=mask, longest=self._source.longest))
 
     @checks_arguments
     def next_sentence(self, first: str, second: str) -> float:
@@ -216,10 +215,11 @@ class Model:
 
         Raises:
             ConfigError: The family is not trained on pairs, as ModernBERT and RoBERTa are not; or there are more tokens
-                than the model has positions.
+                than the model was trained on.
             CheckpointError: The weights have no head for pairs.
         """
-        return next_sentence(self._with_head("judges_pairs"), self._tokenizer, first, second)
+        network = self._with_head("judges_pairs")
+        return next_sentence(network, self._tokenizer, first, second, longest=self._source.longest)
 
     def _word_embeddings(self) -> NDArray[np.float32]:
         weight = table_of(self._network.bert.embeddings.word_embeddings)

@@ -4,8 +4,12 @@
 # prepare: CONFIG INPUT OUTPUT DATA_FLAGS MPI, by pretrain: RECIPE DATA GPU, by finetune: TASK MODEL FINETUNE_DATA.
 
 # Exit codes after which the same command resumes the run (docs/slurm.md): 75, a checkpoint was saved on SIGTERM or
-# SIGUSR1; 76, the watchdog ended a hung step.
-REQUEUE_CODES=' 75 76 '
+# SIGUSR1; 76, the watchdog ended a hung step; 138, SIGUSR1 came before a rank could answer it or hold it.
+REQUEUE_CODES=' 75 76 138 '
+
+# A signal to a script that has only begun; `run` and `build` answer it.
+pending=''
+[ -z "${SLURM_JOB_ID:-}" ] || trap 'pending=USR1' USR1
 
 say() { printf '%s\n' "slurm: $*" >&2; }
 fail() {
@@ -71,8 +75,11 @@ check() {
 
 # run: training with `arguments`, after the doctor.
 run() {
-  local program launch pid='' pending='' code=0
+  local program launch hold=() pid='' code=0
   choose_environment megabert
+  # SIGUSR1 is held until Python has imported what answers it; a rank that it ended meanwhile would be waited for.
+  # Fine-tuning answers it at once. An env of before 2019 cannot hold signals.
+  if [ "${arguments[0]}" = pretrain ] && env --block-signal=USR1 true 2>/dev/null; then hold=(env --block-signal=USR1); fi
   # Resolved here and not by the ranks, because a container has no scontrol.
   # Read whole: a reader that stops early, such as head, ends scontrol by SIGPIPE, and by pipefail the job.
   MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -87,17 +94,21 @@ run() {
   trap 'forward USR1' TERM USR1
   if [ "$DOCTOR" != no ]; then
     # The doctor's ranks end by themselves. If srun killed them after rank 0's verdict, their exit code would hide it.
-    step "${launch[@]}" --kill-on-bad-exit=0 "${program[@]}" doctor --quick --device "$DEVICE" --run-dir "$RUN_DIR"
-    [ "$code" = 0 ] || [ "$code" = 75 ] || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
+    # But a rank that a signal has ended is waited for: --wait bounds that.
+    step "${launch[@]}" --kill-on-bad-exit=0 --wait=60 "${hold[@]}" "${program[@]}" doctor --quick --device "$DEVICE" \
+      --run-dir "$RUN_DIR"
+    [ "$code" = 0 ] || is_requeued || say "the doctor's verdict (exit $code) is above; DOCTOR=no does without it"
   fi
-  [ "$code" != 0 ] || step "${launch[@]}" "${program[@]}" "${arguments[@]}" --device "$DEVICE"
-  [[ $REQUEUE_CODES != *" $code "* ]] || requeue
+  [ "$code" != 0 ] || step "${launch[@]}" "${hold[@]}" "${program[@]}" "${arguments[@]}" --device "$DEVICE"
+  ! is_requeued || requeue
   return "$code"
 }
 
+is_requeued() { [[ $REQUEUE_CODES == *" $code "* ]]; }
+
 # build: prepare data with `arguments`. Finished units of work are kept, so a signal may simply end the build.
 build() {
-  local program launch pid='' pending='' code=0 interrupted=''
+  local program launch pid='' code=0 interrupted=${pending:+yes}
   choose_environment megabert-data
   # One thread a rank: the parallelism is in the number of tasks.
   export OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 ARROW_NUM_THREADS=1

@@ -1,6 +1,7 @@
 """A checkpoint on disk: one safetensors file per rank and a checkpoint manifest, each verified by SHA-256.
 
     checkpoints/latest                              the name of the newest checkpoint, for people and scripts
+    checkpoints/config.yaml                         a copy of the configuration of the run
     checkpoints/step_00000100/manifest.json         which file holds which elements, and the trainer's state
     checkpoints/step_00000100/rank_00000.safetensors
         master/NAME/START                           elements of parameter NAME from START on: the float32 weights,

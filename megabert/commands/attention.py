@@ -33,7 +33,8 @@ def run(options: Namespace) -> int:
 
     refuse_input(options.output, find_model(options.model))
     tokenizer = source.load_tokenizer()  # before the model, whose size it has to fit
-    record = record_attention(source.build_model(), tokenizer, options.text, options.second)
+    texts = (options.text, options.second)
+    record = record_attention(source.build_model(), tokenizer, *texts, longest=source.longest)
     page = render_attention(record, model=options.model, layers=options.layers)
     atomic_write(options.output, page)
     print(f"{options.output}: {len(record.pieces)} tokens, {len(page) / 2**20:.1f} MiB; open it in a browser")

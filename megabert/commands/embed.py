@@ -1,7 +1,7 @@
 """Write a vector for each line of a text, or for each token.
 
 The file is UTF-8, the vectors go to Parquet or .npy. Row i is line i + 1; an empty line gets the vector of [CLS] [SEP].
-Lines longer than the model's positions are cut, counted and named. Memory does not grow with the file. A folder of
+Lines longer than the model was trained on are cut, counted and named. Memory does not grow with the file. A folder of
 sentence-transformers gives the vectors of its modules; --pooling gives its encoder's.
 
 Example:
@@ -41,13 +41,12 @@ def run(options: Namespace) -> int:
     import torch
 
     from megabert.downstream.export.model_folder import find_model
-    from megabert.downstream.export.vector_form import VectorForm
     from megabert.downstream.inspection.embed import check_output, embed_file
 
     output = options.output or options.file.with_suffix(".parquet")
     if options.output is None and output.exists():
         raise ConfigError(f"{output}: exists, and would be replaced. If that is meant, say so: --output {output}")
-    form = VectorForm((options.pooling,)) if options.pooling else source.vector_form
+    form = source.pooled(options.pooling) if options.pooling else source.vector_form
     check_output(output, has_tokens=form.has_tokens)
     refuse_input(output, options.file, find_model(options.model))
     tokenizer = source.load_tokenizer()
@@ -55,7 +54,8 @@ def run(options: Namespace) -> int:
     done = embed_file(model, tokenizer, options.file, output, pooling=form, batch_tokens=options.batch_tokens)
     if done.truncated:
         limit = form.limit(model.config.max_position_embeddings)
+        why = ", as its run or its tokenizer states" if limit < model.config.max_position_embeddings else ""
         cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} tokens that the model reads"
-        print(f"{cut}; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
+        print(f"{cut}{why}; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
     print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {form.width(model.config.hidden_size)}")
     return 0

@@ -15,6 +15,7 @@ Examples:
 """
 
 import glob
+import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.finetune import FinetuneConfig
 
 if TYPE_CHECKING:
+    from megabert.downstream.export.sources import Source
     from megabert.downstream.inspection.masked_lm import ScoringOptions
 
 FLAGS_OF_TASKS = ("--task", "--predictions")
@@ -100,7 +102,7 @@ def _score_text(options: Namespace) -> int:
 
     if options.json is not None:
         refuse_input(options.json, options.data, find_model(options.model))
-    scoring = _scoring_options(options, source.model.max_position_embeddings)
+    scoring = _scoring_options(options, source)
     score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
     save_scores(options, {"data": str(options.data), **_settings(scoring, options.data)}, score.to_dict())
@@ -118,13 +120,17 @@ def _settings(scoring: "ScoringOptions", data: Path) -> dict[str, Any]:
     return {"max_seq_length": metadata.max_seq_length, "masked_lm_prob": metadata.masked_lm_prob, **used}
 
 
-def _scoring_options(options: Namespace, positions: int) -> "ScoringOptions":
+def _scoring_options(options: Namespace, source: "Source") -> "ScoringOptions":
     """Return the settings of a score; their fields are checked like a fine-tuning's."""
     from megabert.downstream.inspection.masked_lm import USUAL_LENGTH, ScoringOptions
     from megabert.settings.config.loading import merge_layers
 
     fields = merge_layers(FinetuneConfig, {"model": options.model, "data": str(options.data)}, options.fields)
-    length = min(USUAL_LENGTH, positions) if fields.max_seq_length == "auto" else fields.max_seq_length
+    length = min(USUAL_LENGTH, source.longest) if fields.max_seq_length == "auto" else fields.max_seq_length
+    if length > source.longest:
+        print(
+            f"max_seq_length={length}: the model was trained on {source.longest} tokens, as it states", file=sys.stderr
+        )
     given = {name: getattr(options, name) for name in ("masked_lm_prob", "max_instances", "split")}
     return ScoringOptions(
         max_seq_length=length,

@@ -25,6 +25,7 @@ def run(options: Namespace) -> int:
     from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses
 
     tokenizer, model = source.load_tokenizer(), source.build_model(fills_masks=True)
-    guesses = [(text, fill_mask(model, tokenizer, text, top_k=options.top)) for text in options.text]
+    how = {"top_k": options.top, "longest": source.longest}
+    guesses = [(text, fill_mask(model, tokenizer, text, **how)) for text in options.text]
     print("\n\n".join(render_guesses(text, {"model": guess}) for text, guess in guesses))
     return 0

@@ -52,7 +52,7 @@ def run(options: Namespace) -> int:
     merge = merge_parts(parts)
     scores: dict[str, float] = {}
     if options.data is not None:
-        scoring = ScoringOptions(max_seq_length=min(USUAL_LENGTH, merge.model.max_position_embeddings))
+        scoring = ScoringOptions(max_seq_length=min(USUAL_LENGTH, merge.longest))
         rows = []
         for name, source in [(part.name, part.source) for part in parts] + [(MERGE, merge)]:
             total = score_masked_lm(source, options.data, scoring, device=device).total

@@ -45,7 +45,7 @@ def run(options: Namespace) -> int:
     print("\n\n".join(render_pairs(result, options.by) for result in results))
     for result in results:
         if result.windowed:
-            longer = f"{result.windowed:,} sentences are longer than the model's {scorer.longest} positions"
+            longer = f"{result.windowed:,} sentences are longer than the {scorer.longest} tokens that the model reads"
             print(f"{result.name}: {longer}; their pieces were seen with the nearest ones only", file=sys.stderr)
     settings = {"random_weights": options.random_weights, "mask": options.mask}
     save_scores(options, settings, {"sets": [result.to_dict() for result in results]})

@@ -1,9 +1,9 @@
 """Score sentences by their pseudo-log-likelihood.
 
 Each piece of a sentence is masked in a copy of its own and guessed; the log-probabilities (nats) add up to the
-sentence's score. The file has a sentence per line; a .jsonl file has one per object. The whole text gets a
-pseudo-perplexity. In a sentence that is longer than the model's positions, each piece is seen with the nearest pieces
-only; how many sentences are, and which is the first, is printed. An ELECTRA is scored by its generator.
+sentence's score. The file has a sentence per line; a .jsonl file has one per object. The whole text gets a pseudo-
+perplexity. In a sentence that is longer than the model was trained on, each piece is seen with the nearest pieces only;
+how many sentences are, and which is the first, is printed. An ELECTRA is scored by its generator.
 
 Example:
   megabert pll sentences.txt --model runs/demo --output scores.jsonl
@@ -44,9 +44,11 @@ def run(options: Namespace) -> int:
 
     total = score_file(scorer, options.file, column=options.text_column, output=options.output)
     if total.windowed:
-        told = f"{total.windowed:,} of {total.sentences:,} sentences are longer than the {scorer.longest} positions of "
+        told = f"{total.windowed:,} of {total.sentences:,} sentences are longer than the {scorer.longest} tokens "
         where = f"the first is {options.file}:{total.first_windowed}"
-        print(f"{told}the model; their pieces were seen with the nearest ones only; {where}", file=sys.stderr)
+        print(
+            f"{told}that the model reads; their pieces were seen with the nearest ones only; {where}", file=sys.stderr
+        )
     print(render_text_score(total))
     save_scores(options, {"data": str(options.file), "mask": options.mask}, total.to_dict())
     if options.output:

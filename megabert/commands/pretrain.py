@@ -3,8 +3,8 @@
 Every field of the configuration is a flag by its path; precedence: default < recipe < --config files < flags. N is the
 number of an element, from 0: --phases.0.steps 100. Hyphens and underscores are both read.
 
-The same command resumes the run that --run-dir holds. SIGTERM or SIGUSR1 to any rank: all ranks save between two steps
-and exit with 75; RUN/status.json says so if a launcher hides the code.
+The same command resumes the run that --run-dir holds. Ctrl-C, SIGTERM or SIGUSR1 to any rank: all ranks save between
+two steps and exit with 75; RUN/status.json says so if a launcher hides the code.
 
 Examples:
   megabert pretrain --recipe debug --data.path runs/demo-data --run-dir runs/first

@@ -4,6 +4,7 @@ Until then no rank can report to another one, and torch waits without a word. So
 the main thread says whom it waits for, keeps the time limit, and answers signals.
 """
 
+import contextlib
 import datetime
 import itertools
 import logging
@@ -11,10 +12,11 @@ import os
 import socket
 import threading
 import time
+from ipaddress import ip_address
 
 import torch.distributed as dist
 
-from megabert.foundation.errors import EXIT_HOPELESS, ConfigError, MegabertError
+from megabert.foundation.errors import EXIT_HOPELESS, ConfigError, Echo, MegabertError
 
 logger = logging.getLogger(__name__)
 
@@ -83,17 +85,27 @@ class _Meeting:
         )
         # A process may enter several worlds at one store, one after the other.
         keys = dist.PrefixStore(f"meeting/{self.world}", store)
-        keys.set(str(self.rank), "")
+        keys.set(str(self.rank), _host_and_address())
         if self.rank != 0:
             self.awaits = f"rank 0 at {self.place}, which waits for all ranks"
             keys.wait(["all"], self.timeout)  # blocks until rank 0 has seen every rank
+            if problem := keys.get("all").decode():
+                raise Echo(ConfigError(problem))
             return store
         missing = list(range(1, self.size))
         while missing := [rank for rank in missing if not keys.check([str(rank)])]:
             more = ", ..." if len(missing) > _SHOWN else ""
             self.awaits = f"rank {', '.join(map(str, missing[:_SHOWN]))}{more} of {self.size} at {self.place}"
             time.sleep(_POLL_S)
-        keys.set("all", "")
+        hosts = dict(keys.get(str(rank)).decode().split(" ") for rank in range(self.size))
+        local = next((name for name in hosts if len(hosts) > 1 and ip_address(hosts[name]).is_loopback), "")
+        problem = local and (
+            f"{local}: its name means {hosts[local]} there, which gloo would give to the other hosts, and they cannot "
+            "reach. Name the interface between the hosts, on each of them: export GLOO_SOCKET_IFNAME=..."
+        )
+        keys.set("all", problem)
+        if problem:
+            raise ConfigError(problem, see=_SEE)
         return store
 
     def _explained(self, error: Exception) -> Exception:
@@ -101,7 +113,8 @@ class _Meeting:
         if "EADDRINUSE" in str(error):
             return ConfigError(
                 f"{socket.gethostname()} (rank {self.rank}): MASTER_PORT={self.port} is in use by another program, "
-                "perhaps by another job on this host. Give each job a port of its own: export MASTER_PORT=...",
+                "perhaps by another job on this host, or by another rank 0. Give each job a port of its own: export "
+                "MASTER_PORT=...",
                 see=_SEE,
             )
         if isinstance(error, dist.DistError):
@@ -148,16 +161,27 @@ def meet(rank: int, size: int, *, patience_s: float) -> dist.Store:
 
 
 def check_interfaces() -> None:
-    """Refuse interfaces of GLOO_SOCKET_IFNAME that this host lacks.
+    """Refuse interfaces of GLOO_SOCKET_IFNAME that this host lacks, or that have no address.
 
     Raises:
         ConfigError: It names another one.
     """
-    own = [name for _, name in socket.if_nameindex()]
+    own = ", ".join(name for _, name in socket.if_nameindex())
     for name in filter(None, os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")):
-        if name not in own:
+        try:
+            dist.ProcessGroupGloo.create_device(interface=name)
+        except RuntimeError:
             raise ConfigError(
-                f"{socket.gethostname()}: GLOO_SOCKET_IFNAME names {name[:40]!a}, and the interfaces here are "
-                f"{', '.join(own)}. Name one of them, or unset it.",
+                f"{socket.gethostname()}: GLOO_SOCKET_IFNAME names {name[:40]!a}, which has no address here; the "
+                f"interfaces are {own}. Name one of them, or unset it.",
                 see=_SEE,
-            )
+            ) from None
+
+
+def _host_and_address() -> str:
+    """Return this host's name and the address that gloo gives to the others; 0.0.0.0 stands for an interface's."""
+    host, interface = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME")
+    address = "127.0.0.1"  # which gloo takes for a name without an address
+    with contextlib.suppress(OSError):
+        address = str(socket.getaddrinfo(host, None)[0][4][0])
+    return f"{host} {'0.0.0.0' if interface and interface != 'lo' else address}"

@@ -42,13 +42,13 @@ class MetricWriter:
 
         Args:
             run_dir: Run folder, or the folder of a seed.
-            resumed_step: The step that the run continues after; 0 for a new one.
+            resumed_step: The step that the run continues after; 0 for a new one, and all rows are dropped.
             config: The configuration, a pydantic dataclass: TensorBoard shows it as text and as hyper-parameters.
             scores: Tags whose last values stand next to the hyper-parameters.
             logging: Names the trackers in addition to TensorBoard; None for none.
         """
         self._path, self._events = run_dir / "metrics.jsonl", run_dir / "tb"
-        _drop_rows_after(self._path, resumed_step)
+        _drop_rows_after(self._path, resumed_step or -1)  # scores before step 1 are made again as well
         self._file = open_in_place(self._path, os.O_WRONLY | os.O_APPEND)
         self._waiting = b""
         self._is_disk_full = False

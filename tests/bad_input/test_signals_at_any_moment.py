@@ -80,7 +80,8 @@ def assert_ended_by(number: signal.Signals, process: subprocess.Popen[str], fold
     out, err = (folder.with_suffix(suffix).read_text() for suffix in (".out", ".err"))
     told = f"{process.returncode}\n{out[-1000:]}\n{err[-3000:]}"
     if not (process.returncode == 0 and is_done):  # else the signal came when the work was done
-        codes = (75,) if "pretrain" in str(process.args) and number == signal.SIGTERM else ()
+        saves = number in (signal.SIGINT, signal.SIGTERM)
+        codes = (75,) if "pretrain" in str(process.args) and saves else ()
         assert process.returncode in (*codes, 128 + number), told
     assert "Traceback" not in out + err, told
     assert "Exception ignored" not in err, told

@@ -27,6 +27,7 @@ def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
     assert shown.count("% of them real") == 2
     assert shown.count("(the GPU has 140)") == 2
     assert "checkpoints: " in shown
+    assert "positions 128 to 511 are never trained" in shown
     assert not (tmp_path / "run").exists()
 
 
@@ -34,8 +35,10 @@ def test_dry_run_says_where_a_phase_over_the_same_shards_begins(shards, capsys):
     same = ("--phases.1.max_seq_length", "64", "--phases.0.global_batch_size", "37")
     assert dry_run(shards, *same) == 0
     assert "after its last instance: epoch 1, instance 297 (data_start: continue)" in capsys.readouterr().out
-    assert dry_run(shards, *same, "--phases.1.data_start", "beginning") == 0
-    assert "again from their first instance (data_start: beginning)" in capsys.readouterr().out
+    assert dry_run(shards, *same, "--phases.1.data_start", "beginning", "--model.max-position-embeddings", "64") == 0
+    shown = capsys.readouterr().out
+    assert "again from their first instance (data_start: beginning)" in shown
+    assert "never trained" not in shown
 
 
 def test_dry_run_resolves_tokens_and_shows_the_ramp(shards, capsys):

@@ -36,10 +36,15 @@ def test_pretraining_goes_on_from_minilm(minilm, corpus, tmp_path):
 
 def test_run_starts_from_another_runs_weights(shards, tmp_path):
     first = Run(tmp_path / "first", shards, flags={"phases.0.steps": 2, "phases.1.steps": 1})
-    first.finish_well()
+    rows = first.finish_well()
+    assert rows[0]["step"] == 1, "random weights are not scored"
     second = Run(tmp_path / "second", shards, flags={"phases.0.steps": 1, "phases.1.steps": 1})
-    second.flags |= {**SHORT, "init-from": first.run_dir, "seed": 7}
-    second.finish_well()
+    second.flags |= {**SHORT, "init-from": first.run_dir, "seed": 7, "phases.0.max_seq_length": 128}
+    before, *later = second.finish_well()
+    assert [row["step"] for row in later if "train/loss" in row] == [1, 2, 3]
+    assert (before["step"], "train/loss" in before) == (0, False)
+    for name in ("eval/mlm_loss", "eval/nsp_loss"):  # as its source was scored at its end, on the same shards
+        assert before[name] == pytest.approx(rows[-1][name], rel=1e-5)
     last = read_masters(find_checkpoint(first.run_dir / "checkpoints", "last"))
     start = read_masters(find_checkpoint(second.run_dir / "checkpoints", 0))
     assert all(start[name].equal(tensor) for name, tensor in last.items())

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGUSR1 to one rank: all ranks save and exit 75, and the same command resumes bit for bit."""
+"""SIGTERM, SIGUSR1 and Ctrl-C to one rank: all ranks save and exit 75, and the same command resumes bit for bit."""
 
 import itertools
 import json
@@ -65,7 +65,7 @@ def check_stopped_run_equals(
 
 def test_stopped_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path):
     run = Run(tmp_path / "run", shards, ranks=2, launcher="torchrun")
-    signals = [signal.SIGUSR1, signal.SIGTERM]
+    signals = [signal.SIGUSR1, signal.SIGINT]
     check_stopped_run_equals(uninterrupted_run, run, step=4, rank=1, signals=signals, resumed_by="forked")
 
 
@@ -130,6 +130,6 @@ def test_error_is_recorded_and_a_refusal_changes_nothing(uninterrupted_run, shar
 @pytest.mark.parametrize("launcher", LAUNCHER_CODES)
 @pytest.mark.parametrize(("step", "rank"), itertools.product(range(1, 11), (0, 1)))
 def test_every_stop_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, launcher, step, rank):
-    signals = [signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM][step % 2 :]
+    signals = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT][step % 2 :]
     run = Run(tmp_path / "run", shards, ranks=2, launcher=launcher)
     check_stopped_run_equals(uninterrupted_run, run, step, rank, signals)

@@ -163,7 +163,7 @@ def test_folder_without_weights_is_refused(bert_folder, tmp_path):
 def test_text_longer_than_the_positions_is_refused_but_scored(bert):
     long = "the ship sailed " * 100
     for call in (bert.tokenize, bert.attention, bert.fill_mask):
-        with pytest.raises(ConfigError, match="the text has 402 tokens, the model positions for 128"):
+        with pytest.raises(ConfigError, match="the text has 402 tokens, and the model reads 128 at most"):
             call(long)
     with pytest.raises(ConfigError, match="text 2 of 2 has more tokens than the 128 that the model reads"):
         bert.embed(["the ship", long])

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+JOB = {
+    **{"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "20000", "SLURM_JOB_NODELIST": "node[1-20000]"},
+    **{"SLURM_SUBMIT_DIR": str(ROOT), "CHECK": ""},
+}
 SCRIPTS = [
     *sorted((ROOT / "slurm").glob("*.sh")),
     ROOT / ".ci" / "run",
@@ -122,11 +126,39 @@ job) echo JobState=RUNNING; seq 20000 ;;
 *) echo "$*" >{tmp_path}/requeued ;;
 esac"""
     stubs = {"scontrol": scontrol, "srun": 'echo "$MASTER_ADDR"; exit 75'}
-    job = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "20000", "SLURM_JOB_NODELIST": "node[1-20000]"}
-    job |= {"SLURM_SUBMIT_DIR": str(ROOT), "CHECK": "", "DOCTOR": "no"}
-    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", stubs=stubs, **job)
+    done = run_with_stubs(tmp_path, "slurm/pretrain_large.sh", stubs=stubs, **JOB, DOCTOR="no")
     assert (done.returncode, done.stdout) == (75, "node1\n"), done.stderr
     assert (tmp_path / "requeued").read_text() == "requeue 17\n"
+
+
+@pytest.mark.parametrize(("ending", "code", "is_requeued"), [("kill -USR1 $$", 138, True), ("exit 2", 2, False)])
+@pytest.mark.parametrize("doctor", ["yes", "no"])
+def test_job_is_requeued_if_sigusr1_comes_before_python_answers_it(tmp_path, doctor, ending, code, is_requeued):
+    scontrol = f"""case $2 in
+hostnames) echo node1 ;;
+job) echo JobState=RUNNING ;;
+*) touch {tmp_path}/requeued ;;
+esac"""
+    done = run_with_stubs(
+        tmp_path, "slurm/pretrain_large.sh", stubs={"scontrol": scontrol, "srun": ending}, **JOB, DOCTOR=doctor
+    )
+    assert (done.returncode, (tmp_path / "requeued").exists()) == (code, is_requeued), done.stderr
+    assert ("the doctor's verdict" in done.stderr) == (doctor == "yes" and not is_requeued)
+
+
+@pytest.mark.parametrize(
+    ("script", "settings"), [("pretrain_large", {}), ("prepare_data", {"INPUT": "x", "OUTPUT": "y"})]
+)
+def test_signal_to_a_script_that_has_started_nothing_requeues_the_job(tmp_path, script, settings):
+    scontrol = f"[ $2 = job ] && echo JobState=RUNNING || echo $* >>{tmp_path}/called"
+    # A command that the script runs before its first step. It is the script's own child, and so can signal it.
+    stubs = {"scontrol": scontrol, "env": "kill -USR1 $PPID; exit 1"}
+    begun = tmp_path / "begun.sh"
+    begun.write_text(f"source() {{ builtin source $1; env || true; }}\nbuiltin source slurm/{script}.sh\n")
+    done = run_with_stubs(tmp_path, str(begun), stubs=stubs, **JOB, **settings)
+    assert done.returncode == 75, done.stderr
+    assert (tmp_path / "called").read_text().endswith("requeue 17\n")
+    assert "srun" not in (tmp_path / "called").read_text()
 
 
 @pytest.mark.parametrize(("name", "allowed"), [("RECIPE", "demo and demo_modern"), ("CORPUS", "english and korean")])

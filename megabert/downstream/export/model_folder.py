@@ -8,7 +8,7 @@ from megabert.foundation.errors import ConfigError
 from megabert.settings.config.loading import split_checkpoint
 from megabert.settings.config.names import closest
 from megabert.tokens.tokenization.huggingface import download_remedy
-from megabert.training.run.folder import CONFIG_NAME
+from megabert.training.run.folder import CONFIG_NAME, refuse_lost_config
 
 GOOGLE_CONFIG = "bert_config.json"
 SHIPPED_MODELS = Path(megabert.__file__).parents[1] / "models"
@@ -45,12 +45,14 @@ def kind_of_folder(name: str) -> Literal["run", "hugging face"]:
 
     Raises:
         ConfigError: It is neither, or there is none.
+        CheckpointError: It is a run whose configuration is lost.
     """
     folder = find_model(name)
     if (folder / CONFIG_NAME).is_file():
         return "run"
     if config_path(folder).is_file():
         return "hugging face"
+    refuse_lost_config(folder)
     meant = None if folder.exists() else closest(name, SHIPPED_NAMES)
     remedy = f"Did you mean the shipped model {meant}?" if meant else download_remedy(name) or "Name one of the two."
     raise ConfigError(

@@ -1,6 +1,7 @@
 """The models that a command line can name: a run folder, or a Hugging Face folder."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -11,13 +12,14 @@ from torch import Tensor
 
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.downstream.export.config_json import read_config_json
+from megabert.downstream.export.config_json import read_config_json, read_object
 from megabert.downstream.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.downstream.export.model_folder import find_model, kind_of_folder
 from megabert.downstream.export.vector_form import VectorForm, read_vector_form
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
+from megabert.settings.command_line.arguments import Pooling
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
@@ -47,6 +49,8 @@ class Source:
     tokenizer_dir: Path
     weights: InitialWeights
     seed: int
+    trained_length: Callable[[], int | None]
+    """Returns the longest length that the weights were trained on, if it is known."""
 
     def build_untrained_model(self) -> PretrainingModel:
         """Return the model as its run began, with the random weights of its seed."""
@@ -86,13 +90,22 @@ class Source:
         return load_fitting_tokenizer(self.tokenizer_dir, self.model)
 
     @cached_property
+    def longest(self) -> int:
+        """Most tokens of a text: the positions after the longest trained length are noise."""
+        return self.trained_length() or self.model.max_position_embeddings
+
+    def pooled(self, pooling: Pooling) -> VectorForm:
+        """Return how a text becomes a vector without any modules."""
+        return VectorForm((pooling,), max_length=self.longest)
+
+    @cached_property
     def vector_form(self) -> VectorForm:
         """How a text becomes a vector: as ``modules.json`` of the folder says, or by the mean of its tokens.
 
         Raises:
             ConfigError, CheckpointError: A module is not known here, or damaged.
         """
-        return read_vector_form(self.tokenizer_dir) or VectorForm()
+        return read_vector_form(self.tokenizer_dir) or self.pooled("mean")
 
 
 def open_source(name: str, checkpoint: str = "last") -> Source:
@@ -133,8 +146,21 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
             logger.warning("%s: these weights are not used here: %s", folder, ", ".join(content.unused))
         return content.state
 
+    def trained_length() -> int | None:
+        if not is_run:
+            return stated_length(folder, model.max_position_embeddings)
+        is_own = run.init_from is None  # else the initial weights may have been trained on longer texts
+        return run.longest_before(read_checkpoint_manifest(checkpoint_folder()).run.phase + 1) if is_own else None
+
     weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
-    return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed)
+    return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed, trained_length=trained_length)
+
+
+def stated_length(folder: Path, positions: int) -> int | None:
+    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions."""
+    path = folder / "tokenizer_config.json"
+    length = read_object(path).get("model_max_length") if path.is_file() else None
+    return length if type(length) is int and 0 < length <= positions else None
 
 
 def find_device(name: str) -> torch.device:

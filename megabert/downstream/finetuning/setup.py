@@ -18,6 +18,7 @@ from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.randomness.keyed import stream, string_key
 from megabert.models.build import InitialWeights
+from megabert.observability.logs import logger
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import Tokenizer
@@ -85,7 +86,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     train = subset(train, config.max_train_examples)
     # Read even if the task names its labels: examples with a single label are refused, there is nothing to learn.
     labels = reader.labels_of(train)
-    kind = bind_kind(task, config, source.model, tokenizer, task.labels or labels)
+    kind = bind_kind(task, _with_trained_length(task, config, source), source.model, tokenizer, task.labels or labels)
     encoded = kind.encode(train, is_training=True)
     sets = {name: subset(examples, config.max_eval_examples) for name, examples in sets.items()}
     evaluation = [EvaluationSet(name, own, kind.encode(own, is_training=False)) for name, own in sets.items()]
@@ -112,6 +113,16 @@ def _read_now(weights: InitialWeights) -> InitialWeights:
     """Read weights, so that bad ones are refused here; they are held until they are used for the first time."""
     held = [weights.read()]
     return replace(weights, read=lambda: held.pop() if held else weights.read())
+
+
+def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> FinetuneConfig:
+    """Return the settings without a length that the model was not trained on, unless it was asked for."""
+    length, most = config.max_seq_length, source.longest
+    if config.random_weights or (USUAL_LENGTHS.get(task.kind, 128) if length == "auto" else length) <= most:
+        return config
+    what = f"{most} are taken" if length == "auto" else "later positions begin untrained"
+    logger.warning("max_seq_length=%s: %s was trained on %d tokens, as it states; %s", length, config.model, most, what)
+    return replace(config, max_seq_length=most) if length == "auto" else config
 
 
 def bind_kind(

@@ -85,7 +85,7 @@ class _Seen:
 @checks_arguments
 @torch.no_grad()
 def record_attention(
-    model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None
+    model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None, *, longest: int | None = None
 ) -> AttentionRecord:
     """Run a text, or a pair of texts, through the model and keep the inputs of its attention.
 
@@ -94,12 +94,13 @@ def record_attention(
         tokenizer: The model's tokenizer.
         text: First text; a mask is written as in the vocabulary.
         second: Second text.
+        longest: Most tokens of both together; None reads the model's positions.
 
     Raises:
-        ConfigError: The text is longer than the model's positions.
+        ConfigError: The text is longer.
     """
     config = model.config
-    encoded = encode_text(tokenizer, text, second, limit=config.max_position_embeddings)
+    encoded = encode_text(tokenizer, text, second, limit=longest or config.max_position_embeddings)
     has_segments = config.type_vocab_size > 1
     batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
     with evaluating(model), _observing(model) as seen:

@@ -33,10 +33,10 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
         tokenizer: The model's tokenizer.
         text: First text.
         second: Second text.
-        limit: Number of positions that the model has.
+        limit: Most ids that the model reads.
 
     Raises:
-        ConfigError: There are more ids than positions.
+        ConfigError: There are more ids.
     """
     cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
     ids = [cls, *_with_masks(tokenizer, text), sep]
@@ -46,7 +46,8 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
         segment_b_start = len(ids)
         ids += [*_with_masks(tokenizer, second), sep]
     if len(ids) > limit:
-        raise ConfigError(f"the text has {len(ids)} tokens, the model positions for {limit}. Shorten the text.")
+        most = f"the model reads {limit} at most: its positions, or its longest length in training"
+        raise ConfigError(f"the text has {len(ids)} tokens, and {most}. Shorten the text.")
     return Encoded(np.array(ids, dtype=np.int64), segment_b_start)
 
 

@@ -23,7 +23,9 @@ from megabert.tokens.tokenization import Tokenizer
 
 @checks_arguments
 @torch.no_grad()
-def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[list[RankedPiece]]:
+def fill_mask(
+    model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5, longest: int | None = None
+) -> list[list[RankedPiece]]:
     """Guess each ``[MASK]`` of a text, all at once.
 
     Args:
@@ -31,14 +33,15 @@ def fill_mask(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k
         tokenizer: The model's tokenizer.
         text: A text with at least one mask, written as in the vocabulary.
         top_k: Number of guesses for each mask.
+        longest: Most tokens of a text; None reads the model's positions.
 
     Returns:
         For each mask, from left to right, its guesses, best first.
 
     Raises:
-        ConfigError: The text has no mask, or is longer than the model's positions.
+        ConfigError: The text has no mask, or is longer.
     """
-    ids = encode_text(tokenizer, text, limit=model.config.max_position_embeddings).ids
+    ids = encode_text(tokenizer, text, limit=longest or model.config.max_position_embeddings).ids
     if tokenizer.special_ids.mask not in ids:
         raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
     batch = pack_sequences([ids], mask_id=tokenizer.special_ids.mask).to(next(model.parameters()).device)

@@ -11,7 +11,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,8 @@ class CopyOptions:
     mask: CopyMask = "within-word"
     batch_tokens: int = 8192
     """Most packed tokens of a forward pass."""
+    longest: int | None = None
+    """Most tokens that the model sees at once; None reads its positions."""
 
 
 class Scores(NamedTuple):
@@ -69,9 +71,9 @@ class SentenceScorer:
         model = source.build_untrained_model() if is_random else source.build_model(fills_masks=True)
         self.model: PretrainingModel = model.generator if isinstance(model, ElectraForPreTraining) else model
         self.model.to(device).eval()
-        self.longest = source.model.max_position_embeddings
+        self.longest = source.longest
         """Most tokens that the model sees at once."""
-        self._options = options
+        self._options = replace(options, longest=self.longest)
 
     def score(self, texts: Sequence[str]) -> Scores:
         """Score texts.
@@ -91,7 +93,8 @@ def score_texts(model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[s
     """
     sentences = encode_sentences(tokenizer, texts)
     scores_P = np.zeros(len(sentences.ids_P))
-    sizes = {"longest": model.config.max_position_embeddings, "batch_tokens": options.batch_tokens}
+    longest = options.longest or model.config.max_position_embeddings
+    sizes = {"longest": longest, "batch_tokens": options.batch_tokens}
     with evaluating(model):
         for pieces_C, batch in copy_batches(sentences, tokenizer.special_ids, mask=options.mask, **sizes):
             moved = batch.to(next(model.parameters()).device)
@@ -113,7 +116,7 @@ class TextScore:
     score: float = 0.0
     """Pseudo-log-likelihood in nats."""
     windowed: int = 0
-    """Sentences that are longer than the model's positions."""
+    """Sentences that are longer than the model reads at once."""
     first_windowed: int = 0
     """Line of the first of these; 0 if there is none."""
 

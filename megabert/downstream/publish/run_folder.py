@@ -13,6 +13,7 @@ from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
 from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
 from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
+from megabert.downstream.export.sources import stated_length
 from megabert.downstream.publish.card_scores import render_eval_results
 from megabert.downstream.publish.forms import ONLY_WEIGHTS, Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
@@ -113,7 +114,7 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
             if (source / name).is_file():
                 (new / name).parent.mkdir(exist_ok=True)
                 atomic_write(new / name, read_small(source / name))
-        longest = _stated_length(source, content.config.max_position_embeddings)
+        longest = stated_length(source, content.config.max_position_embeddings)
         add_forms(new, content.config, forms, longest=longest, source=source)
 
 
@@ -137,7 +138,7 @@ def _card(
         name=config.name,
         description=f"An encoder of the family {FAMILY_TITLES[config.model.family]}, pre-trained with megabert.",
         data=_data(run_dir, config, run),
-        longest=_trained_length(config, run),
+        longest=None if config.init_from else config.longest_before(run.phase + 1),
         recipe={
             "recipe": config.name,
             "optimizer": ", ".join(
@@ -164,24 +165,11 @@ def _card(
     )
 
 
-def _trained_length(config: RunConfig, run: RunSummary) -> int | None:
-    """Return the longest length of the phases so far; None if initial weights may have been trained at longer ones."""
-    lengths = [phase.max_seq_length for phase in config.phases[: run.phase + 1]]
-    return max(lengths) if config.init_from is None else None
-
-
 def _state_length(folder: Path, longest: int | None) -> None:
     """Let the tokenizer cut texts at the trained length: positions after it are noise."""
     for path in folder.rglob("tokenizer_config.json") if longest is not None else ():
         content = {**read_object(path), "model_max_length": longest}
         atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def _stated_length(source: Path, positions: int) -> int | None:
-    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions."""
-    path = source / "tokenizer_config.json"
-    length = read_object(path).get("model_max_length") if path.is_file() else None
-    return length if type(length) is int and 0 < length <= positions else None
 
 
 def _is_name(source: str) -> bool:

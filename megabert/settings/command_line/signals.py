@@ -14,7 +14,7 @@ names the work that the command waits for, and ends the process at the second si
 One SIGTERM, second by second:
 
     0     the thread reads its number from a pipe (`_listen`) and starts `_acknowledge`, which sleeps
-    0     or once its function in C returns, the main thread enters `_end`: `Interrupted` is raised, a timer started
+    0     or once its function in C returns, the main thread enters `end`: `Interrupted` is raised, a timer started
     0.1   and every 0.1 s: `_raise_again` raises it once more if the object is gone and the command still runs
     1     `_acknowledge` says on stderr the work that the command finishes, unless it has ended
     5     from now on another SIGTERM is a second one: `_listen` ends the process at once
@@ -75,6 +75,9 @@ class CommandSignals:
         """The signal by which the command ends, if one came."""
         self.graceful: tuple[int, ...] = ()
         """Signals that another handler takes, which lets the command finish its step."""
+        self.noted: int | None = None
+        """The first of these that came. Its exit code stands if another signal ends the command before that: srun ends
+        the other ranks of one that SIGUSR1 has ended, and returns the highest code."""
         self.waits_for: Callable[[], str] = lambda: "the computation under way"
         """Returns the work that the command finishes after a signal; called by another thread."""
         self._program, self._is_installed = "megabert", False
@@ -86,7 +89,7 @@ class CommandSignals:
         self._program, self._is_installed, self._is_over = program, True, False
         for number in ENDING:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._end)
+                signal.signal(number, self.end)
         signal.signal(signal.SIGALRM, self._raise_again)
         sys.unraisablehook = self._unraisable
         open_closed()  # else the pipe is taken for standard output
@@ -113,13 +116,15 @@ class CommandSignals:
         how = "interrupted" if self.received in (None, signal.SIGINT) else f"ended by {self.received.name}"
         return f"{how}; the same command continues what was begun"
 
-    def _end(self, number: int, frame: FrameType | None) -> None:
+    def end(self, number: int, frame: FrameType | None) -> None:
+        """End the command: the handler of all signals that no other one takes."""
         if self.received is not None:  # the thread ends the process, if that is meant
             return
-        self.received = signal.Signals(number)
+        is_pending = signal.SIGUSR1 in signal.sigpending()  # held by a job script
+        self.received = signal.Signals(signal.SIGUSR1 if is_pending else self.noted or number)
         if not self._is_held and _is_importing(frame) and not _is_anything_open():
             self._say(self.words())
-            os._exit(exit_code(number))
+            os._exit(exit_code(self.received))
         signal.setitimer(signal.ITIMER_REAL, CHECK_S, CHECK_S)
         if not self._is_held:
             self._raise()
@@ -173,8 +178,8 @@ class CommandSignals:
             time.sleep(PATIENCE_S)
         if self._is_over:
             return
-        name, again = signal.Signals(number).name, "Ctrl-C or a second SIGTERM"
-        self._say(f"{name} received: this ends after {self.waits_for()}; {again} ends it at once")
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        self._say(f"{name} received: this ends after {self.waits_for()}; another Ctrl-C or SIGTERM ends it at once")
 
     def _say(self, text: str) -> None:
         # Not by print: a signal may come in the middle of another one, which holds the stream's lock.

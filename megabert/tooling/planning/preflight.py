@@ -129,9 +129,19 @@ def describe_run(
             lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
         first_step += steps
     lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
-    warnings = warn_of(_passes_at_the_end(dry_run))
+    warnings = [*_untrained_positions(inputs.config), *warn_of(_passes_at_the_end(dry_run))]
     warnings += describe_small_budget(inputs.config)
     return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
+
+
+def _untrained_positions(config: RunConfig) -> list[str]:
+    """Name the rows of a table of positions that no phase reaches."""
+    model, begin, end = config.model, config.longest_before(len(config.phases)), config.model.max_position_embeddings
+    has_table = model.position_biased_input or model.enhanced_mask_decoder
+    is_read = config.init_from is not None or any(phase.position_offset == "random" for phase in config.phases)
+    texts = f"no phase is longer than {begin}, and the commands that use the model cut texts there"
+    says = f"positions {begin} to {end - 1} are never trained: {texts}"
+    return [says] if has_table and not is_read and begin < end else []
 
 
 def _passes_at_the_end(dry_run: DryRun) -> float:

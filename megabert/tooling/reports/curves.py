@@ -2,15 +2,18 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from megabert.foundation.errors import MegabertError
 from megabert.foundation.files import atomic_write
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.settings.command_line.terminal import printable
+from megabert.settings.config.loading import split_fork
 from megabert.settings.config.run import RunConfig
 from megabert.tooling.measurements.reference import Reference, reference_for
 from megabert.tooling.reports.band import bands
@@ -41,6 +44,9 @@ _ABOVE: dict[str, Any] = {
     **{"fontsize": 8, "frameon": False, "columnspacing": 1, "handlelength": 1.5},
 }
 """A legend above its panel."""
+Rows = Sequence[Mapping[str, Any]]
+Fork = tuple[int, Rows]
+"""The step at which a fork begins, and the later rows of the run that it comes from; 0 and none for another run."""
 _PLANNED_POINTS = 200
 """Points of a phase at which its planned schedules are drawn."""
 
@@ -48,11 +54,14 @@ _PLANNED_POINTS = 200
 def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     """Draw training and held-out masked-LM loss over steps, the unigram baseline and the phases into a PNG.
 
-    The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary.
+    The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary. Of a fork, the
+    steps of the run that it comes from are grey.
     """
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
-    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir))
+    fork = _forked_from(read_config(run_dir))
+    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir), fork)
+    axes.set_xlim(left=fork[0] or None)
     axes.set_xlabel("step")
     atomic_write(path, _png(figure))
 
@@ -60,27 +69,29 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
 def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     """Return a PNG of loss, accuracies, schedules, gradient norm, throughput and waiting over steps.
 
-    The schedules are also drawn as they are planned, to the end of the run.
+    The schedules are also drawn as they are planned, to the end of the run. A fork is drawn from its first step on,
+    next to the run that it comes from.
 
     Args:
         run_dir: Run folder.
         reports: One for each phase that was validated; may be empty.
     """
     rows = read_metrics(run_dir)
-    plans = _planned(read_config(run_dir), rows)
+    plans, fork = _planned(read_config(run_dir), rows), _forked_from(read_config(run_dir))
     figure = Figure(figsize=(11, 13), dpi=110)
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
-    _plot_losses(axes[0], rows, reports, _reference_of(run_dir))
+    _plot_losses(axes[0], rows, reports, _reference_of(run_dir), fork)
     for pair, (label, factor, names) in zip(axes[1:], CURVES, strict=True):
         for tag in names:
             points = [(step, factor * value) for step, value in plans.get(tag, [])]
             if points:
                 pair.plot(*zip(*points, strict=True), color="tab:gray", linestyle=":", linewidth=1, label="planned")
-        _plot_tags(pair, rows, names, factor)
+        _plot_tags(pair, rows, names, factor, parent=fork[1])
         pair.set_ylabel(label)
     for pair in grid[-1]:
         pair.set_xlabel("step")
+    axes[0].set_xlim(left=fork[0] or None)  # of all panels
     return _png(figure)
 
 
@@ -142,15 +153,25 @@ def _plot_band(axes: Any, reference: Reference, tag: str) -> None:
         label = ""
 
 
+def _forked_from(config: RunConfig) -> Fork:
+    """Return where a run forks from another one, without rows if these are gone."""
+    if config.fork is None:
+        return 0, []
+    parent, step = split_fork(config.fork)
+    with suppress(MegabertError, OSError):
+        return step, [row for row in read_metrics(parent) if row["step"] >= step]
+    return step, []
+
+
 def _plot_losses(
-    axes: Any, rows: list[dict[str, Any]], reports: Sequence[PhaseReport], reference: Reference | None
+    axes: Any, rows: Rows, reports: Sequence[PhaseReport], reference: Reference | None, fork: Fork
 ) -> None:
     """Plot the losses, the baseline of each phase that ``reports`` has, and the reference's held-out loss."""
     if reference is not None:
         _plot_band(axes, reference, "eval/mlm_loss")
-    _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1)
+    _plot_tags(axes, rows, {"train/mlm_loss": "training", "eval/mlm_loss": "held out"}, 1, parent=fork[1])
     for report in reports:
-        begin, end = report.begin, report.begin + report.steps
+        begin, end = max(fork[0], report.begin), report.begin + report.steps
         label = "unigram" if report is reports[0] else ""
         axes.hlines(report.unigram.loss, begin, end, color="tab:gray", linestyle="--", label=label)
         if begin:
@@ -163,7 +184,7 @@ def _plot_losses(
         axes.legend(loc="upper right")
 
 
-def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+def _planned(config: RunConfig, rows: Rows) -> dict[str, list[tuple[int, float]]]:
     """Return the planned points of each schedule by tag; the masked share has points in phases that set it."""
     # A fork may have changed the length of an earlier phase: the last row knows where its own phase began.
     last = next((row for row in reversed(rows) if "phase_step" in row), None)
@@ -172,7 +193,8 @@ def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
         begin = sum(phase.num_steps for phase in config.phases[: last["phase"] - 1])
         shift = last["step"] - last["phase_step"] - begin
     planned = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
-    steps = [step._replace(step=step.step + shift) for step in planned if step.step + shift > 0]
+    first = _forked_from(config)[0]
+    steps = [step._replace(step=step.step + shift) for step in planned if step.step + shift > first]
     return {
         "train/lr": [(step.step, step.rate) for step in steps],
         "train/global_batch_size": [(step.step, step.batch_size) for step in steps],
@@ -180,9 +202,13 @@ def _planned(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> dict[str, 
     }
 
 
-def _plot_tags(axes: Any, rows: list[dict[str, Any]], names: Mapping[str, str], factor: float) -> None:
+def _plot_tags(axes: Any, rows: Rows, names: Mapping[str, str], factor: float, *, parent: Rows = ()) -> None:
+    """Plot each tag over its steps; the rows of a fork's parent are grey."""
     for tag, name in names.items():
-        points = [(row["step"], factor * row[tag]) for row in rows if tag in row]
+        before, points = ([(row["step"], factor * row[tag]) for row in some if tag in row] for some in (parent, rows))
+        if before:
+            label = "forked run" if tag == next(iter(names)) else ""
+            axes.plot(*zip(*before, strict=True), color="lightgray", linewidth=1, label=label)
         if not points:
             continue
         is_rare = tag.startswith("eval/")

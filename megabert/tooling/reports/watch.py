@@ -8,11 +8,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from megabert.foundation.files import read_small
 from megabert.observability.metrics import read_metrics
 from megabert.observability.progress import pace, seconds_left, span
+from megabert.settings.command_line.signals import ENDING
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
 from megabert.training.probes.minimal_pairs import describe_probes
@@ -176,6 +178,9 @@ def describe_verdict(status: StatusRecord) -> str:
     """Return the recorded verdict, corrected if a run says that it is running and its process is gone."""
     if status.status == "running" and status.host == socket.gethostname() and not _is_alive(status.pid):
         return "killed (it said running, but its process is gone): the same command resumes it"
+    number = (status.exit_code or 0) - 128
+    if status.status == "failed" and number in ENDING:
+        return f"ended by {Signals(number).name} before it could save: the same command resumes it"
     texts = {
         "stopped": "stopped on a signal, saved: the same command resumes it",
         "failed": f"failed, exit code {status.exit_code}, rank {status.rank}",

@@ -6,6 +6,7 @@ the ZeRO stage or the logging interval, may change with every start.
 """
 
 import json
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,28 @@ def read_config(run_dir: Path) -> RunConfig:
     """Return the resolved configuration that a run recorded.
 
     Raises:
-        CheckpointError: The folder is no run folder.
+        CheckpointError: The folder is no run folder, or its configuration is lost.
     """
     path = run_dir / CONFIG_NAME
+    refuse_lost_config(run_dir)
     if not path.is_file():
         raise CheckpointError(f"{run_dir}: has no {CONFIG_NAME}, so it is no run folder. Name one: runs/NAME.")
     return merge_layers(RunConfig, path)
+
+
+def refuse_lost_config(run_dir: Path) -> None:
+    """Refuse a folder that has checkpoints and no configuration, and say how it comes back.
+
+    Raises:
+        CheckpointError: It is such a folder.
+    """
+    path, copy = run_dir / CONFIG_NAME, checkpoints_dir(run_dir) / CONFIG_NAME
+    steps = steps_in(checkpoints_dir(run_dir))
+    if path.is_file() or not steps:
+        return
+    backup = f"Copy it from a backup, or write it from the commands in {run_dir / 'command.txt'}."
+    remedy = f"Copy it back: {shlex.join(['cp', str(copy), str(path)])}" if copy.is_file() else backup
+    raise CheckpointError(f"{path}: is lost, and the run has checkpoints up to step {steps[0]}. {remedy}")
 
 
 def run_data(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> Path:
@@ -83,12 +100,13 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         Lines that say which free fields changed since the last start; empty for a new run.
 
     Raises:
-        CheckpointError: A science field differs, or the folder holds something else.
+        CheckpointError: A science field differs, the folder holds something else, or its configuration is lost.
     """
     # A new folder, an empty one, or one that a start left before it wrote its configuration.
     if not run_dir.exists() or not any(path.name != ".lock" for path in run_dir.iterdir()):
         return []
     if not (run_dir / CONFIG_NAME).is_file():
+        refuse_lost_config(run_dir)
         if _has_only_own_beginnings(run_dir):
             return []
         raise CheckpointError(
@@ -116,7 +134,8 @@ def fork_command(run_dir: Path) -> str:
 
 def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> None:
     """Write configuration, command, environment and DeepSpeed dictionary into the run folder."""
-    atomic_write(run_dir / CONFIG_NAME, to_yaml(config))
+    for folder in (run_dir, checkpoints_dir(run_dir)):  # checkpoints are worth nothing without it, so it is there twice
+        atomic_write(folder / CONFIG_NAME, to_yaml(config))
     with open_to_append(run_dir / "command.txt") as file:
         file.write(command_line() + "\n")
     atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")

@@ -264,6 +264,38 @@ def test_slurm_cancelled_job_is_saved_and_stays_away(job):
     assert json.loads((job.run.run_dir / "status.json").read_text())["status"] == "stopped"
 
 
+def signal_start(job: Job, delay_s: float, way: tuple[str, ...], doctor: str) -> str:
+    """Signal a job so long after its start; return the exit code with which it was requeued, or how it ended."""
+    job.submit(DOCTOR=doctor)
+    try:
+        job.wait("the start", lambda: job.shown("JobState") == "RUNNING")
+        if way:  # bash has to have read the script
+            job.wait("its first line", lambda: job.run.output_path.exists() and "start 1" in job.run.output)
+        time.sleep(delay_s)
+        was_over = job.shown("JobState") == "COMPLETED"
+        # The code is not looked at: a job between two steps has nobody who would get the signal.
+        subprocess.run(["scancel", *way, "--signal=USR1", job.number], env=job.environment, check=False, timeout=60)
+        job.wait("the end", lambda: job.shown("Restarts") == "1" or job.shown("JobState") == "COMPLETED")
+    finally:
+        job.cancel()
+    requeued = re.search(r"stopped \(exit (\d+)\); requeued", job.run.output)
+    return requeued[1] if requeued else "was over" if was_over else "no rank was there; done"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("way", "doctor"), [((), "yes"), ((), "no"), (("--batch",), "no")])
+def test_slurm_signal_at_twenty_moments_of_a_start_fails_no_job(cluster, shards, tmp_path, way, doctor):
+    """The doctor's imports or the training's, the meeting of the ranks, and first steps."""
+    outcomes = set()
+    for moment in range(20):
+        job = Job(cluster, Run(tmp_path / f"run-{moment}", shards, ranks=2))
+        outcome = signal_start(job, moment / 2, way, doctor)
+        print(f"\n{moment / 2:.1f} s after the start: {outcome}", end="", flush=True)
+        outcomes.add(outcome)
+    assert outcomes <= {"75", "138", "was over", "no rank was there; done"}
+    assert "75" in outcomes
+
+
 def set_node_down(job: Job) -> None:
     job.ask("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=test")
 

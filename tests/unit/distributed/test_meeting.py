@@ -1,6 +1,7 @@
 """Ranks that meet, and the ones whose place or whose partners do not exist."""
 
 import itertools
+import re
 import socket
 import threading
 
@@ -8,7 +9,7 @@ import pytest
 
 from megabert.distributed import meeting
 from megabert.distributed.meeting import MeetingError, check_interfaces, meet
-from megabert.foundation.errors import ConfigError
+from megabert.foundation.errors import ConfigError, Echo
 
 
 @pytest.fixture
@@ -65,5 +66,37 @@ def test_interface_that_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     check_interfaces()
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,ib77")
-    with pytest.raises(ConfigError, match=r"GLOO_SOCKET_IFNAME names 'ib77', and the interfaces here are .*lo"):
+    with pytest.raises(ConfigError, match=r"names 'ib77', which has no address here; the interfaces are .*lo"):
         check_interfaces()
+
+
+@pytest.mark.parametrize(("hosts", "is_refused"), [("node1 node2", True), ("node1 node1", False)])
+def test_host_whose_name_means_an_address_of_its_own_alone_is_named(port, monkeypatch, hosts, is_refused):
+    """As /etc/hosts of Debian has it: the ranks of other hosts would wait for a connection without end."""
+    stated = iter([f"{name} 127.0.1.1" for name in hosts.split()])
+    monkeypatch.setattr(meeting, "_worlds", itertools.repeat(0))
+    monkeypatch.setattr(meeting, "_host_and_address", lambda: next(stated))
+    errors: dict[int, Exception | None] = {}
+
+    def join(rank: int) -> None:
+        try:
+            meet(rank, 2, patience_s=60.0)
+        except Exception as error:
+            errors[rank] = error
+
+    other = threading.Thread(target=join, args=(1,))
+    other.start()
+    join(0)
+    other.join()
+    kinds = {rank: type(error) for rank, error in errors.items()}
+    assert kinds == ({0: ConfigError, 1: Echo} if is_refused else {})
+    if is_refused:
+        assert re.match(r"node[12]: its name means 127\.0\.1\.1 there, .* GLOO_SOCKET_IFNAME", str(errors[0]))
+
+
+def test_gloo_gives_others_the_address_of_a_named_interface(monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(meeting.socket, "gethostname", lambda: "localhost")
+    assert meeting._host_and_address() in ("localhost 127.0.0.1", "localhost ::1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    assert meeting._host_and_address() == "localhost 0.0.0.0"

@@ -1,5 +1,8 @@
 """What is read before a training: every family's weights, subsets, files."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from support.parity_heads import ENCODERS
 from support.tiny_models import SIZES
@@ -87,6 +90,29 @@ def test_a_fine_tuning_says_how_it_read_its_file(task, file, content, words, mod
     assert "read as UTF-8" in said
     assert "10% of them held out" in said
     assert said.endswith(f"labels in order: {', '.join(prepared.kind.labels)}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "length", "said"),
+    [
+        ({}, 16, "was trained on 16 tokens, as it states; 16 are taken"),
+        ({"max_seq_length": 24}, 24, "was trained on 16 tokens, as it states; later positions begin untrained"),
+        ({"random_weights": True}, 32, ""),
+    ],
+)
+def test_length_is_one_that_the_model_was_trained_on(
+    settings, length, said, model_config, tokenizer_dir, data, tmp_path, caplog
+):
+    folder, config = tmp_path / "model", replace(model_config, max_position_embeddings=32)
+    state = {name: value.detach() for name, value in build_model(config).named_parameters()}
+    write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 16}))
+    with caplog.at_level("INFO"):
+        prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data), **settings))
+    assert prepared.kind.max_seq_length == length
+    assert said in caplog.text
+    assert bool(said) == ("max_seq_length" in caplog.text)
 
 
 def test_one_label_alone_is_refused_where_the_task_has_two(model_config, tokenizer_dir, data, tmp_path):

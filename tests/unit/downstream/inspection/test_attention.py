@@ -107,7 +107,7 @@ def test_recording_leaves_no_trace_on_the_model(model, tokenizer):
 
 
 def test_a_text_beyond_the_positions_is_refused(model, tokenizer):
-    with pytest.raises(ConfigError, match="13 tokens, the model positions for 12"):
+    with pytest.raises(ConfigError, match="13 tokens, and the model reads 12 at most"):
         record_attention(model, tokenizer, "the " * 11)
 
 

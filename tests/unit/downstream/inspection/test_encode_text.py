@@ -28,7 +28,7 @@ def test_ids_of_texts_and_pairs_are_those_of_transformers(folder):
 
 
 def test_a_text_beyond_the_limit_is_refused(folder):
-    with pytest.raises(ConfigError, match="positions for 5"):
+    with pytest.raises(ConfigError, match="the model reads 5 at most"):
         encode_text(load_tokenizer(folder), "the ship sailed over the sea", limit=5)
 
 

@@ -54,7 +54,7 @@ def test_dropout_is_off_and_the_mode_restored(model, tokenizer):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("the cat", r"has no \[MASK\]"), ("the " * 11 + "[MASK]", "14 tokens, the model positions for 12")],
+    [("the cat", r"has no \[MASK\]"), ("the " * 11 + "[MASK]", "14 tokens, and the model reads 12 at most")],
 )
 def test_texts_that_cannot_be_filled_are_refused(text, message, model, tokenizer):
     with pytest.raises(ConfigError, match=message):

@@ -98,7 +98,7 @@ def test_sentences_that_are_too_long_are_counted_and_the_first_is_named(model_fo
     words = ["pll", str(tmp_path / "t.txt"), "--model", str(model_folder), "--device", "cpu"]
     assert main([*words, "--output", str(tmp_path / "o.jsonl")]) == 0
     told = capsys.readouterr().err
-    assert "1 of 2 sentences are longer than the 12 positions" in told
+    assert "1 of 2 sentences are longer than the 12 tokens that the model reads" in told
     assert f"{tmp_path}/t.txt:2" in told
     assert [json.loads(line)["windowed"] for line in (tmp_path / "o.jsonl").read_text().splitlines()] == [False, True]
 

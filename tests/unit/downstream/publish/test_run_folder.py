@@ -12,6 +12,7 @@ from support.exported_models import model_of, write
 from megabert.cli import main
 from megabert.downstream.export import model_folder
 from megabert.downstream.export.export_folder import EVAL_RESULTS
+from megabert.downstream.export.sources import open_source
 from megabert.downstream.publish.forms import Forms
 from megabert.downstream.publish.run_folder import export_again, export_run
 from megabert.foundation.errors import ConfigError
@@ -64,6 +65,41 @@ def test_the_longest_trained_length_is_stated_everywhere(write_step, tmp_path):
     (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
     export_run(run_dir, tmp_path / "tuned", forms=Forms(vectors="mean"))
     assert json.loads((tmp_path / "tuned/sentence_bert_config.json").read_text())["max_seq_length"] == positions
+
+
+def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, capsys):
+    run_dir, output = write_step(3), ["--output", str(tmp_path / "vectors.npy")]
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    trained, positions = config["phases"][0]["max_seq_length"], config["model"]["max_position_embeddings"]
+    export_run(run_dir, tmp_path / "out")
+    path, text = tmp_path / "lines.txt", "cat " * trained
+    path.write_text(f"{text}\n")
+    for folder in (run_dir, tmp_path / "out"):
+        assert main(["embed", str(path), "--model", str(folder), *output]) == 0
+        assert (
+            f"cut to the {trained} tokens that the model reads, as its run or its tokenizer states"
+            in capsys.readouterr().err
+        )
+        model = load_model(folder, device="cpu")
+        for look in (model.tokenize, model.attention, model.fill_mask):
+            with pytest.raises(ConfigError, match=f"the model reads {trained} at most: its positions, or its longest"):
+                look(f"{text} [MASK]")
+        with pytest.raises(ConfigError, match=f"the model reads {trained} at most"):
+            model.next_sentence(text, "cat")
+        for vectors in (model.embed, model.embed_tokens):
+            with pytest.raises(ConfigError, match=f"more tokens than the {trained} that the model reads"):
+                vectors([text])
+        assert model.score([text])[1].tolist() == [trained]
+        assert main(["pll", str(path), "--model", str(folder)]) == 0
+        assert f"longer than the {trained} tokens that the model reads" in capsys.readouterr().err
+    json_path = tmp_path / "scores.json"
+    mlm = ["evaluate", "mlm", "--model", str(run_dir), "--data", str(path), "--json", str(json_path)]
+    assert main(mlm) == 0
+    assert (json.loads(json_path.read_text())["max_seq_length"], capsys.readouterr().err) == (trained, "")
+    assert main([*mlm, "--max-seq-length", str(positions)]) == 0
+    assert f"={positions}: the model was trained on {trained} tokens, as it states" in capsys.readouterr().err
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
+    assert open_source(str(run_dir)).longest == positions
 
 
 def test_all_looks_into_a_live_run_see_one_checkpoint(write_step):

@@ -105,7 +105,7 @@ def test_second_signal_ends_a_command_at_once_and_removes_what_was_under_way(tmp
             hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # Python's handlers wait for it
     """)
     assert code == 143
-    assert "SIGTERM received: this ends after a long function in C; Ctrl-C or a second SIGTERM ends it at once" in said
+    assert "SIGTERM received: this ends after a long function in C; another Ctrl-C or SIGTERM ends it at once" in said
     assert "a second signal, SIGTERM: this ends at once" in said
     assert os.listdir(tmp_path) == []
 
@@ -128,13 +128,37 @@ def test_request_to_stop_leaves_a_later_sigterm_its_time():
     code, said = ended("""
         from megabert.training.recovery.stop_signals import StopSignals
         signals.ONE_REQUEST_OTHER_S = signals.PATIENCE_S = 0.0
-        with StopSignals("the step under way") as stop:
+        with StopSignals() as stop:
+            stop.begin_saving()
             for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
                 os.kill(os.getpid(), number)
                 time.sleep(0.2)
         return 75 if stop.received == "SIGUSR1" else 1
     """)
     assert code == 75, said
+
+
+@pytest.mark.parametrize("waits_for", [None, "the checks"])
+def test_sigterm_before_a_request_to_stop_is_granted_leaves_its_exit_code(waits_for):
+    code, said = ended(f"""
+        from megabert.training.recovery.stop_signals import StopSignals
+        with StopSignals({waits_for!r}):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            send(signal.SIGTERM)
+    """)
+    assert (code, "ended by SIGUSR1" in said) == (138, True), said
+
+
+def test_signal_that_a_job_script_holds_comes_once_it_is_answered():
+    held = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); os.kill(os.getpid(), signal.SIGUSR1)"
+    code, said = ended(f"""
+        from megabert.training.recovery.stop_signals import StopSignals
+        {held}
+        with StopSignals() as stop:
+            return 75 if stop.received == "SIGUSR1" else 1
+    """)
+    assert code == 75, said
+    assert ended(f"{held}; send(signal.SIGTERM)")[0] == 138
 
 
 def test_child_ends_in_order_before_an_interrupted_command(tmp_path):

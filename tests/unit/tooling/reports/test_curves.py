@@ -43,9 +43,29 @@ def test_phases_of_a_fork_are_drawn_at_the_steps_of_its_run(tmp_path, shard_fold
     phases = {"0": {"steps": 500}, "1": {"data": str(shard_folder)}}
     run = write_run(tmp_path / "run", [*rows, eval_row(1320, 7.0, phase=2)], phases=phases)
     axes = Figure().subplots()
-    curves._plot_losses(axes, read_metrics(run), report_run(run), None)
+    curves._plot_losses(axes, read_metrics(run), report_run(run), None, (0, []))
     (baseline,) = axes.collections
     assert baseline.get_segments()[0][:, 0].tolist() == [1300, 1320]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["training", "held out", "unigram"]
     steps = [step for step, _ in curves._planned(read_config(run), read_metrics(run))["train/lr"]]
     assert (min(steps), 1300 in steps, 1301 in steps, max(steps)) == (801, True, True, 1360)
+
+
+def test_fork_is_drawn_from_its_first_step_next_to_its_parent(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(curves, "_png", lambda figure: figures.append(figure) or b"")
+    parent = write_run(tmp_path / "parent", [train_row(step, 9.0) for step in range(1, 1201)])
+    rows = [train_row(step, 8.0) for step in range(1101, 1151)]
+    fork = write_run(tmp_path / "fork", [*rows, eval_row(1150, 7.0)], fork=f"{parent}@1100")
+    draw_page(fork, [])
+    curves.draw_losses(fork, [], tmp_path / "loss.png")
+    for axes in (figures[0].axes[0], figures[0].axes[2], figures[1].axes[0]):
+        assert axes.get_xlim()[0] == 1100
+        steps = {is_parent: [] for is_parent in (False, True)}
+        for line in axes.get_lines():
+            steps[line.get_color() == "lightgray"].extend(line.get_xdata())
+        assert (min(steps[True]), max(steps[True])) == (1100, 1200)
+        assert min(steps[False]) > 1100, "the plan begins there as well"
+    (parent / "metrics.jsonl").unlink()
+    draw_page(fork, [])
+    assert figures[2].axes[0].get_xlim()[0] == 1100

@@ -103,6 +103,9 @@ def test_failure_is_shown_with_its_text(tmp_path):
     failed = {"status": "failed", "exit_code": 4, "rank": 3, "error": "CheckpointError: no space"}
     page = read_overview(write_run(tmp_path / "run", rows(2), status=failed)).text
     assert "failed, exit code 4, rank 3" in page
+    interrupted = {**failed, "exit_code": 130, "error": "Interrupted: SIGINT"}
+    verdict = read_overview(write_run(tmp_path / "interrupted", rows(2), status=interrupted)).verdict
+    assert verdict == "ended by SIGINT before it could save: the same command resumes it"
     assert "CheckpointError: no space" in page
 
 

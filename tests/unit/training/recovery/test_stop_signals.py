@@ -8,7 +8,8 @@ from megabert.training.recovery.stop_signals import SIGNALS, StopSignals
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Give the handlers back, whatever a test leaves."""
+    """Heed Ctrl-C, which a shell's background ignores, and give the handlers back, whatever a test leaves."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield before
     for number, handler in before.items():
@@ -24,14 +25,24 @@ def test_signal_is_noted_and_ends_nothing(number):
         assert stop.received == number.name
 
 
-def test_sigterm_is_the_commands_as_long_as_there_is_nothing_to_save(handlers):
+def test_sigterm_and_ctrl_c_are_the_commands_as_long_as_there_is_nothing_to_save(handlers):
     with StopSignals() as stop:
         assert signal.getsignal(signal.SIGTERM) == handlers[signal.SIGTERM]
+        assert signal.getsignal(signal.SIGINT) == handlers[signal.SIGINT]
         os.kill(os.getpid(), signal.SIGUSR1)
         assert stop.received == "SIGUSR1"
     with StopSignals("the checks") as stop:
+        assert signal.getsignal(signal.SIGINT) == handlers[signal.SIGINT]
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.received == "SIGTERM"
+
+
+def test_ctrl_c_that_a_shell_has_ignored_stays_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with StopSignals() as stop:
+        stop.begin_saving()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.received is None
 
 
 def test_first_signal_is_kept():
