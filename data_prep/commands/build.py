@@ -157,7 +157,7 @@ def _summary(built: Built, corpus: Counts) -> list[str]:
     """Return the lines printed at the end of a build."""
     lines = [*built.vocabulary_report, *describe_corpus(corpus)]
     for length, manifest in built.manifests.items():
-        for split, counts in manifest.statistics["instances"].items():
-            first, *rest = describe_split(counts, manifest.metadata)
+        for split in manifest.statistics["instances"]:
+            first, *rest = describe_split(manifest, split)
             lines += [f"length {length} {split}: {first}", *(f"  {line}" for line in rest)]
     return [*lines, f"tokenizer {built.folder / 'tokenizer'}", f"shards {built.folder / 'instances'}"]
