@@ -83,10 +83,10 @@ class Rules(NamedTuple):
             largest_label=int(has_pairs),
             has_pairs=has_pairs,
             has_words=metadata.mask_unit != "token",
-            # Where pieces keep spaces, a document begins without the space that marks a word.
             has_whole_sides=has_pairs
             and metadata.pairing == "balanced"
-            and not (tokenizer.kind.keeps_spaces or holds_ids),
+            and tokenizer.kind.has_short_words
+            and not holds_ids,
         )
         return cls(limits, special, kinds, _wanted(metadata, 3 if has_pairs else 2))
 

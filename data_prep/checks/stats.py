@@ -53,8 +53,9 @@ def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str
     }
 
 
-def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]:
-    """Return lines on the instances of one split: lengths, labels, masks."""
+def describe_split(manifest: Manifest, split: str) -> list[str]:
+    """Return lines on the instances of one split: the text that is in them, lengths, labels, masks."""
+    metadata, counts = manifest.metadata, manifest.statistics["instances"][split]
     rows, tokens, masked = counts["rows"], counts["tokens"], counts["masked_tokens"]
     length = metadata.max_seq_length
     padding = share(rows * length - tokens, rows * length)
@@ -62,6 +63,8 @@ def describe_split(counts: dict[str, Any], metadata: ShardMetadata) -> list[str]
         f"{rows:,} instances, {tokens:,} tokens, mean length {tokens / rows:.1f}",
         f"full length {share(counts['full_length'], rows)}, padding if padded to {length}: {padding}",
     ]
+    if text := manifest.statistics.get("text", {}).get(split):  # another program need not count
+        lines.append(f"in a pass: {share(text['used'], text['tokens'])} of the text's tokens")
     if metadata.objective != "none":
         ones = counts["random_next"]
         name = "random next" if metadata.objective == "nsp" else "swapped"
@@ -204,7 +207,7 @@ def show_stats(folders: list[Path], manifests: list[Manifest]) -> list[str]:
         ]
         for split, counts in manifest.statistics.get("instances", {}).items():
             shards = len(manifest.of_split(split))
-            lines += [f"  {split} ({shards} shards): {line}" for line in describe_split(counts, metadata)]
+            lines += [f"  {split} ({shards} shards): {line}" for line in describe_split(manifest, split)]
             if split == "train":
                 lines += [f"    {line}" for line in histogram_lines(counts, metadata)]
     return lines

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from data_prep.checks.invariants import Batch, Rules
 from data_prep.checks.stats import count_instances, reporting_damage
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
+from data_prep.execution.build_state import read_state
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, UnitProgress
 from data_prep.execution.records import Tally
 from data_prep.instances.assemble import assemble, make_pairs
 from data_prep.instances.pairs import PairOptions, Pairs
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import check_regular
+from megabert.foundation.files import check_regular, sha256_file
 from megabert.tokens.shards import (
     MANIFEST_NAME,
     MAX_BATCH_ROWS,
@@ -54,8 +55,6 @@ class ShardTask:
     """Options of the shard's pairs, from the manifest, to draw them again."""
     documents: Path | None
     """The build's documents, if the text is to be compared."""
-    holds_ids: bool
-    """Whether the documents were lists of ids."""
 
     @property
     def metadata(self) -> ShardMetadata:
@@ -115,7 +114,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
         tally.merge(counts)
         progress.advance({"rows": tasks[index].entry.rows})
     progress.close()
-    problems = list(chain.from_iterable(by_shard))
+    problems = [*_check_tokenizer(folder, manifest), *chain.from_iterable(by_shard)]
     if not problems:  # counts of damaged shards mean nothing
         with reporting_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
             problems = [*_check_statistics(folder, manifest, tally), *_check_corpus(folder, manifest, documents)]
@@ -130,10 +129,11 @@ def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None)
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))
         holds_ids = any(source["format"] == "ids" for source in config.get("sources", ()))
-    how = PairOptions(metadata=metadata, short_seq_prob=short_seq_prob, pass_number=0, min_tokens=min_tokens)
+    how = PairOptions(
+        metadata=metadata, short_seq_prob=short_seq_prob, pass_number=0, min_tokens=min_tokens, holds_ids=holds_ids
+    )
     return [
-        ShardTask(folder, entry, replace(how, pass_number=entry.pass_number), documents, holds_ids)
-        for entry in manifest.shards
+        ShardTask(folder, entry, replace(how, pass_number=entry.pass_number), documents) for entry in manifest.shards
     ]
 
 
@@ -177,7 +177,7 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
     if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
         return ["its metadata differs from the manifest's"]
     tokenizer = tokenizer_of(task.folder / "tokenizer")
-    rules, pairs = Rules.of(task.metadata, tokenizer, holds_ids=task.holds_ids), _pairs(task)
+    rules, pairs = Rules.of(task.metadata, tokenizer, holds_ids=task.options.holds_ids), _pairs(task)
     totals, problems, first = np.zeros(3, np.int64), [], 0
     sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
     # A few at a time, so that little is held decoded.
@@ -219,6 +219,23 @@ def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
     if stored is not None and np.array_equal(stored, sizes[:kinds]):
         return []
     return [f"{lengths_path(task.path)}: says other lengths than the shard. Delete it: training writes it again."]
+
+
+def check_build(folder: Path, shards: Path) -> Iterator[str]:
+    """Yield what is damaged in a build beside its folders of shards, of which one is given: state and tokenizer."""
+    try:
+        if read_state(folder):
+            yield from _check_tokenizer(folder, read_manifest(shards))
+    except DataError as error:
+        yield str(error)
+
+
+def _check_tokenizer(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield the files of the tokenizer whose bytes changed; what gives its ids was compared before."""
+    for name, said in manifest.tokenizer_files.items():
+        path = folder / "tokenizer" / name
+        if not path.is_file() or sha256_file(path) != said:
+            yield f"{path}: is missing or its bytes changed. {WRITE_AGAIN}"
 
 
 def _check_statistics(folder: Path, manifest: Manifest, tally: Tally) -> Iterator[str]:

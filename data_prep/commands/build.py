@@ -160,8 +160,8 @@ def _summary(built: BuildResult, corpus: Counts) -> list[str]:
     """Return the lines printed at the end of a build."""
     lines = [*built.vocabulary_report, *describe_corpus(corpus)]
     for length, manifest in built.manifests.items():
-        for split, counts in manifest.statistics["instances"].items():
-            first, *rest = describe_split(counts, manifest.metadata)
+        for split in manifest.statistics["instances"]:
+            first, *rest = describe_split(manifest, split)
             lines += [f"length {length} {split}: {first}", *(f"  {line}" for line in rest)]
     passes = f"passes of a training over them: megabert estimate --recipe NAME --data.path {built.folder}"
     return [*lines, f"tokenizer {built.folder / 'tokenizer'}", f"shards {built.folder / 'instances'}", passes]

@@ -7,7 +7,7 @@ Example:
 from argparse import Namespace
 from pathlib import Path
 
-from data_prep.checks.verify import verify
+from data_prep.checks.verify import check_build, verify
 from data_prep.commands.options import add_worker_arguments
 from data_prep.commands.stats import shard_folders
 from data_prep.execution.executors import executor_of_all_ranks
@@ -35,6 +35,7 @@ def run(options: Namespace) -> int:
             folders = shard_folders(options.folder)
             verdicts = {folder: verify(folder, executor, use_text=options.text) for folder in folders}
     problems = [problem for verdict in verdicts.values() for problem in verdict.problems]
+    problems += check_build(options.folder, folders[0])
     if problems:
         shown = "\n".join(f"  {problem}" for problem in problems[:SHOWN_PROBLEMS])
         raise DataError(f"{len(problems)} problem(s) found:\n{shown}")

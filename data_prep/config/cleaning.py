@@ -10,6 +10,8 @@ from data_prep.config.languages import require_identifiable
 from megabert.settings.config.fields import STRICT
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Shares = Annotated[tuple[Share, ...], Field(max_length=20)]
+"""One for each length of runs of words: each is another count of the whole text."""
 KeptLanguage = Annotated[str, AfterValidator(require_identifiable)]
 CleaningRule = Literal[
     "mojibake",
@@ -87,9 +89,9 @@ class CleanConfig:
     """Rule gopher_repeated_lines: documents with a larger share of repeated lines are dropped."""
     gopher_max_repeated_characters: Share = 0.2
     """Rule gopher_repeated_lines: documents with a larger share of their characters in repeated lines are dropped."""
-    gopher_max_top_ngrams: tuple[Share, ...] = (0.20, 0.18, 0.16)
+    gopher_max_top_ngrams: Shares = (0.20, 0.18, 0.16)
     """Rule gopher_top_ngrams: largest shares of characters in the most frequent run of 2 words, of 3, and so on."""
-    gopher_max_repeated_ngrams: tuple[Share, ...] = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10)
+    gopher_max_repeated_ngrams: Shares = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10)
     """Rule gopher_repeated_ngrams: largest shares of characters in repeated runs of 5 words, of 6, and so on."""
     c4_min_words: int = Field(default=3, ge=0, le=10**6)
     """Rule c4_lines: lines with fewer words are dropped."""

@@ -31,7 +31,7 @@ def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokeni
     elif metadata.pairing == "google":
         pairs = pair_google(part, options)
     else:
-        pairs = pair_balanced(part, options, tokenizer_of(tokenizer).is_subword)
+        pairs = pair_balanced(part, options, tokenizer_of(tokenizer))
     # The pairings walk document by document, so rows of one document are neighbours until here.
     return pairs.take(order_of(mix(pairs.key, ORDER)))
 

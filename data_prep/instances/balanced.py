@@ -4,7 +4,7 @@ Differences from google-research/bert's `create_pretraining_data.py`:
 
 - The target length is drawn for each instance, not once for a document.
 - Half of the labels are random at each length, not in the mean over all.
-- A is cut at its front and B at its back, so a true pair stays adjacent, and no side starts inside a word.
+- What does not fit in an instance begins the next one. A true pair stays adjacent, and no side starts inside a word.
 - A random B is the true B of another pair. So it begins and ends like a true one, in the middle or at the end of a
   document, whole or cut, and has as many sentences. Nothing in B alone can tell the label.
 - Pairs with a random label exchange their Bs: each gives its own to a pair of another text and takes the B of such a
@@ -13,8 +13,8 @@ Differences from google-research/bert's `create_pretraining_data.py`:
   elsewhere: nearly every random B is in the pass a second time, and a true B is not.
 
 Every pair is planned with its true B first, and labels are dealt. Then those with label 1 exchange, each with one whose
-B is as long and was cut in the same way. With this A it makes an instance as long as the true one would have been, so
-the length tells nothing either.
+B is as long and begins and ends in the same way. With this A it makes an instance as long as the true one would have
+been, so the length tells nothing either.
 
 Random Bs should come from anywhere in the corpus. Drawn from all of it, each of them would be in another bucket, and a
 unit would open them all: 20,000 files at 500 GB, of which it uses a token or two. So each unit uses a part of the
@@ -22,8 +22,11 @@ split, another one in each pass: the buckets of its group (`partner_buckets`). D
 text, so any part is a random sample.
 
 The same walk serves sentence order (Lan et al. 2020). There the two sides change places, and nothing but the text may
-tell: each side is cut at its front or its back, by a coin, and half of the documents are walked from their end.
+tell: both are whole sentences, or are cut at their front or their back, by a coin, where two sentences are too long;
+and half of the documents are walked from their end.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,31 +34,37 @@ from numpy.typing import NDArray
 from data_prep.instances.draws import LABELS, PARTNER, SIDE
 from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
 from megabert.foundation.randomness.keyed import mix
+from megabert.tokens.tokenization import Tokenizer
 
 KEPT_PLANS = 4
 """Buckets whose plans are kept: all of a small split, whose buckets are partners of one another."""
 
 
-def pair_balanced(bucket: DocumentBucket, options: PairOptions, is_subword: NDArray[np.bool_]) -> Pairs:
+def pair_balanced(bucket: DocumentBucket, options: PairOptions, tokenizer: Tokenizer) -> Pairs:
     """Make the pairs of one pass over a bucket; documents of one sentence give none."""
     from data_prep.instances.balanced_loops import truncate_pairs
 
-    # Plan all pairs with the B that follows their A. Replace B if the label says so, and only then cut: the cut depends
-    # on how long B is. The plan itself is copied, not changed: partners of this bucket use it too.
-    pairs = _plan(bucket, options).take(slice(None))
-    has_random = options.metadata.objective == "nsp"
-    if has_random:
-        _exchange_seconds(bucket, options, pairs)
-    tokens, longest = bucket.documents.bucket_tokens(bucket.number), _longest(options)
-    truncate_pairs(pairs, longest, has_random, (tokens, bucket.starts_S[0], is_subword))
+    # Plan all pairs with the B that follows their A, then replace B if the label says so. The plan itself is copied,
+    # not changed: partners of this bucket use it too.
+    pairs = _plan(bucket, options, tokenizer).take(slice(None))
+    if options.metadata.objective == "nsp":
+        _exchange_seconds(bucket, options, pairs, tokenizer)
+    else:
+        truncate_pairs(pairs, _longest(options), _words(bucket, tokenizer))
     return pairs.take(np.flatnonzero(pairs.b_end > pairs.b_start))
+
+
+def _words(bucket: DocumentBucket, tokenizer: Tokenizer) -> Any:
+    from data_prep.instances.balanced_loops import Words
+
+    return Words(bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], tokenizer.is_subword)
 
 
 def _longest(options: PairOptions) -> int:
     return options.metadata.max_seq_length - PAIR_SPECIALS
 
 
-def _plan(bucket: DocumentBucket, options: PairOptions) -> Pairs:
+def _plan(bucket: DocumentBucket, options: PairOptions, tokenizer: Tokenizer) -> Pairs:
     """Plan the pairs of a bucket, uncut, each with the B that follows its A; its partners use the plan as well."""
     from data_prep.instances.balanced_loops import WalkOptions, walk_bucket
 
@@ -68,22 +77,23 @@ def _plan(bucket: DocumentBucket, options: PairOptions) -> Pairs:
             longest=_longest(options),
             has_random=options.metadata.objective == "nsp",
             min_tokens=options.min_tokens,
+            has_whole_words=tokenizer.kind.has_short_words,
+            is_paired=options.holds_ids,
         )
-        room = len(bucket.starts_S) - 1  # there are never more pairs than sentences
-        columns = np.empty((5, room), np.int64)
-        a_start, a_end, b_start, b_end, target = columns
-        label, key = np.empty(room, np.uint8), np.empty(room, np.uint64)
-        pairs = Pairs(a_start, a_end, b_start, b_end, label, key, target)
-        planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, walk_options, pairs)
+        words = _words(bucket, tokenizer)
+        room = len(words.tokens) // 2  # a side has a token at least; memory that is not written to is not taken
+        a_start, a_end, b_start, b_end = np.empty((4, room), np.int64)
+        pairs = Pairs(a_start, a_end, b_start, b_end, np.empty(room, np.uint8), np.empty(room, np.uint64))
+        planned = walk_bucket(bucket.starts_S, bucket.document_starts, bucket.document_keys, words, walk_options, pairs)
         while len(plans) >= KEPT_PLANS:
             del plans[next(iter(plans))]  # the oldest
         plans[name] = pairs.take(slice(planned))
-        _deal_labels(plans[name])
+        _deal_labels(plans[name], _longest(options))
     plan: Pairs = plans[name]
     return plan
 
 
-def _deal_labels(pairs: Pairs) -> None:
+def _deal_labels(pairs: Pairs, longest: int) -> None:
     """Give half of the pairs the label 1, at each length.
 
     Pairs are sorted by the length that they will have, equal ones at random. Of each two neighbours one has label 1, by
@@ -91,7 +101,7 @@ def _deal_labels(pairs: Pairs) -> None:
     """
     from megabert.foundation.randomness.keyed_loops import order_of
 
-    length = np.minimum(pairs.a_length + pairs.b_length, pairs.target)
+    length = np.minimum(pairs.a_length + pairs.b_length, longest)
     draws = mix(pairs.key, LABELS)
     order = order_of(draws)
     order = order[order_of(length[order])]
@@ -116,40 +126,61 @@ def partner_buckets(bucket: DocumentBucket, options: PairOptions) -> list[int]:
     return sorted(order[group == own].tolist())
 
 
-def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs) -> None:
+def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs, tokenizer: Tokenizer) -> None:
     """Have the pairs whose label is 1, of this bucket and of its partners, exchange their Bs."""
-    from data_prep.instances.balanced_loops import excess_by_side
+    from data_prep.instances.balanced_loops import LONGEST_WORD, move_ends
 
     # All pairs with label 1 of this bucket and its partners, and the text that each is from.
-    parts, texts, partners = [], [], partner_buckets(bucket, options)
+    parts, texts, borders, partners = [], [], [], partner_buckets(bucket, options)
     for number in partners:
         partner = DocumentBucket(bucket.documents, number)
-        plan = _plan(partner, options)
+        plan = _plan(partner, options, tokenizer)
         parts.append(plan.take(np.flatnonzero(plan.label == 1)))
         texts.append(bucket.documents.document_hashes(number)[partner.document_of(parts[-1].a_start)])
+        borders.append(_borders_of_seconds(partner, parts[-1]))
     everyone, first = Pairs.join(parts), sum(part.size for part in parts[: partners.index(bucket.number)])
 
-    # A B ends in one of three ways: with its document, where the target is reached, or cut there.
-    length = everyone.a_length + everyone.b_length
-    excess = excess_by_side(everyone.a_length, everyone.b_length, everyone.target)[1]
-    b_length, is_cut, is_reached = everyone.b_length - excess, excess > 0, length >= everyone.target
-    # One number for how a B ends and how long it is, so that neighbours in its order are alike in both. With lengths of
-    # 0 to 9 (apart = 10), a B that ends with its document has 0 up to 9; one that reaches the target, 10 (length 9) up
-    # to 19 (length 0); one that is cut, 20 (length 0) up to 29. Where two stretches meet, lengths are the same.
-    apart = int(b_length.max(initial=0)) + 1
-    values = np.where(is_cut, 2 * apart + b_length, np.where(is_reached, 2 * apart - 1 - b_length, b_length))
+    # One number for where a B begins and ends and how long it is, so that neighbours in its order are alike in all.
+    # Lengths ascend and descend in turn: with lengths of 0 to 9 (apart = 10), a B that is a document's end has 0 up to
+    # 9; one that ends with another sentence, 10 (length 9) up to 19 (length 0). Where two stretches meet, lengths are
+    # the same.
+    border, length = np.concatenate(borders), everyone.b_length
+    apart = int(length.max(initial=0)) + 1
+    values = border * apart + np.where(border % 2 == 1, apart - 1 - length, length)
 
     takes = _takes(values, np.concatenate(texts), everyone.key, options)
     rows = np.flatnonzero(pairs.label == 1)
     if takes is None:  # no pair of another text in the whole split: B stays, and the label says so
         pairs.label[rows] = 0
         return
-    # A B that is cut ends exactly where the own one did, at the same length; any other is left whole.
     own = slice(first, first + len(rows))
-    start, whole = everyone.b_start[takes[own]], b_length[takes[own]]
-    cut = np.minimum(b_length[own], everyone.b_length[takes[own]])
-    pairs.b_start[rows] = start
-    pairs.b_end[rows] = start + np.where(is_cut[own], cut, whole)
+    pairs.b_start[rows], pairs.b_end[rows] = everyone.b_start[takes[own]], everyone.b_end[takes[own]]
+    # Nearly every B is as long as the one that it replaces. Elsewhere, and if it does not fit, its end is moved: to
+    # where a true pair of its target would end, of which most have the full length.
+    longest, first_length = _longest(options), everyone.a_length[own]
+    taken, planned = length[takes[own]], first_length + length[own]
+    wanted = np.where(planned > longest - LONGEST_WORD, longest, planned) - first_length
+    is_cut = (border[own] == 2) | (border[own] == 3)
+    unfit = np.flatnonzero((is_cut & (taken != length[own])) | (first_length + taken > longest))
+    for number, part in bucket.documents.by_bucket(pairs.b_start[rows[unfit]], bucket.documents.first_tokens):
+        partner, moved = DocumentBucket(bucket.documents, number), rows[unfit[part]]
+        ends = partner.starts_S[partner.document_starts[partner.document_of(pairs.b_start[moved]) + 1]]
+        move_ends(pairs, moved, wanted[unfit[part]], ends, _words(partner, tokenizer))
+
+
+def _borders_of_seconds(bucket: DocumentBucket, pairs: Pairs) -> Integers:
+    """Return a number for how each B ends: with its document (0), another sentence (1), inside one (2).
+
+    A B that begins inside a sentence has 5, 4, 3.
+    """
+    sentences = bucket.starts_S
+    documents = sentences[bucket.document_starts]
+    begins, ends, is_last = (
+        starts[np.searchsorted(starts, places)] == places
+        for starts, places in ((sentences, pairs.b_start), (sentences, pairs.b_end), (documents, pairs.b_end))
+    )
+    border = np.where(is_last, 0, np.where(ends, 1, 2))
+    return np.where(begins, border, 5 - border)
 
 
 def _takes(

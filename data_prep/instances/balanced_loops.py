@@ -1,29 +1,31 @@
 """The loops of `data_prep.instances.balanced`: the walk over one bucket, the exchange of Bs, and the cuts.
 
-In plain words: a document is a row of sentences. An instance starts at one of them, wants a number of tokens (its
-target) and takes whole sentences until it has that many or the document ends. A sentence boundary in the middle, drawn
-at random, parts them into A and B, and the next instance starts after B. google-research/bert's
-`create_pretraining_data.py` walks the same way, with one difference: it puts the true B of a random pair back, so that
-the text of every random B is in the pass twice. Here random pairs exchange their Bs, so all text is used once.
+In plain words: a document is a row of sentences. An instance wants a number of tokens (its target) and takes them from
+where the one before it ended, up to the start of a word. A sentence boundary inside, drawn at random, parts them into A
+and B; if a sentence is so long that there is none, a word is drawn. google-research/bert's `create_pretraining_data.py`
+takes whole sentences and then cuts the pair, which loses a tenth of the text and more; and it puts the true B of a
+random pair back, so that the text of every random B is in the pass twice. Here random pairs exchange their Bs, so all
+text is used once.
 
-At last each pair is cut to its target.
+A sentence order pair takes whole sentences that fit, two at least: a side that is cut would show which came first.
 
 An example: two documents of six sentences each, p1 to p6 with 4 3 6 5 2 4 tokens and q1 to q6 with 5 4 4 6 3 2, and a
 target of 12 tokens for every pair (`tests/unit/data_prep/instances/test_pairing_example.py` runs it)::
 
-    A        true B    label    B        tokens of A and B
-    p1       p2 p3     0        p2 p3    4 + 8: p3 loses its last token
-    p4       p5 p6     1        q3       5 + 4
-    q1 q2    q3        1        p5 p6    6 + 6: q1 loses its first 3 tokens
-    q4 q5    q6        0        q6       9 + 2
+    A           true B    label    B        tokens of A and B
+    p1 p2       p3        0        p3       7 + 5: p3 has a token more, which begins the next pair
+    p3 p4 p5    p6        1        q3       8 + 3
+    q1 q2       q3        1        p6       9 + 3: p6 loses its last token
+    q3 q4       q5 q6     0        q5 q6    7 + 5
 
-1. The walk (`walk_bucket`): p1 to p3 are the first sentences with 12 tokens or more. Of the two boundaries inside, the
-   draw takes the one after p1. The next pair starts at p4 and ends with its document, one token short of the target.
-2. The labels (`balanced`): pairs are sorted by the length that they will have, 11 11 12 12, and of each two neighbors
+1. The walk (`walk_bucket`): the first 12 tokens are p1, p2 and five of p3. Of the two boundaries inside, the draw takes
+   the one after p2. The next pair starts with what is left of p3 and ends with its document.
+2. The labels (`balanced`): pairs are sorted by the length that they will have, all 12 here, and of each two neighbors
    one has label 1, by a coin.
 3. The exchange (`part_alike`, `exchange_alike`): the two pairs with label 1 are of different texts, and take each
-   other's B. Nothing is put back: every sentence is used once.
-4. The cut (`truncate_pairs`): a pair that is too long loses tokens from its longer side, A at the front, B at the back.
+   other's B. Nothing is put back: every token is used once.
+4. The fit (`move_ends`): a B that is longer than the one it replaces may be too much, and ends earlier. One that is
+   shorter ends later, where the true one ended inside a sentence as well.
 """
 
 # S sentences of the bucket, numbered from 0
@@ -37,6 +39,9 @@ from megabert.foundation.compiled import compiled, inlined, usable_in_loops
 from megabert.foundation.randomness.keyed_loops import below, mix_2, mix_3, uniform
 
 _1 = np.uint64(1)
+LONGEST_WORD = 16
+"""Pieces that are looked at for the start of a word. To byte-level BPE and Unigram a text without spaces is one word,
+which may be cut anywhere."""
 
 
 class WalkOptions(NamedTuple):
@@ -52,75 +57,151 @@ class WalkOptions(NamedTuple):
     """Whether label 1 means a random B (next sentence prediction) or swapped sides (sentence order)."""
     min_tokens: int
     """Documents with fewer tokens are left out."""
+    has_whole_words: bool
+    """Whether no side may start inside a word, however long that is."""
+    is_paired: bool
+    """Whether a document is a pair, of two lists of ids."""
+
+
+class Words(NamedTuple):
+    """What is asked of the tokens of a bucket: where words start."""
+
+    tokens: Any
+    """Ids of all tokens."""
+    first_token: Any
+    """Number of the first of them over the split."""
+    is_subword: Any
+    """Whether a piece continues a word, for each id."""
 
 
 @compiled
-def walk_bucket(starts_S, document_starts, document_keys, options, pairs):
+def walk_bucket(starts_S, document_starts, document_keys, words, options, pairs):
     """Plan the pairs of a bucket, each with the B that follows its A.
 
     Args:
         starts_S: First token of each sentence, and the end of the last.
         document_starts: First sentence of each document, and the end of the last.
         document_keys: Random key of each document.
+        words: `Words` of the bucket.
         options: `WalkOptions`.
-        pairs: `data_prep.instances.pairs.Pairs` with room for a pair at every sentence; all but the labels is written.
+        pairs: `data_prep.instances.pairs.Pairs` with room for a pair every two tokens; all but the labels is written.
 
     Returns:
         How many pairs were written.
     """
-    pass_key, short_seq_prob, longest, has_random, min_tokens = options
-    a_start, a_end, b_start, b_end, _, keys, targets = pairs
+    pass_key, short_seq_prob, longest, has_random, min_tokens, has_whole_words, is_paired = options
+    tokens, first_token, is_subword = words
+    a_start, a_end, b_start, b_end, _, keys = pairs
     count = 0
     for document in range(len(document_keys)):
         bounds = starts_S[document_starts[document] : document_starts[document + 1] + 1]
-        if bounds[-1] - bounds[0] < min_tokens:
+        if len(bounds) == 2 or bounds[-1] - bounds[0] < min_tokens:  # a document of one sentence has no pair
             continue
-        # Sentence order: the sentence that reaches the target tends to be a long one. Were it always the last, the
-        # longer side would tell the order, so half of the documents are walked from their end, as if seen in a mirror.
+        # Sentence order: the sentence that does not fit in an instance, and begins the next, tends to be a long one.
+        # Were it always the first, the longer side would tell the order, so half of the documents are walked from
+        # their end, as if seen in a mirror.
         is_backwards = not has_random and mix_2(mix_3(pass_key, document_keys[document], 0), DIRECTION) & _1 == _1
         mirror = bounds[0] + bounds[-1]
         if is_backwards:
             bounds = mirror - bounds[::-1]
-        sentence, end = 0, len(bounds) - 1
-        while end > 1 and sentence < end:  # a document of one sentence has no pair
-            key = mix_3(pass_key, document_keys[document], sentence)
-            target, middle, stop = _draw_pair(key, bounds, sentence, end, longest, short_seq_prob)
-            a, a_stop, b, b_stop = bounds[sentence], bounds[middle], bounds[middle], bounds[stop]
-            if is_backwards:  # back from the mirror: what came second there is first in the text
-                a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
-            a_start[count], a_end[count], b_start[count], b_end[count] = a, a_stop, b, b_stop
-            keys[count], targets[count] = key, target
-            count += 1
-            sentence = _next_start(sentence, stop, end)
+        position, sentence, last, end = bounds[0], 1, len(bounds) - 1, bounds[-1]
+        while end - position > 1:
+            key = mix_3(pass_key, document_keys[document], position - bounds[0])
+            # Usually the whole length is wanted. Sometimes (short_seq_prob, 10%) it is less, so that the model meets
+            # short inputs before it is fine-tuned on them.
+            target = longest
+            if uniform(mix_2(key, SHORT)) < short_seq_prob:
+                target = 2 + below(mix_2(key, TARGET), longest - 1)
+            if has_random and not is_paired:
+                stop = _stop_at_word(position, target, end, longest, has_whole_words, words)
+            else:
+                stop = _stop_at_sentence(bounds, sentence, position + target)
+            # A rest within the last sentence would be a poor pair: it gets the sentence before it as well.
+            if bounds[last - 1] <= stop < end:
+                if last - 2 > sentence:
+                    stop = bounds[last - 2]
+                elif not has_random:
+                    stop = end
+            middle = _draw_middle(key, bounds, sentence, position, stop)
+            if middle == stop and has_random:
+                middle = _draw_word(key, position, stop, has_whole_words, words)
+            if middle < stop:
+                a, a_stop, b, b_stop = position, middle, middle, stop
+                if has_random and is_paired:
+                    from_a, from_b = excess_by_side(a_stop - a, b_stop - b, target)
+                    a, b_stop = a + from_a, b_stop - from_b
+                if is_backwards:  # back from the mirror: what came second there is first in the text
+                    a, a_stop, b, b_stop = mirror - b_stop, mirror - b, mirror - a_stop, mirror - a
+                a_start[count], a_end[count], b_start[count], b_end[count] = a, a_stop, b, b_stop
+                keys[count] = key
+                count += 1
+            position = stop
+            if has_random and has_whole_words:  # after a word that is longer than an instance
+                while position < end and is_subword[tokens[position - first_token]]:
+                    position += 1
+            while sentence < last and bounds[sentence] <= position:
+                sentence += 1
     return count
 
 
 @inlined
-def _draw_pair(key, bounds, sentence, end, longest, short_seq_prob):
-    """Return the target of the instance that starts at a sentence, the sentence B starts at, and the one after B."""
-    # Usually the whole length is wanted. Sometimes (short_seq_prob, 10%) it is less, so that the model meets short
-    # inputs before it is fine-tuned on them.
-    target = longest
-    if uniform(mix_2(key, SHORT)) < short_seq_prob:
-        target = 2 + below(mix_2(key, TARGET), longest - 1)
-    # Take sentences, two at least, until the target is reached or the document ends.
-    stop = min(sentence + 2, end)
-    while stop < end and bounds[stop] < bounds[sentence] + target:
-        stop += 1
-    # A gets a random number of them, one at least, and leaves one at least to B.
-    return target, sentence + 1 + below(mix_2(key, SPLIT_POINT), stop - sentence - 1), stop
+def _stop_at_word(position, target, end, longest, has_whole_words, words):
+    """Return where a pair ends that wants so many tokens: at the start of a word, if there is one that far."""
+    stop = position + target
+    if stop >= end:
+        return end
+    least = max(position + 2, stop - (longest if has_whole_words else LONGEST_WORD))
+    found = _word_start(stop, least, min(position + longest, end - 1), words)
+    return stop if found < 0 else found
 
 
 @inlined
-def _next_start(sentence, following, end):
-    """Return the sentence that the next instance starts at: ``following``, if it is not the last of the document.
+def _stop_at_sentence(bounds, sentence, most):
+    """Return where a pair of whole sentences ends, two at least: with the last one that ends by ``most``."""
+    following = min(sentence + 1, len(bounds) - 1)
+    while following + 1 < len(bounds) and bounds[following + 1] <= most:
+        following += 1
+    return bounds[following]
 
-    A last sentence alone is no pair. It takes the one before it along where the walk still moves forward by that;
-    otherwise it is left out.
+
+@inlined
+def _draw_middle(key, bounds, sentence, position, stop):
+    """Draw where B starts, at one of the sentences that do between both ends; ``stop`` if there is none.
+
+    ``sentence`` is the first one after the position.
     """
-    if end - following != 1:
-        return following
-    return following - 1 if following - 1 > sentence else end
+    following = sentence
+    while bounds[following] < stop:
+        following += 1
+    if following == sentence:
+        return stop
+    return bounds[sentence + below(mix_2(key, SPLIT_POINT), following - sentence)]
+
+
+@inlined
+def _draw_word(key, position, stop, has_whole_words, words):
+    """Draw where B starts inside a sentence; ``stop`` if no word starts there and none may be parted."""
+    if stop - position < 2:
+        return stop
+    place = position + 1 + below(mix_2(key, SPLIT_POINT), stop - position - 1)
+    found = _word_start(place, position + 1, stop - 1, words)
+    if found >= 0:
+        return found
+    return stop if has_whole_words else place
+
+
+@inlined
+def _word_start(place, least, most, words):
+    """Return where the word at a token starts, not before ``least``; else the next one, by ``most``; else -1."""
+    tokens, first_token, is_subword = words
+    start = place
+    while start > least and is_subword[tokens[start - first_token]]:
+        start -= 1
+    if is_subword[tokens[start - first_token]]:
+        start = place
+        while start < most and is_subword[tokens[start - first_token]]:
+            start += 1
+    return -1 if is_subword[tokens[start - first_token]] else start
 
 
 @compiled
@@ -197,84 +278,68 @@ def exchange_alike(ends, texts, keys):
 
 
 @compiled
-def truncate_pairs(pairs, longest, has_random, text):
-    """Cut pairs to the tokens wanted. Nothing is left of B if A's last word fills the instance.
+def move_ends(pairs, rows, lengths, last_tokens, words):
+    """Let some Bs end at another word, so that pairs which took a longer or a shorter B are as long as planned.
 
-    google-research/bert cuts tokens off the front or the back of a side by a coin for each. Here A loses its front and
-    B its back, so that a true pair stays adjacent, and A then starts at the start of a word. A sentence order pair is
-    cut in another way, since there the cuts must not tell which side came first.
+    Args:
+        pairs: `data_prep.instances.pairs.Pairs`, changed.
+        rows: Numbers of the pairs.
+        lengths: Tokens wanted of each B.
+        last_tokens: End of the document of each B.
+        words: `Words` of the bucket that the Bs are from.
+    """
+    _, _, b_start, b_end, _, _ = pairs
+    for row in range(len(rows)):
+        pair = rows[row]
+        end = min(b_start[pair] + lengths[row], last_tokens[row])
+        if end < last_tokens[row]:
+            found = _word_start(end, max(b_start[pair] + 1, end - LONGEST_WORD), end, words)
+            end = end if found < 0 else found
+        b_end[pair] = end
+
+
+@compiled
+def truncate_pairs(pairs, longest, words):
+    """Cut sentence order pairs whose two sentences are too long together; no cut may show which side came first.
 
     Args:
         pairs: `data_prep.instances.pairs.Pairs`, changed.
         longest: Tokens of A and B together, at most.
-        has_random: Whether label 1 means a random B or swapped sides.
-        text: Ids of all tokens of the bucket that A is from, the number of the first of them over the split, and
-            whether a piece continues a word, for each id.
+        words: `Words` of the bucket that the pairs are from.
     """
-    a_start, a_end, b_start, b_end, labels, keys, targets = pairs
-    tokens, first_token, is_subword = text
-    for pair in range(len(targets)):
-        a, a_stop, b, b_stop = a_start[pair], a_end[pair], b_start[pair], b_end[pair]
-        if has_random:
-            a, b_stop = _truncate(a, a_stop, b, b_stop, targets[pair], longest, tokens, first_token, is_subword)
-        else:
-            is_b_first = labels[pair] == 1
-            a, a_stop, b, b_stop = _truncate_evenly(
-                (a, a_stop, b, b_stop), is_b_first, targets[pair], keys[pair], tokens, first_token, is_subword
-            )
-        a_start[pair], a_end[pair], b_start[pair], b_end[pair] = a, a_stop, b, b_stop
+    a_start, a_end, b_start, b_end, labels, keys = pairs
+    for pair in range(len(keys)):
+        sides = a_start[pair], a_end[pair], b_start[pair], b_end[pair]
+        sides = _truncate_evenly(sides, labels[pair] == 1, longest, keys[pair], words)
+        a_start[pair], a_end[pair], b_start[pair], b_end[pair] = sides
 
 
 @inlined
-def _truncate(a, a_end, b, b_end, target, longest, tokens, first_token, is_subword):
-    """Cut A at its front, to the start of a word, and B at its back; return A's start and B's end."""
-    from_a, from_b = excess_by_side(a_end - a, b_end - b, target)
-    first = a
-    if from_a:
-        a += from_a
-        # Inside a word: continue to the next one, ...
-        onward = a
-        while onward < a_end and is_subword[tokens[onward - first_token]]:
-            onward += 1
-        if onward < a_end:
-            a = onward
-        else:
-            # ... or back to the start of this one, if it is A's last. In byte-level BPE a document's first word has no
-            # space before it, so no piece tells where it begins.
-            while a > first and is_subword[tokens[a - first_token]]:
-                a -= 1
-    # Going back made A longer. If that word is so long that it fills the instance, B is cut further, or to nothing.
-    return a, b + min(b_end - b - from_b, longest - (a_end - a))
-
-
-@inlined
-def _truncate_evenly(sides, is_b_first, target, key, tokens, first_token, is_subword):
+def _truncate_evenly(sides, is_b_first, longest, key, words):
     """Cut the sides of a sentence order pair so that no cut shows the order; return A's start and end, and B's.
 
-    Each side loses its front or its back, by its own coin: were the outer ends cut, as for next sentence prediction, a
-    first side that starts with a whole sentence would mean "swapped". Which side is the longer, the second on a tie, is
-    asked in the order that they are written in.
+    Each side loses its front or its back, by its own coin: were the outer ends cut, a first side that starts with a
+    whole sentence would mean "swapped". Which side is the longer, the second on a tie, is asked in the order that they
+    are written in.
     """
     a, a_end, b, b_end = sides
     if is_b_first:
-        from_b, from_a = excess_by_side(b_end - b, a_end - a, target)
+        from_b, from_a = excess_by_side(b_end - b, a_end - a, longest)
     else:
-        from_a, from_b = excess_by_side(a_end - a, b_end - b, target)
-    a, a_end = _cut(a, a_end, from_a, mix_3(key, TRUNCATE, 0), tokens, first_token, is_subword)
-    b, b_end = _cut(b, b_end, from_b, mix_3(key, TRUNCATE, 1), tokens, first_token, is_subword)
+        from_a, from_b = excess_by_side(a_end - a, b_end - b, longest)
+    a, a_end = _cut(a, a_end, from_a, mix_3(key, TRUNCATE, 0), words)
+    b, b_end = _cut(b, b_end, from_b, mix_3(key, TRUNCATE, 1), words)
     return a, a_end, b, b_end
 
 
 @inlined
-def _cut(start, end, count, coin, tokens, first_token, is_subword):
+def _cut(start, end, count, coin, words):
     """Take tokens from a side's back or, if the coin says so and a word starts after them, from its front to there."""
     if count == 0 or coin & _1:
         return start, end - count
     # The front goes up to the next start of a word; if there is none, the back goes instead.
-    onward = start + count
-    while onward < end and is_subword[tokens[onward - first_token]]:
-        onward += 1
-    return (onward, end) if onward < end else (start, end - count)
+    onward = _word_start(start + count, start + count, end - 1, words)
+    return (start, end - count) if onward < 0 else (onward, end)
 
 
 @usable_in_loops

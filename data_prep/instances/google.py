@@ -51,7 +51,7 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     a_start += heads(mix(keys[chosen], TRUNCATE, 0), from_a)
     b_start += heads(mix(keys[chosen], TRUNCATE, 1), from_b)
     a_end, b_end = a_start + a_length - from_a, b_start + b_length - from_b
-    return Pairs(a_start, a_end, b_start, b_end, is_random[chosen].astype(np.uint8), keys[chosen], targets[chosen])
+    return Pairs(a_start, a_end, b_start, b_end, is_random[chosen].astype(np.uint8), keys[chosen])
 
 
 def _draw_targets(keys: NDArray[np.uint64], options: PairOptions) -> Integers:

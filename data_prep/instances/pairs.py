@@ -39,6 +39,8 @@ class PairOptions:
     """Number of the pass: the text is paired ``dupe_factor`` times."""
     min_tokens: int = 0
     """Documents with fewer tokens give no instance."""
+    holds_ids: bool = False
+    """Whether documents are lists of ids: one list, or the two of a pair."""
 
     @property
     def key(self) -> NDArray[np.uint64]:
@@ -112,8 +114,6 @@ class Pairs(NamedTuple):
     """1: B is random or, for sentence order, the sides are swapped."""
     key: NDArray[np.uint64]
     """Key of the pair's further draws: its cuts, its masks and its place in the shard."""
-    target: Integers
-    """Tokens wanted of A and B together."""
 
     @property
     def size(self) -> int:
@@ -129,6 +129,19 @@ class Pairs(NamedTuple):
     def b_length(self) -> Integers:
         """Tokens of each B."""
         return self.b_end - self.b_start
+
+    def count_text(self, *, with_random: bool) -> int:
+        """Return how many tokens of the text are in some pair, each counted once, with or without random Bs."""
+        from megabert.foundation.randomness.keyed_loops import order_of
+
+        rows = slice(None) if with_random else self.label == 0
+        starts, ends = (
+            np.concatenate([a, b[rows]]) for a, b in ((self.a_start, self.b_start), (self.a_end, self.b_end))
+        )
+        order = order_of(starts)
+        seen = np.maximum.accumulate(ends[order])
+        new = seen - np.maximum(starts[order], np.concatenate([starts[order[:1]], seen[:-1]]))
+        return int(np.maximum(new, 0).sum())
 
     @classmethod
     def join(cls, parts: "list[Pairs]") -> "Pairs":
@@ -150,5 +163,5 @@ def walk_segments(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     longest = options.metadata.max_seq_length - ONE_SEGMENT_SPECIALS
     settings = SegmentOptions(options.key[()], options.short_seq_prob, longest, options.min_tokens)
     walked = walk_documents(bucket.document_starts, bucket.starts_S, bucket.document_keys, settings)
-    starts, stops, keys, targets = walked
-    return Pairs(starts, stops, stops, stops, np.zeros(len(starts), np.uint8), keys, targets)
+    starts, stops, keys = walked
+    return Pairs(starts, stops, stops, stops, np.zeros(len(starts), np.uint8), keys)

@@ -40,13 +40,12 @@ def walk_documents(document_starts, starts_S, document_keys, options):
         options: `SegmentOptions`.
 
     Returns:
-        Of each instance its first token, the token after it, its key, and its target.
+        Of each instance its first token, the token after it, and its key.
     """
     pass_key, short_seq_prob, longest, min_tokens = options
     # An instance ends at the end of a sentence, or has as many tokens as its target, which is 2 at least.
     most = (starts_S[-1] - starts_S[0]) // 2 + len(starts_S)
-    starts, stops, targets = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
-    keys = np.empty(most, np.uint64)
+    starts, stops, keys = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.uint64)
     count = 0
     for document in range(len(document_keys)):
         sentence, last = document_starts[document], document_starts[document + 1]
@@ -63,7 +62,7 @@ def walk_documents(document_starts, starts_S, document_keys, options):
                 sentence += 1
             if starts_S[sentence] > position:
                 stop = starts_S[sentence]
-            starts[count], stops[count], keys[count], targets[count] = position, stop, key, target
+            starts[count], stops[count], keys[count] = position, stop, key
             position = stop
             count += 1
-    return starts[:count], stops[:count], keys[:count], targets[:count]
+    return starts[:count], stops[:count], keys[:count]

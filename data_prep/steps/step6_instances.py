@@ -25,6 +25,7 @@ from data_prep.execution.work_units import Results, RunningBuild, Unit
 from data_prep.instances.assemble import assemble, make_pairs, mask, to_batch
 from data_prep.instances.pairs import PairOptions
 from megabert.foundation.errors import DataError
+from megabert.foundation.files import sha256_file
 from megabert.foundation.whole_folders import publish_folder
 from megabert.tokens.shards import (
     Manifest,
@@ -147,6 +148,7 @@ def instance_units(build: RunningBuild, metadata: ShardMetadata, buckets_per_sha
                 short_seq_prob=config.short_seq_prob,
                 pass_number=pass_number,
                 min_tokens=config.least_tokens(length),
+                holds_ids=config.holds_ids,
             )
             for bucket in range(0, buckets, buckets_per_shard):
                 name = f"{split}-{bucket:05d}-{pass_number:02d}"
@@ -165,12 +167,16 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     tokenizer.forget_spans()  # step 3 may have filled this cache in the same process
     documents = documents_of(task.folder / "documents", task.split, tokenizer.vocab_size)
     tally, sizes = Tally(), []
+    # The original draws its random Bs from all of the text again; here they are part of it.
+    with_random, starts = metadata.pairing != "google", documents.first_tokens
+    tally.add({"text": {"tokens": int(starts[task.bucket + task.buckets] - starts[task.bucket]), "used": 0}})
 
     def parts() -> Iterator[pa.RecordBatch]:
         for bucket in range(task.bucket, task.bucket + task.buckets):
             pairs = make_pairs(documents, bucket, task.options, folder)
             if not pairs.size:
                 continue
+            tally.add({"text": {"used": pairs.count_text(with_random=with_random)}})
             # Pairs are ranges of tokens. From here on they are rows: [CLS] A [SEP] B [SEP], masked.
             instances = mask(assemble(documents, pairs, metadata), pairs, metadata, tokenizer.is_subword)
             tally.add(count_instances(instances, metadata))
@@ -181,7 +187,7 @@ def write_shard(task: InstanceTask) -> tuple[list[Path], Counts]:
     batches = _evenly(parts(), rows_per_batch(metadata.max_seq_length))
     first = next(batches, None)
     if first is None:
-        return [], {"rows": 0}
+        return [], {"rows": 0, **tally.of()}
     write_batches(task.path, instance_schema(metadata), chain([first], batches))
     # The index has the length of each instance and, if the shard has masks, how many positions are predicted in it.
     kinds = 1 if metadata.masking == "dynamic" else 2
@@ -227,13 +233,19 @@ def _manifest(
             f"{build.folder}: the training documents gave no instance of length {length}. Give more text{least}."
         )
     counts = {split: results.tally.of(f"{metadata.max_seq_length} {split}") for split in splits}
+    text = {split: own.pop("text") for split, own in counts.items()}
     return Manifest(
         metadata=metadata,
         shards=shards,
         config=build.config.recorded(),
         versions=build.state.versions,
-        statistics={"corpus": corpus, "instances": counts},
+        statistics={"corpus": corpus, "instances": counts, "text": text},
+        tokenizer_files={path.name: sha256_file(path) for path in _files_of(build.path("tokenizer"))},
     )
+
+
+def _files_of(tokenizer: Path) -> list[Path]:
+    return [path for name in TOKENIZER_FILES if (path := tokenizer / name).is_file()]
 
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:

@@ -75,6 +75,8 @@ class Manifest:
     """Versions of the packages that the build used."""
     statistics: dict[str, Any] = field(default_factory=dict)
     """Counts of the build: documents, sentences, lengths, labels, masks, and dropped documents by reason."""
+    tokenizer_files: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of each file of the tokenizer next to it; another program need not say any."""
 
     def of_split(self, split: str) -> list[ShardEntry]:
         """Return the shards of one split in order."""
@@ -143,6 +145,7 @@ def read_manifest(folder: Path | str) -> Manifest:
         config=content.config,
         versions=content.versions,
         statistics=content.statistics,
+        tokenizer_files=content.tokenizer_files,
     )
     if manifest.totals() != content.totals:
         raise DataError(f"{path}: its totals are not the sums over its shards; it was edited. {remedy}")
@@ -159,6 +162,7 @@ class _Content:
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
+    tokenizer_files: dict[str, str] = field(default_factory=dict)
 
 
 def _check_exists(path: Path) -> None:

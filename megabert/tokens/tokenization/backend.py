@@ -65,6 +65,8 @@ class Kind:
     """Decoder to use instead of the file's own; None keeps that."""
     keeps_spaces: bool = False
     """Whether the space before a word is part of its first piece, so that text cannot be cut at spaces unmarked."""
+    has_short_words: bool = False
+    """Whether a word ends at each ideograph and at 100 characters, so that a text without spaces is no single word."""
 
 
 BERT_WORDS = pre_tokenizers.BertPreTokenizer()
@@ -79,6 +81,7 @@ WORDPIECE = Kind(
     identity=("unk_token", "continuing_subword_prefix", "max_input_chars_per_word"),
     # The stock clean-up rewrites text on decoding: " do not" becomes " don't".
     decoder=decoders.WordPiece(prefix=CONTINUATION, cleanup=False),
+    has_short_words=True,
 )
 BYTE_BPE = Kind(
     name="byte_bpe",

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from data_prep.pipeline import BuildResult, build_shards
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards import ShardMetadata
 from megabert.tokens.shards.format import SPECIAL_TOKENS
+from megabert.tokens.tokenization.backend import WORDPIECE
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60
@@ -85,6 +87,11 @@ def write_split(folder, buckets):
         sizes.append((count, len(lengths), len(ids)))
     np.save(index_path(folder, "train"), np.cumsum(sizes, axis=0))
     return DocumentSet.open(folder, "train", 2000)
+
+
+def whole_words():
+    """What pairs ask of a tokenizer, of one whose pieces are words."""
+    return SimpleNamespace(is_subword=np.zeros(2000, bool), kind=WORDPIECE)
 
 
 def begun_build(folder, config, **more):

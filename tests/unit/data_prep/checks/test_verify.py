@@ -13,7 +13,7 @@ from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.executors import Executor
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
-from megabert.tokens.shards import lengths_path, read_manifest, write_manifest
+from megabert.tokens.shards import lengths_path, read_manifest, rows_per_batch, write_manifest
 
 
 @pytest.mark.parametrize("length", [64, 128])
@@ -54,7 +54,7 @@ def rewrite(folder, change):
     rows = table.to_pylist()
     change(rows)
     with pa.ipc.new_file(str(path), schema) as writer:
-        writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+        writer.write_table(pa.Table.from_pylist(rows, schema=schema), rows_per_batch(manifest.metadata.max_seq_length))
     entry = dataclasses.replace(
         manifest.shards[0],
         sha256=sha256_file(path),
@@ -62,6 +62,22 @@ def rewrite(folder, change):
         masked_tokens=sum(len(row["masked_lm_positions"]) for row in rows),
     )
     write_manifest(folder, dataclasses.replace(manifest, shards=[entry, *manifest.shards[1:]]))
+
+
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "vocab.txt", "tokenizer_config.json"])
+@pytest.mark.parametrize("folder", ["", "instances/64"])
+def test_cut_file_of_a_tokenizer_is_named(own_copy, capsys, folder, name):
+    path = own_copy / folder / "tokenizer" / name
+    path.write_bytes(path.read_bytes()[:-9])
+    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
+    assert str(path) in capsys.readouterr().err
+
+
+def test_cut_state_of_a_build_is_named(own_copy, capsys):
+    path = own_copy / "build.json"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
+    assert "build.json: damaged or edited" in capsys.readouterr().err
 
 
 def swap_label(rows):

@@ -15,6 +15,13 @@ def test_text_that_would_take_the_square_of_its_length_is_left_out():
     assert problems.examples["excessive_documents"][0].startswith("a.txt byte 7: ")
 
 
+@pytest.mark.parametrize("name", ["gopher_max_top_ngrams", "gopher_max_repeated_ngrams"])
+def test_bounds_of_more_lengths_of_runs_than_make_sense_are_refused(name):
+    CleanConfig(rules=(), **{name: (0.1,) * 20})
+    with pytest.raises(ValueError, match="at most 20 items"):
+        CleanConfig(rules=(), **{name: (0.1,) * 21})
+
+
 def test_sound_text_is_kept_however_long_it_is():
     assert excess_of("e\u0301" * 10_000) == ""
 

@@ -12,7 +12,15 @@ from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
 from data_prep.instances.assemble import in_order, make_pairs
 from data_prep.instances.balanced import pair_balanced
-from data_prep.instances.balanced_loops import excess_by_side, exchange_alike, part_alike, truncate_pairs
+from data_prep.instances.balanced_loops import (
+    WalkOptions,
+    Words,
+    excess_by_side,
+    exchange_alike,
+    move_ends,
+    part_alike,
+    walk_bucket,
+)
 from data_prep.instances.pairs import DocumentBucket, Pairs
 from data_prep.pipeline import build_shards
 from megabert.foundation.randomness.keyed import mix
@@ -23,12 +31,11 @@ PASSES = 6
 def pairs_of(built, length, *, objective="nsp", passes=PASSES, split="train"):
     """Pairs of several passes over all buckets, with the document set."""
     documents = DocumentSet.open(built.folder / "documents", split, 2000)
-    is_subword = tokenizer_of(built.folder / "tokenizer").is_subword
-    found = []
+    tokenizer, found = tokenizer_of(built.folder / "tokenizer"), []
     for pass_number in range(passes):
         options = pair_options(length, objective=objective, seed=3, pass_number=pass_number)
         for number in range(len(documents.bucket_starts) - 1):
-            found.append(pair_balanced(DocumentBucket(documents, number), options, is_subword))
+            found.append(pair_balanced(DocumentBucket(documents, number), options, tokenizer))
     return documents, found
 
 
@@ -42,7 +49,8 @@ def test_labels_are_even_and_do_not_show_in_length(built, length):
     label = join(found, "label")
     total = join(found, "a_length") + join(found, "b_length") + 3
     assert abs(label.mean() - 0.5) < 0.005
-    assert abs(total[label == 1].mean() - total[label == 0].mean()) < 1
+    # At 512 a pass has 400 pairs here, and the next B of a kind may be ten tokens longer than there is room.
+    assert abs(total[label == 1].mean() - total[label == 0].mean()) < 0.005 * length
     assert total.max() == length
 
 
@@ -79,13 +87,13 @@ def test_random_second_begins_and_ends_where_true_ones_do(built):
     label, start, length = (join(found, name) for name in ("label", "b_start", "b_length"))
     document, whole = documents.document_of_token(start), WholeSplit.of(documents)
     first, last = (whole.tokens_of_documents[document + step] for step in (0, 1))
-    assert np.isin(start, whole.tokens_of_sentences).all()
     assert (start > first).all()
+    begins_whole = np.isin(start, whole.tokens_of_sentences)
     sentences = np.diff(
         [np.searchsorted(whole.tokens_of_sentences, place) for place in (start, start + length)], axis=0
     )
     is_whole = np.isin(start + length, whole.tokens_of_sentences)
-    for seen in (is_whole, start + length == last, sentences[0], (start - first) / (last - first)):
+    for seen in (begins_whole, is_whole, start + length == last, sentences[0], (start - first) / (last - first)):
         random, true = seen[label == 1], seen[label == 0]
         spread = np.sqrt(random.var() / len(random) + true.var() / len(true))
         assert abs(random.mean() - true.mean()) < 5 * spread
@@ -99,8 +107,8 @@ def test_random_second_changes_no_length(built, monkeypatch):
     assert np.array_equal(join(found, "key"), join(as_planned, "key"))
     for name in ("a_length", "b_length"):
         difference = join(found, name) - join(as_planned, name)
-        assert np.mean(difference == 0) > 0.95
-        assert abs(difference.mean()) < 0.05
+        assert np.mean(difference == 0) > 0.9
+        assert abs(difference.mean()) < 0.1
     is_random = join(found, "label") == 1
     assert (join(found, "b_start") != join(as_planned, "b_start"))[is_random].all()
 
@@ -189,13 +197,23 @@ def test_closed_form_of_truncation_equals_the_loop():
         assert (a[row] - from_a[row], b[row] - from_b[row]) == (left, right)
 
 
-def test_first_word_of_a_document_is_not_extended_into_the_one_before():
-    # Byte-level BPE of a script without spaces: id 0 begins a word, but no piece shows where a document's first begins.
-    tokens = np.repeat([0, 1], [1, 34])
-    ends = {"a_start": 5, "a_end": 25, "b_start": 25, "b_end": 35, "target": 20}
+@pytest.mark.parametrize(
+    ("wanted", "starts", "expected"),
+    [
+        (4, [31, 34], 34),  # shorter, to the start of a word
+        (4, [31], 31),
+        (4, [], 34),  # a text without spaces is parted anywhere
+        (12, [40], 40),  # longer
+        (99, [40], 50),  # as far as the document goes
+    ],
+)  # fmt: skip
+def test_second_side_moves_its_end_to_the_start_of_a_word(wanted, starts, expected):
+    tokens = np.ones(60, np.int64)
+    tokens[starts] = 0
+    ends = {"a_start": 5, "a_end": 25, "b_start": 30, "b_end": 38}
     pairs = Pairs(*(np.array([ends.get(name, 0)]) for name in Pairs._fields))
-    truncate_pairs(pairs, 40, True, (tokens, 0, np.array([False, True])))
-    assert [pairs.a_start[0], pairs.a_end[0], pairs.b_start[0], pairs.b_end[0]] == [5, 25, 25, 35]
+    move_ends(pairs, *np.array([[0], [wanted], [50]]), Words(tokens, 0, np.array([False, True])))
+    assert [pairs.a_start[0], pairs.a_end[0], pairs.b_start[0], pairs.b_end[0]] == [5, 25, 30, expected]
 
 
 @pytest.mark.parametrize("texts", [2, 3, 9])
@@ -219,20 +237,56 @@ def test_exchange_gives_each_item_to_one_of_another_text(texts):
         ).all()
 
 
-@pytest.mark.parametrize("length", [64, 128, 512])
-def test_all_text_is_used_once_in_a_pass_whatever_the_label(built, length):
-    """A model that remembers where it has seen a text before learns nothing of the label by it."""
-    documents, found = pairs_of(built, length, passes=1)
+@pytest.mark.parametrize(("objective", "share"), [("nsp", 0.99), ("sop", 0.8)])
+@pytest.mark.parametrize("length", [128, 512])
+def test_all_text_is_used_once_in_a_pass(built, length, objective, share):
+    """So a model that remembers where it has seen a text before learns nothing of the label by it."""
+    documents, found = pairs_of(built, length, objective=objective, passes=1)
     used = np.zeros(documents.first_tokens[-1] + 1, np.int64)
     for side in "ab":
         start, size = join(found, f"{side}_start"), join(found, f"{side}_length")
         np.add.at(used, start, 1)
         np.add.at(used, start + size, -1)
     used = np.cumsum(used)[:-1]
-    # The last sentence of a document, left alone, takes the one before it along: that one is used twice.
-    assert np.mean(used > 1) < 0.03
-    is_again = used[join(found, "b_start")] > 1
-    assert abs(join(found, "label")[is_again].sum() - is_again.sum() / 2) <= 3 * np.sqrt(is_again.sum())
+    assert np.mean(used > 1) < 0.003  # where a B is longer than the next one of its kind
+    assert used.clip(max=1).mean() > share
+    assert Pairs.join(found).count_text(with_random=True) == np.count_nonzero(used)
+
+
+@pytest.mark.parametrize("has_whole_words", [True, False])
+@pytest.mark.parametrize("longest", [13, 125])
+def test_walk_takes_all_tokens_and_cuts_between_words(longest, has_whole_words):
+    """Sentences of any length, words of one to three pieces and one of 30 among a hundred; only such are cut."""
+    rng = np.random.default_rng(0)
+    words = np.where(rng.random(20_000) < 0.01, 30, rng.integers(1, 4, 20_000))
+    ends = np.cumsum(words)
+    is_subword = ~np.isin(np.arange(ends[-1]), ends - words)
+    last_words = np.cumsum(rng.geometric(0.05, 2000))
+    sentences = np.concatenate([[0], ends[last_words[last_words < len(ends)]]])
+    documents = np.unique(np.append(np.arange(0, len(sentences) - 1, 12), len(sentences) - 1))
+    room = np.empty((4, sentences[-1] // 2), np.int64)
+    pairs = Pairs(*room, np.empty(len(room[0]), np.uint8), np.empty(len(room[0]), np.uint64))
+    options = WalkOptions(np.uint64(5), 0.1, longest, True, 0, has_whole_words, False)
+    keys, first = np.arange(len(documents) - 1).astype(np.uint64), 1000
+    text = Words(is_subword.astype(np.uint16), first, np.array([False, True]))
+    pairs = pairs.take(slice(walk_bucket(sentences + first, documents, keys, text, options, pairs)))
+    assert (pairs.a_end == pairs.b_start).all()
+    assert (pairs.a_start[1:] >= pairs.b_end[:-1]).all()
+    total = pairs.a_length + pairs.b_length
+    assert total.max() <= longest
+    starts = np.concatenate([pairs.a_start, pairs.b_start]) - first
+    assert pairs.a_length.min() > 0
+    assert pairs.b_length.min() > 0
+    if has_whole_words:
+        assert not is_subword[starts].any()
+        assert total.sum() > (0.99 if longest > 30 else 0.8) * sentences[-1]
+    else:
+        assert total.sum() > 0.999 * sentences[-1]
+        place = np.searchsorted(ends, starts, side="right")
+        assert np.mean(is_subword[starts] & (words[place] < 30)) < 0.02  # in pairs that want two or three tokens
+    # A pair that could have had a sentence boundary between its sides has one.
+    could = np.searchsorted(sentences + first, pairs.b_end) > np.searchsorted(sentences + first, pairs.a_start, "right")
+    assert np.isin(pairs.b_start - first, sentences)[could].all()
 
 
 def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
@@ -253,9 +307,10 @@ def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
 
 def test_labels_are_even_at_each_length(built):
     documents, options = DocumentSet.open(built.folder / "documents", "train", 2000), pair_options(128)
+    tokenizer = tokenizer_of(built.folder / "tokenizer")
     for number in range(documents.num_buckets):
-        plan = balanced._plan(DocumentBucket(documents, number), options)
-        length = np.minimum(plan.b_end - plan.a_start, plan.target)
+        plan = balanced._plan(DocumentBucket(documents, number), options, tokenizer)
+        length = plan.b_end - plan.a_start
         signs = 2 * plan.label.astype(int) - 1
         assert all(abs(signs[length <= most].sum()) <= 1 for most in range(128))
         assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))  # neighbours do not show each other's

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
-from unit.data_prep.conftest import pair_options, write_split
+from unit.data_prep.conftest import pair_options, whole_words, write_split
 
 from data_prep.instances import balanced, balanced_loops
 from data_prep.instances.pairs import DocumentBucket
 
 SENTENCES = {"p": [4, 3, 6, 5, 2, 4], "q": [5, 4, 4, 6, 3, 2]}
-TARGET, SPECIALS, SEED = 12, 3, 5
+TARGET, SPECIALS, SEED = 12, 3, 82
 
 
 def names_of(start, end):
@@ -23,7 +23,8 @@ def names_of(start, end):
 def test_pairs_of_the_example_are_as_the_table_says(tmp_path):
     bucket = DocumentBucket(write_split(tmp_path, [list(SENTENCES.values())]), 0)
     options = replace(pair_options(TARGET + SPECIALS, seed=SEED), short_seq_prob=0)
-    planned, pairs = balanced._plan(bucket, options), balanced.pair_balanced(bucket, options, np.zeros(2000, bool))
+    planned = balanced._plan(bucket, options, whole_words())
+    pairs = balanced.pair_balanced(bucket, options, whole_words())
     table = [" ".join(line.split(":")[0].split()) for line in (balanced_loops.__doc__ or "").splitlines()]
     for row in range(4):
         texts = (
@@ -34,6 +35,8 @@ def test_pairs_of_the_example_are_as_the_table_says(tmp_path):
             f"{pairs.a_length[row]} + {pairs.b_length[row]}",
         )
         assert " ".join(texts) in table
-    # The tokens that two of them lost, and none of another.
-    assert (pairs.a_start - planned.a_start).tolist() == [0, 0, 3, 0]
-    assert pairs.b_end[0] == planned.b_end[0] - 1
+    # The token that one of them lost; each begins where the one before it ended.
+    assert pairs.b_end[2] == planned.b_end[1] - 1
+    assert np.array_equal(pairs.a_start, planned.a_start)
+    assert (planned.a_start[1:] == planned.b_end[:-1]).all()
+    assert planned.b_end[0] == sum(SENTENCES["p"][:3]) - 1

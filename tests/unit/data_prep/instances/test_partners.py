@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from unit.data_prep.conftest import pair_options, write_split
+from unit.data_prep.conftest import pair_options, whole_words, write_split
 
 from data_prep.documents.document_set import DocumentSet
 from data_prep.instances import balanced, google
@@ -10,7 +10,7 @@ from data_prep.instances.balanced import pair_balanced, partner_buckets
 from data_prep.instances.google import other_documents, pair_google
 from data_prep.instances.pairs import DocumentBucket
 
-PAIRINGS = {"balanced": lambda *words: pair_balanced(*words, np.zeros(2000, bool)), "google": pair_google}
+PAIRINGS = {"balanced": lambda *words: pair_balanced(*words, whole_words()), "google": pair_google}
 
 
 def uneven_split(folder, documents=30, longest=30):
