@@ -197,7 +197,7 @@ class Model:
         """Return each text's pseudo-log-likelihood in nats (Salazar et al. 2020), and its number of pieces.
 
         Args:
-            texts: The texts. In one that is longer than the model was trained on, each piece is seen with the nearest
+            texts: The texts. In a text longer than the model was trained on, each piece is seen with the nearest
                 pieces.
             mask: ``within-word`` also masks the later pieces of the same word (Kauf and Ivanova 2023), ``token`` masks
                 each piece alone.

@@ -142,7 +142,7 @@ def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs
 
     # One number for where a B begins and ends and how long it is, so that neighbours in its order are alike in all.
     # Lengths ascend and descend in turn: with lengths of 0 to 9 (apart = 10), a B that is a document's end has 0 up to
-    # 9; one that ends with another sentence, 10 (length 9) up to 19 (length 0). Where two stretches meet, lengths are
+    # 9; a B that ends with another sentence, 10 (length 9) up to 19 (length 0). Where two stretches meet, lengths are
     # the same.
     border, length = np.concatenate(borders), everyone.b_length
     apart = int(length.max(initial=0)) + 1
@@ -155,7 +155,7 @@ def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs
         return
     own = slice(first, first + len(rows))
     pairs.b_start[rows], pairs.b_end[rows] = everyone.b_start[takes[own]], everyone.b_end[takes[own]]
-    # Nearly every B is as long as the one that it replaces. Elsewhere, and if it does not fit, its end is moved: to
+    # Nearly every B is as long as the B before it. Elsewhere, and if it does not fit, its end is moved: to
     # where a true pair of its target would end, of which most have the full length.
     longest, first_length = _longest(options), everyone.a_length[own]
     taken, planned = length[takes[own]], first_length + length[own]

@@ -19,13 +19,13 @@ target of 12 tokens for every pair (`tests/unit/data_prep/instances/test_pairing
     q3 q4       q5 q6     0        q5 q6    7 + 5
 
 1. The walk (`walk_bucket`): the first 12 tokens are p1, p2 and five of p3. Of the two boundaries inside, the draw takes
-   the one after p2. The next pair starts with what is left of p3 and ends with its document.
+   the one after p2. The next pair starts with the rest of p3 and ends with its document.
 2. The labels (`balanced`): pairs are sorted by the length that they will have, all 12 here, and of each two neighbors
    one has label 1, by a coin.
 3. The exchange (`part_alike`, `exchange_alike`): the two pairs with label 1 are of different texts, and take each
    other's B. Nothing is put back: every token is used once.
-4. The fit (`move_ends`): a B that is longer than the one it replaces may be too much, and ends earlier. One that is
-   shorter ends later, where the true one ended inside a sentence as well.
+4. The fit (`move_ends`): a B that is longer than the one it replaces may be too much, and ends earlier. A
+   shorter one ends later, where the true one ended inside a sentence as well.
 """
 
 # S sentences of the bucket, numbered from 0
@@ -64,7 +64,7 @@ class WalkOptions(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What is asked of the tokens of a bucket: where words start."""
+    """The tokens of a bucket, asked for the starts of words."""
 
     tokens: Any
     """Ids of all tokens."""
@@ -146,7 +146,7 @@ def walk_bucket(starts_S, document_starts, document_keys, words, options, pairs)
 
 @inlined
 def _stop_at_word(position, target, end, longest, has_whole_words, words):
-    """Return where a pair ends that wants so many tokens: at the start of a word, if there is one that far."""
+    """Return where a pair of the target length ends: at the start of a word, if there is one within reach."""
     stop = position + target
     if stop >= end:
         return end
@@ -157,7 +157,7 @@ def _stop_at_word(position, target, end, longest, has_whole_words, words):
 
 @inlined
 def _stop_at_sentence(bounds, sentence, most):
-    """Return where a pair of whole sentences ends, two at least: with the last one that ends by ``most``."""
+    """Return where a pair of whole sentences ends, two at least: with the last that ends by ``most``."""
     following = min(sentence + 1, len(bounds) - 1)
     while following + 1 < len(bounds) and bounds[following + 1] <= most:
         following += 1

@@ -77,7 +77,7 @@ class CommandSignals:
         """Signals that another handler takes, which lets the command finish its step."""
         self.noted: int | None = None
         """The first of these that came. Its exit code stands if another signal ends the command before that: srun ends
-        the other ranks of one that SIGUSR1 has ended, and returns the highest code."""
+        the other ranks when SIGUSR1 has ended one, and returns the highest code."""
         self.waits_for: Callable[[], str] = lambda: "the computation under way"
         """Returns the work that the command finishes after a signal; called by another thread."""
         self._program, self._is_installed = "megabert", False

@@ -89,7 +89,7 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
     Args:
         folder: A folder with ``tokenizer.json``; or with ``vocab.txt`` (WordPiece), or ``vocab.json`` and
             ``merges.txt`` (byte-level BPE), and an optional ``tokenizer_config.json``.
-        reads_spare: Whether a spare piece (``[unused0]``) or another special one that was added (``[E1]``) is taken
+        reads_spare: Whether a spare piece (``[unused0]``) or another added special piece (``[E1]``) is taken
             as that piece if a text spells it, as transformers does. Text for pre-training is read without.
 
     Returns:
@@ -310,7 +310,7 @@ def _check_added(where: Path, vocabulary: Mapping[str, int], added: Mapping[int,
 def _add(
     backend: tokenizers.Tokenizer, added: Mapping[int, AddedPiece], settings: FolderSettings
 ) -> tokenizers.Tokenizer:
-    """Add pieces to a tokenizer, in the order of their ids, then special ones that no file numbers."""
+    """Add pieces to a tokenizer, in the order of their ids, then special pieces without a number."""
     known = {piece.content for piece in added.values()} | {
         str(one) for one in backend.get_added_tokens_decoder().values()
     }

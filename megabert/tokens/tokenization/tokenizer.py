@@ -52,7 +52,7 @@ class Tokenizer:
 
     Text is never truncated or padded, ``[CLS]`` and ``[SEP]`` are not added, and special pieces that a text
     spells out, such as a literal ``[MASK]``, are cut into pieces like any other text. Spare pieces (``[unused0]``) and
-    other special ones that were added are so too, unless the tokenizer is made to read them.
+    other added special pieces are so too, unless the tokenizer is made to read them.
     """
 
     def __init__(
