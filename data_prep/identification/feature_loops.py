@@ -5,8 +5,8 @@ import numpy as np
 from megabert.foundation.compiled import compiled
 
 LONGEST_FEATURE = 8
-"""Bytes of a feature at most. A state is the longest end of the text that a feature begins with, so after that number of
-bytes it no longer matters where a walk began."""
+"""Bytes of a feature at most. A state is the longest end of the text that a feature begins with, so after this number
+of bytes it no longer matters where a walk began."""
 _WALKS = 8
 _SIGN, _REST = np.uint32(0x8000), np.uint32(0x7FFF)
 _BIAS = np.float32(2.0**112)
