@@ -128,7 +128,8 @@ def test_plan_is_made_by_rank_zero_alone(monkeypatch, capsys):
 )
 def test_plan_is_for_the_device_that_is_asked_for(flags, device, monkeypatch, capsys):
     monkeypatch.setattr("megabert.commands.pretrain._require_shards", lambda *_, **__: None)
-    monkeypatch.setattr("megabert.tooling.planning.preflight.describe_run", lambda *_, device, **__: f"for {device}")
+    monkeypatch.setattr("megabert.tooling.planning.preflight.open_dry_run", lambda *_, device, **__: f"for {device}")
+    monkeypatch.setattr("megabert.tooling.planning.preflight.describe_run", lambda dry_run, _: dry_run)
     assert main(["pretrain", "--recipe", "debug", "--dry-run", *flags]) == 0
     assert capsys.readouterr().out == f"for {device}\n"
 
