@@ -53,14 +53,14 @@ def test_weights_count_in_the_documents_and_the_instances(corpus):
 def test_keys_of_near_duplicates_count_in_the_disk_and_the_time():
     clean = CleanConfig(rules=("near_duplicates", "duplicate_documents"))
     plain, near = (estimate(changed, 10**12, 100) for changed in (config(), config(clean=clean)))
-    documents = 10**12 / plain.sample.bytes_per_document
+    documents = 10**12 / plain.sample.document_bytes.mean()
     assert near.work_bytes - plain.work_bytes == pytest.approx(2 * 14 * 16 * documents, rel=1e-6)
     assert near.seconds - plain.seconds == pytest.approx(10**12 / 1e6 * (1 / 47 + 1 / 60) / 100, rel=1e-6)
 
 
 def test_identification_of_languages_counts_in_the_time():
     stated, identified = (estimate(changed, 10**12, 100) for changed in (config(), config(language="auto")))
-    documents = 10**12 / stated.sample.bytes_per_document
+    documents = 10**12 / stated.sample.document_bytes.mean()
     assert identified.seconds - stated.seconds == pytest.approx(1.2e-3 * documents / 100, rel=1e-6)
     quicker = estimate(config(language="auto", language_model="lid.176.bin"), 10**12, 100)
     assert stated.seconds < quicker.seconds < identified.seconds
