@@ -52,14 +52,8 @@ def test_masked_lm_gets_depth_and_sharing_of_the_recipes_generator(tmp_path, cap
     record_run(tmp_path / "source", load_run_config("debug", flags={"model": source}), {})
     (tmp_path / "source" / "tokenizer").mkdir()
     (tmp_path / "source" / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    words = [
-        "--recipe",
-        "deberta_v3_small",
-        "--init-from",
-        str(tmp_path / "source"),
-        "--run-dir",
-        str(tmp_path / "run"),
-    ]
+    folders = ["--init-from", str(tmp_path / "source"), "--run-dir", str(tmp_path / "run")]
+    words = ["--recipe", "deberta_v3_small", *folders]
     flags = ["--model.embedding-sharing", "shared", "--print-config"]
     assert main(["pretrain", *words, *flags]) == 0
     model = yaml.safe_load(capsys.readouterr().out)["model"]

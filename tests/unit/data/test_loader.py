@@ -61,11 +61,6 @@ def _slow_sequence(instance, has_label=True):
     )
 
 
-@pytest.fixture
-def shards(shard_folder):
-    return ShardSet.open(shard_folder)
-
-
 @pytest.mark.parametrize("pad", [False, True])
 def test_global_batches_equal_a_slow_construction_row_by_row(shards, train_instances, pad):
     batches = _global_batches(shards, global_batch_size=300, world_size=2, num_steps=5, pad=pad)

@@ -76,19 +76,8 @@ def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch
 
 def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, capsys):
     source = write_jsonl(tmp_path / "a.jsonl", texts[:30])
-    flags = [
-        "--lengths",
-        "64",
-        "--vocab-size",
-        "800",
-        "--dupe-factor",
-        "1",
-        "--workers",
-        "1",
-        "--validation-share",
-        "0",
-    ]
-    command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags]
+    flags = "--lengths 64 --vocab-size 800 --dupe-factor 1 --workers 1 --validation-share 0"
+    command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags.split()]
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, 1000))
     assert main(command) == 3
     assert "and 1.0 KB are free" in capsys.readouterr().err
@@ -128,10 +117,5 @@ def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
 
 
 def test_sizes_are_shown_in_decimal_units():
-    assert [shown(size) for size in (0, 999, 1500, 5.5e12, 9e18)] == [
-        "0 bytes",
-        "999 bytes",
-        "1.5 KB",
-        "5.5 TB",
-        "9,000.0 PB",
-    ]
+    sizes = {0: "0 bytes", 999: "999 bytes", 1500: "1.5 KB", 5.5e12: "5.5 TB", 9e18: "9,000.0 PB"}
+    assert {size: shown(size) for size in sizes} == sizes

@@ -18,6 +18,19 @@ def rows(count: int) -> list[dict]:
     return [train_row(step, 8.0 - step / 10) for step in range(1, count + 1)]
 
 
+def write_beat(run, rank, step, *, is_waiting, age=0):
+    (run / "heartbeats").mkdir(exist_ok=True)
+    then = time.time() - age
+    beat = Beat(rank, host="node1", step=step, doing="making a step", is_waiting=is_waiting, since=then - 5, time=then)
+    (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
+
+
+def change_phases(run, change):
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["phases"] = change(values["phases"])
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+
+
 def test_snapshot_says_where_a_run_stands(tmp_path):
     run = write_run(tmp_path / "run", [*rows(4), eval_row(4, 7.0)], status=RUNNING, starts=3)
     (run / "checkpoints").mkdir()
@@ -53,19 +66,14 @@ def test_time_left_is_unknown_until_the_phase_has_a_row_after_its_first_step(tmp
 
 def test_second_of_two_equal_phases_is_named(tmp_path):
     run = write_run(tmp_path / "run", [*rows(4), train_row(5, 7.0, phase=2)], status=RUNNING)
-    values = yaml.safe_load((run / "config.yaml").read_text())
-    values["phases"] = [values["phases"][0]] * 2
-    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    change_phases(run, lambda phases: [phases[0]] * 2)
     assert ", phase2 " in read_overview(run).text
 
 
 def test_fork_that_cut_its_first_phase_short_is_in_its_second(tmp_path):
     row = {**train_row(7, 7.0, phase=2), "phase_step": 1}  # forked at step 6; the first phase has 3 here
     run = write_run(tmp_path / "run", [row], status=RUNNING)
-    values = yaml.safe_load((run / "config.yaml").read_text())
-    for phase, steps in zip(values["phases"], (3, 4), strict=True):
-        phase["steps"] = steps
-    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    change_phases(run, lambda phases: [phases[0] | {"steps": 3}, phases[1] | {"steps": 4}])
     assert "step 7 of 10 (70%), phase2 1 of 4" in read_overview(run).text
 
 
@@ -85,13 +93,8 @@ def test_run_whose_process_is_gone_was_killed(tmp_path):
 
 def test_rank_that_holds_the_others_up_is_named(tmp_path):
     run = write_run(tmp_path / "run", rows(2), status=RUNNING)
-    (run / "heartbeats").mkdir()
-    now = time.time()
-    for rank, is_waiting in ((0, True), (1, False)):
-        beat = Beat(
-            rank=rank, host="node1", step=3, doing="making a step", is_waiting=is_waiting, since=now - 5, time=now
-        )
-        (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
+    write_beat(run, 0, 3, is_waiting=True)
+    write_beat(run, 1, 3, is_waiting=False)
     assert "the others wait for rank 1 (node1), making a step at step 3" in read_overview(run).text
 
 
@@ -131,12 +134,8 @@ def test_other_folder_is_refused(tmp_path, capsys):
 
 def test_step_is_that_of_the_heartbeats_and_the_row_says_its_own(tmp_path):
     run = write_run(tmp_path / "run", rows(1295), status=RUNNING)
-    (run / "heartbeats").mkdir()
-    now = time.time()
     for rank, (step, age) in enumerate([(1302, 0), (1303, 0), (1350, 3600)]):  # the last is of an earlier start
-        doing = {"doing": "making a step", "is_waiting": False, "since": now - age, "time": now - age}
-        beat = Beat(rank=rank, host="node1", step=step, **doing)
-        (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
+        write_beat(run, rank, step, is_waiting=False, age=age)
     page = read_overview(run).text
     assert "step 1,303 of 1,360 (96%), phase2 3 of 60" in page
     assert "last row         step 1,295, " in page
