@@ -21,7 +21,8 @@ def rows(count: int) -> list[dict]:
 def write_beat(run, rank, step, *, is_waiting, age=0):
     (run / "heartbeats").mkdir(exist_ok=True)
     then = time.time() - age
-    beat = Beat(rank, host="node1", step=step, doing="making a step", is_waiting=is_waiting, since=then - 5, time=then)
+    times = {"since": then - 5, "time": then}
+    beat = Beat(rank=rank, host="node1", step=step, doing="making a step", is_waiting=is_waiting, **times)
     (run / "heartbeats" / f"rank_{rank:03d}.json").write_text(json.dumps(vars(beat)))
 
 
