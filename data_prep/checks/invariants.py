@@ -30,7 +30,7 @@ class Batch(FlatInstances):
     def restored(self) -> NDArray[np.integer]:
         """Return the ids before masking; the batch must be sound."""
         ids = self.input_ids.copy()
-        ids[self.predicted_tokens] = self.masked_ids
+        ids[np.repeat(self.token_starts[:-1], np.diff(self.masked_starts)) + self.masked_positions] = self.masked_ids
         return ids
 
     def rows_of(self, tokens: NDArray[np.bool_]) -> NDArray[np.bool_]:

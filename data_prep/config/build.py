@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -12,7 +13,7 @@ from data_prep.config.ids import require_usable_ids
 from data_prep.config.languages import AUTO, require_language_or_auto
 from megabert.foundation.urls import without_secrets
 from megabert.settings.config import loading
-from megabert.settings.config.fields import STRICT, field_table
+from megabert.settings.config.fields import STRICT, field_table, refuse
 from megabert.settings.config.needs import Need, Needs
 from megabert.tokens.tokenization import Pieces
 
@@ -134,68 +135,66 @@ class BuildConfig:
     """Size of the chunks that input files are read in, as stored; small inputs are cut finer."""
 
     @model_validator(mode="after")
-    def _vocabulary_is_possible(self) -> "BuildConfig":
+    def _fits_together(self) -> "BuildConfig":
+        refuse(self._impossible_vocabulary(), self._unusable_lengths(), self._unusable_languages())
+        refuse(self._unusable_sources())
+        return self
+
+    def _impossible_vocabulary(self) -> Iterator[str]:
         if self.uncased and self.pieces != "wordpiece":
-            raise ValueError(f"uncased: a {self.pieces} vocabulary keeps case and accents; train wordpiece instead")
+            yield f"uncased: a {self.pieces} vocabulary keeps case and accents; train wordpiece instead"
         left, least = self.vocab_size - self.spare_pieces, LEAST_PIECES[self.pieces]
         if left < least and (self.spare_pieces or not (self.holds_ids or self.tokenizer)):
             spared = f" beside spare_pieces={self.spare_pieces}" if self.spare_pieces else ""
-            raise ValueError(
+            yield (
                 f"vocab_size={self.vocab_size}: leaves {max(left, 0)} pieces for the text{spared}, and a {self.pieces} "
                 f"vocabulary needs {least} or more; raise vocab_size to {self.spare_pieces + least} or more"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _lengths_are_usable(self) -> "BuildConfig":
+    def _unusable_lengths(self) -> Iterator[str]:
         if not self.lengths or len(set(self.lengths)) != len(self.lengths):
-            raise ValueError(f"lengths={self.lengths}: give one or more lengths, each once")
+            yield f"lengths={self.lengths}: give one or more lengths, each once"
         if min(self.lengths) < 16 or max(self.lengths) > MAX_LENGTH:
-            raise ValueError(f"lengths={self.lengths}: allowed are 16 to {MAX_LENGTH} tokens")
+            yield f"lengths={self.lengths}: allowed are 16 to {MAX_LENGTH} tokens"
         for name, low, high in (("max_predictions_per_seq", 1, MAX_LENGTH), ("min_tokens", 0, MAX_DOCUMENT)):
             counts = getattr(self, name)
             if counts is not None and (len(counts) != len(self.lengths) or min(counts) < low or max(counts) > high):
-                raise ValueError(f"{name}={counts}: give one number from {low} to {high} for each of {self.lengths}")
+                yield f"{name}={counts}: give one number from {low} to {high} for each of {self.lengths}"
         if any(self.min_tokens or ()) and self.pairing == "google":
-            raise ValueError(
+            yield (
                 f"min_tokens={self.min_tokens}: pairing=google takes random Bs from all documents, long or not; use "
                 "balanced"
             )
         if self.objective != "nsp" and self.pairing == "google":
-            raise ValueError(f"pairing=google is defined for objective=nsp, not {self.objective}; use balanced")
-        return self
+            yield f"pairing=google is defined for objective=nsp, not {self.objective}; use balanced"
 
-    @model_validator(mode="after")
-    def _languages_are_usable(self) -> "BuildConfig":
+    def _unusable_languages(self) -> Iterator[str]:
         is_kept = "language" in self.clean.rules
         for number, source in enumerate(self.sources):
             if source.format == "ids" and (source.language or self.language == AUTO):
                 name = f"sources.{number}.language={source.language}" if source.language else f"language={AUTO}"
-                raise ValueError(f"{name}: ids have no text whose language could matter; leave it out")
+                yield f"{name}: ids have no text whose language could matter; leave it out"
             if is_kept and not self.kept_languages(number):
-                raise ValueError(
+                yield (
                     f"clean.rules has language, and sources.{number} is of language {AUTO}, but clean.languages names "
                     "none; say which to keep, such as [en, de]"
                 )
         if self.language_model is not None and not self.identifies_languages:
-            raise ValueError(
+            yield (
                 f"language_model={self.language_model!r}: identifies nothing, since no language is {AUTO} and "
                 f"clean.rules lacks language; say language: {AUTO}, of the build or of a source, or leave the model out"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _sources_are_usable(self) -> "BuildConfig":
+    def _unusable_sources(self) -> Iterator[str]:
         require_usable_ids(self)
         first: dict[tuple[str, str], int] = {}
         for index, source in enumerate(self.sources):
             earlier = first.setdefault((source.input, source.key), index)
             if earlier != index:
-                raise ValueError(
+                yield (
                     f"sources.{index}: input={source.input!r} is already the input of sources.{earlier}. Name it once; "
                     "weight says how often its documents are used"
                 )
-        return self
 
     def recorded(self) -> dict[str, Any]:
         """Return the configuration as files of the build hold it: without passwords and signatures."""

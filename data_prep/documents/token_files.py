@@ -9,7 +9,6 @@ import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -86,17 +85,13 @@ class TokenReader:
     """
 
     def __init__(self, files: Iterable[TokenFile], vocab_size: int) -> None:
-        """Take the files, which are opened when the context is entered, and the number of pieces, which bounds ids."""
-        self._files, self._vocab_size = list(files), vocab_size
-        self._opened: list[_OpenFile] = []
+        """Open the files; each is closed when nothing refers to its pages any more.
 
-    def __enter__(self) -> Self:
-        self._opened = [_OpenFile(file, self._vocab_size) for file in self._files]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let the files go; each is closed when nothing refers to its pages any more."""
-        self._opened = []
+        Args:
+            files: The files.
+            vocab_size: Number of pieces, which bounds ids.
+        """
+        self._opened = [_OpenFile(file, vocab_size) for file in files]
 
     def read(self, splits: Iterable[int], low: int, high: int) -> TokenizedDocuments:
         """Return the documents of some splits whose hashes are from ``low`` to below ``high``, perhaps none.

@@ -24,17 +24,8 @@ from data_prep.config.build import BuildConfig
 from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
 from data_prep.execution.dependence import STEPS, Part, first_changed, settings_of, shard_settings_of
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
+from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
-from megabert.foundation.files import (
-    atomic_write,
-    is_temporary,
-    open_in_place,
-    open_lock,
-    read_small,
-    refuse_linked_folders,
-    remove_killed_writes,
-    try_lock,
-)
 from megabert.foundation.sealed import seal, unseal
 from megabert.settings.config import loading
 
@@ -111,15 +102,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise DataError(f"{folder}: is a file. Give --output a folder.")
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     # A build that was killed while it first wrote its state leaves a temporary file alone.
-    foreign = [name for name in names if name != ".lock" and not is_temporary(Path(name))]
+    foreign = [name for name in names if name != ".lock" and not files.is_temporary(Path(name))]
     if foreign and not (folder / STATE_NAME).is_file():
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(foreign)[:3])}). Give --output a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    refuse_linked_folders(folder, FOLDERS)
+    files.refuse_linked_folders(folder, FOLDERS)
     # The file keeps its content until the lock is ours, so that its holder can be named.
-    with open_lock(folder / ".lock") as stream:
+    with files.open_lock(folder / ".lock") as stream:
         try:
-            is_locked = try_lock(stream, fcntl.LOCK_EX)
+            is_locked = files.try_lock(stream, fcntl.LOCK_EX)
         except BlockingIOError:
             raise DataError(
                 f"{folder}: another build is at work here ({stream.read().strip() or 'unknown process'}). "
@@ -132,11 +123,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
         stream.truncate(0)
         stream.write(f"host {socket.gethostname()}, process {os.getpid()}\n")
         stream.flush()
-        remove_killed_writes(folder, TEMPORARIES)
+        files.remove_killed_writes(folder, TEMPORARIES)
         try:
             yield
         except KeyboardInterrupt:  # the workers were killed in the middle of their files
-            remove_killed_writes(folder, TEMPORARIES)
+            files.remove_killed_writes(folder, TEMPORARIES)
             raise
 
 
@@ -195,14 +186,14 @@ def _is_planned(folder: Path, state: BuildState) -> bool:
     if state.before or (folder / REFUSED).exists():
         return False
     with suppress(DataError, OSError):
-        unseal(read_small(folder / PLAN_NAME), dict[str, Any], state.context("plan"), where="", remedy="")
+        unseal(files.read_small(folder / PLAN_NAME), dict[str, Any], state.context("plan"), where="", remedy="")
         return True
     return False
 
 
 def write_state(folder: Path, state: BuildState) -> None:
     """Write ``build.json``."""
-    atomic_write(folder / STATE_NAME, seal(asdict(state), STATE_NAME, indent=1))
+    files.atomic_write(folder / STATE_NAME, seal(asdict(state), STATE_NAME, indent=1))
 
 
 def read_state(folder: Path) -> BuildState | None:
@@ -215,7 +206,7 @@ def read_state(folder: Path) -> BuildState | None:
     if not path.exists():
         return None
     remedy = "Delete the folder, or give --output a new one."
-    state = unseal(read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
+    state = unseal(files.read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
     with suppress(ConfigError):
         if loading.to_dict(loading.merge_layers(BuildConfig, state.config)) == state.config:
             return state
@@ -230,7 +221,7 @@ def refusal_noted(folder: Path) -> Iterator[None]:
     except MegabertError as error:
         with suppress(OSError):
             if folder.is_dir() and not isinstance(error, HaltedError):  # else the machine failed
-                os.close(open_in_place(folder / REFUSED, os.O_WRONLY))
+                os.close(files.open_in_place(folder / REFUSED, os.O_WRONLY))
         raise
 
 

@@ -36,6 +36,8 @@ POLL_S = 0.002
 class Executor:
     """Runs independent tasks, here in this process. A context manager; leaving it ends the workers."""
 
+    workers = 1
+    """How many tasks are done at a time."""
     _pool: Any = None
     """Workers of this process, if there are some."""
 
@@ -56,11 +58,6 @@ class Executor:
 
     def _kill(self) -> None:
         """End the workers in the middle of their tasks, which the next run repeats."""
-
-    @property
-    def workers(self) -> int:
-        """How many tasks are done at a time."""
-        return 1
 
 
 def _in_any_order(
@@ -93,7 +90,7 @@ class ProcessExecutor(Executor):
     """Worker processes, started once (``spawn``: no state is inherited) and killed with their parent."""
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self.workers = workers
         context = multiprocessing.get_context("spawn")
         # A helper of Python's removes the semaphores when this process has ended. It ignores SIGINT and SIGTERM, and
         # would complain of each semaphore if a SIGHUP to the group ended it.
@@ -104,11 +101,6 @@ class ProcessExecutor(Executor):
         # No process is started before the first task.
         own = (os.getpid(), self._at_work, context.Value("i", 0))
         self._pool = ProcessPoolExecutor(workers, context, _start_worker, own)
-
-    @property
-    def workers(self) -> int:
-        """How many tasks are done at a time."""
-        return self._workers
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Yield results as they finish. Two tasks a worker are in flight, so that none waits for the next one."""
@@ -121,7 +113,7 @@ class ProcessExecutor(Executor):
                 return self._pool.submit(_do, function, index, task)
 
         try:
-            yield from _in_any_order(submit, tasks, 2 * self._workers)
+            yield from _in_any_order(submit, tasks, 2 * self.workers)
         except BrokenProcessPool as error:
             raise HaltedError(
                 f"{self._death(tasks)}. Finished units are kept: run the same command again, with fewer --workers if "
@@ -163,6 +155,7 @@ class MpiExecutor(Executor):
             ranks: Size of the world.
         """
         self._other_ranks, self._ranks = other_ranks, ranks
+        self.workers = ranks if ranks <= WORKING_RANKS else ranks - 1
         self._pool = ThreadPoolExecutor(1, "megabert-rank0")
         self._own_task: Future | None = None
 
@@ -188,11 +181,6 @@ class MpiExecutor(Executor):
             yield from zip(batches[number], results, strict=False)
             if error is not None:
                 raise error
-
-    @property
-    def workers(self) -> int:
-        """How many tasks are done at a time."""
-        return self._ranks if self._ranks <= WORKING_RANKS else self._ranks - 1
 
     def _kill(self) -> None:
         print(f"megabert-data: {SIGNALS.words()}", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -63,17 +63,10 @@ class LazyList(Sequence[Item], Generic[Item]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | Sequence[Item]:
-        """Make the item of a number, or a list of some."""
-        if isinstance(index, slice):
-            return [self._make(number) for number in range(*index.indices(self._count))]
-        if not 0 <= index < self._count:
-            raise IndexError(index)
-        return self._make(index)
+    def __getitem__(self, index: Any) -> Any:
+        """Make the item of a number, or a list of the items of a slice."""
+        numbers = range(self._count)[index]
+        return list(map(self._make, numbers)) if isinstance(index, slice) else self._make(numbers)
 
 
 @dataclass(frozen=True)
@@ -193,15 +186,15 @@ class RunningBuild:
         """
         with UnitProgress(title, len(units), rate, self.executor.workers) as progress, ExitStack() as stack:
             results, left = self._check(units, keep, progress)
-            records: dict[str, StepRecords] = {}
+            opened: dict[str, StepRecords] = {}
             waiting = LazyList(len(left), lambda index: units[left[index]])
             # The executor calls `run_unit` on each unit: here, in its processes, or in other MPI ranks. Outcomes come
             # back one by one, in the order in which units end.
             for index, done in self.executor.run(partial(run_unit, keep=keep), waiting):
-                if done.step not in records:
-                    records[done.step] = stack.enter_context(StepRecords(self.folder, done.step))
+                if done.step not in opened:
+                    opened[done.step] = stack.enter_context(StepRecords(self.folder, done.step))
                 # Written after the unit's files, so a kill in between repeats it.
-                records[done.step].append(done.record)
+                opened[done.step].append(done.record)
                 results.tally.add(done.counts, done.group)
                 if keep:
                     results.kept[left[index]] = done.kept
@@ -231,7 +224,8 @@ class RunningBuild:
         results, is_left = Results(len(units), keep), np.ones(len(units), bool)
         stored: list[StoredRecord] = []
         # Units of a step are next to each other. Of one that has not begun, none has to be made to be looked up.
-        steps = {unit.step: StepRecords(self.folder, unit.step).read() for unit in (*units[:1], *units[-1:])}
+        ends = (units[0], units[-1]) if units else ()
+        steps = {unit.step: StepRecords(self.folder, unit.step).read() for unit in ends}
         for number, unit in enumerate(units if len(steps) > 1 or any(steps.values()) else ()):
             if unit.step not in steps:
                 steps[unit.step] = StepRecords(self.folder, unit.step).read()

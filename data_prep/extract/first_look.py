@@ -25,6 +25,7 @@ _TO_COLUMNS = (
     "Make a table of it first: python -c \"from pyarrow import csv, parquet; parquet.write_table(csv.read_csv('FILE'), "
     "'FILE.parquet')\", and choose the column with --field (for tabs: csv.ParseOptions(delimiter='\\t'))"
 )
+_TO_LINES = "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list"
 _RENAME = "Give it the suffix {}, by which it is told, or unpack it"
 _NUMPY_ARRAY = ("an array of numpy", "Say --format ids if it holds ids of pieces")
 TABLES = (".csv", ".tsv")
@@ -37,10 +38,7 @@ OTHER_KINDS = {
     "an archive": ((".zip", ".tar", ".tgz", ".7z", ".rar"), _UNPACK),
     "a spreadsheet": ((".xlsx", ".xls", ".ods"), "Save its table as CSV. " + _TO_COLUMNS),
     _NUMPY_ARRAY[0]: ((".npy",), _NUMPY_ARRAY[1]),
-    "JSON": (
-        (".json",),
-        "JSON Lines are read, one object a line: `jq -c '.[]' FILE > FILE.jsonl` makes them of a list",
-    ),
+    "JSON": ((".json",), _TO_LINES),
 }
 """Kinds of files that are not read: suffixes, and what to do."""
 _ARCHIVE = f"{_UNPACK}; of a DOCX, EPUB or ODT, {_PANDOC[0].lower()}{_PANDOC[1:]}"

@@ -101,7 +101,7 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
     files = []
     for path in paths:
         name, compression = _format_of(path, source)
-        size, modified_ns = _size_and_time(path)
+        size, modified_ns = size_and_time(path)
         reading = source.encoding, source.key, compression, holds_ids, source.second_field or ""
         files.append(InputFile(path, size, index, name, *reading, modified_ns))
     return files
@@ -117,22 +117,19 @@ def _with_offsets(paths: list[str]) -> list[str]:
                 f"{path}: its array {array} is not among the input. Fetch the array, give it to --input as well, "
                 "or leave out its offsets."
             )
-    return sorted({*paths, *(path for path in offsets if not is_url(path))})
+    local = {path for path in offsets if not is_url(path)}
+    for path in local:
+        if not Path(path).exists():
+            raise DataError(
+                f"{path}: is missing; it says where each list of ids begins in the array beside it, and how many ids "
+                "there are in all. Write it with numpy.save, or give lists in JSON Lines, Parquet or Arrow."
+            )
+    return sorted({*paths, *local})
 
 
 def _is_array(path: str) -> bool:
     """Whether a file is an array of ids, and not the offsets of one."""
     return path.lower().endswith(".npy") and not path.lower().endswith(OFFSETS_SUFFIX)
-
-
-def _size_and_time(path: str) -> tuple[int, int]:
-    try:
-        return size_and_time(path)
-    except FileNotFoundError:
-        raise DataError(
-            f"{path}: is missing; it says where each list of ids begins in the array next to it, and how many ids "
-            "there are in all. Write it with numpy.save, or give lists in JSON Lines, Parquet or Arrow."
-        ) from None
 
 
 def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:

@@ -11,6 +11,7 @@ The layout follows `FastText::saveModel`, `Args::save`, `Dictionary::save`, `Den
 """
 
 import mmap
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -33,32 +34,30 @@ PREFIX = "__label__"
 REMEDY = "Name a model file that identifies languages, such as lid.176.bin or lid.176.ftz, or fetch it again."
 
 
-class _Reader:
-    """Takes numbers off a file, front to back."""
-
-    def __init__(self, data: mmap.mmap) -> None:
-        self.data, self.position = data, 0
+class _Reader(mmap.mmap):
+    """A mapped file, off which numbers are taken front to back."""
 
     def take(self, kinds: str) -> tuple[Any, ...]:
         """Return numbers of these kinds (`struct`); they are not aligned."""
-        numbers = struct.unpack_from(f"<{kinds}", self.data, self.position)
-        self.position += struct.calcsize(f"<{kinds}")
-        return numbers
+        return struct.unpack(f"<{kinds}", self.read(struct.calcsize(f"<{kinds}")))
+
+    @property
+    def left(self) -> int:
+        """Number of bytes that are not read yet."""
+        return len(self) - self.tell()
 
     def skip(self, count: int, what: str) -> None:
         """Skip ``count`` bytes; the file must have them."""
-        if count < 0 or self.position + count > len(self.data):
-            raise ValueError(f"{what} would take {count:,} bytes, and {len(self.data) - self.position:,} are left")
-        self.position += count
+        if not 0 <= count <= self.left:
+            raise ValueError(f"{what} would take {count:,} bytes, and {self.left:,} are left")
+        self.seek(count, os.SEEK_CUR)
 
     def word(self) -> bytes:
         """Return a word, which a zero ends."""
-        end = self.data.find(b"\0", self.position)
+        end = self.find(b"\0", self.tell())
         if end < 0:
             raise ValueError("a word of its dictionary does not end")
-        word = self.data[self.position : end]
-        self.position = end + 1
-        return word
+        return self.read(end + 1 - self.tell())[:-1]
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
@@ -68,8 +67,8 @@ def read_labels(path: Path) -> tuple[str, ...]:
         DataError: The file is missing, no fastText model, one without labels, cut, or damaged.
     """
     try:
-        with open_to_read(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _labels_of(_Reader(data))
+        with open_to_read(path) as stream, _Reader(stream.fileno(), 0, access=mmap.ACCESS_READ) as reader:
+            return _labels_of(reader)
     except (struct.error, UnicodeDecodeError, ValueError) as error:  # a ValueError: an empty file has no map
         raise DataError(f"language_model={path}: is no sound fastText model ({error}). {REMEDY}") from None
     except OSError as error:
@@ -96,8 +95,8 @@ def _labels_of(reader: _Reader) -> tuple[str, ...]:
     _skip_matrix(reader, rows, dimension, is_quantized=is_quantized)
     (is_output_quantized,) = reader.take("?")
     _skip_matrix(reader, len(labels), dimension, is_quantized=is_quantized and is_output_quantized)
-    if reader.position != len(reader.data):
-        raise ValueError(f"{len(reader.data) - reader.position:,} bytes follow its end")
+    if reader.left:
+        raise ValueError(f"{reader.left:,} bytes follow its end")
     return tuple(label.decode().removeprefix(PREFIX) for label in labels)
 
 
@@ -121,7 +120,7 @@ def _read_dictionary(reader: _Reader) -> tuple[list[bytes], int, int | None]:
             labels.append(entry)
     if pruned < 0:
         return labels, words, None
-    for _ in range(min(pruned, len(reader.data))):
+    for _ in range(min(pruned, len(reader))):
         (_, row) = reader.take("ii")
         if not 0 <= row < pruned:
             raise ValueError(f"an n-gram has row {row:,} of {pruned:,}")

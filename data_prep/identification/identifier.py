@@ -6,7 +6,7 @@ a model once.
 
 import importlib
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
@@ -35,17 +35,13 @@ class Identifier:
     def __init__(self, codes: Iterable[str], most_likely: Callable[[str], str]) -> None:
         """Take the codes of the answers, and what gives the most likely code of a text."""
         self.codes = frozenset((*codes, UNDETERMINED))
-        self._most_likely = most_likely
-        self._last = "", UNDETERMINED
+        # A cleaning rule and the splitter ask for the same document, one right after the other.
+        self._most_likely = lru_cache(maxsize=1)(most_likely)
 
     def language_of(self, paragraphs: list[str]) -> str:
         """Return the code of a document's language, by its first characters; ``und`` without a letter there."""
         beginning = _beginning(paragraphs)
-        # A cleaning rule and the splitter ask for the same document, one right after the other.
-        if beginning != self._last[0]:
-            has_letters = any(map(str.isalpha, beginning))
-            self._last = beginning, self._most_likely(beginning) if has_letters else UNDETERMINED
-        return self._last[1]
+        return self._most_likely(beginning) if any(map(str.isalpha, beginning)) else UNDETERMINED
 
 
 def _beginning(paragraphs: list[str]) -> str:

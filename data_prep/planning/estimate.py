@@ -139,10 +139,8 @@ def estimate(
     used = text_bytes if isinstance(files, int) else text_bytes_of(files, config)
     chunks = -(-text_bytes // chunk_size(text_bytes, config.chunk_bytes))
     texts = max(chunks, -(-text_bytes // PART_CHARACTERS))
-    tokens, documents = (
-        round(text_bytes / sample.bytes_per_token),
-        max(1, round(text_bytes / sample.bytes_per_document)),
-    )
+    tokens = round(text_bytes / sample.bytes_per_token)
+    documents = max(1, round(text_bytes / float(sample.document_bytes.mean())))
     validation = round(documents * config.validation_share)
     used_tokens = round(used / sample.bytes_per_token)
     buckets = count_buckets(config, {"documents": [documents - validation, validation], "tokens": tokens}, used_tokens)

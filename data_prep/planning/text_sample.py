@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar, get_args
@@ -25,14 +26,12 @@ from data_prep.identification.identifier import keeps_language, require_identifi
 from data_prep.steps.step1_extract import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
-from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE
+from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE, Tokenizer
 
 CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
 """Rules whose effect a sample cannot show."""
 LOOKS, DOCUMENTS_PER_LOOK, CHARACTERS_PER_LOOK = 16, 100, 200_000
 """Places of the input that are looked at, and documents or characters there, about."""
-CHARACTERS_PER_CALL = 1 << 20
-"""Text that the tokenizer is given at once, about."""
 ENGLISH_DOCUMENT_BYTES = 3000
 TOKENS_PER_CHARACTER = {"han": 1.0, "kana": 0.6, "hangul": 0.4, "other": 1 / 4.76}
 """With 30,522 pieces, by script: English web text has 4.76 characters per token, Korean 7 bytes per token. Han
@@ -59,11 +58,6 @@ class TextSample:
     def bytes_per_token(self) -> float:
         """Bytes of text for each token."""
         return float(self.document_bytes.sum() / self.document_tokens.sum())
-
-    @property
-    def bytes_per_document(self) -> float:
-        """Mean size of a document."""
-        return float(self.document_bytes.mean())
 
     def short_share(self, least_tokens: int) -> tuple[float, float]:
         """Return the share of documents of fewer tokens, and their share of the text."""
@@ -110,39 +104,41 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
         config: Says how documents are read and cleaned, and gives the tokenizer or the size of the vocabulary.
         files: The input.
     """
+    look: Callable[[InputChunk], Iterable[tuple[float, float]]]
     if config.holds_ids:
-        return _sample_ids(config, files)
-    tokenizer = tokenizer_of(Path(config.tokenizer)) if config.tokenizer else None
-    sizes: list[int] = []
-    tokens: list[float] = []
-    try:
-        for texts in _batches(_documents(config, files)):
-            if tokenizer:
-                tokens += np.diff(tokenizer.encode_flat(texts)[1]).tolist()
-            else:
-                tokens += [_tokens(text, config) for text in texts]
-            sizes += [len(text.encode()) for text in texts]
-    except MegabertError:  # the build will name what cannot be read, with what helps
-        pass
-    if not sum(tokens):
-        return english(config)
-    return TextSample(document_bytes=np.array(sizes, float), document_tokens=np.array(tokens, float))
-
-
-def _sample_ids(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
-    """Look at the first lists of some places; count the bytes that each has in its file, roughly."""
-    checker, sizes, tokens = IdChecker(tokenizer_of_ids(config)), [0.0], [0.0]
+        look = partial(_look_at_ids, IdChecker(tokenizer_of_ids(config)))
+    else:
+        look = partial(_look_at_texts, config, tokenizer_of(Path(config.tokenizer)) if config.tokenizer else None)
+    documents: list[tuple[float, float]] = []
     with suppress(MegabertError):  # the build will name what cannot be read, with what helps
         for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
-            for sides in islice(id_documents(chunk, checker, Problems(is_strict=False)), DOCUMENTS_PER_LOOK):
-                ids = np.concatenate(sides)
-                # JSON writes a digit or more, a comma and, usually, a space.
-                digits = float(np.log10(ids.clip(min=1)).astype(int).sum()) + 3 * len(ids)
-                sizes.append(digits if chunk.file.format == "jsonl" else float(ids.nbytes))
-                tokens.append(len(ids))
-    if not sum(tokens):
+            documents += look(chunk)
+    sizes, tokens = np.array(documents, float).reshape(-1, 2).T
+    if not tokens.any():
         return english(config)
-    return TextSample(document_bytes=np.array(sizes[1:]), document_tokens=np.array(tokens[1:]), holds_ids=True)
+    return TextSample(document_bytes=sizes, document_tokens=tokens, holds_ids=config.holds_ids)
+
+
+def _look_at_ids(checker: IdChecker, chunk: InputChunk) -> Iterator[tuple[float, float]]:
+    """Yield bytes, roughly as they are in the file, and tokens of the first lists of a place."""
+    for sides in islice(id_documents(chunk, checker, Problems(is_strict=False)), DOCUMENTS_PER_LOOK):
+        ids = np.concatenate(sides)
+        # JSON writes a digit or more, a comma and, usually, a space.
+        digits = float(np.log10(ids.clip(min=1)).astype(int).sum()) + 3 * len(ids)
+        yield digits if chunk.file.format == "jsonl" else float(ids.nbytes), len(ids)
+
+
+def _look_at_texts(
+    config: BuildConfig, tokenizer: Tokenizer | None, chunk: InputChunk
+) -> Iterable[tuple[float, float]]:
+    """Return bytes and tokens, about, of the first documents of a place, as they are cleaned."""
+    texts: list[str] = []
+    with suppress(MegabertError):  # the texts before one that cannot be read count
+        paragraphs = DocumentReader(ExtractTask(chunk, 0, config, Path())).documents()
+        texts += (text for text in _first(map("\n".join, paragraphs), len) if text)
+    # All at once: for single texts a tokenizer does not use its compiled loops.
+    tokens = np.diff(tokenizer.encode_flat(texts)[1]) if tokenizer else [_tokens(text, config) for text in texts]
+    return zip([len(text.encode()) for text in texts], tokens, strict=True)
 
 
 def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
@@ -249,14 +245,6 @@ def _texts_looked_at(config: BuildConfig, chunks: Sequence[InputChunk]) -> Itera
             yield text_hash(paragraphs), config.objective == "none" or len(reader.sentences(paragraphs)) > 1
 
 
-def _documents(config: BuildConfig, files: Sequence[InputFile]) -> Iterator[str]:
-    """Yield the text of documents as it is cleaned."""
-    for number, chunk in enumerate(_spread(plan_chunks(_spread(files), config.chunk_bytes))):
-        reader = DocumentReader(ExtractTask(chunk, number, config, Path()))
-        texts = ("\n".join(paragraphs) for paragraphs in reader.documents())
-        yield from (text for text in _first(texts, len) if text)
-
-
 def _first(documents: Iterable[Item], size: Callable[[Item], int]) -> Iterator[Item]:
     """Yield the first documents, until there are enough of them or of their characters."""
     characters = 0
@@ -270,23 +258,6 @@ def _first(documents: Iterable[Item], size: Callable[[Item], int]) -> Iterator[I
 def _spread(items: Sequence[Item]) -> list[Item]:
     """Return some items of a list, evenly spaced."""
     return [items[i] for i in np.unique(np.linspace(0, len(items) - 1, LOOKS).astype(int))] if items else []
-
-
-def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
-    """Yield lists of about `CHARACTERS_PER_CALL`: for single texts a tokenizer does not use its compiled loops."""
-    batch: list[str] = []
-    characters = 0
-    try:
-        for text in texts:
-            batch.append(text)
-            characters += len(text)
-            if characters >= CHARACTERS_PER_CALL:
-                yield batch
-                batch, characters = [], 0
-    except MegabertError:
-        yield batch  # the texts before the unreadable one
-        raise
-    yield batch
 
 
 def _tokens(text: str, config: BuildConfig) -> float:

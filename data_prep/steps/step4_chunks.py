@@ -81,15 +81,14 @@ def merge_units(build: RunningBuild, before: TokenFiles, after: TokenFiles, voca
 def merge(task: MergeTask) -> tuple[list[Path], Counts]:
     """Write the documents of a range of hashes, cell by cell, as if they were one tokenized chunk."""
     schema, tokens = document_schema(task.vocab_size), 0
-    with TokenReader(task.sources, task.vocab_size) as reader:
+    reader, first = TokenReader(task.sources, task.vocab_size), task.file.first_cell
 
-        def cell(number: int) -> pa.RecordBatch:
-            nonlocal tokens
-            documents = reader.read(range(len(SPLITS)), *hash_range(number, task.file.grid))
-            tokens += len(documents.ids_T)
-            # The sort is stable: documents with equal texts stay in the order of the chunks.
-            return documents.take(np.lexsort((documents.hashes_D, documents.splits_D))).to_batch(schema)
+    def cell(number: int) -> pa.RecordBatch:
+        nonlocal tokens
+        documents = reader.read(range(len(SPLITS)), *hash_range(number, task.file.grid))
+        tokens += len(documents.ids_T)
+        # The sort is stable: documents with equal texts stay in the order of the chunks.
+        return documents.take(np.lexsort((documents.hashes_D, documents.splits_D))).to_batch(schema)
 
-        first = task.file.first_cell
-        write_batches(task.file.path, schema, map(cell, range(first, first + task.file.cells)))
+    write_batches(task.file.path, schema, map(cell, range(first, first + task.file.cells)))
     return [task.file.path], {"tokens": tokens}

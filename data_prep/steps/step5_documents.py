@@ -146,8 +146,7 @@ def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket."""
     # Every file is sorted by hash, so the bucket's documents are one slice of each.
     low, high = hash_range(task.bucket, task.buckets)
-    with TokenReader(task.sources, task.vocab_size) as reader:
-        documents = reader.read([SPLITS.index(task.split)], low, high)
+    documents = TokenReader(task.sources, task.vocab_size).read([SPLITS.index(task.split)], low, high)
     # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
     order, counts = _choose(task, documents)
     documents = documents.take(order)

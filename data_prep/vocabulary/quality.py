@@ -50,7 +50,9 @@ class HeldOut:
     trained: int = 0
     """Documents that are trained on."""
     all_characters: Counter[str] = field(default_factory=Counter)
-    """How often each character occurs in all documents."""
+    """How often each character occurs in the held-out documents; training adds the characters of the others."""
+    most_characters: float = MAX_HELD_OUT_CHARACTERS
+    """Characters of the documents that are kept, about."""
     endless_words: int = 0
     """Words of thousands of characters, which are not measured."""
     fallback: tuple[float, str] | None = None
@@ -58,25 +60,28 @@ class HeldOut:
 
     def keep(self, text: str) -> None:
         """Keep a document to measure, unless there is enough."""
-        if self.characters < MAX_HELD_OUT_CHARACTERS:
+        self.all_characters.update(text)
+        if self.characters < self.most_characters:
             self.texts.append(text)
             self.characters += len(text)
 
+    def is_trained(self, name: str, text: str) -> bool:
+        """Take note of a document, whose text is composed (NFC); return whether it is trained on, and not held out."""
+        measured, endless = without_endless_words(text)
+        self.endless_words += endless
+        # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
+        draw = held_out_draw(name, self.seed)
+        if draw < self.share:
+            self.keep(measured)
+            return False
+        # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
+        self.fallback = min(self.fallback or (1.0, ""), (draw, measured))
+        self.trained += 1
+        return True
+
     def take_rest(self, documents: Iterable[tuple[str, str]]) -> Iterator[str]:
         """Keep the held-out documents, (id, text) each, and yield the others; texts are composed (NFC)."""
-        for name, text in documents:
-            measured, endless = without_endless_words(text)
-            self.endless_words += endless
-            self.all_characters.update(measured)
-            # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
-            draw = held_out_draw(name, self.seed)
-            if draw < self.share:
-                self.keep(measured)
-                continue
-            # A corpus of a few documents may hold out none; then the report says that it measured a trained one.
-            self.fallback = min(self.fallback or (1.0, ""), (draw, measured))
-            self.trained += 1
-            yield text
+        yield from (text for name, text in documents if self.is_trained(name, text))
         if not self.trained and self.texts:  # all of a corpus of a few documents: better trained on than refused
             self.fallback = (0.0, self.texts[0])
             self.trained, self.characters = len(self.texts), 0

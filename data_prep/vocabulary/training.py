@@ -11,7 +11,6 @@ from itertools import chain
 
 from data_prep.execution.work_units import release_memory
 from data_prep.vocabulary.quality import HeldOut, VocabularyReport, measure
-from megabert.foundation.errors import ConfigError
 from megabert.tokens.tokenization import (
     DEFAULT_VOCAB_SIZE,
     Notify,
@@ -22,6 +21,7 @@ from megabert.tokens.tokenization import (
     train_unigram_on,
     train_wordpiece_on,
     unigram_spans,
+    without_endless_words,
     wordpiece_spans,
 )
 
@@ -43,13 +43,6 @@ class VocabularyOptions:
     seed: int = 0
     """Another seed holds out other documents."""
 
-    def __post_init__(self) -> None:
-        """Refuse impossible shares."""
-        if not 0 < self.held_out_share < 1:
-            raise ConfigError(
-                f"vocabulary.held_out_share={self.held_out_share} must be between 0 and 1; the default is 0.05."
-            )
-
 
 def train_vocabulary(
     documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
@@ -69,24 +62,30 @@ def train_vocabulary(
     held_out = HeldOut(share=options.held_out_share, seed=options.seed)
     texts = held_out.take_rest(documents)
     spans = Counter(chain.from_iterable(spans_of(text, options) for text in texts))
+    held_out.all_characters += count_characters(spans.items())
     return train_on_spans(spans.items(), held_out, options)
 
 
-SPANS_OF: dict[Pieces, Callable[[str], Iterator[str]]] = {
-    "wordpiece": wordpiece_spans,
-    "byte_bpe": byte_bpe_spans,
-    "unigram": unigram_spans,
+def count_characters(spans: Iterable[tuple[str, int]]) -> Counter[str]:
+    """Return how often each character occurs in counted spans, outside of endless words and white space."""
+    counts: Counter[str] = Counter()
+    for span, count in spans:
+        for character in without_endless_words(span)[0]:
+            counts[character] += count
+    return counts
+
+
+TRAINERS: dict[Pieces, tuple[Callable[[str], Iterator[str]], Callable[..., Tokenizer]]] = {
+    "wordpiece": (wordpiece_spans, train_wordpiece_on),
+    "byte_bpe": (byte_bpe_spans, train_byte_bpe_on),
+    "unigram": (unigram_spans, train_unigram_on),
 }
-TRAIN_ON: dict[Pieces, Callable[..., Tokenizer]] = {
-    "wordpiece": train_wordpiece_on,
-    "byte_bpe": train_byte_bpe_on,
-    "unigram": train_unigram_on,
-}
+"""By kind of vocabulary: the spans of a text that are counted, and the training on their counts."""
 
 
 def spans_of(text: str, options: VocabularyOptions) -> Iterator[str]:
     """Yield the parts of a text that are counted for a training."""
-    return SPANS_OF[options.pieces](text)
+    return TRAINERS[options.pieces][0](text)
 
 
 def train_on_spans(
@@ -104,9 +103,8 @@ def train_on_spans(
         notify: Is told what begins.
     """
     case = {"cased": not options.uncased} if options.pieces == "wordpiece" else {}
-    tokenizer = TRAIN_ON[options.pieces](
-        spans, vocab_size=options.vocab_size, spare_pieces=options.spare_pieces, notify=notify, **case
-    )
+    sizes = {"vocab_size": options.vocab_size, "spare_pieces": options.spare_pieces}
+    tokenizer = TRAINERS[options.pieces][1](spans, **sizes, notify=notify, **case)
     release_memory()  # the trainer's memory
     return tokenizer, measure(tokenizer, held_out)
 
@@ -126,6 +124,6 @@ def check_vocabulary(
     """
     options = options or VocabularyOptions()
     held_out = HeldOut(share=options.held_out_share, seed=options.seed)
-    for _ in held_out.take_rest(documents):
-        pass
+    for text in held_out.take_rest(documents):
+        held_out.all_characters.update(without_endless_words(text)[0])
     return measure(tokenizer, held_out)

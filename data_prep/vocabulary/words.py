@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from data_prep.documents.arrow_files import checked_batches, checked_table, write_batches
 from data_prep.documents.document_set import EXTRACTED
 from data_prep.execution.records import Counts
-from data_prep.vocabulary.quality import HeldOut, held_out_draw
-from data_prep.vocabulary.training import VocabularyOptions, spans_of
+from data_prep.vocabulary.quality import HeldOut
+from data_prep.vocabulary.training import VocabularyOptions, count_characters, spans_of
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
-from megabert.tokens.tokenization import CountedWords, add_up_counts, without_endless_words
+from megabert.tokens.tokenization import CountedWords, add_up_counts
 
 LEVELS = 32
 WORDS = pa.schema([("span", pa.string()), ("level", pa.uint8()), ("count", pa.int64())])
 HELD_OUT = pa.schema(
     [
-        ("is_held_out", pa.bool_()),
         ("level", pa.uint8()),
-        ("text", pa.string()),
-        ("documents", pa.int64()),
+        ("texts", pa.list_(pa.string())),
+        ("trained", pa.int64()),
         ("endless_words", pa.int64()),
         ("draw", pa.float64()),
+        ("next_text", pa.string()),
     ]
 )
-"""A row for each document that is held out; and one for the others of each level, with the text of the one that would
-be held out next."""
+"""A row for each level: the documents that are held out, the number of the others, and of these the one that would be
+held out next."""
 ROWS_PER_MERGE = 1 << 18
 """Counts that are added up at a time."""
 
@@ -66,24 +66,22 @@ def held_out_path(path: Path) -> Path:
 def count_words(task: CountTask) -> tuple[list[Path], Counts]:
     """Write how often each word occurs, by level, and the documents that are held out."""
     spans: dict[int, Counter[str]] = {}
-    held_out: list[tuple[bool, int, str, int, int, float]] = []
-    others: dict[int, tuple[bool, int, str, int, int, float]] = {}
+    held_out: dict[int, HeldOut] = {}
+    options = task.options
     for source in task.sources:
         for name, text, level in extracted_texts(source, task.share):
-            draw = held_out_draw(name, task.options.seed)
-            measured, endless = without_endless_words(text)
-            if draw < task.options.held_out_share:
-                held_out.append((True, level, measured, 1, endless, draw))
-                continue
-            spans.setdefault(level, Counter()).update(spans_of(text, task.options))
-            _, _, next_text, documents, words, next_draw = others.get(level, (False, level, "", 0, 0, 1.0))
-            if draw < next_draw:
-                next_text, next_draw = measured, draw
-            others[level] = False, level, next_text, documents + 1, words + endless, next_draw
+            if level not in held_out:
+                held_out[level] = HeldOut(share=options.held_out_share, seed=options.seed, most_characters=float("inf"))
+            if held_out[level].is_trained(name, text):
+                spans.setdefault(level, Counter()).update(spans_of(text, options))
     batches = (_batch(level, counts) for level, counts in spans.items())
     write_batches(words_path(task.path), WORDS, batches)
-    rows = [dict(zip(HELD_OUT.names, row, strict=True)) for row in (*held_out, *others.values())]
-    write_batches(held_out_path(task.path), HELD_OUT, [pa.RecordBatch.from_pylist(rows, schema=HELD_OUT)])
+    rows = [
+        (level, own.texts, own.trained, own.endless_words, *(own.fallback or (1.0, "")))
+        for level, own in held_out.items()
+    ]
+    named = [dict(zip(HELD_OUT.names, row, strict=True)) for row in rows]
+    write_batches(held_out_path(task.path), HELD_OUT, [pa.RecordBatch.from_pylist(named, schema=HELD_OUT)])
     size = sum(source.stat().st_size for source in task.sources)
     return [words_path(task.path), held_out_path(task.path)], {"bytes": size}
 
@@ -114,15 +112,6 @@ def _levels(hashes: NDArray[np.uint64], share: float) -> NDArray[np.int64]:
     return np.count_nonzero(draws[:, None] < share * 0.5 ** np.arange(LEVELS), axis=1) - 1
 
 
-def _characters(words: CountedWords) -> Counter[str]:
-    """Return how often each character occurs, outside of endless words and white space."""
-    counts: Counter[str] = Counter()
-    for span, count in words:
-        for character in without_endless_words(span)[0]:
-            counts[character] += count
-    return counts
-
-
 def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
     """Add up what units counted, from the lowest level on with which there are at most so many different words.
 
@@ -149,16 +138,15 @@ def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
 
 def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options: VocabularyOptions) -> HeldOut:
     """Return the documents to measure, and the counts of all others, of a level and above."""
-    held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=_characters(words))
+    held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=count_characters(words))
     # In random order, for those to measure are the first ones, and are to be from all over the corpus.
     for index in np.argsort(mix(string_key("vocabulary sample"), np.arange(len(paths))), kind="stable").tolist():
         rows = checked_table(held_out_path(paths[index]), HELD_OUT)
         for row in rows.filter(pc.greater_equal(rows["level"], level)).to_pylist():
             held_out.endless_words += row["endless_words"]
-            if row["is_held_out"]:
-                held_out.all_characters.update(row["text"])
-                held_out.keep(row["text"])
-            else:
-                held_out.trained += row["documents"]
-                held_out.fallback = min(held_out.fallback or (1.0, ""), (row["draw"], row["text"]))
+            held_out.trained += row["trained"]
+            for text in row["texts"]:
+                held_out.keep(text)
+            if row["trained"]:
+                held_out.fallback = min(held_out.fallback or (1.0, ""), (row["draw"], row["next_text"]))
     return held_out

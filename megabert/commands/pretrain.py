@@ -124,13 +124,14 @@ def _require_shards(config: RunConfig, *, is_new: bool) -> None:
 
 
 def _dry_run(options: Namespace, config: RunConfig) -> None:
-    from megabert.tooling.planning.preflight import describe_run
+    from megabert.tooling.planning.preflight import describe_run, open_dry_run
 
     run_dir = Path(options.run_dir)
     ranks = options.world_size if options.world_size is not None else int(describe_rank()["WORLD_SIZE"])
     device = None if options.device == "auto" else options.device
     initial = _initial(config, run_dir)
-    print(describe_run(config, run_dir, initial=initial, world_size=ranks, gpu=options.gpu, device=device))
+    dry_run = open_dry_run(config, run_dir, initial=initial, world_size=ranks, gpu=options.gpu, device=device)
+    print(describe_run(dry_run, run_dir))
 
 
 def _configuration(options: Namespace) -> RunConfig:

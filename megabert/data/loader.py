@@ -157,7 +157,7 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
             )
         # The shares must add up to the global batch that this rank planned, or the plans differ. Masks that are made
         # while loading are no part of the plan.
-        planned_masked = agreed.masked if self._packer.makes_masks else batch.num_masked
+        planned_masked = batch.num_masked if self._packer.shards.has_masks else agreed.masked
         if agreed[:3] != (planned_masked, batch.num_instances, mine.micro_steps):
             raise DataError(
                 f"rank {self._packer.share.rank}, batch {number}: all ranks together have {agreed.instances} "

@@ -123,35 +123,25 @@ BEGINNING = DataPosition(epoch=0, offset=0)
 """The first instance of the first epoch."""
 
 
-@dataclass(frozen=True)
-class FeistelPermutation:
-    """A permutation of ``range(size)`` keyed by ``key``, forwards and backwards, without a table.
+def permute_range(values: NDArray[np.int64], size: int, key: int, *, is_inverse: bool = False) -> NDArray[np.int64]:
+    """Map each value of ``range(size)`` to its image under a permutation, without a table.
 
     A Feistel network cuts a number of 2b bits into halves and, round by round, xors one half with a keyed hash of the
     other and swaps them. Each round can be undone whatever the hash is, so the network permutes ``range(2 ** 2b)``.
+
+    Args:
+        values: Some values of the range.
+        size: Length of the range.
+        key: Names the permutation.
+        is_inverse: Whether to map images back to their values.
     """
+    from megabert.foundation.randomness.keyed_loops import permute
 
-    size: int
-    key: int
-
-    def forward(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Map each value of ``range(size)`` to its image."""
-        return self._permute(values, is_inverse=False)
-
-    def inverse(self, images: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Map each image back to its value."""
-        return self._permute(images, is_inverse=True)
-
-    def _permute(self, values: NDArray[np.int64], *, is_inverse: bool) -> NDArray[np.int64]:
-        from megabert.foundation.randomness.keyed_loops import permute
-
-        # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
-        # ``size`` numbers (at least 64), so that fewer than four applications lead back inside on average.
-        half_bits = max(_MIN_HALF_BITS, ((self.size - 1).bit_length() + 1) // 2)
-        images: NDArray[np.int64] = permute(
-            values, np.uint64(self.size), np.uint64(self.key), np.uint64(half_bits), is_inverse
-        )
-        return images
+    # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
+    # ``size`` numbers (at least 64), so that fewer than four applications lead back inside on average.
+    half_bits = max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2)
+    images: NDArray[np.int64] = permute(values, np.uint64(size), np.uint64(key), np.uint64(half_bits), is_inverse)
+    return images
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,11 +206,12 @@ class EpochOrder:
 def _short_slot(order: EpochOrder) -> int:
     """Return the index of the corpus's last, short block among the permuted blocks."""
     last = order._num_blocks - 1
-    return int(_blocks(order).inverse(np.array([last]))[0])
+    return int(_permute_blocks(order, np.array([last]), is_inverse=True)[0])
 
 
-def _blocks(order: EpochOrder) -> FeistelPermutation:
-    return FeistelPermutation(order._num_blocks, int(mix(_BLOCKS_KEY, order.seed, order.epoch)))
+def _permute_blocks(order: EpochOrder, blocks: NDArray[np.int64], *, is_inverse: bool = False) -> NDArray[np.int64]:
+    key = int(mix(_BLOCKS_KEY, order.seed, order.epoch))
+    return permute_range(blocks, order._num_blocks, key, is_inverse=is_inverse)
 
 
 def _window_start(order: EpochOrder, index: int) -> int:
@@ -236,7 +227,7 @@ def _window(order: EpochOrder, index: int) -> Window:
 
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
-    blocks = np.sort(_blocks(order).forward(slots))
+    blocks = np.sort(_permute_blocks(order, slots))
     spans = tuple((int(b) * BLOCK_ROWS, min((int(b) + 1) * BLOCK_ROWS, order.num_rows)) for b in blocks)
     # Their rows are sorted by keyed hashes. The sort is stable, so that equal hashes, should they ever occur, keep one
     # order everywhere.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
 from megabert.data.position_offsets import PositionOffsets
-from megabert.foundation.errors import ConfigError
 from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.shard_set import ShardSet, Sizes
 
@@ -99,12 +99,8 @@ class StepPacker:
             ConfigError: If the batch size, the rank or the world size is impossible.
             DataError: If masks are left to the loader and the tokenizer next to the shards cannot be read.
         """
-        is_possible = callable(global_batch_size) or global_batch_size >= 1
-        if not is_possible or not 0 <= share.rank < share.world_size:
-            raise ConfigError(
-                f"loader: global_batch_size={global_batch_size}, rank={share.rank}, world_size={share.world_size}; "
-                "allowed are a batch size of 1 or more and a rank from 0 to world_size - 1."
-            )
+        assert callable(global_batch_size) or global_batch_size >= 1, "the configuration has checked it"
+        assert 0 <= share.rank < share.world_size, "the launcher has checked it"
         self.shards = shards
         self.share = share
         self._seed = seed
@@ -112,12 +108,8 @@ class StepPacker:
         self._masking_of = masking if callable(masking) else lambda number: masking
         self._masker = None if shards.has_masks else DynamicMasker(shards, seed)
         self._offsets = None if num_positions is None else PositionOffsets(seed, num_positions)
-        self._sizes: dict[tuple[tuple[int, int], ...], Sizes] = {}
-
-    @property
-    def makes_masks(self) -> bool:
-        """Whether the shards hold no masks, so that only the rank that reads an instance knows how many it gets."""
-        return self._masker is not None
+        # Many steps in succession ask for the same windows.
+        self._sizes_of = lru_cache(maxsize=_KEPT_WINDOWS)(shards.sizes)
 
     def pack(self, position: DataPosition, number: int) -> StepBatch:
         """Make this rank's share of a global batch.
@@ -156,15 +148,7 @@ class StepPacker:
             for epoch, start, stop in ranges
             for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop)
         ]
-        return _GlobalBatch(parts, _gathered([(self._sizes_of(window), indices) for _, window, indices in parts]))
-
-    def _sizes_of(self, window: Window) -> Sizes:
-        """Return how long the rows of a window are, which many steps in succession may ask for."""
-        if window.spans not in self._sizes:
-            if len(self._sizes) == _KEPT_WINDOWS:
-                self._sizes.pop(next(iter(self._sizes)))
-            self._sizes[window.spans] = self.shards.sizes(window.spans)
-        return self._sizes[window.spans]
+        return _GlobalBatch(parts, _gathered([(self._sizes_of(window.spans), indices) for _, window, indices in parts]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -245,11 +245,6 @@ def is_temporary(path: Path) -> bool:
     return _TEMPORARY.fullmatch(path.name) is not None
 
 
-def temporary_path(path: Path) -> Path:
-    """Return a new name next to a path. It is random, so two writers (threads, hosts, containers) never share one."""
-    return path.with_name(f".{path.name[:NAME_SHOWN]}.{secrets.token_hex(4)}.tmp")
-
-
 def check_replaceable(path: Path, *, is_folder: bool) -> None:
     """Refuse to replace anything but nothing, a link, or something of the same kind: never a device or a pipe."""
     wanted = "folder" if is_folder else "file"
@@ -302,7 +297,8 @@ def under_way(path: Path) -> Iterator[Path]:
     Raises:
         DataError: The disk is full; the message names the folder and its free space.
     """
-    temporary = temporary_path(path)
+    # Random, so that two writers (threads, hosts, containers) never share one.
+    temporary = path.with_name(f".{path.name[:NAME_SHOWN]}.{secrets.token_hex(4)}.tmp")
     UNDER_WAY.add(temporary)
     try:
         yield temporary

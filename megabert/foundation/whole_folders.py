@@ -8,16 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from megabert.foundation import files
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import (
-    NAME_SHOWN,
-    check_replaceable,
-    open_lock,
-    sync_file,
-    sync_folder,
-    try_lock,
-    under_way,
-)
 
 UNFINISHED = ".unfinished"
 """Marks a temporary folder as ours, and is locked for as long as its process lives."""
@@ -39,38 +31,38 @@ def publish_folder(folder: Path | str) -> Iterator[Path]:
         DataError: ``folder`` is a file, a device, a loop of links or a working folder with files, or the disk is full.
     """
     folder = Path(folder)
-    check_replaceable(folder, is_folder=True)
+    files.check_replaceable(folder, is_folder=True)
     is_here = folder.is_dir() and folder.samefile(os.curdir)
     # Made within the working folder, whose parent may be another disk or closed.
     place = folder / "content" if is_here else folder
     _remove_unfinished(place)
     if is_here and any(folder.iterdir()):
         raise DataError(f"{folder}: is the working folder, and not empty. Call the command from another folder.")
-    with under_way(place) as temporary:
+    with files.under_way(place) as temporary:
         new = temporary / "new"
         new.mkdir(parents=True)
-        with open_lock(temporary / UNFINISHED) as mark:
-            try_lock(mark, fcntl.LOCK_EX)
+        with files.open_lock(temporary / UNFINISHED) as mark:
+            files.try_lock(mark, fcntl.LOCK_EX)
             yield new
             for path in new.rglob("*"):
-                sync_file(path)
-            sync_folder(new)
+                files.sync_file(path)
+            files.sync_folder(new)
             if is_here:
                 for path in new.iterdir():
                     path.rename(folder / path.name)
-                sync_folder(folder)
+                files.sync_folder(folder)
             else:
                 replace_folder(new, folder, aside=temporary / _ASIDE)
 
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left of ``publish_folder``: marked as ours, and locked by nobody who still lives."""
-    pattern = re.compile(rf"\.{re.escape(folder.name[:NAME_SHOWN])}\.[0-9a-f]{{8}}\.tmp")
+    pattern = re.compile(rf"\.{re.escape(folder.name[: files.NAME_SHOWN])}\.[0-9a-f]{{8}}\.tmp")
     for path in folder.parent.iterdir() if folder.parent.is_dir() else ():
         if pattern.fullmatch(path.name) and not path.is_symlink() and (path / UNFINISHED).is_file():
             try:
-                with open_lock(path / UNFINISHED) as mark:
-                    if try_lock(mark, fcntl.LOCK_EX):
+                with files.open_lock(path / UNFINISHED) as mark:
+                    if files.try_lock(mark, fcntl.LOCK_EX):
                         # Killed in the moment of the exchange: the previous content is still aside.
                         if (path / _ASIDE).is_dir() and not os.path.lexists(folder):
                             (path / _ASIDE).rename(folder)
@@ -99,6 +91,6 @@ def replace_folder(new: Path, folder: Path, *, aside: Path | None = None) -> Non
         if is_replaced:
             aside.rename(folder)
         raise
-    sync_folder(folder.parent)
+    files.sync_folder(folder.parent)
     if is_replaced:
         aside.unlink() if aside.is_symlink() else shutil.rmtree(aside, ignore_errors=True)

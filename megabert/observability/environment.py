@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "megabert",
-    "torch",
-    "deepspeed",
-    "numpy",
-    "pyarrow",
-    "tokenizers",
-    "safetensors",
-    "tensorboard",
-    "triton",
-    "transformers",
+    *("megabert", "torch", "deepspeed", "numpy", "pyarrow"),
+    *("tokenizers", "safetensors", "tensorboard", "triton", "transformers"),
 )
 
 

@@ -36,7 +36,8 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         """End the bar."""
-        self.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def advance(self, count: int = 1, *, is_reported: bool = True) -> None:
         """Count finished units.
@@ -70,11 +71,6 @@ class Progress:
             level = logging.INFO if self._bar is None else logging.DEBUG
             where = f"{self._title} {self._unit} {done:,}/{self._total:,} ({100 * done // max(self._total, 1)}%)"
             logger.log(level, "%s: %s%s", where, text, left)
-
-    def close(self) -> None:
-        """End the bar."""
-        if self._bar is not None:
-            self._bar.close()
 
 
 def seconds_left(config: RunConfig, index: int, phase_step: int, sequences_per_s: float) -> float:

@@ -122,12 +122,12 @@ def token_ranges(part: str) -> Callable[[Path], Any]:
         files = [TokenFile(path, 0, 9, 9) for path in sorted((folder / "unfinished" / "work" / part).glob("*.arrow"))]
         files = files if part == "chunks" else [TokenFile(file.path) for file in files]
         digest = hashlib.sha256()
-        with TokenReader(files, vocab_size) as reader:
-            for cell in range(3):
-                documents = reader.read(range(2), *hash_range(cell, 3))
-                ordered = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
-                ordered.write(folder / "scratch" / "bucket.arrow", document_schema(vocab_size))
-                digest.update(ordered.ids_T)
+        reader = TokenReader(files, vocab_size)
+        for cell in range(3):
+            documents = reader.read(range(2), *hash_range(cell, 3))
+            ordered = documents.take(np.lexsort((documents.hashes_D, documents.splits_D)))
+            ordered.write(folder / "scratch" / "bucket.arrow", document_schema(vocab_size))
+            digest.update(ordered.ids_T)
         return digest.hexdigest()
 
     return read

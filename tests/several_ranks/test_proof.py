@@ -134,7 +134,7 @@ def collectives_with_a_wrong_rank(world, name) -> list[Finding]:
 
 def test_rank_with_wrong_weights_is_named(workers, tmp_path):
     by_rank = workers(2).run(engines_with_a_wrong_rank, narrow(), tmp_path)
-    (finding,) = failures(merge_findings([("a", by_rank[0]), ("b", by_rank[1])]))
+    (finding,) = failures(merge_findings(["a", "b"], [list(map(vars, findings)) for findings in by_rank]))
     assert finding.where == "b (rank 1)"
     assert "zero2: weights differ from those with zero0 in fp32 by" in finding.text
 

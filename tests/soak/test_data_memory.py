@@ -54,18 +54,7 @@ def test_200_mb_that_cannot_be_cut_are_read_in_bounds(write, dropped, tmp_path):
     with open(tmp_path / "a.jsonl", "a", encoding="utf-16-le" if encoding == "utf-16" else encoding) as stream:
         stream.writelines(line.replace("own", f"own {number}") for number in range(50))
     output = tmp_path / "out"
-    flags = [
-        "--encoding",
-        encoding,
-        "--vocab-size",
-        "150",
-        "--validation-share",
-        "0",
-        "--dupe-factor",
-        "1",
-        "--workers",
-        "1",
-    ]
+    flags = f"--encoding {encoding} --vocab-size 150 --validation-share 0 --dupe-factor 1 --workers 1".split()
     command = [sys.executable, "-c", PROGRAM, "build", "--input", str(tmp_path / "a.jsonl"), *flags]
     done = subprocess.run([*command, "--output", str(output)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     print(done.stdout)

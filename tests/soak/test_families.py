@@ -77,9 +77,10 @@ def test_family_learns_through_a_kill(family, table, tmp_path):
     if family == "electra":
         auc = auc_without_specials(scores["eval/rtd_auc"], data / "instances" / "32")
         further.append(f"without [CLS] and [SEP] {auc:.3f} or more")
-    losses = f"{report.held_out_mlm_loss:6.3f} {report.unigram.loss:8.3f} {report.margin:6.3f}"
+    margin = report.unigram.loss - report.held_out_mlm_loss
+    losses = f"{report.held_out_mlm_loss:6.3f} {report.unigram.loss:8.3f} {margin:6.3f}"
     table.add(f"{family:<10} {report.steps:>5} {losses}  {', '.join(further)}")
-    assert report.margin > 0
+    assert margin > 0
     if family == "electra":
         assert auc > MIN_AUC
 

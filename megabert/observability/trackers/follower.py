@@ -26,16 +26,8 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, MegabertError
-from megabert.foundation.files import (
-    atomic_write,
-    open_lock,
-    open_to_read,
-    read_small,
-    remove_path,
-    under_way,
-    write_durably,
-)
 from megabert.foundation.json_files import read_json
 from megabert.observability.trackers.rows import scalar_leaves, shown_name
 from megabert.settings.config.run import LoggingConfig, TrackerName
@@ -64,7 +56,10 @@ def follow_run(name: TrackerName, run_dir: Path, logging: LoggingConfig, is_over
         DataError: The library failed, or the disk is full.
     """
     try:
-        with open_lock(run_dir / "logs" / f"tracker_{name}.lock") as lock, warnings.catch_warnings(record=True) as said:
+        with (
+            files.open_lock(run_dir / "logs" / f"tracker_{name}.lock") as lock,
+            warnings.catch_warnings(record=True) as said,
+        ):
             warnings.simplefilter("always", UserWarning)
             with suppress(OSError):  # some file systems have no locks
                 fcntl.flock(lock, fcntl.LOCK_EX)  # waits for the process of a killed start, which sends its last rows
@@ -82,7 +77,7 @@ def _copy(
     run_dir: Path, session: Any, first: int, said: list[warnings.WarningMessage], is_over: Callable[[], bool]
 ) -> None:
     """Send rows from step ``first`` on, until the run is over."""
-    with open_to_read(run_dir / "metrics.jsonl") as file:
+    with files.open_to_read(run_dir / "metrics.jsonl") as file:
         is_last = False
         while not is_last:
             is_last = is_over()  # asked before reading: all that was written before the end is read
@@ -101,8 +96,8 @@ def _raise_lost_rows(folder: Path, said: list[warnings.WarningMessage]) -> None:
         if issubclass(warning.category, UserWarning):
             raise DataError(str(warning.message))
     if folder.exists():
-        with under_way(folder / "space") as path:
-            write_durably(path, bytes(SPACE_BYTES))
+        with files.under_way(folder / "space") as path:
+            files.write_durably(path, bytes(SPACE_BYTES))
 
 
 def new_rows(file: IO[bytes]) -> Iterator[dict[str, Any]]:
@@ -130,7 +125,7 @@ def run_id(run_dir: Path) -> str:
     """Return the name that a run has in trackers; the first call invents and records it."""
     path = run_dir / "trackers.json"
     if not path.exists():
-        atomic_write(path, f'{{"run_id": "{secrets.token_hex(8)}"}}\n')
+        files.atomic_write(path, f'{{"run_id": "{secrets.token_hex(8)}"}}\n')
     remedy = "Remove it, and the next start begins another curve, with all rows."
     return read_json(path, Identity, remedy=remedy).run_id
 
@@ -169,7 +164,7 @@ def _open_wandb(run_dir: Path, logging: LoggingConfig) -> tuple[Any, int]:
     name, is_offline = run_id(run_dir), logging.tracker_mode == "offline"
     wandb = import_module("wandb")
     for earlier in (run_dir / "wandb").glob(f"offline-run-*-{name}") if is_offline else ():
-        remove_path(earlier)
+        files.remove_path(earlier)
     run = wandb.init(
         project=logging.tracker_project,
         id=name,
@@ -190,7 +185,7 @@ OPEN: dict[str, Callable[[Path, LoggingConfig], tuple[Any, int]]] = {"trackio": 
 
 def _config_of(run_dir: Path) -> dict[str, Any]:
     path = run_dir / "config.yaml"
-    return scalar_leaves(yaml.safe_load(read_small(path))) if path.exists() else {}
+    return scalar_leaves(yaml.safe_load(files.read_small(path))) if path.exists() else {}
 
 
 def follow_parent() -> None:

@@ -8,17 +8,13 @@ from megabert.settings.config.run import RunConfig
 from megabert.settings.config.shards import PER_LENGTH
 
 
-def contradictions(config: RunConfig, *, positions_from: str | None = None) -> list[str]:
-    """Return a line for each contradiction between sections.
+def contradictions(config: RunConfig, *, positions_from: str | None = None) -> Iterator[str]:
+    """Yield each contradiction between sections.
 
     Args:
         config: The whole run.
         positions_from: Source of weights that ``model.max_position_embeddings`` comes from, if any.
     """
-    return [f"  {problem}" for problem in _contradictions(config, positions_from)]
-
-
-def _contradictions(config: RunConfig, positions_from: str | None) -> Iterator[str]:
     has_source = config.init_from is not None or config.fork is not None
     if config.init_tiling and not has_source:
         yield "init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out."

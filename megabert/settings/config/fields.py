@@ -1,7 +1,8 @@
 """The fields of a configuration as a table: what flags may set, and what ``--help`` says of them."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import ConfigDict, Field
@@ -25,6 +26,12 @@ Weight = Annotated[float, Field(ge=0, le=1000)]
 """Coefficient of a term, such as weight decay; 0 leaves the term out."""
 Norm = Annotated[float, Field(ge=0, le=10**9)]
 Epsilon = Annotated[float, Field(gt=0, le=1)]
+
+
+def refuse(*rules: Iterable[str]) -> None:
+    """Raise a ValueError with the first problem that any of a configuration's rules finds."""
+    for problem in chain.from_iterable(rules):
+        raise ValueError(problem)
 
 
 class FieldRow(NamedTuple):

@@ -5,22 +5,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from megabert.settings.config.fields import (
-    STRICT,
-    CountOrNone,
-    Epsilon,
-    Instances,
-    Norm,
-    PackedTokens,
-    Rate,
-    SequenceLength,
-    Weight,
-)
+from megabert.settings.config import fields
 from megabert.settings.config.model import DecayRate, Probability
 from megabert.settings.config.run import OpsConfig, Precision
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
+@dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class FinetuneConfig:
     """Data, columns, schedule and engine of a fine-tuning."""
 
@@ -44,11 +34,11 @@ class FinetuneConfig:
     """Column that holds the label; by default the task's."""
     language: Literal["en", "ko"] = "en"
     """How answers are scored: en takes F1 over words, as SQuAD does, ko over characters, as KorQuAD does."""
-    max_train_examples: CountOrNone = 0
+    max_train_examples: fields.CountOrNone = 0
     """Train on a fixed random subset of this size; 0 takes all."""
-    max_eval_examples: CountOrNone = 0
+    max_eval_examples: fields.CountOrNone = 0
     """Evaluate on a fixed random subset of this size; 0 takes all."""
-    max_seq_length: SequenceLength | Literal["auto"] = "auto"
+    max_seq_length: fields.SequenceLength | Literal["auto"] = "auto"
     """Longest sequence in tokens; auto means 384 for spans and 128 otherwise, at most the number of the model's
     positions."""
     doc_stride: Annotated[int, Field(ge=1, le=1 << 20)] = 128
@@ -64,27 +54,27 @@ class FinetuneConfig:
     evaluation set."""
     epochs: Annotated[float, Field(gt=0, le=10_000)] = 3.0
     """Passes over the training data, 10,000 at most."""
-    global_batch_size: Instances = 32
+    global_batch_size: fields.Instances = 32
     """Examples that a step trains on, over all ranks."""
-    learning_rate: Rate = 3e-5
+    learning_rate: fields.Rate = 3e-5
     """Learning rate at the end of the warm-up, its highest value."""
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the steps during which the learning rate rises linearly; afterwards it falls linearly to 0."""
-    weight_decay: Weight = 0.01
+    weight_decay: fields.Weight = 0.01
     """Decoupled weight decay of AdamW. Biases and LayerNorm parameters are not decayed."""
     betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
     """Decay rates of AdamW's first and second moments."""
-    eps: Epsilon = 1e-6
+    eps: fields.Epsilon = 1e-6
     """Constant that AdamW adds to the root of the second moment."""
-    max_grad_norm: Norm = 1.0
+    max_grad_norm: fields.Norm = 1.0
     """Clip the global gradient norm at this value; 0 does not clip."""
     hidden_dropout_prob: Probability = 0.1
     """Dropout probability of hidden states and before the head."""
     attention_probs_dropout_prob: Probability = 0.1
     """Dropout probability of attention's probabilities."""
-    evaluate_every_steps: CountOrNone = 0
+    evaluate_every_steps: fields.CountOrNone = 0
     """Steps between evaluations; 0 evaluates after each epoch. The best weights are kept."""
-    patience: CountOrNone = 0
+    patience: fields.CountOrNone = 0
     """Stop after this many evaluations in a row without a better score; 0 never does."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
     """Seed that keys the head's initialisation, order of data and dropout."""
@@ -94,7 +84,7 @@ class FinetuneConfig:
     """Arithmetic of the model; auto means bf16 on a GPU that has it, fp16 on other GPUs, and fp32 on a CPU."""
     engine: str = "auto"
     """DeepSpeed configuration: a name in ``ds_configs/`` or a file; auto means zero0 for fp32 and zero1 otherwise."""
-    micro_batch_tokens: PackedTokens = 8192
+    micro_batch_tokens: fields.PackedTokens = 8192
     """Most packed tokens that a rank takes in one micro-step."""
     activation_checkpointing: bool = False
     """Recompute the layers in the backward pass: less memory, about a third more time."""

@@ -193,10 +193,10 @@ def load_run_config(
     config = merge_layers(RunConfig, *layers)
     says_positions = any("max_position_embeddings" in _model_in(layer) for layer in overrides)
     has_positions_of_source = bool(sizes) and not config.init_tiling and not says_positions
-    problems = contradictions(config, positions_from=str(source) if has_positions_of_source else None)
+    problems = list(contradictions(config, positions_from=str(source) if has_positions_of_source else None))
     if problems:
         what = f"Recipe {recipe}" + (f" from the weights of {source}" if source is not None else "")
-        raise ConfigError("\n".join([f"{what} contradicts itself:", *problems]))
+        raise ConfigError("\n  ".join([f"{what} contradicts itself:", *problems]))
     return config
 
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.settings.config.families import FAMILIES, Family, FamilyName
-from megabert.settings.config.fields import STRICT, Epsilon
+from megabert.settings.config.fields import STRICT, Epsilon, refuse
 from megabert.settings.config.names import given_fields
 
 DecayRate = Annotated[float, Field(ge=0, lt=1)]
@@ -158,10 +157,7 @@ class ModelConfig:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ModelConfig":
-        rules = (self._contradictory_sizes, self._fields_of_other_families, self._contradictory_positions)
-        problem = next(chain.from_iterable(rule() for rule in rules), None)
-        if problem is not None:
-            raise ValueError(problem)
+        refuse(self._contradictory_sizes(), self._fields_of_other_families(), self._contradictory_positions())
         return self
 
     def _contradictory_sizes(self) -> Iterator[str]:
@@ -172,12 +168,10 @@ class ModelConfig:
         if layers % (self.num_hidden_groups or 1):
             divisor = "choose a divisor, 1 for one layer used again and again"
             yield f"num_hidden_groups={self.num_hidden_groups} does not divide num_hidden_layers={layers}; {divisor}"
-        if self.generator_size is not None and not self.traits.has_discriminator:
-            families = "electra, deberta-v3"
-            yield f"generator_size={self.generator_size} goes with family={families}, not {self.family}; leave it out"
-        if self.generator_layers is not None and not self.traits.has_discriminator:
-            fields = f"generator_layers={self.generator_layers} goes with family=electra, deberta-v3"
-            yield f"{fields}, not {self.family}; leave it out"
+        for name in () if self.traits.has_discriminator else ("generator_size", "generator_layers"):
+            value, families = getattr(self, name), "electra, deberta-v3"
+            if value is not None:
+                yield f"{name}={value} goes with family={families}, not {self.family}; leave it out"
         if self.generator_size is not None:
             self.generator()
             if self.embedding_sharing is None and "embedding_sharing" in self.traits.own_fields:

@@ -3,14 +3,13 @@
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.foundation.errors import ConfigError
-from megabert.settings.config.fields import MAX_COUNT, STRICT, Count, Instances, Rate, SequenceLength, Weight
+from megabert.settings.config.fields import MAX_COUNT, STRICT, Count, Instances, Rate, SequenceLength, Weight, refuse
 
 DataStart = Literal["continue", "beginning"]
 NewPositions = Literal["keep", "tile"]
@@ -216,11 +215,7 @@ class PhaseConfig:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PhaseConfig":
-        problem = next(
-            chain(self._contradictory_lengths(), self._contradictory_rates(), self._contradictory_masks()), None
-        )
-        if problem is not None:
-            raise ValueError(problem)
+        refuse(self._contradictory_lengths(), self._contradictory_rates(), self._contradictory_masks())
         return self
 
     def _contradictory_lengths(self) -> Iterator[str]:

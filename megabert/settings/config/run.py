@@ -309,20 +309,10 @@ class RunConfig:
         return self.checkpoint.keep_last + best_and_ends_of_phases + kept_for_good + 1
 
 
-FREE_ON_RESUME = (
-    *("name", "data", "shards", "phases.*.name", "phases.*.data", "engine", "micro_batch_tokens"),
-    *(
-        "activation_checkpointing",
-        "checkpoint",
-        "validation.every_steps",
-        "validation.max_instances",
-        "validation.probes",
-        "logging",
-        "watchdog",
-        "rollback",
-        "ops",
-    ),
-)
+_FREE = """
+    name data shards phases.*.name phases.*.data engine micro_batch_tokens activation_checkpointing checkpoint
+    validation.every_steps validation.max_instances validation.probes logging watchdog rollback ops"""
+FREE_ON_RESUME = tuple(_FREE.split())
 """Paths (with everything below them) that are free to change on resume; every other field is ``science``.
 
 The folders of the data, and what a recipe asks of shards, are free because the shards themselves are compared by their

@@ -190,12 +190,9 @@ def _check(
     ids_T: NDArray[np.integer], offsets: NDArray[np.integer], keys: NDArray[np.uint64], pieces: PieceTable
 ) -> None:
     lengths = np.diff(offsets)
-    fits = len(offsets) == len(keys) + 1 and offsets[0] == 0 and offsets[-1] == len(ids_T)
-    if not fits or np.any(lengths < 0):
-        raise DataError(
-            f"masking: {len(offsets)} offsets and {len(keys)} keys do not describe {len(ids_T)} tokens. Offsets "
-            "ascend from 0 to the number of tokens, one more than there are instances; one key per instance."
-        )
+    assert len(lengths) == len(keys), "a key per instance"
+    assert (offsets[0], offsets[-1]) == (0, len(ids_T)), "offsets are of all tokens"
+    assert (lengths >= 0).all(), "offsets ascend"
     if np.any(lengths >= MAX_LENGTH):
         raise DataError(
             f"masking: an instance has {int(lengths.max()):,} tokens; at most {MAX_LENGTH - 1:,} are allowed."

@@ -130,11 +130,6 @@ class FlatInstances(NamedTuple):
             masked_ids=masked.original_ids_M,
         )
 
-    @property
-    def predicted_tokens(self) -> NDArray[np.int64]:
-        """Where the token of each masked position is in ``input_ids``."""
-        return np.repeat(self.token_starts[:-1], np.diff(self.masked_starts)) + self.masked_positions
-
 
 def flat_list(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
     """Return the values and the offsets (length + 1, from 0) of a list column, without copying values."""

@@ -85,11 +85,9 @@ class Manifest:
     def totals(self) -> dict[str, dict[str, int]]:
         """Return shards, rows, tokens and masked tokens by split."""
         result: dict[str, dict[str, int]] = {}
-        for shard in self.shards:
-            total = result.setdefault(shard.split, {"shards": 0, "rows": 0, "tokens": 0, "masked_tokens": 0})
-            total["shards"] += 1
-            for name in ("rows", "tokens", "masked_tokens"):
-                total[name] += getattr(shard, name)
+        for split in dict.fromkeys(shard.split for shard in self.shards):
+            own, counts = self.of_split(split), ("rows", "tokens", "masked_tokens")
+            result[split] = {"shards": len(own), **{name: sum(getattr(s, name) for s in own) for name in counts}}
         return result
 
     @property

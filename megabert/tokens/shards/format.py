@@ -1,12 +1,13 @@
 """The format of instance shards, described in docs/instances.md: the Arrow schema, and the metadata in it."""
 
 import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.json_files import parse_json
@@ -42,9 +43,9 @@ class ShardMetadata:
     """Masks are in the shards (static), or drawn by the loader in each epoch (dynamic)."""
     mask_unit: Literal["token", "whole_word", "span"]
     """Tokens that are masked together."""
-    max_seq_length: int
+    max_seq_length: Annotated[int, Field(ge=3, le=MAX_SEQ_LENGTH)]
     """Upper limit of an instance's tokens, [CLS] and [SEP] counted."""
-    max_predictions_per_seq: int
+    max_predictions_per_seq: Annotated[int, Field(ge=0, le=MAX_SEQ_LENGTH)]
     """Upper limit of an instance's masked positions."""
     seed: int
     """Seed of all random draws of the build."""
@@ -52,34 +53,21 @@ class ShardMetadata:
     """SHA-256 that identifies the tokenizer of the ids."""
     special_ids: dict[str, int]
     """Ids of the special pieces, by the names pad, unk, cls, sep and mask."""
-    vocab_size: int
+    vocab_size: Annotated[int, Field(ge=5, le=MAX_VOCAB_SIZE)]
     """Number of pieces in the vocabulary."""
-    masked_lm_prob: float
+    masked_lm_prob: Annotated[float, Field(ge=0, le=1)]
     """Share of an instance's tokens to predict."""
     format_version: int = FORMAT_VERSION
     """Version of this schema."""
 
     def __post_init__(self) -> None:
         # Annotations are checked when JSON is read. Sizes that no shard can have would end in a lack of memory.
-        bounds = {
-            "max_seq_length": (3, MAX_SEQ_LENGTH),
-            "max_predictions_per_seq": (0, MAX_SEQ_LENGTH),
-            "masked_lm_prob": (0, 1),
-            "vocab_size": (len(SPECIAL_TOKENS), MAX_VOCAB_SIZE),
-            **{f"special_ids.{name}": (0, self.vocab_size - 1) for name in self.special_ids},
-        }
-        for member in fields(self):
-            allowed, value = member.type, getattr(self, member.name)
-            if get_origin(allowed) is Literal and value not in get_args(allowed):
-                words = ", ".join(map(str, get_args(allowed)))
-                raise DataError(f"Shard metadata: {member.name}={value!r}; allowed: {words}.")
         missing = [name for name in SPECIAL_TOKENS if name not in self.special_ids]
         if missing:
             raise DataError(f"Shard metadata: special_ids lacks {', '.join(missing)}; it needs {SPECIAL_TOKENS}.")
-        values = {**vars(self), **{f"special_ids.{name}": number for name, number in self.special_ids.items()}}
-        for name, (low, high) in bounds.items():
-            if not low <= values[name] <= high:
-                raise DataError(f"Shard metadata: {name}={values[name]}; allowed: {low} to {high}.")
+        for name, number in self.special_ids.items():
+            if not 0 <= number < self.vocab_size:
+                raise DataError(f"Shard metadata: special_ids.{name}={number}; allowed: 0 to {self.vocab_size - 1}.")
 
     @property
     def masking_options(self) -> MaskingOptions:

@@ -108,15 +108,11 @@ class ShardFile:
         return DataError(f"{self.path}: {what}. {remedy}")
 
     @cached_property
-    def _content(self) -> pa.Buffer:
-        return pa.py_buffer(self._map)
-
-    @cached_property
     def _reader(self) -> pa.RecordBatchFileReader:
         """The file for pyarrow, which takes several times as long to open it as reading a row takes."""
         # One thread decodes: the ranks of a node share its cores, and the loader has a whole step's time.
         with self._naming_damage():
-            return pa.ipc.open_file(self._content, options=pa.ipc.IpcReadOptions(use_threads=False))
+            return pa.ipc.open_file(pa.py_buffer(self._map), options=pa.ipc.IpcReadOptions(use_threads=False))
 
     @contextmanager
     def _naming_damage(self) -> Iterator[None]:

@@ -3,9 +3,9 @@
 import math
 import resource
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.whole_folders import publish_folder
+from megabert.settings.config.loading import phase_data
 from megabert.settings.config.phase import PhaseConfig
+from megabert.settings.config.run import RunConfig
 from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards import (
     LengthsSpan,
@@ -67,8 +69,8 @@ class ShardSet:
         self._starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
         """Global row at which each shard starts; the last is the number of rows."""
         self._paths = [folder / shard.file for shard in self.shards]
-        self._files: OrderedDict[int, ShardFile] = OrderedDict()
-        """Open shards, the least recently used one first. The lock guards them."""
+        self._open = lru_cache(maxsize=OPEN_SHARDS)(self._open_file)
+        """Returns an open shard; the one that was used longest ago is closed for it. The lock guards them."""
         self._schema: bytes | None = None
         self._lock = threading.Lock()
 
@@ -323,16 +325,20 @@ class ShardSet:
             rows=rows,
         )
 
-    def _open(self, index: int) -> ShardFile:
-        """Return an open shard; the one that was used longest ago is closed for it."""
-        if index not in self._files:
-            file = ShardFile(self._paths[index], self.shards[index], self.metadata, self._schema)
-            self._schema = self._schema or file.schema
-            self._files[index] = file
-            if len(self._files) > OPEN_SHARDS:
-                self._files.popitem(last=False)
-        self._files.move_to_end(index)
-        return self._files[index]
+    def _open_file(self, index: int) -> ShardFile:
+        file = ShardFile(self._paths[index], self.shards[index], self.metadata, self._schema)
+        self._schema = self._schema or file.schema
+        return file
+
+
+def open_training_split(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:
+    """Return the instances that a phase trains on; None if the configuration names no data.
+
+    Raises:
+        DataError: The shards are missing or damaged.
+    """
+    has_data = config.data.path is not None or phase.data is not None
+    return ShardSet.open(phase_data(config, phase), "train") if has_data else None
 
 
 def _runs(values: NDArray[np.int64]) -> list[tuple[int, int, int]]:

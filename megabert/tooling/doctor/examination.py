@@ -70,8 +70,12 @@ def examine(
     here = _examine_here(run_dir, device, kind, is_quick=is_quick, local_rank=int(rank["LOCAL_RANK"]))
     with _shared_file(run_dir, rank) as is_seen:
         answers = probe_world([vars(finding) for finding in (*own, *here)], device=kind, checks={SHARED: is_seen})
-    by_rank = [(answer.host, [Finding(**values) for values in answer.local]) for answer in answers if answer.has_come]
-    return merge_findings(by_rank) + judge(answers, expected_hosts=_expected_hosts())
+    came = [answer for answer in answers if answer.has_come]
+    merged = merge_findings([answer.host for answer in came], [answer.local for answer in came])
+    expected: Sequence[str] = ()
+    with contextlib.suppress(ConfigError):  # a container without scontrol
+        expected = step_hosts()
+    return merged + judge(answers, expected_hosts=expected)
 
 
 def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list[Finding]:
@@ -91,10 +95,9 @@ def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list
         return [failure("collectives", f"{text}; here are {', '.join(hosts)}", EXCLUDE)]
     names = dict.fromkeys(name for answer in answers for name in answer.collectives or {})
     findings = [finding for name in names for finding in _judge_one(name, answers)]
-    stuck = [_place(answer) for answer in answers if answer.collectives is None]
-    return findings + [
-        failure("collectives", "never came back from an all-reduce", EXCLUDE, where=place) for place in stuck
-    ]
+    stuck = [answer.place for answer in answers if answer.collectives is None]
+    text = "never came back from an all-reduce"
+    return findings + [failure("collectives", text, EXCLUDE, where=place) for place in stuck]
 
 
 def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
@@ -109,7 +112,7 @@ def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
     for text, group in by_text.items():
         # If all fail alike no node is bad, but something that they share.
         is_everywhere = len(group) == len(answers)
-        where = "all ranks" if is_everywhere else listing(map(_place, group), "; ")
+        where = "all ranks" if is_everywhere else listing((answer.place for answer in group), "; ")
         remedy = REMEDIES.get(name, "") if is_everywhere or name == SHARED else EXCLUDE
         findings.append(failure("collectives", f"{name}: {text}", remedy, where=where))
     return findings
@@ -135,10 +138,8 @@ def _examine_here(run_dir: Path, device: str, kind: str, *, is_quick: bool, loca
 @contextlib.contextmanager
 def _shared_file(run_dir: Path, rank: Mapping[str, str]) -> Iterator[Callable[[], None]]:
     """Have rank 0 create a file where the run will be; yield a check that raises on a rank that does not see it."""
-    path, is_main = (
-        existing_folder(run_dir) / f".megabert-doctor-{rank.get('MASTER_PORT', 'alone')}",
-        rank["RANK"] == "0",
-    )
+    path = existing_folder(run_dir) / f".megabert-doctor-{rank.get('MASTER_PORT', 'alone')}"
+    is_main = rank["RANK"] == "0"
 
     def is_seen() -> None:
         if not path.exists():
@@ -152,14 +153,3 @@ def _shared_file(run_dir: Path, rank: Mapping[str, str]) -> Iterator[Callable[[]
     finally:
         if is_main:
             path.unlink(missing_ok=True)
-
-
-def _expected_hosts() -> list[str]:
-    try:
-        return step_hosts()
-    except ConfigError:  # a container without scontrol
-        return []
-
-
-def _place(answer: "Answer") -> str:
-    return f"{answer.host} (rank {answer.rank})"

@@ -2,8 +2,8 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from megabert.foundation.text_tables import render_table
 
@@ -86,22 +86,23 @@ def is_fit(findings: Sequence[Finding]) -> bool:
     return all(finding.level != "failed" for finding in findings)
 
 
-def merge_findings(by_rank: Sequence[tuple[str, Sequence[Finding]]]) -> list[Finding]:
+def merge_findings(hosts: Sequence[str], by_rank: Sequence[Sequence[Mapping[str, Any]]]) -> list[Finding]:
     """Join the findings of all ranks: one line for what all of them found, and hosts and ranks with the others.
 
     Args:
-        by_rank: Each rank's host and findings.
+        hosts: Each rank's host.
+        by_rank: Each rank's findings, field by field, as they came from it.
     """
     finders: dict[Finding, list[tuple[str, int]]] = {}
-    for rank, (host, findings) in enumerate(by_rank):
-        for finding in findings:
-            finders.setdefault(finding, []).append((host, rank))
+    for rank, (host, own) in enumerate(zip(hosts, by_rank, strict=True)):
+        for values in own:
+            finders.setdefault(Finding(**values), []).append((host, rank))
     merged = []
     for finding, found_by in finders.items():
         hosts = sorted({host for host, _ in found_by})
         ranks = listing(rank for _, rank in found_by)
         where = "" if len(found_by) == len(by_rank) else f"{', '.join(hosts)} (rank {ranks})"
-        merged.append(Finding(**{**vars(finding), "where": where}))
+        merged.append(replace(finding, where=where))
     order = list(dict.fromkeys(finding.area for finding in merged))
     return sorted(merged, key=lambda finding: order.index(finding.area))
 

@@ -22,6 +22,9 @@ SMALL_ELEMENTS = 1 << 12
 """Elements of a message whose time is mostly its latency."""
 LINK_BYTES = 8 << 20
 LINK_ROUNDS = 5
+WRONG_SUM_REMEDY = (
+    "Leave the node out (sbatch --exclude=NODE), and look at its network card and memory (dmesg, nvidia-smi)."
+)
 LINK_REMEDY = "Look at cable, card and switch of these hosts (ibstat, ethtool), or leave one out: sbatch --exclude."
 MIN_LINK_GB_S = 0.05
 """Half of a gigabit network: no job trains over less."""
@@ -60,15 +63,11 @@ def check_collectives(world: World, places: list[HostRank], elements: int) -> li
         outcomes = [_is_right(world, collective, elements, range(rank, rank + 1)) for rank in range(world.size)]
         wrong_by_rank = [not all(column) for column in zip(*world.gather(outcomes), strict=True)]
         culprits = [place for place, wrong in zip(places, wrong_by_rank, strict=True) if wrong]
+        alone = "the contributions of these ranks arrive wrong" if culprits else "each rank's is right"
         text = f"{name} of {4 * elements / 2**20:.1f} MiB over {world.size} ranks: wrong on {listing(sees)}"
-        text += (
-            "; alone, the contributions of these ranks arrive wrong" if culprits else "; alone, each rank's is right"
-        )
-        remedy = (
-            "Leave the node out (sbatch --exclude=NODE), and look at its network card and memory (dmesg, nvidia-smi)."
-        )
+        text += f"; alone, {alone} (every element has to be equal)"
         where = listing(culprits) or listing(sees)
-        findings.append(failure("collectives", f"{text} (every element has to be equal)", remedy, where=where))
+        findings.append(failure("collectives", text, WRONG_SUM_REMEDY, where=where))
     if not findings and world.size > 1:
         text = f"{', '.join(COLLECTIVES)} of {4 * elements / 2**20:.1f} MiB over {world.size} ranks: exact"
         findings.append(Finding(area="collectives", level="ok", text=text))
@@ -94,16 +93,16 @@ def _all_gather(own: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return out
 
 
-COLLECTIVES: dict[CollectiveName, Callable[[Tensor, dist.ProcessGroup | None], Tensor]] = {
+Collective = Callable[[Tensor, dist.ProcessGroup | None], Tensor]
+"""Runs a collective with this rank's tensor, among a group of ranks; returns this rank's result."""
+COLLECTIVES: dict[CollectiveName, Collective] = {
     "all_reduce": _all_reduce,
     "reduce_scatter": _reduce_scatter,
     "all_gather": _all_gather,
 }
 
 
-def _is_right(
-    world: World, collective: Callable[[Tensor, dist.ProcessGroup | None], Tensor], elements: int, ranks: range
-) -> bool:
+def _is_right(world: World, collective: Collective, elements: int, ranks: range) -> bool:
     """Run a collective to which some ranks contribute; return whether this rank's result is exact."""
     size, sums = world.size, sum(rank + 1 for rank in range(world.size))
     modulus = max(1, min(_PATTERN, _EXACT // sums - 1))
@@ -148,12 +147,7 @@ def _groups(world: World, places: list[HostRank]) -> Iterator[tuple[Scope, dist.
             yield "network", dist.new_subgroups_by_enumeration(columns)[0]
 
 
-def _collective_s(
-    world: World,
-    collective: Callable[[Tensor, dist.ProcessGroup | None], Tensor],
-    elements: int,
-    group: dist.ProcessGroup | None,
-) -> float:
+def _collective_s(world: World, collective: Collective, elements: int, group: dist.ProcessGroup | None) -> float:
     values, times = torch.ones(elements, device=world.device), []
     for _ in range(_REPETITIONS + 1):  # the first opens connections
         times.append(_together(world, partial(collective, values, group)))
@@ -204,15 +198,12 @@ def _exchange(world: World, edge: tuple[int, int] | None) -> None:
 
 def describe_speeds(speeds: Iterable[CollectiveSpeed]) -> list[Finding]:
     """Return a line for each collective: what its bytes and its messages take."""
-    return [
-        Finding(
-            area="rates",
-            level="ok",
-            text=f"{speed.name} over the {speed.scope}: {1e-9 / max(speed.byte_s, 1e-15):,.3g} GB/s, "
-            f"{1000 * speed.message_s:.3g} ms per message",
-        )
+    texts = (
+        f"{speed.name} over the {speed.scope}: {1e-9 / max(speed.byte_s, 1e-15):,.3g} GB/s, "
+        f"{1000 * speed.message_s:.3g} ms per message"
         for speed in speeds
-    ]
+    )
+    return [Finding(area="rates", level="ok", text=text) for text in texts]
 
 
 def judge_links(rates: dict[tuple[int, int], float], places: list[HostRank]) -> list[Finding]:

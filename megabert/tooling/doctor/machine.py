@@ -16,7 +16,7 @@ from pathlib import Path
 
 from megabert.foundation.full_disk import existing_folder
 from megabert.observability.environment import package_versions
-from megabert.tooling.doctor.finding import Finding, Level, failure, verdict_on
+from megabert.tooling.doctor.finding import Finding, failure, verdict_on
 
 NEEDED = ("deepspeed", "numpy", "pyarrow", "tokenizers", "safetensors", "tensorboard", "pydantic", "yaml")
 """Modules without which nothing trains; torch has a check of its own."""
@@ -25,6 +25,9 @@ MIN_SHARED_MEMORY_GIB = 1.0
 """NCCL passes data between the GPUs of a node through shared memory; Docker's default of 64 MiB is too small."""
 MIN_OPEN_FILES = 1024
 """A process opens sockets to the other ranks, shards and logs."""
+OPEN_FILES_REMEDY = "ulimit -n 65536 (in a job: before srun; for good: /etc/security/limits.conf)"
+SHARED_MEMORY_REMEDY = f"NCCL may fail below {MIN_SHARED_MEMORY_GIB:g} GiB; containers: --shm-size=8g or --ipc=host"
+LOCALE_REMEDY = "Texts are read as UTF-8 in any locale; messages may look broken: LC_ALL=C.UTF-8"
 FULL_BYTES = 256 * 2**20
 QUICK_BYTES = 2**20
 """Size of the file that is written; the small one, of ``--quick``, is not timed."""
@@ -61,28 +64,14 @@ def check_limits() -> list[Finding]:
     has_memory = SHARED_MEMORY.is_dir()
     size = shutil.disk_usage(SHARED_MEMORY).total / 2**30 if has_memory else 0.0
     encoding = locale.getpreferredencoding(False)
-    # Whether it is as training needs it, the observation, the remedy, and how bad it is otherwise.
-    checks: list[tuple[bool, str, str, Level]] = [
-        (
-            has_enough,
-            f"open files: {number}" + ("" if has_enough else f", at least {MIN_OPEN_FILES} are needed"),
-            "ulimit -n 65536 (in a job: before srun; for good: /etc/security/limits.conf)",
-            "failed",
-        ),
-        (
-            size >= MIN_SHARED_MEMORY_GIB,
-            f"{SHARED_MEMORY}: {size:.1f} GiB" if has_memory else f"{SHARED_MEMORY} is absent",
-            f"NCCL may fail below {MIN_SHARED_MEMORY_GIB:g} GiB; containers: --shm-size=8g or --ipc=host",
-            "note",
-        ),
-        (
-            encoding.lower().replace("-", "") == "utf8",
-            f"locale: {encoding}",
-            "Texts are read as UTF-8 in any locale; messages may look broken: LC_ALL=C.UTF-8",
-            "note",
-        ),
+    files = f"open files: {number}" + ("" if has_enough else f", at least {MIN_OPEN_FILES} are needed")
+    memory = f"{SHARED_MEMORY}: {size:.1f} GiB" if has_memory else f"{SHARED_MEMORY} is absent"
+    is_utf8 = encoding.lower().replace("-", "") == "utf8"
+    return [
+        verdict_on("limits", has_enough, files, OPEN_FILES_REMEDY, otherwise="failed"),
+        verdict_on("limits", size >= MIN_SHARED_MEMORY_GIB, memory, SHARED_MEMORY_REMEDY),
+        verdict_on("limits", is_utf8, f"locale: {encoding}", LOCALE_REMEDY),
     ]
-    return [verdict_on("limits", good, text, remedy, otherwise=level) for good, text, remedy, level in checks]
 
 
 def check_disk(run_dir: Path, *, is_quick: bool) -> list[Finding]:
@@ -108,40 +97,33 @@ def time_disk(folder: Path, size: int) -> tuple[float, float]:
     Raises:
         OSError: The folder cannot be written; with ``EIO`` also if other bytes came back than were written.
     """
-    path = folder / f".megabert-doctor-{uuid.uuid4().hex}"
+    path, blocks = folder / f".megabert-doctor-{uuid.uuid4().hex}", size >> 20
+    block = os.urandom(2**20)  # nothing that a disk could compress
     try:
-        write_s, read_s = _time_file(path, size)
+        started = time.perf_counter()
+        with path.open("xb") as file:
+            for _ in range(blocks):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+            # The file leaves the memory of this host, if its file system can do so, and the disk itself is read.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        written = time.perf_counter()
+        with path.open("rb") as file:
+            for number in range(blocks):
+                if file.read(len(block)) != block:
+                    raise OSError(errno.EIO, f"MiB {number} of a file of {blocks} MiB came back with other bytes")
+        return blocks / (written - started), blocks / (time.perf_counter() - written)
     finally:
         path.unlink(missing_ok=True)
-    return size / 2**20 / write_s, size / 2**20 / read_s
 
 
 def describe_disk_error(folder: Path, error: OSError) -> Finding:
     """Return the finding about a folder where ``time_disk`` has failed."""
+    what, remedy = f"cannot be written ({error.strerror})", "Name a folder that you may write and that has space"
     if error.errno == errno.EIO:
-        return failure(
-            "disk", f"{folder}: {error.strerror}", "Take another file system (--run-dir): this one is broken."
-        )
-    remedy = "Name a folder that you may write and that has space: --run-dir."
-    return failure("disk", f"{folder}: cannot be written ({error.strerror})", remedy)
-
-
-def _time_file(path: Path, size: int) -> tuple[float, float]:
-    block = os.urandom(2**20)  # nothing that a disk could compress
-    started = time.perf_counter()
-    with path.open("xb") as file:
-        for _ in range(size // len(block)):
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
-        # The file leaves the memory of this host, if its file system can do so, and the disk itself is read.
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    written = time.perf_counter()
-    with path.open("rb") as file:
-        for number in range(size // len(block)):
-            if file.read(len(block)) != block:
-                raise OSError(errno.EIO, f"MiB {number} of a file of {size >> 20} MiB came back with other bytes")
-    return written - started, time.perf_counter() - written
+        what, remedy = str(error.strerror), "This file system is broken: name a folder on another one"
+    return failure("disk", f"{folder}: {what}", f"{remedy}: --run-dir.")
 
 
 def check_slurm(environment: Mapping[str, str] = os.environ) -> list[Finding]:

@@ -55,6 +55,11 @@ class Answer:
         """Whether the rank reached the meeting point."""
         return self.local is not None
 
+    @property
+    def place(self) -> str:
+        """Host and rank, as findings name them."""
+        return f"{self.host} (rank {self.rank})"
+
 
 Checks = Mapping[str, Callable[[], None]]
 

@@ -25,11 +25,10 @@ from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.ops.proof.first_run import SETTINGS
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of
-from megabert.settings.config.loading import phase_data
 from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.shards.shard_set import open_training_split
 from megabert.tooling.doctor import links, rates
 from megabert.tooling.doctor.devices import check_ops
 from megabert.tooling.doctor.engine_steps import check_engines
@@ -95,10 +94,8 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
     Raises:
         DataError: The shards that it names are missing or damaged.
     """
-    pieces = config.shards.planned_vocab_size
-    has_data = config.data.path is not None or config.phases[0].data is not None
-    if has_data and config.model.vocab_size == "auto":
-        pieces = ShardSet.open(phase_data(config, config.phases[0]), "train").metadata.vocab_size
+    train = open_training_split(config, config.phases[0])
+    pieces = config.shards.planned_vocab_size if train is None else train.metadata.vocab_size
     precision = resolve_precision(config.precision, device)
     return replace(config, precision=precision, model=config.model.with_pieces(pieces))
 
@@ -126,12 +123,7 @@ class _Prover:
         with self._part("rates"):
             measured = self._measure(collectives)
         by_rank = self._world.gather([vars(finding) for finding in self._own])
-        merged = merge_findings(
-            [
-                (place.host, [Finding(**values) for values in own])
-                for place, own in zip(self._places, by_rank, strict=True)
-            ]
-        )
+        merged = merge_findings([place.host for place in self._places], by_rank)
         return Proof([*merged, *self._joint], measured)
 
     @contextlib.contextmanager
@@ -160,9 +152,8 @@ class _Prover:
             written_mib_s, read_mib_s = time_disk(folder, DISK_BYTES)
         except OSError as error:
             self._own.append(describe_disk_error(folder, error))
-        tokens = config.phases[0].max_seq_length * max(
-            1, PRODUCT_TOKENS[device.type] // config.phases[0].max_seq_length
-        )
+        length = config.phases[0].max_seq_length
+        tokens = length * max(1, PRODUCT_TOKENS[device.type] // length)
         copy = self._slowest("copy in memory", "GB/s", rates.copy_gb_s(device))
         products = self._slowest("matrix products", "TFLOP/s", rates.product_tflops(config, tokens, device))
         transfer = self._slowest("copy to the device", "GB/s", rates.host_to_device_gb_s(device))

@@ -27,11 +27,10 @@ from megabert.observability.flops import training_flops
 from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.settings.config.deepspeed import derive_deepspeed
-from megabert.settings.config.loading import phase_data
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.shards.shard_set import open_training_split
 from megabert.tooling.measurements.measured import PhaseSpeed
 from megabert.training.first_budget import first_budget
 from megabert.training.step import counts_of, weighted_loss
@@ -116,11 +115,9 @@ def small_engine(config: RunConfig, model: ModelConfig, ds_config: dict[str, obj
         model, ops=config.ops, activation_checkpointing=config.activation_checkpointing, z_loss=config.z_loss
     )
     initialize(module, config.seed)
+    matrices = layer_matrices(module, per_head=config.optimizer.muon_heads)
     optimizer = build_optimizer(
-        module.named_parameters(),
-        config.optimizer,
-        lamb_backend=config.ops.lamb,
-        matrices=layer_matrices(module, per_head=config.optimizer.muon_heads),
+        module.named_parameters(), config.optimizer, lamb_backend=config.ops.lamb, matrices=matrices
     )
     return build_engine(module, optimizer, ds_config, world)
 
@@ -174,9 +171,8 @@ def _affordable_tokens(config: RunConfig, phase: PhaseConfig, world: World, laye
     """Return the tokens of the run's micro-steps, or fewer if one would take too long; the same on all ranks."""
     length, kind = phase.max_seq_length, world.device.type
     share = -(-phase.global_batch_size * length // world.size)
-    budget = first_budget(kind, share=share, floor=length)
-    if config.micro_batch_tokens != "auto":
-        budget = config.micro_batch_tokens
+    budget = config.micro_batch_tokens
+    budget = first_budget(kind, share=share, floor=length) if budget == "auto" else budget
     sizes = {"tokens": length, "squared_lengths": length**2, "masked": length // 8, "local_pairs": 0}
     instance_flops = training_flops(_with_layers(config.model, layers), **sizes)
     affordable = MICRO_STEP_S[kind] * product_rate * 1e12 / 3 / instance_flops
@@ -208,30 +204,25 @@ def optimizer_s_per_parameter(config: RunConfig, device: torch.device) -> float:
 
 def loader_tokens_per_s(config: RunConfig, world: World) -> float | None:
     """Return the tokens that this rank's loader plans, reads and packs per second; None without shards."""
-    phase = config.phases[0]
-    if config.data.path is None and phase.data is None:
+    phase, is_gpu = config.phases[0], world.device.type == "cuda"
+    shards = open_training_split(config, phase)
+    if shards is None:
         return None
-    shards = ShardSet.open(phase_data(config, phase), "train")
-    statistics_ = shards.statistics_in(phase)
-    budget = config.micro_batch_tokens
+    totals, batch, budget = shards.statistics_in(phase), phase.global_batch_size, config.micro_batch_tokens
     if budget == "auto":
-        share = phase.global_batch_size * statistics_.tokens // (statistics_.rows * world.size)
-        budget = first_budget(world.device.type, share=share, floor=statistics_.max_seq_length)
-    sizes = {"global_batch_size": phase.global_batch_size, "world_size": world.size, "micro_batch_tokens": budget}
-    is_gpu = world.device.type == "cuda"
-    share_of_rank = RankShare(
-        shape=shape_for(statistics_, **sizes), rank=world.rank, world_size=world.size, pad=is_gpu, pin=is_gpu
-    )
-    batch_size = phase.global_batch_size
+        mine = batch * totals.tokens // (totals.rows * world.size)
+        budget = first_budget(world.device.type, share=mine, floor=totals.max_seq_length)
+    shape = shape_for(totals, global_batch_size=batch, world_size=world.size, micro_batch_tokens=budget)
+    share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=is_gpu, pin=is_gpu)
     masking = shards.masking_in(phase)
-    packer = StepPacker(shards, seed=0, global_batch_size=batch_size, share=share_of_rank, masking=masking)
+    packer = StepPacker(shards, seed=0, global_batch_size=batch, share=share, masking=masking)
     position = packer.pack(BEGINNING, 0).position_after  # compiles loops, opens files
     tokens, number, started = 0, 0, time.perf_counter()
     while number < 3 or (time.perf_counter() - started < LIMIT_S and number < 100):
         number += 1
-        batch = packer.pack(position, number)
-        tokens += sum(micro_batch.num_tokens for micro_batch in batch.micro_batches)
-        position = batch.position_after
+        step = packer.pack(position, number)
+        tokens += sum(micro_batch.num_tokens for micro_batch in step.micro_batches)
+        position = step.position_after
     return max(1, tokens) / (time.perf_counter() - started)
 
 

@@ -9,11 +9,11 @@ from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
 from megabert.observability.gpus import Gpu
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, zero_stage_of
-from megabert.settings.config.loading import phase_data, phase_name
+from megabert.settings.config.loading import phase_name
 from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.shards.shard_set import ShardSet, open_training_split
 from megabert.tokens.shards.statistics import InstanceStatistics
 from megabert.tooling.measurements.measured import MeasuredRates
 from megabert.tooling.planning.memory import BUDGETS, Memory, estimate_memory, planned_budget
@@ -150,7 +150,7 @@ def estimate(
         DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
     # The work: data, model, precision and ZeRO stage, all of which may follow from others.
-    shards = [_shards_of(config, phase) for phase in config.phases]
+    shards = [open_training_split(config, phase) for phase in config.phases]
     config = _resolve(config, shards, cluster.gpu)
     if measured is not None:
         measured.refuse_other_model(to_json(config.model), config.precision)
@@ -265,13 +265,8 @@ def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics,
     if whole.measured is None:
         rates = datasheet_rates(cluster, efficiency=whole.efficiency, precision=config.precision)
     else:
-        rates = rates_of_proof(
-            whole.measured,
-            cluster,
-            flops_per_token=flops / tokens,
-            layers=config.model.num_hidden_layers,
-            length=phase.max_seq_length,
-        )
+        per_token, layers, longest = flops / tokens, config.model.num_hidden_layers, phase.max_seq_length
+        rates = rates_of_proof(whole.measured, cluster, flops_per_token=per_token, layers=layers, length=longest)
     step = step_time(work, cluster, whole.communication, rates)
     peak = cluster.world_size * cluster.gpu.peak_tflops[config.precision] * 1e12
     return PhaseEstimate(
@@ -307,11 +302,6 @@ def _statistics_of(phase: PhaseConfig, shards: ShardSet | None, instances: int |
         max_seq_length=length,
         max_masked=round(length * masked),
     )
-
-
-def _shards_of(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:
-    has_data = config.data.path is not None or phase.data is not None
-    return ShardSet.open(phase_data(config, phase), "train") if has_data else None
 
 
 def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunConfig:

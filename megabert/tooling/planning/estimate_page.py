@@ -10,6 +10,8 @@ from megabert.tooling.planning.memory import checkpoint_gib, describe_checkpoint
 
 LAUNCH_BOUND_S = 0.02
 """A micro-step that computes for less is bound by launches: some thousand kernels at 5 to 10 microseconds each."""
+SHOWN_FIGURES = ("zero_stage", "parameters", "efficiency", "micro_batch_tokens", "hours", "flops", "passes")
+"""Figures of an estimate that are numbers, as JSON names them."""
 _COLUMNS = ("phase", "steps", "tokens/step", "micro-steps", "s/step", "tokens/s", "sequences/s", "MFU", "time")
 
 
@@ -50,17 +52,11 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "gpu": estimate.cluster.gpu.name,
         "precision": estimate.config.precision,
         "vocab_size": estimate.config.model.vocab_size,
-        "zero_stage": estimate.zero_stage,
-        "parameters": estimate.parameters,
-        "efficiency": estimate.efficiency,
-        "micro_batch_tokens": estimate.micro_batch_tokens,
+        **{name: getattr(estimate, name) for name in SHOWN_FIGURES},
         "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
         "memory_parts_gib": estimate.memory.parts_gib,
         "checkpoint_gib": checkpoint_gib(estimate.config, estimate.parameters),
         "phases": [{**vars(phase), "step": vars(phase.step), "hours": phase.hours} for phase in estimate.phases],
-        "hours": estimate.hours,
-        "flops": estimate.flops,
-        "passes": estimate.passes,
         "expected": describe_expected(estimate.config.name),
         "steps_that_fit": None if hours is None else steps_that_fit(estimate, hours),
     }

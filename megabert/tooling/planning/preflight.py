@@ -24,17 +24,8 @@ from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.checked_shards import verify_shards
 from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tooling.planning import memory
 from megabert.tooling.planning.estimate import describe_small_budget, estimate, passes_over, warn_of
-from megabert.tooling.planning.memory import (
-    BUDGETS,
-    GIB,
-    Memory,
-    checkpoint_gib,
-    describe_checkpoints,
-    describe_memory,
-    estimate_memory,
-    planned_budget,
-)
 from megabert.tooling.planning.parameters import count_parameters
 from megabert.tooling.planning.schedule_plot import draw_schedules
 from megabert.tooling.planning.step_time import Cluster
@@ -73,9 +64,9 @@ class DryRun:
         phase = self.inputs.config.phases[index]
         return phase.num_instances - phase.instances_of(phase.num_steps - self.steps_left[index])
 
-    def memory(self, tokens: int) -> Memory:
+    def memory_with(self, tokens: int) -> memory.Memory:
         """Return the memory of a rank with a token budget."""
-        return estimate_memory(
+        return memory.estimate_memory(
             self.inputs.config,
             parameters=self.parameters,
             zero_stage=self.inputs.zero_stage,
@@ -84,37 +75,24 @@ class DryRun:
         )
 
 
-def describe_run(
-    config: RunConfig,
-    run_dir: Path,
-    *,
-    initial: InitialWeights | None = None,
-    world_size: int = 1,
-    gpu: str | None = None,
-    device: str | None = None,
-) -> str:
+def describe_run(dry_run: DryRun, run_dir: Path) -> str:
     """Return the plan of a run as text, phase by phase, and the disk that its checkpoints take.
 
     A run that has begun, and a fork, are planned from their checkpoint on.
 
     Args:
-        config: The configuration, resolved from recipe, files and flags.
+        dry_run: Result of `open_dry_run`.
         run_dir: The folder that the run would write.
-        initial: Weights to start from.
-        world_size: Ranks to plan for. None of them is started.
-        gpu: GPU to plan for, a name of `observability.gpus`; None takes this machine's.
-        device: "cuda" or "cpu"; None takes a GPU if this machine has one.
 
     Raises:
-        ConfigError, DataError, CheckpointError: Whatever ``pretrain`` would refuse, except for damaged bytes in shards
-            that were not sampled.
+        DataError, CheckpointError: A sampled shard is damaged, or the disk cannot hold the checkpoints.
     """
-    dry_run = _open(config, run_dir, initial, world_size=world_size, gpu=gpu, device=device)
-    inputs, state, model = dry_run.inputs, dry_run.state, dry_run.inputs.config.model
+    inputs, state, config = dry_run.inputs, dry_run.state, dry_run.inputs.config
+    model, ranks = config.model, dry_run.world_size
     lines = [
         f"recipe {config.name}: {model.family}, {model.num_hidden_layers} layers, {model.hidden_size} wide, "
         f"{model.vocab_size:,} pieces, {dry_run.parameters / 1e6:.1f} million parameters, {config.optimizer.name}, "
-        f"{inputs.config.precision}, ZeRO-{inputs.zero_stage}, {world_size} rank(s)"
+        f"{config.precision}, ZeRO-{inputs.zero_stage}, {ranks} rank(s)"
     ]
     if state.is_done(inputs.config):
         return "\n".join([*lines, f"{run_dir} is done: {state.step:,} steps"])
@@ -190,15 +168,28 @@ def _describe_beginning(phase: PhaseConfig, position: DataPosition) -> str:
     return f"continues in the shards of an earlier phase after its last instance: {place} (data_start: continue)"
 
 
-def _open(
+def open_dry_run(
     config: RunConfig,
     run_dir: Path,
-    initial: InitialWeights | None,
     *,
-    world_size: int,
-    gpu: str | None,
-    device: str | None,
+    initial: InitialWeights | None = None,
+    world_size: int = 1,
+    gpu: str | None = None,
+    device: str | None = None,
 ) -> DryRun:
+    """Open data, state and machine of a run, and start nothing.
+
+    Args:
+        config: The configuration, resolved from recipe, files and flags.
+        run_dir: The folder that the run would write.
+        initial: Weights to start from.
+        world_size: Ranks to plan for. None of them is started.
+        gpu: GPU to plan for, a name of `observability.gpus`; None takes this machine's.
+        device: "cuda" or "cpu"; None takes a GPU if this machine has one.
+
+    Raises:
+        ConfigError, DataError, CheckpointError: Whatever ``pretrain`` would refuse, except for damaged bytes in shards.
+    """
     has_gpu = torch.cuda.is_available()
     if device == "cuda" and not (gpu or has_gpu):
         raise ConfigError(
@@ -235,16 +226,18 @@ def _state(inputs: RunInputs, run_dir: Path) -> TrainerState:
 def _describe_disk(dry_run: DryRun, run_dir: Path) -> str:
     """Return the size of the checkpoints and of the free disk; refuse a disk that cannot hold two of them."""
     # A new checkpoint is complete before the previous one is deleted, so both have to fit.
-    one = checkpoint_gib(dry_run.inputs.config, dry_run.parameters)
+    one = memory.checkpoint_gib(dry_run.inputs.config, dry_run.parameters)
     folder = existing_folder(checkpoints_dir(run_dir).parent)
-    free = shutil.disk_usage(folder).free / GIB
+    free = shutil.disk_usage(folder).free / memory.GIB
     if free < 2 * one:
         raise CheckpointError(
             f"{folder}: {free:.2f} GiB are free, but a checkpoint takes {one:.2f} GiB and the one before it is kept. "
             "Free some space or name another --run-dir.",
             see="a-checkpoint-cannot-be-written",
         )
-    return f"{describe_checkpoints(dry_run.inputs.config, dry_run.parameters)}; {free:.2f} GiB are free in {folder}"
+    return (
+        f"{memory.describe_checkpoints(dry_run.inputs.config, dry_run.parameters)}; {free:.2f} GiB are free in {folder}"
+    )
 
 
 def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
@@ -314,13 +307,13 @@ def _describe_packing(dry_run: DryRun, index: int) -> list[str]:
     packer = StepPacker(train, seed=config.seed, global_batch_size=batch, share=share, masking=masking)
     with PackedLoader(packer, num_steps=SAMPLED_STEPS) as loader:
         batches = list(loader)
-    memory = dry_run.memory(shape.tokens)
-    parts = memory.parts_gib if dry_run.gpu else memory.tensors_gib
+    held = dry_run.memory_with(shape.tokens)
+    parts = held.parts_gib if dry_run.gpu else held.tensors_gib
     room = f" (the GPU has {dry_run.gpu.memory_gib:.0f})" if dry_run.gpu else ""
     return [
         f"  each rank: {len(batches[0].micro_batches)} micro-step(s) of at most {shape.tokens:,} of "
         f"{budget:,} tokens, {shape.sequences:,} sequences, {shape.masked:,} masked; {_real_share(batches)}",
-        f"  memory per rank: {describe_memory(parts)}{room}",
+        f"  memory per rank: {memory.describe_memory(parts)}{room}",
     ]
 
 
@@ -343,5 +336,5 @@ def _budget(dry_run: DryRun, index: int) -> int:
     floor = statistics.max_seq_length
     if dry_run.gpu is None:
         return first_budget(dry_run.device.type, share=share, floor=floor)
-    totals = {tokens: dry_run.memory(tokens).total_gib for tokens in (*BUDGETS, floor)}
-    return planned_budget(dry_run.gpu, share=share, floor=floor, total_gib_of=totals) or floor
+    totals = {tokens: dry_run.memory_with(tokens).total_gib for tokens in (*memory.BUDGETS, floor)}
+    return memory.planned_budget(dry_run.gpu, share=share, floor=floor, total_gib_of=totals) or floor

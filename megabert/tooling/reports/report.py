@@ -86,11 +86,6 @@ class PhaseReport:
     cells: tuple[tuple[str, str], ...]
     """The phase's column of the table: the name of each row and the text under it, "-" if the phase has none."""
 
-    @property
-    def margin(self) -> float:
-        """How far the held-out loss is below the unigram predictor's, in nats."""
-        return self.unigram.loss - self.held_out_mlm_loss
-
 
 def report_run(run_dir: Path) -> list[PhaseReport]:
     """Read a run's metrics and score the unigram baseline on the same held-out positions.

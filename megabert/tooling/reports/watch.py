@@ -6,10 +6,10 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, NamedTuple
 
 from megabert.foundation.files import read_small
 from megabert.observability.metrics import read_metrics
@@ -29,18 +29,10 @@ _CURVE_LEVELS = " .:-=+*#%@"
 _CURVE_WIDTH = 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOverview:
+class RunOverview(NamedTuple):
     """A run at one moment."""
 
     verdict: str
-    step: int
-    """The run's current step, from heartbeats and status; without them, the last logged step."""
-    total_steps: int
-    phase: str
-    left_s: float | None
-    """Seconds until the end at the present rate; None as long as no rate of this phase is known."""
-    checkpoint_step: int | None
     text: str
     """All about the run, for a terminal."""
 
@@ -76,17 +68,8 @@ def read_overview(run_dir: Path) -> RunOverview:
     if train:
         held_out: Row = next((row for row in reversed(rows) if "eval/mlm_loss" in row), {})
         lines += ["", *_numbers(last, held_out, typical or last), "", _curve([row["train/mlm_loss"] for row in train])]
-    checkpoint_step = _checkpoint_step(run_dir)
-    lines += ["", *_history(run_dir, rows, last, checkpoint_step)]
-    return RunOverview(
-        verdict=verdict,
-        step=step,
-        total_steps=end,
-        phase=phase_name(config, index),
-        left_s=left_s,
-        checkpoint_step=checkpoint_step,
-        text="\n".join(lines),
-    )
+    lines += ["", *_history(run_dir, rows, last)]
+    return RunOverview(verdict, "\n".join(lines))
 
 
 def _step_and_phase(
@@ -140,12 +123,13 @@ def _numbers(last: Row, held_out: Row, typical: Row) -> list[str]:
     return lines
 
 
-def _history(run_dir: Path, rows: Sequence[Row], last: Row, checkpoint_step: int | None) -> list[str]:
+def _history(run_dir: Path, rows: Sequence[Row], last: Row) -> list[str]:
     """Return lines about checkpoints, rows, restarts and skipped steps."""
-    saved = "none yet"
-    if checkpoint_step is not None:
-        saved = f"step {checkpoint_step:,}, {_age(checkpoints_dir(run_dir) / 'latest')}"
-    row = "none yet"
+    latest = checkpoints_dir(run_dir) / "latest"
+    saved = row = "none yet"
+    with suppress(OSError, ValueError):
+        step = int(read_small(latest).decode("ascii").strip().removeprefix("step_"))
+        saved = f"step {step:,}, {_age(latest)}"
     if rows:
         number = int(rows[-1]["step"])
         row = f"{f'step {number:,}, ' if number else ''}{_age(run_dir / 'metrics.jsonl')}"
@@ -195,14 +179,6 @@ def _is_alive(pid: int | None) -> bool:
     except (OSError, OverflowError) as error:  # without permission it is another user's process
         return isinstance(error, PermissionError)
     return True
-
-
-def _checkpoint_step(run_dir: Path) -> int | None:
-    """Return the step that ``latest`` names."""
-    try:
-        return int(read_small(checkpoints_dir(run_dir) / "latest").decode("ascii").strip().removeprefix("step_"))
-    except (OSError, ValueError):
-        return None
 
 
 def _age(path: Path) -> str:

@@ -52,14 +52,8 @@ def test_masked_lm_gets_depth_and_sharing_of_the_recipes_generator(tmp_path, cap
     record_run(tmp_path / "source", load_run_config("debug", flags={"model": source}), {})
     (tmp_path / "source" / "tokenizer").mkdir()
     (tmp_path / "source" / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    words = [
-        "--recipe",
-        "deberta_v3_small",
-        "--init-from",
-        str(tmp_path / "source"),
-        "--run-dir",
-        str(tmp_path / "run"),
-    ]
+    folders = ["--init-from", str(tmp_path / "source"), "--run-dir", str(tmp_path / "run")]
+    words = ["--recipe", "deberta_v3_small", *folders]
     flags = ["--model.embedding-sharing", "shared", "--print-config"]
     assert main(["pretrain", *words, *flags]) == 0
     model = yaml.safe_load(capsys.readouterr().out)["model"]
@@ -128,7 +122,8 @@ def test_plan_is_made_by_rank_zero_alone(monkeypatch, capsys):
 )
 def test_plan_is_for_the_device_that_is_asked_for(flags, device, monkeypatch, capsys):
     monkeypatch.setattr("megabert.commands.pretrain._require_shards", lambda *_, **__: None)
-    monkeypatch.setattr("megabert.tooling.planning.preflight.describe_run", lambda *_, device, **__: f"for {device}")
+    monkeypatch.setattr("megabert.tooling.planning.preflight.open_dry_run", lambda *_, device, **__: f"for {device}")
+    monkeypatch.setattr("megabert.tooling.planning.preflight.describe_run", lambda dry_run, _: dry_run)
     assert main(["pretrain", "--recipe", "debug", "--dry-run", *flags]) == 0
     assert capsys.readouterr().out == f"for {device}\n"
 

@@ -19,11 +19,6 @@ from megabert.tokens.shards.shard_set import ShardSet
 
 
 @pytest.fixture
-def shards(shard_folder):
-    return ShardSet.open(shard_folder)
-
-
-@pytest.fixture
 def unmasked(make, tmp_path):
     """Shards whose masks are left to the loader, and the ids of their instances."""
     rows = [replace(row, masked_lm_positions=[], masked_lm_ids=[]) for row in make.instances(300, 32, 1000, seed=0)]

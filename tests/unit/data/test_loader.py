@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from unit.data.streams import SEED, loader_of, shape_of, steps_of
+from unit.data.streams import SEED, shape_of, steps_of
 
 from megabert.data.batch import IGNORED, instance_seeds, probe_batch
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape
 from megabert.data.step_packer import RankShare, StepPacker, validation_batches
-from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import parse_json, to_json
 from megabert.settings.config.phase import PhaseConfig
 from megabert.tokens.shards.shard_set import ShardSet
@@ -60,11 +59,6 @@ def _slow_sequence(instance, has_label=True):
         instance.next_sentence_label if has_label else IGNORED,
         tuple(zip(instance.masked_lm_positions, instance.masked_lm_ids, strict=True)),
     )
-
-
-@pytest.fixture
-def shards(shard_folder):
-    return ShardSet.open(shard_folder)
 
 
 @pytest.mark.parametrize("pad", [False, True])
@@ -224,9 +218,3 @@ def test_validation_batches_hold_the_first_instances_once(
     assert sequences == sorted(map(_slow_sequence, validation_instances[:max_instances]))
     seeds = [seed for batches in ranks for b in batches for seed in b.instance_seeds_B[: b.num_instances].tolist()]
     assert sorted(seeds) == sorted(instance_seeds(0, 0, np.arange(len(sequences))).tolist())
-
-
-@pytest.mark.parametrize("options", [{"rank": 2, "world_size": 2}, {"rank": -1}])
-def test_impossible_rank_is_refused(shards, options):
-    with pytest.raises(ConfigError, match="rank"):
-        loader_of(shards, **options)

@@ -19,11 +19,6 @@ def loader_of(shards, *, world_size=1, rank=0, **options):
     return PackedLoader(StepPacker(shards, seed=5, global_batch_size=50, share=share), **options)
 
 
-@pytest.fixture
-def shards(shard_folder):
-    return ShardSet.open(shard_folder)
-
-
 class Agreement:
     """A meeting of threads in place of gloo."""
 

@@ -3,19 +3,12 @@
 from itertools import chain, pairwise
 
 import numpy as np
-import pytest
 from unit.data.streams import shape_of, steps_of
 
 from megabert.data.position_offsets import PositionOffsets
 from megabert.data.step_packer import RankShare, validation_batches
-from megabert.tokens.shards.shard_set import ShardSet
 
 NUM_POSITIONS = 96  # three times the longest instance
-
-
-@pytest.fixture
-def shards(shard_folder):
-    return ShardSet.open(shard_folder)
 
 
 def shifted(steps):

@@ -56,19 +56,9 @@ print("torch" in sys.modules, "tokenizers" in sys.modules)
 
 def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path, capsys):
     write_jsonl(tmp_path / "in.jsonl", texts[:40])
-    flags = [
-        "--vocab-size",
-        "800",
-        "--lengths",
-        "64",
-        "--dupe-factor",
-        "1",
-        "--workers",
-        "1",
-        "--validation-share",
-        "0",
-    ]
-    assert main(["build", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), *flags]) == 0
+    flags = "--vocab-size 800 --lengths 64 --dupe-factor 1 --workers 1 --validation-share 0"
+    files = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out")]
+    assert main(["build", *files, *flags.split()]) == 0
     captured = capsys.readouterr()
     for word in ("documents 40", "sentences", "tokens", "[UNK]", "length 64 train", "random next", "shards"):
         assert word in captured.out

@@ -66,12 +66,6 @@ def test_failed_write_keeps_the_old_file(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_full_disk_names_folder_and_free_space(tmp_path):
-    with pytest.raises(DataError, match=r"no space left while a\.txt was written \([0-9.]+ MiB free\)"):
-        write_and_fail(tmp_path / "a.txt", OSError(errno.ENOSPC, "No space left on device"))
-    assert not list(tmp_path.iterdir())
-
-
 def test_sha256_of_file(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256_file(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
@@ -84,12 +78,6 @@ def test_durable_write_and_syncs_take_paths(tmp_path):
     sync_file(tmp_path / "a")
     sync_folder(tmp_path)
     assert (tmp_path / "a").read_bytes() == b"abc"
-
-
-def test_a_folder_is_not_replaced_by_a_file(tmp_path):
-    with pytest.raises(DataError, match="is a folder"):
-        atomic_write(tmp_path, "text")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_published_as_the_working_folder_fills_it(tmp_path, monkeypatch):
@@ -266,7 +254,11 @@ def test_file_that_is_parsed_as_a_whole_has_a_bound(tmp_path):
 
 @pytest.mark.parametrize(
     ("number", "said"),
-    [(errno.ENOSPC, "no space left"), (errno.EDQUOT, "quota is used up"), (errno.EFBIG, "limit of file size")],
+    [
+        (errno.ENOSPC, r"no space left while a\.txt was written \([0-9.]+ MiB free\)"),
+        (errno.EDQUOT, "quota is used up"),
+        (errno.EFBIG, "limit of file size"),
+    ],
 )
 def test_lack_of_space_says_of_what(tmp_path, number, said):
     with pytest.raises(DataError, match=said):

@@ -50,11 +50,9 @@ def test_other_ranks_show_warnings_only(tmp_path, capsys):
 def test_interval_is_a_bar_on_a_terminal_and_a_line_elsewhere(tmp_path, capsys, monkeypatch, is_terminal):
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal, raising=False)
     log_to_stderr(0)
-    with logging_to_file(tmp_path, 0):
-        progress = Progress(title="phase1", done=4, total=8, is_main=True)
+    with logging_to_file(tmp_path, 0), Progress(title="phase1", done=4, total=8, is_main=True) as progress:
         progress.advance()
         progress.report(5, "loss 7.5")
-        progress.close()
     shown = capsys.readouterr().err
     assert ("%|" in shown) is is_terminal
     assert ("phase1 step 5/8 (62%): loss 7.5" in shown) is not is_terminal

@@ -65,10 +65,8 @@ def test_damaged_file_of_tokens_is_refused(own_copy, tmp_path, column, buffer, i
     with pa.ipc.new_file(str(path), schema) as writer:
         writer.write_batch(batch)
     overwrite(path, column, buffer, index, value)
-    with (
-        TokenReader([TokenFile(path)], VOCAB_SIZE) as reader,
-        pytest.raises(DataError, match=r"tokens\.arrow: missing or damaged"),
-    ):
+    reader = TokenReader([TokenFile(path)], VOCAB_SIZE)
+    with pytest.raises(DataError, match=r"tokens\.arrow: missing or damaged"):
         reader.read([0], 0, 1 << 64)
 
 

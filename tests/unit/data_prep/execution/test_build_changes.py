@@ -125,18 +125,8 @@ def test_damaged_documents_are_not_split_again(own_copy, make_config):
 
 
 def test_dry_run_says_what_a_change_repeats(own_copy, corpus, capsys):
-    flags = [
-        "--input",
-        str(corpus),
-        "--output",
-        str(own_copy),
-        "--vocab-size",
-        "2000",
-        "--dupe-factor",
-        "2",
-        "--dry-run",
-    ]
-    flags += ["--lengths", "64", "128", "--workers", "1", "--validation-share"]
+    settings = "--dry-run --vocab-size 2000 --dupe-factor 2 --lengths 64 128 --workers 1 --validation-share"
+    flags = ["--input", str(corpus), "--output", str(own_copy), *settings.split()]
     before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*")}
     assert main(["build", *flags, "0.1"]) == 0
     assert "was begun with the same settings" in capsys.readouterr().out
@@ -147,17 +137,22 @@ def test_dry_run_says_what_a_change_repeats(own_copy, corpus, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in own_copy.rglob("*")}
 
 
-def interrupt(_):
-    raise KeyboardInterrupt
+def build_without_clean_up(config, folder, monkeypatch):
+    """Build, and be killed before the intermediate files are deleted."""
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "_remove_work", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            build_shards(config, folder, Executor())
 
 
 def test_documents_that_were_split_again_are_not_taken_for_the_text(own_copy, make_config, tmp_path, monkeypatch):
     """A build is killed before it deletes its intermediate files, and loses its plan: it begins with the text again."""
     config = make_config(validation_share=0.3)
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "_remove_work", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build_shards(config, own_copy, Executor())
+    build_without_clean_up(config, own_copy, monkeypatch)
     (own_copy / PLAN_NAME).unlink()
     assert (
         build_shards(config, own_copy, Executor()).manifests
@@ -168,10 +163,7 @@ def test_documents_that_were_split_again_are_not_taken_for_the_text(own_copy, ma
 def test_documents_left_by_a_killed_clean_up_are_not_taken_for_the_present_ones(
     own_copy, make_config, tmp_path, monkeypatch
 ):
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "_remove_work", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            build_shards(make_config(validation_share=0.3), own_copy, Executor())
+    build_without_clean_up(make_config(validation_share=0.3), own_copy, monkeypatch)
     config = make_config(validation_share=0.5)
     assert (
         build_shards(config, own_copy, Executor()).manifests

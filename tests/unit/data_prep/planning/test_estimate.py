@@ -53,14 +53,14 @@ def test_weights_count_in_the_documents_and_the_instances(corpus):
 def test_keys_of_near_duplicates_count_in_the_disk_and_the_time():
     clean = CleanConfig(rules=("near_duplicates", "duplicate_documents"))
     plain, near = (estimate(changed, 10**12, 100) for changed in (config(), config(clean=clean)))
-    documents = 10**12 / plain.sample.bytes_per_document
+    documents = 10**12 / plain.sample.document_bytes.mean()
     assert near.work_bytes - plain.work_bytes == pytest.approx(2 * 14 * 16 * documents, rel=1e-6)
     assert near.seconds - plain.seconds == pytest.approx(10**12 / 1e6 * (1 / 47 + 1 / 60) / 100, rel=1e-6)
 
 
 def test_identification_of_languages_counts_in_the_time():
     stated, identified = (estimate(changed, 10**12, 100) for changed in (config(), config(language="auto")))
-    documents = 10**12 / stated.sample.bytes_per_document
+    documents = 10**12 / stated.sample.document_bytes.mean()
     assert identified.seconds - stated.seconds == pytest.approx(0.2e-3 * documents / 100, rel=1e-6)
     slower = estimate(config(language="auto", language_model="lid.176.bin"), 10**12, 100)
     assert stated.seconds < identified.seconds < slower.seconds
@@ -76,19 +76,8 @@ def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch
 
 def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, capsys):
     source = write_jsonl(tmp_path / "a.jsonl", texts[:30])
-    flags = [
-        "--lengths",
-        "64",
-        "--vocab-size",
-        "800",
-        "--dupe-factor",
-        "1",
-        "--workers",
-        "1",
-        "--validation-share",
-        "0",
-    ]
-    command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags]
+    flags = "--lengths 64 --vocab-size 800 --dupe-factor 1 --workers 1 --validation-share 0"
+    command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags.split()]
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, 1000))
     assert main(command) == 3
     assert "and 1.0 KB are free" in capsys.readouterr().err
@@ -138,10 +127,5 @@ def test_foreseen_instances_are_near_those_of_the_build(built, make_config, corp
 
 
 def test_sizes_are_shown_in_decimal_units():
-    assert [shown(size) for size in (0, 999, 1500, 5.5e12, 9e18)] == [
-        "0 bytes",
-        "999 bytes",
-        "1.5 KB",
-        "5.5 TB",
-        "9,000.0 PB",
-    ]
+    sizes = {0: "0 bytes", 999: "999 bytes", 1500: "1.5 KB", 5.5e12: "5.5 TB", 9e18: "9,000.0 PB"}
+    assert {size: shown(size) for size in sizes} == sizes

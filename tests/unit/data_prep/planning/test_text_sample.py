@@ -82,17 +82,8 @@ def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, capsys, mon
     bad = ["{ code }", "Write to a@example.org, please. It is there.", "same line of text\n" * 5]
     prose = "It was the third day, and of all that we have seen, the sea was the best. Nobody spoke with us."
     write_jsonl(tmp_path / "in.jsonl", [*[f"{prose} {n}." for n in range(17)], *bad, " \n "])  # no text is no loss
-    flags = [
-        "--dry-run",
-        "--input",
-        "in.jsonl",
-        "--clean",
-        "c4_brackets",
-        "gopher_words",
-        "--clean.gopher-min-words",
-        "9",
-    ]
-    assert main(["stats", *flags, "--plots", "plots"]) == 0
+    flags = "--dry-run --input in.jsonl --clean c4_brackets gopher_words --clean.gopher-min-words 9 --plots plots"
+    assert main(["stats", *flags.split()]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     found = {row[0]: row[1:] for row in rows if row}
     assert found["c4_brackets"][:2] == ["1", "5.00%"]

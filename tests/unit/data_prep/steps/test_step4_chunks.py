@@ -96,8 +96,7 @@ def test_range_is_read_from_the_batches_that_hold_it(tmp_path):
     one, many = TokenFile(tmp_path / "one.arrow"), TokenFile(tmp_path / "many.arrow", 0, grid, grid)
     for number in range(11):
         low, high = hash_range(number, 11)
-        with TokenReader([one], 1000) as first, TokenReader([many], 1000) as second:
-            parts = [reader.read([0, 1], low, high) for reader in (first, second)]
+        parts = [TokenReader([file], 1000).read([0, 1], low, high) for file in (one, many)]
         expected = np.sort(whole.hashes_D[(whole.hashes_D >= low) & (whole.hashes_D <= np.uint64(high - 1))])
         for part in parts:
             assert np.array_equal(np.sort(part.hashes_D), expected)

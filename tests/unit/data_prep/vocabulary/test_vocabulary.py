@@ -10,7 +10,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_vocabulary
-from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer, train_unigram, train_wordpiece
 
 CORPORA = Path(__file__).resolve().parents[4] / "examples" / "corpus"
@@ -171,8 +171,3 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused(korean):
 def test_no_documents_are_refused():
     with pytest.raises(DataError, match="no words"):
         train_vocabulary([])
-
-
-def test_an_impossible_share_is_refused():
-    with pytest.raises(ConfigError, match="held_out_share=1"):
-        VocabularyOptions(held_out_share=1)

@@ -110,7 +110,7 @@ def test_full_disk_under_wandb_is_an_error(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(follower, "write_durably", full)
+    monkeypatch.setattr(follower.files, "write_durably", full)
     with pytest.raises(DataError, match="no space left"):
         follow_run("wandb", tmp_path, LoggingConfig(), lambda: True)
 

@@ -159,11 +159,6 @@ def test_no_instances_at_all_are_fine():
     assert masked.offsets.tolist() == [0]
 
 
-def test_offsets_that_do_not_fit_are_refused():
-    with pytest.raises(DataError, match="do not describe 5 tokens"):
-        mask_instances(np.zeros(5, np.uint16), np.array([0, 4]), keys=mix(np.arange(1)), pieces=PIECES)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("mask_unit", "letters"), ("masked_lm_prob", 0.0), ("max_predictions_per_seq", 0)],

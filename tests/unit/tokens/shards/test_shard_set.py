@@ -34,12 +34,19 @@ def _expected(instance):
     return tuple(instance.__dict__.values())
 
 
+@pytest.fixture
+def copied(shard_folder, tmp_path):
+    """A copy of the shards that a test may damage."""
+    return shutil.copytree(shard_folder, tmp_path / "copy")
+
+
 def test_columns_over_shards_and_batches_equal_the_rows_written(shard_folder, train_instances):
     shards = ShardSet.open(shard_folder)
     spans = ((640, 900), (0, 70), (1110, 1111))
     columns = shards.columns(spans)
     rows = [row for first, stop in spans for row in range(first, stop)]
     assert columns.rows.tolist() == rows
+    assert columns.lengths.tolist() == [len(train_instances[row].input_ids) for row in rows]
     assert [_row(columns, i) for i in range(len(rows))] == [_expected(train_instances[row]) for row in rows]
 
 
@@ -50,26 +57,20 @@ def test_statistics_are_those_of_the_split(shard_folder, train_instances):
     assert ShardSet.open(shard_folder, "validation").num_rows == 97
 
 
-def test_flipped_byte_is_named(shard_folder, tmp_path):
-    folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    path = folder / "train-00002.arrow"
+def test_flipped_byte_is_named(copied):
+    path = copied / "train-00002.arrow"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    shards = ShardSet.open(folder)
-    verify_shards(shards, [0, 1, 3])
+    shards = ShardSet.open(copied)
+    verify_shards(shards, [0, 1, 3])  # the others are intact
     with pytest.raises(DataError, match=r"train-00002\.arrow.*SHA-256.*Copy it again"):
         verify_shards(shards)
 
 
-def test_intact_shards_verify(shard_folder):
-    verify_shards(ShardSet.open(shard_folder))
-
-
 @pytest.mark.parametrize("content", ["offsets past the values", "null rows"])
-def test_what_arrow_takes_for_granted_is_checked(shard_folder, tmp_path, content):
-    folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    path = folder / "train-00001.arrow"
+def test_what_arrow_takes_for_granted_is_checked(copied, content):
+    path = copied / "train-00001.arrow"
     with pa.ipc.open_file(path.read_bytes()) as reader:
         batch = reader.get_batch(0)
     if content == "null rows":
@@ -81,37 +82,34 @@ def test_what_arrow_takes_for_granted_is_checked(shard_folder, tmp_path, content
         ids = pa.Array.from_buffers(batch["input_ids"].type, len(batch), buffers, children=[batch["input_ids"].values])
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(pa.record_batch([ids, *batch.columns[1:]], schema=batch.schema))
-    shards = ShardSet.open(folder)
+    shards = ShardSet.open(copied)
     index = [shard.file for shard in shards.shards].index(path.name)
     shards.shards[index] = replace(shards.shards[index], rows=len(batch), sha256=sha256_file(path))
     with pytest.raises(DataError, match=r"00001\.arrow: record batch 0.*(cannot be read|null values)"):
         verify_shards(shards)
 
 
-def test_cut_shard_is_named(shard_folder, tmp_path):
-    folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    path = folder / "train-00001.arrow"
+def test_cut_shard_is_named(copied):
+    path = copied / "train-00001.arrow"
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(DataError, match=r"train-00001\.arrow.*cannot be read"):
-        ShardSet.open(folder).columns(((0, 400),))
+        ShardSet.open(copied).columns(((0, 400),))
 
 
-def test_shard_of_other_row_count_is_named(shard_folder, tmp_path):
-    folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    shutil.copy(folder / "train-00001.arrow", folder / "train-00002.arrow")
+def test_shard_of_other_row_count_is_named(copied):
+    shutil.copy(copied / "train-00001.arrow", copied / "train-00002.arrow")
     with pytest.raises(DataError, match=r"train-00002\.arrow.*manifest says"):
-        ShardSet.open(folder).columns(((0, 1111),))
+        ShardSet.open(copied).columns(((0, 1111),))
 
 
-def test_shard_of_another_build_is_named(shard_folder, tmp_path):
-    folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    path = folder / "train-00000.arrow"
+def test_shard_of_another_build_is_named(copied):
+    path = copied / "train-00000.arrow"
     table = pa.ipc.open_file(path.read_bytes()).read_all()
     metadata = {**table.schema.metadata, b"megabert.seed": b"77"}
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema.with_metadata(metadata)) as writer:
         writer.write_table(table)
     with pytest.raises(DataError, match=r"train-00000\.arrow.*differ"):
-        ShardSet.open(folder).columns(((0, 10),))
+        ShardSet.open(copied).columns(((0, 10),))
 
 
 def test_longer_instances_than_the_metadata_say_are_named(make, tmp_path):
@@ -120,28 +118,19 @@ def test_longer_instances_than_the_metadata_say_are_named(make, tmp_path):
         ShardSet.open(folder).columns(((0, 50),))
 
 
-def test_missing_split_is_an_error(shard_folder):
+def test_missing_split_and_unfinished_folder_are_errors(shard_folder, tmp_path):
     with pytest.raises(DataError, match="no instances of split 'test'"):
         ShardSet.open(shard_folder, "test")
-
-
-def test_unfinished_folder_is_an_error(tmp_path):
     with pytest.raises(DataError):
         ShardSet.open(tmp_path)
 
 
-def test_lengths(shard_folder, train_instances):
-    lengths = ShardSet.open(shard_folder).columns(((100, 300),)).lengths
-    assert np.array_equal(lengths, [len(i.input_ids) for i in train_instances[100:300]])
-
-
 @pytest.fixture
-def with_tokenizer(shard_folder, tmp_path):
+def with_tokenizer(copied):
     """A copy of the shards, with a tokenizer that is not theirs."""
-    folder = shutil.copytree(shard_folder, tmp_path / "copy")
-    (folder / "tokenizer").mkdir()
-    (folder / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nship\n")
-    return folder
+    (copied / "tokenizer").mkdir()
+    (copied / "tokenizer" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nship\n")
+    return copied
 
 
 def test_tokenizer_is_copied_once(with_tokenizer, tmp_path):
@@ -253,7 +242,7 @@ def test_rows_are_copied_without_pyarrow(make, tmp_path, options):
     columns = shards.rows(order)
     assert [_row(columns, i) for i in range(300)] == [_expected(rows[row]) for row in order]
     # The first one is opened by pyarrow as well, which looks at its schema.
-    assert sorted("_reader" in vars(file) for file in shards._files.values()) == [False, True]
+    assert sorted("_reader" in vars(file) for file in map(shards._open, range(2))) == [False, True]
 
 
 def test_flipped_bits_in_front_of_the_values_are_an_error_or_change_one_value(make, tmp_path):

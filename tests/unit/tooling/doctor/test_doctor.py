@@ -157,7 +157,8 @@ def test_rank_without_an_answer_is_named():
 
 
 def test_findings_of_all_ranks_stand_once_and_others_with_their_place():
-    merged = merge_findings([("node1", [ok("H200")]), ("node1", [ok("H200")]), ("node2", [ok("H200"), ok("slow")])])
+    by_rank = [ok("H200")], [ok("H200")], [ok("H200"), ok("slow")]
+    merged = merge_findings(["node1", "node1", "node2"], [list(map(vars, findings)) for findings in by_rank])
     assert [(finding.text, finding.where) for finding in merged] == [("H200", ""), ("slow", "node2 (rank 2)")]
 
 
