@@ -121,7 +121,7 @@ def _with_offsets(paths: list[str]) -> list[str]:
     for path in local:
         if not Path(path).exists():
             raise DataError(
-                f"{path}: is missing; it says where each list of ids begins in the array beside it, and how many ids "
+                f"{path}: is missing; it says where each list of ids begins in the array next to it, and how many ids "
                 "there are in all. Write it with numpy.save, or give lists in JSON Lines, Parquet or Arrow."
             )
     return sorted({*paths, *local})
