@@ -129,16 +129,8 @@ def _is_sentence(line: str, min_words: int) -> bool:
         line.endswith(LINE_ENDS)
         and not line.endswith(ELLIPSES)
         and len(line.split(None, min_words - 1)) >= min_words
-        and not _has_long_word(line)
+        and (len(line) <= MAX_WORD_CHARACTERS or max(map(len, line.split())) <= MAX_WORD_CHARACTERS)
     )
-
-
-def _has_long_word(line: str) -> bool:
-    # Any such word has a whole stretch of half its length between two multiples of that.
-    half = MAX_WORD_CHARACTERS // 2
-    stretches = (line[start : start + half] for start in range(0, len(line) - half + 1, half))
-    has_full_stretch = len(line) > MAX_WORD_CHARACTERS and any(not any(map(str.isspace, part)) for part in stretches)
-    return has_full_stretch and max(map(len, line.split())) > MAX_WORD_CHARACTERS
 
 
 def _lines_without(phrases: Sequence[str], lines: list[str]) -> list[str]:
