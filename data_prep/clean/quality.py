@@ -23,11 +23,11 @@ LINE_ENDS = (*SENTENCE_ENDS, '"', "\u201d")
 CLOSING = "\"')]}\u2019\u201d\u00bb"
 WORD_MARKS = "\"'.,;:!?()[]\u201c\u201d\u2018\u2019"
 """Marks that do not belong to a stop word."""
-FIRST_WORDS = 32
+FIRST_WORDS = 64
 """Words among which stop words are looked for first."""
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
-POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+POLICIES = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies", b"use of cookies", b"use cookies")
 SENTENCE = re.compile(r"[.!?]+[\"')\]\u2019\u201d]*(?=\s|$)|[\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f]+")
 """A sentence's end: marks before white space, or a mark that ends nothing else."""
 FIRST_TOP, FIRST_REPEATED = 2, 5
@@ -100,13 +100,17 @@ def character_classes() -> NDArray[np.uint8]:
 
 
 def _has_stop_words(document: Measured) -> bool:
-    """Return whether there are enough different stop words; prose has them among its first words."""
-    bounds, first = document.bounds, document.text.split(None, FIRST_WORDS)[:FIRST_WORDS]
-    return any(
-        len({word.strip(WORD_MARKS).lower() for word in words}.intersection(bounds.gopher_stop_words))
-        >= bounds.gopher_min_stop_words
-        for words in (first, document.text.split())
-    )
+    """Return whether there are enough different stop words; prose has them among its first words, as they are."""
+    wanted, least = _lower_words(document.bounds.gopher_stop_words), document.bounds.gopher_min_stop_words
+    if len(wanted.intersection(document.text.split(None, FIRST_WORDS)[:FIRST_WORDS])) >= least:
+        return True
+    return len(wanted.intersection([word.strip(WORD_MARKS).lower() for word in document.text.split()])) >= least
+
+
+@cache
+def _lower_words(words: tuple[str, ...]) -> frozenset[str]:
+    """Return the words that are in lower case and without marks, as no other one is ever found."""
+    return frozenset(word for word in words if word == word.strip(WORD_MARKS).lower())
 
 
 def _mean_length(document: Measured) -> float:
@@ -129,29 +133,20 @@ def _is_sentence(line: str, min_words: int) -> bool:
         line.endswith(LINE_ENDS)
         and not line.endswith(ELLIPSES)
         and len(line.split(None, min_words - 1)) >= min_words
-        and not _has_long_word(line)
+        and (len(line) <= MAX_WORD_CHARACTERS or max(map(len, line.split())) <= MAX_WORD_CHARACTERS)
     )
 
 
-def _has_long_word(line: str) -> bool:
-    # Any such word has a whole stretch of half its length between two multiples of that.
-    half = MAX_WORD_CHARACTERS // 2
-    stretches = (line[start : start + half] for start in range(0, len(line) - half + 1, half))
-    has_full_stretch = len(line) > MAX_WORD_CHARACTERS and any(not any(map(str.isspace, part)) for part in stretches)
-    return has_full_stretch and max(map(len, line.split())) > MAX_WORD_CHARACTERS
-
-
-def _lines_without(phrases: Sequence[str], lines: list[str]) -> list[str]:
+def _lines_without(phrases: Sequence[bytes], lines: list[str]) -> list[str]:
     """Return the lines that have none of some phrases, which are in lower case."""
     if not _has_any(phrases, "\n".join(lines).encode()):
         return lines
     return [line for line in lines if not _has_any(phrases, line.encode())]
 
 
-def _has_any(phrases: Sequence[str], text: bytes) -> bool:
+def _has_any(phrases: Sequence[bytes], text: bytes) -> bool:
     # In composed text (NFC) no letter beyond ASCII has a lower case that ends within it.
-    lowered = text.lower()
-    return any(phrase.encode() in lowered for phrase in phrases)
+    return any(map(text.lower().__contains__, phrases))
 
 
 DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
@@ -178,7 +173,7 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
         characters / d.characters > most
         for characters, most in zip(d.runs[1][FIRST_REPEATED:], d.bounds.gopher_max_repeated_ngrams, strict=True)
     ),
-    "c4_lorem_ipsum": lambda d: _has_any(("lorem ipsum",), d.content),
+    "c4_lorem_ipsum": lambda d: _has_any((b"lorem ipsum",), d.content),
     "c4_brackets": lambda d: "{" in d.text,
     "c4_sentences": lambda d: not _has_sentences(d),
     "fineweb_line_ends": lambda d: d.of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
@@ -191,7 +186,7 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
 
 LINE_RULES: dict[str, Callable[[list[str], CleanConfig], list[str]]] = {
     "c4_lines": lambda lines, bounds: [line for line in lines if _is_sentence(line, bounds.c4_min_words)],
-    "c4_javascript": lambda lines, bounds: _lines_without(("javascript",), lines),
+    "c4_javascript": lambda lines, bounds: _lines_without((b"javascript",), lines),
     "c4_policies": lambda lines, bounds: _lines_without(POLICIES, lines),
 }
 """Rules on lines, in their order: the lines that stay."""

@@ -1,7 +1,7 @@
 """The words of a text and their repeated runs, measured over its UTF-8, for the rules on quality.
 
 A word is text between white space, as `str.split` cuts it. Words and runs of words are numbered in the order in which
-they first occur. Equal numbers mean equal text: hashes only find candidates, which are then compared.
+they first occur. Words with the same 64 bits of a hash count as equal.
 """
 
 import numpy as np
@@ -56,27 +56,27 @@ def measure_runs(text, kinds, count, tops, repeats):
         text: Its UTF-8.
         kinds: As for `measure_words`.
         count: Number of its words.
-        tops: By length, from 2 words on: the characters in the most frequent run, with a space between words; of
-            equally frequent runs, in the first one. Given as zeros, which stay if no run repeats.
-        repeats: By length: the characters, without spaces, in runs that occurred before, none counted twice. Likewise.
+        tops: By length, the characters in the most frequent run, with a space between words; of equally frequent runs,
+            in the first one. Given as zeros, which stay if no run repeats.
+        repeats: By length, the characters, without spaces, in runs that occurred before, none counted twice. Likewise.
     """
-    words, lengths = np.empty(count, np.int32), np.empty(count, np.int32)
-    counts, firsts = np.empty(count, np.int32), np.empty(count, np.int32)
-    keys, slots = np.empty(count, np.uint64), np.empty(_capacity(count), np.int32)
-    number = _number_words(text, kinds, words, lengths, counts, firsts, keys, slots)
-    runs = words.copy()  # number of the run that begins at each word; -1 if it occurs once
-    places = _drop_single(runs, count, counts)
-    is_seen = np.empty(count, np.bool_)
-    for length in range(2, max(len(tops), len(repeats))):
+    hashes, lengths = np.empty(count, np.uint64), np.empty(count, np.int32)
+    _hash_words(text, kinds, hashes, lengths)
+    words, runs = np.empty(count, np.int32), np.empty(count, np.int32)  # runs: -1 for a run that occurs once
+    keys, counts, firsts = np.empty(count, np.uint64), np.empty(count, np.int32), np.empty(count, np.int32)
+    slots, is_seen, places = np.empty(_capacity(count), np.int32), np.empty(count, np.bool_), count
+    for length in range(1, max(len(tops), len(repeats))):
         if places < 2:
             break
         end, mask, number = count - length + 1, _capacity(places) - 1, 0
         slots[: mask + 1] = -1
         for start in range(end):
-            if runs[start] < 0 or runs[start + 1] < 0:
-                runs[start] = -1
-                continue
-            key = np.uint64(runs[start]) << _32 | np.uint64(words[start + length - 1])
+            key = hashes[start]
+            if length > 1:
+                if runs[start] < 0 or runs[start + 1] < 0:
+                    runs[start] = -1
+                    continue
+                key = np.uint64(runs[start]) << _32 | np.uint64(words[start + length - 1])
             slot = np.int64(scramble(key) & np.uint64(mask))
             while slots[slot] >= 0 and keys[slots[slot]] != key:
                 slot = (slot + 1) & mask
@@ -84,8 +84,14 @@ def measure_runs(text, kinds, count, tops, repeats):
                 slots[slot], keys[number], counts[number], firsts[number] = number, key, 0, start
                 number += 1
             runs[start] = slots[slot]
-            counts[slots[slot]] += 1
-        places = _drop_single(runs, end, counts)
+            counts[runs[start]] += 1
+        if length == 1:
+            words[:] = runs
+        places = 0
+        for start in range(end):
+            if runs[start] >= 0 and counts[runs[start]] == 1:
+                runs[start] = -1
+            places += runs[start] >= 0
         if length < len(tops) and places:
             top = np.argmax(counts[:number])
             tops[length] = counts[top] * (lengths[firsts[top] : firsts[top] + length].sum() + length - 1)
@@ -113,67 +119,21 @@ def _capacity(entries):
 
 
 @inlined
-def _number_words(text, kinds, words, lengths, counts, firsts, hashes, slots):
-    """Number the words, write their characters, and count how often each number occurs.
-
-    Args:
-        text: UTF-8.
-        kinds: As for `measure_words`.
-        words: Number of each word, written.
-        lengths: Characters of each word, written.
-        counts: How often each number occurs, written.
-        firsts: Byte at which the first word of each number begins, written.
-        hashes: Of the word of each number, written.
-        slots: Space for a hash table.
-    """
-    mask, place, number, length, begin, index = len(slots) - 1, 0, 0, 0, 0, 0
+def _hash_words(text, kinds, hashes, lengths):
+    """Write the hash of each word, and its characters."""
+    place = length = index = 0
     hashed = np.uint64(0)
-    slots[:] = -1
     while index <= len(text):
         kind, size = _kind_at(text, index, kinds)
         if not kind & SPACE:
-            if not length:
-                begin = index
             for byte in range(index, index + size):
                 hashed = (hashed ^ np.uint64(text[byte])) * _BASE
+                hashed ^= hashed >> _32
             length += 1
         elif length:
-            hashed = scramble(hashed)
-            slot = np.int64(hashed & np.uint64(mask))
-            while slots[slot] >= 0 and not (
-                hashes[slots[slot]] == hashed and _is_word_at(text, begin, index, firsts[slots[slot]], kinds)
-            ):
-                slot = (slot + 1) & mask
-            if slots[slot] < 0:
-                slots[slot], hashes[number], counts[number], firsts[number] = number, hashed, 0, begin
-                number += 1
-            words[place], lengths[place] = slots[slot], length
-            counts[slots[slot]] += 1
+            hashes[place], lengths[place] = hashed, length
             place, length, hashed = place + 1, 0, np.uint64(0)
         index += size
-    return number
-
-
-@inlined
-def _is_word_at(text, begin, end, other, kinds):
-    """Return whether a word from byte ``begin`` to ``end`` is also at the byte ``other`` before it."""
-    for index in range(end - begin):
-        if text[begin + index] != text[other + index]:
-            return False
-    return (_kind_at(text, other + end - begin, kinds)[0] & SPACE) != 0
-
-
-@inlined
-def _drop_single(runs, end, counts):
-    """Write -1 for the runs that occur once; return how many places are left."""
-    places = 0
-    for start in range(end):
-        if runs[start] >= 0:
-            if counts[runs[start]] > 1:
-                places += 1
-            else:
-                runs[start] = -1
-    return places
 
 
 @inlined

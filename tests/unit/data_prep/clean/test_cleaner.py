@@ -213,3 +213,15 @@ def test_documents_in_other_languages_are_dropped_by_the_rule_language():
     assert clean.clean("", "") == []  # without text there is no language
     assert clean.counts["language"] == {"documents": 1, "characters": 22}
     assert problems.examples["language"] == ["file 7: 'Der Wal schwamm davon.'"]
+
+
+def test_recorded_verdicts_stand_for_the_rules_on_whole_documents(monkeypatch):
+    config = CleanConfig(rules=("boilerplate", "length", "gopher_words"), min_characters=12, gopher_min_words=3)
+    texts = ["Too short", "It has three words.\nPage 3 of 12", "", "Two words-of-it", "And these are some more."]
+    first = Cleaner(config, Problems())
+    kept = [first.clean(text, "") for text in texts]
+    assert kept == [None, ["It has three words."], [], None, ["And these are some more."]]
+    monkeypatch.setattr(Cleaner, "_first_to_drop", None)  # to ask a rule is an error
+    second = Cleaner(config, Problems(), verdicts=first.verdicts)
+    assert [second.clean(text, "") for text in texts] == kept
+    assert second.counts == first.counts
