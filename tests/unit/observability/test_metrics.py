@@ -27,6 +27,12 @@ def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def test_scores_before_the_first_step_are_there_once_after_another_start(tmp_path):
+    for resumed_step, steps in ((0, [0, 1]), (0, [0, 1, 2]), (1, [2])):
+        write(tmp_path, resumed_step, steps)
+    assert [row["step"] for row in read_metrics(tmp_path)] == [0, 1, 2]
+
+
 def test_rows_are_written_and_read(tmp_path):
     write(tmp_path, 0, [1, 2])
     assert read_metrics(tmp_path)[1] == {
