@@ -178,6 +178,20 @@ def pipeline_of(architecture: str) -> str:
     return PIPELINES.get(architecture.partition("For")[2], "feature-extraction")
 
 
+def render_eval_results(scores: tuple[Score, ...]) -> str | None:
+    """Return the text of `export_folder.EVAL_RESULTS`, scores in points; None if no score is of a published set."""
+    entries = [
+        {
+            "dataset": {"id": score.published[0], "task_id": score.published[1]},
+            "value": round(100 * score.metrics[score.published[2]], 2),
+            "notes": f"{score.published[2]} in points on {score.name}, {score.note}, with megabert",
+        }
+        for score in scores
+        if score.published and score.published[2] in score.metrics
+    ]
+    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True) if entries else None
+
+
 def check_facts(languages: Sequence[str], license: str | None, base_model: str | None = None) -> None:
     """Refuse what hubs would not take for a language, a license or a base model.
 

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import FiniteFloat
+
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
@@ -31,7 +33,7 @@ UNIT = "scores in points (100 = perfect)"
 """Heading of a table of scores."""
 
 Known = TypeVar("Known")
-Metrics = dict[str, dict[str, float]]
+Metrics = dict[str, dict[str, FiniteFloat]]
 """Metrics of each evaluation set, by its name."""
 
 
