@@ -26,7 +26,7 @@ from torch import Tensor
 
 from megabert.foundation.randomness.lowbias32 import FIRST, SECOND, lowbias32
 from megabert.foundation.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import choose
 from megabert.ops.sequences import sequence_numbers
 
 # The hash's constants, those above 2**31 as negative int32.
@@ -135,8 +135,7 @@ class DropoutStream:
         if round(probability * 2**16) == 0:
             return None
         # A bijection of seed ^ constant: rows that differ in their seed differ in their key at every site.
-        device = self.row_seeds_T.device
-        run = choose("dropout_keys", "auto", KEY_BACKENDS, device.type)
+        run = choose("dropout_keys", "auto", self.row_seeds_T.device.type)
         return Dropout(probability, run(self.row_seeds_T, site_constant(layer, site)))
 
 
@@ -205,20 +204,10 @@ def dropped_torch(x_RC: Tensor, dropout: Dropout) -> Tensor:
     return masked(x_RC, dropout).mul_(dropout.scale)
 
 
-KEY_BACKENDS = (
-    Backend("triton", "megabert.ops.triton_support.dropout_kernels:row_keys_triton", triton_obstacle),
-    Backend("torch", row_keys_torch, no_obstacle),
-)
-BACKENDS = (
-    Backend("triton", "megabert.ops.triton_support.dropout_kernels:dropped_triton", triton_obstacle),
-    Backend("torch", dropped_torch, no_obstacle),
-)
-
-
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_RC: Tensor, dropout: Dropout, backend: str) -> Tensor:
-        ctx.dropout, ctx.run = dropout, choose("dropout", backend, BACKENDS, x_RC.device.type)
+        ctx.dropout, ctx.run = dropout, choose("dropout", backend, x_RC.device.type)
         return ctx.run(x_RC, dropout)
 
     @staticmethod

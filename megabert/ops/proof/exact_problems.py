@@ -15,7 +15,6 @@ from megabert.ops.backend import choose
 from megabert.ops.dropout import (
     ATTENTION_OUTPUT,
     EMBEDDINGS,
-    KEY_BACKENDS,
     Dropout,
     dropout,
     keep_mask,
@@ -39,7 +38,7 @@ def dropout_keys_problem(tokens: int, generator: torch.Generator) -> Problem:
 
     def run(*, backend: str) -> dict[str, Tensor]:
         device = generator.device
-        keys_T = choose("dropout_keys", backend, KEY_BACKENDS, device.type)(seeds_T.to(device), constant)
+        keys_T = choose("dropout_keys", backend, device.type)(seeds_T.to(device), constant)
         return {"keys": keys_T}
 
     return Problem(run, lambda: {"keys": row_keys_torch(seeds_T, constant).to(generator.device)}, {}, EXACT)

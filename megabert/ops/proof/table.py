@@ -90,7 +90,7 @@ class Shapes:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The ops of ``backend.BACKEND_TABLES`` that training such a model calls."""
+        """The ops of ``backend.BACKENDS`` that training such a model calls."""
         gelu = "gated_gelu" if self.attention == "windowed" else "bias_gelu"
         return ("dropout_keys", "dropout", "layer_norm", ATTENTION_OPS[self.attention], gelu, "cross_entropy", "lamb")
 

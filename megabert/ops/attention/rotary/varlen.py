@@ -6,16 +6,11 @@ turned by a pass before. torch does not promise that its gradients repeat bit fo
 
 # T packed tokens, N heads, H head width, C = 3 * N * H
 
-import inspect
-
 import torch
 from torch import Tensor
 
 from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.cpu import RotarySequences, turn
-
-FIRST_CAPABILITY = (8, 0)
-"""Compute capability from which on torch's FlashAttention runs."""
 
 
 def rotary_attention_varlen(
@@ -40,18 +35,3 @@ def rotary_attention_varlen(
     out_TNH = varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, window_size=window)
     assert isinstance(out_TNH, Tensor)
     return torch.where(is_in_sequence_T1, out_TNH.flatten(1), out_TNH.new_zeros(()))
-
-
-def varlen_obstacle(device: str) -> str | None:
-    """Return why torch's FlashAttention for packed sequences cannot run here, with a window."""
-    if device != "cuda":
-        return "torch's varlen_attn needs a CUDA GPU"
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return f"torch {torch.__version__} has no torch.nn.attention.varlen"
-    if "window_size" not in inspect.signature(varlen_attn).parameters:  # 2.10
-        return f"the varlen_attn of torch {torch.__version__} has no window"
-    if torch.cuda.get_device_capability() < FIRST_CAPABILITY:
-        return "torch's FlashAttention needs compute capability 8.0"
-    return None

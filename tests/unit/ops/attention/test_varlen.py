@@ -8,9 +8,8 @@ from torch.nn.attention import varlen
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
-from megabert.ops.attention.rotary import api
-from megabert.ops.attention.rotary.varlen import rotary_attention_varlen, varlen_obstacle
-from megabert.ops.backend import Backend, choose, no_obstacle
+from megabert.ops.attention.rotary.varlen import rotary_attention_varlen
+from megabert.ops.backend import BACKENDS, Backend, choose, no_obstacle, varlen_obstacle
 from megabert.ops.proof.problem import TOLERANCE, errors
 from megabert.ops.proof.problems import rotary_attention_problem
 
@@ -45,8 +44,9 @@ class Garbage(torch.autograd.Function):
 
 @pytest.fixture
 def usable(monkeypatch):
-    backend = Backend("varlen", rotary_attention_varlen, no_obstacle)
-    monkeypatch.setattr(api, "BACKENDS", (api.BACKENDS[0], backend, api.BACKENDS[2]))
+    triton, _, torch_backend = BACKENDS["rotary_attention"]
+    varlen_backend = Backend("varlen", rotary_attention_varlen, no_obstacle)
+    monkeypatch.setitem(BACKENDS, "rotary_attention", (triton, varlen_backend, torch_backend))
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
     choose.cache_clear()
     yield
