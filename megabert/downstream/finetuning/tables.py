@@ -109,16 +109,13 @@ def read_table(
         skips_broken_rows: Whether TSV and CSV rows with a wrong number of columns are left out instead of refused.
 
     Raises:
-        DataError: The file is missing, has no rows, lacks a column, has a broken row, or is not UTF-8.
+        DataError: The file is missing, lacks a column, has a broken row, or is not UTF-8.
     """
     reader = READERS.get(path.suffix)
     if reader is None:
         raise DataError(f"{path}: unknown kind of table; known are {', '.join(READERS)}. Rename or convert it.")
     with reading(path):
-        rows = _pick(path, reader(path, header), names, skips_broken_rows)
-    if not rows:
-        raise DataError(f"{path}: holds no examples. Name a file with rows.")
-    return rows
+        return _pick(path, reader(path, header), names, skips_broken_rows)
 
 
 def _pick(path: Path, rows: Iterator[tuple[int, Any]], names: Sequence[str], skips_broken: bool) -> list[Row]:

@@ -150,12 +150,14 @@ def _of_json(file: _JsonFile) -> Iterator[Score]:
     text, masks = Path(file.data).name, f"masks {file.mask}"
     for one in file.sets:
         note = f"how often the good sentence of {one.pairs:,} pairs wins, {masks}"
-        yield Score(
-            task="fill-mask", name=f"minimal pairs {Path(one.name).stem}", metrics={"accuracy": one.accuracy}, note=note
-        )
-    if file.pseudo_perplexity is not None and file.bits_per_character is not None:
-        metrics = {"pseudo_perplexity": file.pseudo_perplexity, "bits_per_character": file.bits_per_character}
-        yield Score(task="fill-mask", name=f"sentences of {text}", metrics=metrics, note=f"pseudo-likelihood, {masks}")
-    if file.loss is not None and file.accuracy is not None and file.unigram_loss is not None:
-        metrics = {"mlm_loss": file.loss, "mlm_accuracy": file.accuracy, "unigram_loss": file.unigram_loss}
-        yield Score(task="fill-mask", name=f"text of {text}", metrics=metrics, note="masked-LM loss in nats")
+        name = f"minimal pairs {Path(one.name).stem}"
+        yield Score(task="fill-mask", name=name, metrics={"accuracy": one.accuracy}, note=note)
+    likelihood = {"pseudo_perplexity": file.pseudo_perplexity, "bits_per_character": file.bits_per_character}
+    losses = {"mlm_loss": file.loss, "mlm_accuracy": file.accuracy, "unigram_loss": file.unigram_loss}
+    for name, metrics, note in (
+        (f"sentences of {text}", likelihood, f"pseudo-likelihood, {masks}"),
+        (f"text of {text}", losses, "masked-LM loss in nats"),
+    ):
+        stated = {metric: value for metric, value in metrics.items() if value is not None}
+        if len(stated) == len(metrics):
+            yield Score(task="fill-mask", name=name, metrics=stated, note=note)
