@@ -23,6 +23,7 @@ its probability to the last bit, a multiple of 2**-16, because each factor is od
 # B sequences, N heads, Z sequences * heads, S tokens, G = S / 2 rounded up to a multiple of 8
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,6 +55,15 @@ class AttentionDropout(DropoutRate):
     def keys_BN(self) -> Tensor:
         """Return the key of every sequence and head, int32."""
         return lowbias32_(self.seeds_B[:, None] ^ self.constants_N)
+
+
+class Heads(NamedTuple):
+    """The heads of attention in one layer, with their dropout."""
+
+    num_heads: int
+    """N."""
+    dropout: AttentionDropout | None = None
+    """Dropout of the probabilities; None drops nothing."""
 
 
 def attention_dropout(

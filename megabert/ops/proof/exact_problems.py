@@ -10,17 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from megabert.ops import dropout as keyed
 from megabert.ops.attention.dropout import AttentionDropout, probability_mask
 from megabert.ops.backend import choose
-from megabert.ops.dropout import (
-    ATTENTION_OUTPUT,
-    EMBEDDINGS,
-    Dropout,
-    dropout,
-    keep_mask,
-    row_keys_torch,
-    site_constant,
-)
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions
@@ -34,38 +26,39 @@ HIGH_RATE = 0.3
 
 def dropout_keys_problem(tokens: int, generator: torch.Generator) -> Problem:
     """Return the keys of ``tokens`` rows, which every site of dropout begins from."""
-    seeds_T, constant = dropout_stream([tokens], tokens, CPU).row_seeds_T, site_constant(3, ATTENTION_OUTPUT)
+    seeds_T = dropout_stream([tokens], tokens, CPU).row_seeds_T
+    constant = keyed.site_constant(3, keyed.ATTENTION_OUTPUT)
 
     def run(*, backend: str) -> dict[str, Tensor]:
         device = generator.device
         keys_T = choose("dropout_keys", backend, device.type)(seeds_T.to(device), constant)
         return {"keys": keys_T}
 
-    return Problem(run, lambda: {"keys": row_keys_torch(seeds_T, constant).to(generator.device)}, {}, EXACT)
+    return Problem(run, lambda: {"keys": keyed.row_keys_torch(seeds_T, constant).to(generator.device)}, {}, EXACT)
 
 
 def dropout_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
     """Return the embeddings' dropout of (tokens, width), with its gradient."""
-    site = known_dropout(shape[0], -1, EMBEDDINGS, generator.device)
+    site = known_dropout(shape[0], -1, keyed.EMBEDDINGS, generator.device)
 
     def reference(x_TD: Tensor) -> Tensor:
         return x_TD * kept_of(site, shape) * site.scale
 
     tensors = {"x_TD": torch.randn(shape, generator=generator, device=generator.device)}
-    return Problem(lambda x_TD, *, backend: dropout(x_TD, site, backend=backend), reference, tensors)
+    return Problem(lambda x_TD, *, backend: keyed.dropout(x_TD, site, backend=backend), reference, tensors)
 
 
-def kept_of(site: Dropout, shape: tuple[int, int]) -> Tensor:
+def kept_of(site: keyed.Dropout, shape: tuple[int, int]) -> Tensor:
     """Return the mask of a site as plain torch computes it on the CPU."""
-    return keep_mask(site, site.row_keys.cpu(), shape[1]).to(site.row_keys.device)
+    return keyed.keep_mask(site, site.row_keys.cpu(), shape[1]).to(site.row_keys.device)
 
 
 def dropout_mask_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
     """Return the masks of both passes of the embeddings' dropout."""
-    site = known_dropout(shape[0], -1, EMBEDDINGS, generator.device)
+    site = known_dropout(shape[0], -1, keyed.EMBEDDINGS, generator.device)
 
     def run(ones_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
-        out_TD = dropout(ones_TD, site, backend=backend)
+        out_TD = keyed.dropout(ones_TD, site, backend=backend)
         (gradient_TD,) = torch.autograd.grad(out_TD, ones_TD, torch.ones_like(out_TD))
         return {"forward": out_TD != 0, "backward": gradient_TD != 0}
 
@@ -78,7 +71,7 @@ def layer_norm_mask_problem(shape: tuple[int, int], generator: torch.Generator, 
     Every element of the input is 1, so that each row of the sum has two values, and the higher ones survived.
     """
     device = generator.device
-    site = known_dropout(shape[0], 3, ATTENTION_OUTPUT, device, probability=HIGH_RATE)
+    site = known_dropout(shape[0], 3, keyed.ATTENTION_OUTPUT, device, probability=HIGH_RATE)
 
     def run(ones_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
         weight_D, zeros_D = ones_TD.detach().new_ones(shape[1]), ones_TD.detach().new_zeros(shape[1])

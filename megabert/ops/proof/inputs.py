@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import attention_dropout
+from megabert.ops.attention.dropout import Heads, attention_dropout
 from megabert.ops.dropout import Dropout, DropoutStream, row_keys_torch, site_constant
 
 
@@ -71,6 +71,7 @@ class PackedHeads:
         stream = dropout_stream(lengths, self.tokens, self.device)
         self.site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
         self.options: dict[str, Any] = {"num_heads": heads, "dropout": self.site}
+        self.heads_and_dropout = Heads(heads, self.site)
         self.shapes = {"qkv_TC": (self.tokens, 3 * heads * head_width)}
 
 

@@ -112,7 +112,7 @@ def attention_problem(lengths: Sequence[int], generator: torch.Generator, **size
 
     def reference(qkv_TC: Tensor, bias_C: Tensor) -> Tensor:  # the bias is in qkv already
         sequences = DenseSequences(packed.cu_seqlens, packed.longest)
-        return attention_reference(qkv_TC + bias_C - bias_C.detach(), sequences, **packed.options)
+        return attention_reference(qkv_TC + bias_C - bias_C.detach(), sequences, packed.heads_and_dropout)
 
     return Problem(dense_op(packed), reference, normal(generator, **packed.shapes, bias_C=packed.shapes["qkv_TC"][1:]))
 
@@ -138,8 +138,8 @@ def rotary_attention_problem(
 
     def reference(qkv_TC: Tensor) -> Tensor:
         turns_T2E = turns_of(packed.positions_T, base, packed.head_width)
-        options: dict[str, Any] = {"max_seqlen": packed.longest, "reach": reach, **packed.options}
-        return rotary_attention_reference(qkv_TC, turns_T2E, packed.cu_seqlens, **options)
+        sequences = DenseSequences(packed.cu_seqlens, packed.longest)
+        return rotary_attention_reference(qkv_TC, turns_T2E, sequences, packed.heads_and_dropout, reach=reach)
 
     return Problem(rotary_op(packed, reach=reach, base=base), reference, normal(generator, **packed.shapes))
 
@@ -176,7 +176,7 @@ def disentangled_attention_problem(
     def reference(qkv_TC: Tensor, **projected: Tensor) -> Tensor:
         sequences = DisentangledSequences(packed.cu_seqlens, packed.longest)
         positions = _relative(packed, position_E, projected)
-        return disentangled_attention_reference(qkv_TC, positions, sequences, **packed.options)
+        return disentangled_attention_reference(qkv_TC, positions, sequences, packed.heads_and_dropout)
 
     tables = {name: table for name, term in zip(("key_PD", "query_PD"), BOTH_TERMS, strict=True) if term in terms}
     return Problem(disentangled_op(packed, position_E), reference, normal(generator, **packed.shapes, **tables))

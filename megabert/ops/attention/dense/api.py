@@ -5,7 +5,7 @@
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import DenseSequences, attention_torch, plan_blocks
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.backend import choose
 
 
@@ -55,4 +55,4 @@ def attention(
         KernelError: The backend cannot run here.
     """
     run = choose("attention", backend, qkv_TC.device.type)
-    return run(qkv_TC, sequences, num_heads=num_heads, dropout=dropout, bias_C=bias_C)
+    return run(qkv_TC, sequences, Heads(num_heads, dropout), bias_C)

@@ -15,7 +15,7 @@ from megabert.ops.attention.disentangled.cpu import (
     disentangled_attention_torch,
     plan_groups,
 )
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.backend import choose
 
 
@@ -63,4 +63,4 @@ def disentangled_attention(
         KernelError: The backend cannot run here.
     """
     run = choose("disentangled_attention", backend, qkv_TC.device.type)
-    return run(qkv_TC, positions, sequences, num_heads=num_heads, dropout=dropout)
+    return run(qkv_TC, positions, sequences, Heads(num_heads, dropout))

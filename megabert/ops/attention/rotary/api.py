@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import plan_blocks
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.attention.rotary.cpu import RotarySequences, rotary_attention_torch
 from megabert.ops.attention.rotary.varlen import rotary_attention_varlen
 from megabert.ops.attention.windowed import plan_band
@@ -107,7 +107,7 @@ def rotary_attention(
     """
     is_plain = dropout is None and qkv_TC.itemsize == 2
     run = choose("rotary_attention", backend, qkv_TC.device.type, None if is_plain else WITH_DROPOUT)
-    return run(qkv_TC, turns_P2E, sequences, reach=reach, num_heads=num_heads, dropout=dropout)
+    return run(qkv_TC, turns_P2E, sequences, Heads(num_heads, dropout), reach=reach)
 
 
 WITH_DROPOUT = tuple(

@@ -7,7 +7,7 @@ from torch.nn import functional
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.dense.reference import attention_reference
-from megabert.ops.attention.dropout import attention_dropout
+from megabert.ops.attention.dropout import Heads, attention_dropout
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.proof.problem import relative_error
 
@@ -32,7 +32,8 @@ def site_of(cu_seqlens, tokens, heads):
 
 def run(op, qkv, cu_seqlens, grad, **options):
     qkv = qkv.clone().requires_grad_()
-    out = op(qkv, DenseSequences(cu_seqlens, int(cu_seqlens.diff().max())), **options)
+    sequences = DenseSequences(cu_seqlens, int(cu_seqlens.diff().max()))
+    out = op(qkv, sequences, **options) if op is attention else op(qkv, sequences, Heads(**options))
     out.backward(grad.to(out.dtype))
     return out.detach(), qkv.grad
 
@@ -109,12 +110,12 @@ def test_attention_padded_form_for_other_devices_matches(boundaries):
         torch.testing.assert_close(value, expected)
 
 
-@pytest.mark.parametrize("op", [attention, attention_reference])
+@pytest.mark.parametrize("op", [attention, lambda *packed, **heads: attention_reference(*packed, Heads(**heads))])
 def test_attention_passes_gradcheck(op, boundaries):
     cu_seqlens = boundaries([3, 2])
     qkv = torch.randn(6, 3 * 4, dtype=torch.float64, requires_grad=True)
-    site = site_of(cu_seqlens, 6, 2)
-    assert torch.autograd.gradcheck(lambda x: op(x, DenseSequences(cu_seqlens, 3), num_heads=2, dropout=site), [qkv])
+    options, sequences = {"num_heads": 2, "dropout": site_of(cu_seqlens, 6, 2)}, DenseSequences(cu_seqlens, 3)
+    assert torch.autograd.gradcheck(lambda x: op(x, sequences, **options), [qkv])
 
 
 def test_attention_of_a_sequence_does_not_depend_on_its_neighbours(boundaries):

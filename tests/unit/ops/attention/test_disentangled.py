@@ -11,7 +11,7 @@ from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, plan_groups
 from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
-from megabert.ops.attention.dropout import probability_mask
+from megabert.ops.attention.dropout import Heads, probability_mask
 from megabert.ops.attention.layouts import padded_groups
 
 HEADS, WIDTH, SPAN = 2, 6, 9
@@ -128,7 +128,7 @@ def test_reference_is_the_definition(kinds, generator, boundaries):
 
     def op(qkv, key, query):
         positions = RelativePositions(key, query, position_E)
-        return disentangled_attention_reference(qkv, positions, sequences, num_heads=HEADS, dropout=dropout)
+        return disentangled_attention_reference(qkv, positions, sequences, Heads(HEADS, dropout))
 
     def formula(qkv, key, query):
         return definition(qkv, key, query, position_E, cu_seqlens=cu_seqlens, dropout=dropout)

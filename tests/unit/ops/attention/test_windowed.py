@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from megabert.ops.attention.dropout import attention_dropout, probability_mask
+from megabert.ops.attention.dropout import Heads, attention_dropout, probability_mask
 from megabert.ops.attention.windowed import plan_band, windowed_attention
 from megabert.ops.dropout import DropoutStream
 
@@ -40,7 +40,7 @@ def by_definition(qkv, bounds, reach):
 )
 def test_values_and_gradients_are_the_definitions(lengths, padding, reach):
     qkv, bounds, positions = inputs(lengths, padding)
-    out = windowed_attention(qkv, band=plan_band(bounds, positions, reach=reach), num_heads=HEADS)
+    out = windowed_attention(qkv, plan_band(bounds, positions, reach=reach), Heads(HEADS))
     expected = by_definition(qkv, bounds, reach)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     weights = torch.randn_like(out)
@@ -54,7 +54,7 @@ def test_dropped_are_the_probabilities_that_attention_drops():
     stream = DropoutStream(torch.empty(0, dtype=torch.int32), torch.tensor([5, 6, 7], dtype=torch.int32))
     site = attention_dropout(stream, layer=2, probability=0.25, num_heads=HEADS)
     assert site is not None
-    out = windowed_attention(qkv, band=plan_band(bounds, positions, reach=reach), num_heads=HEADS, dropout=site)
+    out = windowed_attention(qkv, plan_band(bounds, positions, reach=reach), Heads(HEADS, site))
     expected = torch.zeros_like(out)
     for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
         q, k, v = qkv[start:stop].unflatten(1, (3, HEADS, WIDTH)).permute(1, 2, 0, 3)
