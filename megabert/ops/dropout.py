@@ -18,6 +18,7 @@ threshold's, so the fast implementations skip it.
 # T packed tokens, B sequences, N heads, R rows, C columns
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -206,9 +207,9 @@ def dropped_torch(x_RC: Tensor, dropout: Dropout) -> Tensor:
 
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_RC: Tensor, dropout: Dropout, backend: str) -> Tensor:
-        ctx.dropout, ctx.run = dropout, choose("dropout", backend, x_RC.device.type)
-        return ctx.run(x_RC, dropout)
+    def forward(ctx: Any, x_RC: Tensor, dropout: Dropout, run: Callable[[Tensor, Dropout], Tensor]) -> Tensor:
+        ctx.dropout, ctx.run = dropout, run
+        return run(x_RC, dropout)
 
     @staticmethod
     def backward(ctx: Any, grad_RC: Tensor) -> tuple[Tensor, None, None]:
@@ -223,4 +224,11 @@ def dropout(x_TD: Tensor, site: Dropout | None, *, backend: str = "auto") -> Ten
         site: Site with row keys of shape (T,); None drops nothing.
         backend: ``auto``, ``triton`` or ``torch``.
     """
-    return x_TD if site is None else _Dropout.apply(x_TD.contiguous(), site, backend)
+    if site is None:
+        return x_TD
+    return _Dropout.apply(x_TD.contiguous(), site, choose("dropout", backend, x_TD.device.type))
+
+
+def survivors(x_TD: Tensor, site: Dropout) -> Tensor:
+    """Return `masked` hidden states, whose gradient is masked as well."""
+    return _Dropout.apply(x_TD.contiguous(), site, masked)
