@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, relative_error, site_of
+from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, site_of
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled.api import disentangled_attention
@@ -13,6 +13,7 @@ from megabert.ops.attention.disentangled.cpu import DisentangledSequences, Relat
 from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
 from megabert.ops.attention.dropout import Heads, probability_mask
 from megabert.ops.attention.layouts import padded_groups
+from megabert.ops.proof.problem import relative_error
 
 HEADS, WIDTH, SPAN = 2, 6, 9
 
