@@ -20,7 +20,8 @@ import onnxruntime
 import torch
 import transformers
 
-from megabert.downstream.export.huggingface import write_huggingface
+from megabert.downstream.export.export_folder import open_export
+from megabert.downstream.export.huggingface import write_model_files
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.sources import Source, open_source
 from megabert.downstream.publish.check_forms import onnx_run, torch_run
@@ -42,7 +43,9 @@ def write_random(source: Source, shape: str, folder: Path) -> None:
     model = replace(source, model=config).build_untrained_model()
     state = {name: value.detach() for name, value in model.named_parameters()}
     plain = folder / "plain"
-    write_huggingface(plain, state=state, config=config, tokenizer_dir=source.tokenizer_dir, card=ModelCard(name=shape))
+    with open_export(plain) as new:
+        card, tokenizer_dir = ModelCard(name=shape), source.tokenizer_dir
+        write_model_files(new, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card)
     export_again(plain, folder / "onnx", Forms(vectors="mean", has_onnx=True))
 
 

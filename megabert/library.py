@@ -24,8 +24,7 @@ from megabert.downstream.finetuning.tasks import find_task, refuse_idle_settings
 from megabert.downstream.inspection.attention import AttentionRecord, record_attention
 from megabert.downstream.inspection.embed import embed_texts
 from megabert.downstream.inspection.encode_text import RankedPiece, encode_text
-from megabert.downstream.inspection.fill_mask import fill_mask
-from megabert.downstream.inspection.next_sentence import next_sentence
+from megabert.downstream.inspection.fill_mask import fill_mask, next_sentence
 from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, Scores, score_texts
 from megabert.downstream.inspection.similar import nearest, parse_queries, word_ids
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError, MegabertError

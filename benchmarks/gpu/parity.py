@@ -8,6 +8,7 @@ import itertools
 
 import torch
 
+from benchmarks.gpu.embedding_problem import embedding_problem
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import TINY, Sizes
 from benchmarks.gpu.warm import compile_beside
@@ -73,7 +74,7 @@ def parity_problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Probl
     found["dense"] = problems.dense_problem((1000, sizes.hidden), generator)
     for rows, has_sum in itertools.product((2, 512), (False, True)):
         label = f"embedding {rows}x{sizes.hidden}{' with a sum' if has_sum else ''}"
-        found[label] = problems.embedding_problem((1000, sizes.hidden), generator, rows=rows, has_sum=has_sum)
+        found[label] = embedding_problem((1000, sizes.hidden), generator, rows=rows, has_sum=has_sum)
     found["dropout keys"] = exact_problems.dropout_keys_problem(1500, generator)
     found["dropout"] = exact_problems.dropout_problem((400, sizes.hidden), generator)
     found |= mask_problems(sizes, generator)

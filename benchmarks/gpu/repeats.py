@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu.batches import Batch, random_batch
+from benchmarks.gpu.embedding_problem import GradientSum, embedding_problem
 from benchmarks.gpu.parity import parity_problems
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import Sizes
 from benchmarks.gpu.training import model_config, random_model
 from megabert.ops.dense import sum_products_in
 from megabert.ops.proof.problem import Problem, values_and_gradients
-from megabert.ops.proof.problems import GradientSum, embedding_problem
 from megabert.settings.config.run import OpsConfig
 
 DTYPE = torch.bfloat16

@@ -25,13 +25,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, record its attention, write the page."""
-    source = open_model(options)
-    from megabert.downstream.export.model_folder import find_model
+    source = open_model(options, outputs=[options.output])
     from megabert.downstream.inspection.attention import record_attention
     from megabert.downstream.inspection.attention_page import render_attention
-    from megabert.foundation.files import atomic_write, refuse_input
+    from megabert.foundation.files import atomic_write
 
-    refuse_input(options.output, find_model(options.model))
     tokenizer = source.load_tokenizer()  # before the model, whose size it has to fit
     texts = (options.text, options.second)
     record = record_attention(source.build_model(), tokenizer, *texts, longest=source.longest)

@@ -15,7 +15,6 @@ from typing import get_args
 
 from megabert.commands.model_argument import open_model
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.files import refuse_input
 from megabert.settings.command_line.arguments import Pooling
 from megabert.settings.command_line.program import Parser, positive
 
@@ -37,18 +36,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, stream the file through it, print the counts."""
-    source = open_model(options, options.file)
-    import torch
-
-    from megabert.downstream.export.model_folder import find_model
-    from megabert.downstream.inspection.embed import check_output, embed_file
-
     output = options.output or options.file.with_suffix(".parquet")
     if options.output is None and output.exists():
         raise ConfigError(f"{output}: exists, and would be replaced. If that is meant, say so: --output {output}")
+    source = open_model(options, options.file, outputs=[output])
+    import torch
+
+    from megabert.downstream.inspection.embed import check_output, embed_file
+
     form = source.pooled(options.pooling) if options.pooling else source.vector_form
     check_output(output, has_tokens=form.has_tokens)
-    refuse_input(output, options.file, find_model(options.model))
     tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
     done = embed_file(model, tokenizer, options.file, output, pooling=form, batch_tokens=options.batch_tokens)

@@ -175,8 +175,7 @@ def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     if options.dry_run:
         print(f"{work.plan()}\nevery task can start; nothing was written")
         return 0
-    outcome = work.run()
-    print(outcome.tables)
-    if outcome.error is not None:
-        raise outcome.error
+    print(work.run())
+    if work.error is not None:
+        raise work.error
     return 0

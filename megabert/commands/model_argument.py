@@ -2,11 +2,11 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from megabert.foundation.files import atomic_write, check_regular
+from megabert.foundation.files import atomic_write, check_regular, refuse_input
 from megabert.settings.command_line.arguments import CopyMask
 from megabert.settings.command_line.program import Parser, positive
 from megabert.settings.command_line.terminal import loading
@@ -16,16 +16,19 @@ if TYPE_CHECKING:
     from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 
 
-def open_model(options: Namespace, *inputs: Path) -> "Source":
+def open_model(options: Namespace, *inputs: Path, outputs: Sequence[Path | None] = ()) -> "Source":
     """Open the weights that ``--model`` and ``--checkpoint`` name.
 
-    A wrong folder, or a wrong file among ``inputs``, which the command reads, is refused before torch loads.
+    A wrong folder, a wrong file among ``inputs``, which the command reads, or one of ``outputs`` that would replace
+    something it reads is refused before torch loads.
     """
-    from megabert.downstream.export.model_folder import kind_of_folder
+    from megabert.downstream.export.model_folder import find_model, kind_of_folder
 
     kind_of_folder(options.model)
     for path in inputs:
         check_regular(path)
+    for output in filter(None, outputs):
+        refuse_input(output, *inputs, find_model(options.model))
     with loading("PyTorch"):
         from megabert.downstream.export.sources import open_source
     return open_source(options.model, options.checkpoint or "last")
@@ -50,9 +53,11 @@ def save_scores(options: Namespace, settings: Mapping[str, Any], scores: Mapping
         print(f"written: {options.json}")
 
 
-def open_scorer(options: Namespace, *inputs: Path, is_random: bool = False) -> "SentenceScorer":
+def open_scorer(
+    options: Namespace, *inputs: Path, outputs: Sequence[Path | None] = (), is_random: bool = False
+) -> "SentenceScorer":
     """Open a model that scores sentences, as `open_model` does; or its shape with random weights."""
-    source = open_model(options, *inputs)
+    source = open_model(options, *inputs, outputs=outputs)
     from megabert.downstream.export.sources import find_device
     from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
 

@@ -14,7 +14,6 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.commands.model_argument import add_copies, open_scorer, save_scores
-from megabert.foundation.files import refuse_input
 from megabert.foundation.json_files import JSON_SUFFIXES
 from megabert.settings.command_line.program import Parser, output_path, refuse_flags
 
@@ -35,11 +34,7 @@ def run(options: Namespace) -> int:
     """Load the model, stream the file through it, print the means."""
     if options.file.suffix not in JSON_SUFFIXES:
         refuse_flags(["--text-column"], options.given, "on plain text")
-    from megabert.downstream.export.model_folder import find_model
-
-    for output in filter(None, (options.output, options.json)):
-        refuse_input(output, options.file, find_model(options.model))
-    scorer = open_scorer(options, options.file)
+    scorer = open_scorer(options, options.file, outputs=(options.output, options.json))
     from megabert.downstream.inspection.pseudo_likelihood import render_text_score, score_file
 
     total = score_file(scorer, options.file, column=options.text_column, output=options.output)

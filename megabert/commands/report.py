@@ -52,7 +52,7 @@ def run(options: Namespace) -> int:
     run_dir = options.run_dir
     read_config(run_dir)  # refuses another folder before the seconds that torch takes
     with loading("PyTorch"):
-        from megabert.downstream.finetuning.below_run import render_scores_below
+        from megabert.downstream.finetuning.grid.results import render_scores_below
         from megabert.downstream.inspection.fill_mask import compare_guesses
         from megabert.foundation.files import atomic_write
         from megabert.tooling.reports.curves import draw_losses, draw_page, render_run_page

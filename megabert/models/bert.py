@@ -9,7 +9,7 @@ The code is for one device. Data parallelism, ZeRO and mixed precision are appli
 # T packed tokens, B sequences, M masked positions, D hidden, V vocabulary
 
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -216,13 +216,10 @@ class BertForPreTraining(PretrainingModel):
         config: Sizes and family; ``vocab_size`` is a number, not ``auto``.
         objective: ``nsp`` (Devlin et al. 2019), ``sop`` (Lan et al. 2020) or ``none``.
         ops: Backends of the fused ops; None chooses them by device.
-        activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
-        embeddings: Embeddings of another model, to share them; None makes new ones.
-        dropout_key: Combined with the instance seeds, so that two models drop different elements of one instance; 0
-            leaves the seeds as they are.
         z_loss: Weight of the z-loss, the mean square of the log of the softmax's normaliser at masked positions
             (Chowdhery et al. 2022, section 5): it keeps logits from drifting away together. It costs one more pass over
             them, in float32; 0 leaves it out.
+        encoder: Further arguments of `BertModel`.
     """
 
     def __init__(
@@ -231,10 +228,8 @@ class BertForPreTraining(PretrainingModel):
         *,
         objective: Objective = "nsp",
         ops: OpsConfig | None = None,
-        activation_checkpointing: bool = False,
-        embeddings: BertEmbeddings | None = None,
-        dropout_key: int = 0,
         z_loss: float = 0.0,
+        **encoder: Any,
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
@@ -247,14 +242,7 @@ class BertForPreTraining(PretrainingModel):
         )
         self.has_z_loss = z_loss > 0
         self.loss_backend = ops.cross_entropy
-        self.bert = BertModel(
-            config,
-            ops=ops,
-            has_pooler=has_sentence_objective,
-            activation_checkpointing=activation_checkpointing,
-            embeddings=embeddings,
-            dropout_key=dropout_key,
-        )
+        self.bert = BertModel(config, ops=ops, has_pooler=has_sentence_objective, **encoder)
         self.cls = PretrainingHeads(
             self.bert.embeddings.word_embeddings.weight, config, ops, has_sentence_objective=has_sentence_objective
         )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from megabert.models.embedding_sharing import trained_tables
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS
 from megabert.settings.config.families import Objective
 from megabert.settings.config.model import ModelConfig
-from megabert.settings.config.run import OpsConfig
 
 logger = logging.getLogger(__name__)
 
@@ -31,32 +30,17 @@ OUTPUTS = (".attention.output.weight", ".feed_forward.output.weight", ".transfor
 deviation is divided by sqrt(2 * layers), as in Megatron-LM (Shoeybi et al. 2019)."""
 
 
-def build_model(
-    config: ModelConfig,
-    *,
-    objective: Objective | None = None,
-    ops: OpsConfig | None = None,
-    activation_checkpointing: bool = False,
-    z_loss: float = 0.0,
-) -> PretrainingModel:
+def build_model(config: ModelConfig, *, objective: Objective | None = None, **options: Any) -> PretrainingModel:
     """Return the family's model for pre-training, without usable weights: initialise or load them next.
 
     Args:
         config: Sizes and family; ``vocab_size`` is a number, not ``auto``. With ``generator_size`` it is two models.
         objective: ``nsp``, ``sop`` or ``none``; None takes the family's usual one.
-        ops: Backends of the fused ops; None chooses them by device.
-        activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
-        z_loss: Weight of the z-loss in the objective.
+        options: Further arguments of both classes: ``ops``, ``activation_checkpointing``, ``z_loss``.
     """
     if config.generator_size is not None:
-        return ElectraForPreTraining(config, ops=ops, activation_checkpointing=activation_checkpointing, z_loss=z_loss)
-    return BertForPreTraining(
-        config,
-        objective=objective or config.traits.objectives[0],
-        ops=ops,
-        activation_checkpointing=activation_checkpointing,
-        z_loss=z_loss,
-    )
+        return ElectraForPreTraining(config, **options)
+    return BertForPreTraining(config, objective=objective or config.traits.objectives[0], **options)
 
 
 @torch.no_grad()

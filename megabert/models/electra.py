@@ -9,6 +9,7 @@ encoder, another head, and embeddings whose sharing is a choice (He et al. 2023)
 # T packed tokens, M masked positions, D hidden, V vocabulary
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,35 +73,21 @@ class ElectraForPreTraining(PretrainingModel):
         config: Sizes of the discriminator. ``generator_size`` is the generator's share of its width, heads and
             feed-forward width, ``generator_layers`` its depth.
         ops: Backends of the fused ops; None chooses them by device.
-        activation_checkpointing: Keep only each layer's input for the backward pass, and recompute the rest there.
         z_loss: Weight of the generator's z-loss, as in `BertForPreTraining`.
+        encoder: Further arguments of both models' `BertModel`.
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        *,
-        ops: OpsConfig | None = None,
-        activation_checkpointing: bool = False,
-        z_loss: float = 0.0,
+        self, config: ModelConfig, *, ops: OpsConfig | None = None, z_loss: float = 0.0, **encoder: Any
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
         self.config = config
         own, generators = _embeddings(config, ops)
-        self.bert = BertModel(
-            config, ops=ops, has_pooler=False, activation_checkpointing=activation_checkpointing, embeddings=own
-        )
+        self.bert = BertModel(config, ops=ops, has_pooler=False, embeddings=own, **encoder)
         self.discriminator_predictions = DiscriminatorPredictions(config, ops)
-        self.generator = BertForPreTraining(
-            config.generator(),
-            objective="none",
-            ops=ops,
-            activation_checkpointing=activation_checkpointing,
-            embeddings=generators,
-            dropout_key=GENERATOR_KEY,
-            z_loss=z_loss,
-        )
+        generator: dict[str, Any] = {"objective": "none", "embeddings": generators, "dropout_key": GENERATOR_KEY}
+        self.generator = BertForPreTraining(config.generator(), ops=ops, z_loss=z_loss, **generator, **encoder)
         self.terms = (*self.generator.terms, RTD)
 
     def begin_phase(self, phase: PhaseConfig) -> None:

@@ -66,13 +66,8 @@ def tile_weights(state: Mapping[str, Tensor], source: ModelConfig, target: Model
             heads = (target.generator() if is_generator else target).num_attention_heads
             old_heads = (source.generator() if is_generator else source).num_attention_heads
             result[name] = _tile(name, state[origin], shape, old_heads=old_heads, heads=heads)
-    logger.info(
-        "initial weights: %d layers, %d wide, tiled to %d layers, %d wide",
-        source.num_hidden_layers,
-        source.hidden_size,
-        target.num_hidden_layers,
-        target.hidden_size,
-    )
+    sizes = [f"{model.num_hidden_layers} layers, {model.hidden_size} wide" for model in (source, target)]
+    logger.info("initial weights: %s, tiled to %s", *sizes)
     return result
 
 
@@ -129,15 +124,11 @@ def check_sizes(source: ModelConfig, target: ModelConfig) -> None:
     Raises:
         ConfigError: It is smaller somewhere, or its heads are of another width.
     """
-    generators = [model.generator().num_hidden_layers for model in (source, target) if model.generator_size]
-    if len(generators) == 2 and generators[1] < generators[0]:
-        raise ConfigError(
-            f"init_tiling: model.generator_layers={generators[1]} is below the source's {generators[0]}, and tiling "
-            "fills larger models. Raise it, or take a smaller source."
-        )
-    fields = ("hidden_size", "num_hidden_layers", "intermediate_size", "embedding_width", "max_position_embeddings")
-    for name in fields:
-        old, new = getattr(source, name), getattr(target, name)
+    fields = ["hidden_size", "num_hidden_layers", "intermediate_size", "embedding_width", "max_position_embeddings"]
+    sizes = {name: (getattr(source, name), getattr(target, name)) for name in fields}
+    if source.generator_size and target.generator_size:
+        sizes["generator_layers"] = (source.generator().num_hidden_layers, target.generator().num_hidden_layers)
+    for name, (old, new) in sizes.items():
         if new < old:
             raise ConfigError(
                 f"init_tiling: model.{name}={new} is below the source's {old}, and tiling fills larger models. "

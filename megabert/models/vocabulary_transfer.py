@@ -74,15 +74,11 @@ def plan_transfer(old: Tokenizer, new: Tokenizer) -> VocabularyTransfer:
 
 def transfer_vocabulary(state: Mapping[str, Tensor], transfer: VocabularyTransfer) -> dict[str, Tensor]:
     """Return parameters by our names with the rows of the new vocabulary, and log their origin."""
-    from_means = sum(len(part) > 0 for part in transfer.parts) - transfer.kept
-    logger.info(
-        "initial weights: of %d pieces %d keep their rows, %d begin as the mean of their old pieces, %d, which the old "
-        "tokenizer cannot write, as the mean of all",
-        len(transfer.parts),
-        transfer.kept,
-        from_means,
-        len(transfer.parts) - transfer.kept - from_means,
-    )
+    pieces, unwritten = len(transfer.parts), sum(not part for part in transfer.parts)
+    origins = "%d keep their rows, %d begin as the mean of their old pieces"
+    rest = "%d, which the old tokenizer cannot write, as the mean of all"
+    counts = (transfer.kept, pieces - transfer.kept - unwritten, unwritten)
+    logger.info(f"initial weights: of %d pieces {origins}, {rest}", pieces, *counts)
     return {name: transfer.rows(value) if name.endswith(VOCABULARY_ROWS) else value for name, value in state.items()}
 
 

@@ -1,12 +1,13 @@
 """One mechanism for all ops: a table of backends, and the choice among them, made once and logged.
 
-Each op's ``api.py`` has such a table, best first. ``auto`` takes the first backend that can run on the device; one that
+``BACKENDS`` has the backends of each op, best first. ``auto`` takes the first one that can run on the device. One that
 is asked for by name and cannot run is an error, never a silent fallback.
 """
 
 import functools
 import importlib
 import importlib.util
+import inspect
 import logging
 import os
 import shutil
@@ -15,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.triton_support.compile_log import log_compilations
@@ -29,7 +32,8 @@ class Backend:
     name: str
     """What ``ops.<op>`` in a configuration calls it."""
     run: Any
-    """The implementation, or ``module:name`` of one that is imported when it is chosen (Triton may be absent)."""
+    """The implementation, or ``module:name`` of one below ``megabert.ops``, imported if it is chosen: Triton may be
+    absent."""
     obstacle: Callable[[str], str | None]
     """Takes a device type ("cpu", "cuda") and returns why the backend cannot run there, or None if it can."""
 
@@ -40,7 +44,7 @@ _disproved: dict[Backend, tuple[str, str]] = {}
 
 def disprove(op: str, name: str, reason: str) -> None:
     """Let a backend of an op count as one that cannot run here, because it differs from the op's definition."""
-    (backend,) = (backend for backend in backends_of(op) if backend.name == name)
+    (backend,) = (backend for backend in BACKENDS[op] if backend.name == name)
     _disproved[backend] = (op, reason)
     choose.cache_clear()
 
@@ -61,18 +65,19 @@ def _obstacle(backend: Backend, device: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=256)
-def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> Any:
+def choose(op: str, requested: str, device: str, table: tuple[Backend, ...] | None = None) -> Any:
     """Return the implementation that runs; at the first call log which one, and why.
 
     Args:
-        op: Name of the op, for messages.
+        op: Name of the op.
         requested: ``auto`` or the name of a backend.
-        table: Backends in order of preference; ``auto`` takes the first that can run.
         device: Device type of the input.
+        table: Backends in order of preference, of which ``auto`` takes the first that can run; by default the op's.
 
     Raises:
         KernelError: A backend that was asked for by name cannot run here.
     """
+    table = table or BACKENDS[op]
     obstacles = {backend.name: _obstacle(backend, device) for backend in table}
     usable = {backend.name: backend.run for backend in table if obstacles[backend.name] is None}
     if requested == "auto":
@@ -83,41 +88,30 @@ def choose(op: str, requested: str, table: tuple[Backend, ...], device: str) -> 
     else:
         obstacle = obstacles.get(requested, f"{op} has no such backend")
         raise KernelError(
-            f"ops.{op}={requested} cannot run on {device}: {obstacle}. Choose auto or one of: {', '.join(usable)}.",
+            f"ops.{SETTINGS.get(op, op)}={requested} cannot run on {device}: {obstacle}. Choose auto or one of: "
+            f"{', '.join(usable)}.",
             see="a-backend-cannot-run",
         )
     logger.debug("ops.%s: %s on %s (%s)", op, name, device, why)
     run = usable[name]
     if isinstance(run, str):
         module, function = run.split(":")
-        run = getattr(importlib.import_module(module), function)
+        run = getattr(importlib.import_module(f"megabert.ops.{module}"), function)
     if name == "triton":
         log_compilations()
     return run
 
 
-BACKEND_TABLES = {
-    "layer_norm": "megabert.ops.layer_norm.api:BACKENDS",
-    "attention": "megabert.ops.attention.dense.api:BACKENDS",
-    "rotary_attention": "megabert.ops.attention.rotary.api:BACKENDS",
-    "disentangled_attention": "megabert.ops.attention.disentangled.api:BACKENDS",
-    "bias_gelu": "megabert.ops.bias_gelu.api:BACKENDS",
-    "gated_gelu": "megabert.ops.gated_gelu.api:BACKENDS",
-    "cross_entropy": "megabert.ops.cross_entropy.api:BACKENDS",
-    "lamb": "megabert.ops.lamb.api:BACKENDS",
-    "dropout": "megabert.ops.dropout:BACKENDS",
-    "dropout_keys": "megabert.ops.dropout:KEY_BACKENDS",
-}
-"""For each op its table of backends."""
 ATTENTION_OPS = {"dense": "attention", "disentangled": "disentangled_attention", "windowed": "rotary_attention"}
 """For each kind of attention the op that does it; the setting ``ops.attention`` chooses the backend of all three."""
-
-
-def backends_of(op: str) -> tuple[Backend, ...]:
-    """Return the table of backends of an op in ``BACKEND_TABLES``."""
-    module, name = BACKEND_TABLES[op].split(":")
-    table: tuple[Backend, ...] = getattr(importlib.import_module(module), name)
-    return table
+SETTINGS = {
+    "rotary_attention": "attention",
+    "disentangled_attention": "attention",
+    "gated_gelu": "bias_gelu",
+    "dropout": None,
+    "dropout_keys": None,
+}
+"""For each op the setting below ``ops`` that chooses its backend, if that is not its name; None: always ``auto``."""
 
 
 def usable_backends(op: str, device: str) -> list[str]:
@@ -127,7 +121,7 @@ def usable_backends(op: str, device: str) -> list[str]:
 
 def obstacles_of(op: str, device: str) -> dict[str, str | None]:
     """Return for each backend of an op, best first, why it cannot run on a device type; None if it can."""
-    return {backend.name: _obstacle(backend, device) for backend in backends_of(op)}
+    return {backend.name: _obstacle(backend, device) for backend in BACKENDS[op]}
 
 
 def describe_choices(requested: Mapping[str, str], device: str, *, has_lamb: bool, attention: str) -> str:
@@ -179,6 +173,25 @@ def _compiler_obstacle() -> str | None:
     return None
 
 
+FLASH_CAPABILITY = (8, 0)
+"""Compute capability from which on torch's FlashAttention runs."""
+
+
+def varlen_obstacle(device: str) -> str | None:
+    """Return why torch's FlashAttention for packed sequences cannot run here, with a window."""
+    if device != "cuda":
+        return "torch's varlen_attn needs a CUDA GPU"
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return f"torch {torch.__version__} has no torch.nn.attention.varlen"
+    if "window_size" not in inspect.signature(varlen_attn).parameters:  # 2.10
+        return f"the varlen_attn of torch {torch.__version__} has no window"
+    if torch.cuda.get_device_capability() < FLASH_CAPABILITY:
+        return "torch's FlashAttention needs compute capability 8.0"
+    return None
+
+
 APEX_BUILD = (
     "git clone https://github.com/NVIDIA/apex && cd apex && "
     "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ."
@@ -210,3 +223,37 @@ def apex_status() -> str:
     if lacking:
         return f"apex: without its modules {' and '.join(lacking)} (optional); to build them: {APEX_BUILD}"
     return "apex: importable (optional); choose it with ops.layer_norm=apex or ops.lamb=apex"
+
+
+def _table(**runs: str) -> tuple[Backend, ...]:
+    """Return backends by name, in order of preference."""
+    obstacles = {"triton": triton_obstacle, "apex": apex_obstacle, "varlen": varlen_obstacle, "torch": no_obstacle}
+    return tuple(Backend(name, run, obstacles[name]) for name, run in runs.items())
+
+
+BACKENDS: dict[str, tuple[Backend, ...]] = {
+    "layer_norm": _table(
+        triton="layer_norm.triton:layer_norm_triton",
+        apex="layer_norm.apex:layer_norm_apex",
+        torch="layer_norm.cpu:layer_norm_torch",
+    ),
+    "attention": _table(triton="attention.dense.triton:attention_triton", torch="attention.dense.cpu:attention_torch"),
+    "rotary_attention": _table(
+        triton="attention.rotary.triton:rotary_attention_triton",
+        varlen="attention.rotary.varlen:rotary_attention_varlen",
+        torch="attention.rotary.cpu:rotary_attention_torch",
+    ),
+    "disentangled_attention": _table(
+        triton="attention.disentangled.triton:disentangled_attention_triton",
+        torch="attention.disentangled.cpu:disentangled_attention_torch",
+    ),
+    "bias_gelu": _table(triton="bias_gelu.triton:bias_gelu_triton", torch="bias_gelu.cpu:bias_gelu_torch"),
+    "gated_gelu": _table(triton="gated_gelu.triton:gated_gelu_triton", torch="gated_gelu.cpu:gated_gelu_torch"),
+    "cross_entropy": _table(
+        triton="cross_entropy.triton:cross_entropy_triton", torch="cross_entropy.cpu:cross_entropy_torch"
+    ),
+    "lamb": _table(triton="lamb.triton:TRITON_PASSES", torch="lamb.reference:TORCH_PASSES"),
+    "dropout": _table(triton="triton_support.dropout_kernels:dropped_triton", torch="dropout:dropped_torch"),
+    "dropout_keys": _table(triton="triton_support.dropout_kernels:row_keys_triton", torch="dropout:row_keys_torch"),
+}
+"""The backends of each op, best first."""

@@ -18,6 +18,7 @@ threshold's, so the fast implementations skip it.
 # T packed tokens, B sequences, N heads, R rows, C columns
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from megabert.foundation.randomness.lowbias32 import FIRST, SECOND, lowbias32
 from megabert.foundation.randomness.lowbias32 import GOLDEN as UNSIGNED_GOLDEN
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import choose
 from megabert.ops.sequences import sequence_numbers
 
 # The hash's constants, those above 2**31 as negative int32.
@@ -135,8 +136,7 @@ class DropoutStream:
         if round(probability * 2**16) == 0:
             return None
         # A bijection of seed ^ constant: rows that differ in their seed differ in their key at every site.
-        device = self.row_seeds_T.device
-        run = choose("dropout_keys", "auto", KEY_BACKENDS, device.type)
+        run = choose("dropout_keys", "auto", self.row_seeds_T.device.type)
         return Dropout(probability, run(self.row_seeds_T, site_constant(layer, site)))
 
 
@@ -205,21 +205,11 @@ def dropped_torch(x_RC: Tensor, dropout: Dropout) -> Tensor:
     return masked(x_RC, dropout).mul_(dropout.scale)
 
 
-KEY_BACKENDS = (
-    Backend("triton", "megabert.ops.triton_support.dropout_kernels:row_keys_triton", triton_obstacle),
-    Backend("torch", row_keys_torch, no_obstacle),
-)
-BACKENDS = (
-    Backend("triton", "megabert.ops.triton_support.dropout_kernels:dropped_triton", triton_obstacle),
-    Backend("torch", dropped_torch, no_obstacle),
-)
-
-
 class _Dropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_RC: Tensor, dropout: Dropout, backend: str) -> Tensor:
-        ctx.dropout, ctx.run = dropout, choose("dropout", backend, BACKENDS, x_RC.device.type)
-        return ctx.run(x_RC, dropout)
+    def forward(ctx: Any, x_RC: Tensor, dropout: Dropout, run: Callable[[Tensor, Dropout], Tensor]) -> Tensor:
+        ctx.dropout, ctx.run = dropout, run
+        return run(x_RC, dropout)
 
     @staticmethod
     def backward(ctx: Any, grad_RC: Tensor) -> tuple[Tensor, None, None]:
@@ -234,4 +224,11 @@ def dropout(x_TD: Tensor, site: Dropout | None, *, backend: str = "auto") -> Ten
         site: Site with row keys of shape (T,); None drops nothing.
         backend: ``auto``, ``triton`` or ``torch``.
     """
-    return x_TD if site is None else _Dropout.apply(x_TD.contiguous(), site, backend)
+    if site is None:
+        return x_TD
+    return _Dropout.apply(x_TD.contiguous(), site, choose("dropout", backend, x_TD.device.type))
+
+
+def survivors(x_TD: Tensor, site: Dropout) -> Tensor:
+    """Return `masked` hidden states, whose gradient is masked as well."""
+    return _Dropout.apply(x_TD.contiguous(), site, masked)

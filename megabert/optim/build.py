@@ -43,17 +43,13 @@ def build_optimizer(
             raise ValueError("build_optimizer: matrices is None with name=muon; pass models.layer_matrices(model).")
         orthogonalized = matrices
     # ZeRO makes one flat of each group, so a flat has one weight decay. A group without parameters is left out.
+    matrix_weights = [p for name, p in named if name in orthogonalized]
+    undecayed = [p for name, p in named if no_decay(name)]
+    decayed = [p for name, p in named if name not in orthogonalized and not no_decay(name)]
     split: tuple[dict[str, Any], ...] = (
-        {
-            "params": [p for name, p in named if name not in orthogonalized and not no_decay(name)],
-            "weight_decay": config.weight_decay,
-        },
-        {"params": [p for name, p in named if no_decay(name)], "weight_decay": 0.0},
-        {
-            "params": [p for name, p in named if name in orthogonalized],
-            "weight_decay": config.weight_decay,
-            "is_matrix": True,
-        },
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": undecayed, "weight_decay": 0.0},
+        {"params": matrix_weights, "weight_decay": config.weight_decay, "is_matrix": True},
     )
     groups = [group for group in split if group["params"]]
     if config.name == "muon":

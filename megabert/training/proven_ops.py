@@ -6,7 +6,7 @@ from megabert.distributed.process_group import World, raise_everywhere, run_on_a
 from megabert.engine.build import DTYPES
 from megabert.foundation.errors import ConfigError
 from megabert.observability.logs import logger
-from megabert.ops.backend import BACKEND_TABLES, forget_disproved, obstacles_of
+from megabert.ops.backend import BACKENDS, forget_disproved, obstacles_of
 from megabert.ops.proof.first_run import agree, cases_of, find_failures, settle
 from megabert.ops.triton_support.tuned_tiles import use_file
 from megabert.settings.config.model import ModelConfig
@@ -50,6 +50,6 @@ def prove_ops(
         replaced = run_on_all_ranks(
             world, lambda: settle(failures, requested, unproven=ops.unproven, device=world.device)
         )
-    used = sorted({op for op, _ in cases} & BACKEND_TABLES.keys())
+    used = sorted({op for op, _ in cases} & BACKENDS.keys())
     obstacles = world.gather({op: obstacles_of(op, world.device.type) for op in used})
     return replaced + agree(obstacles, requested)

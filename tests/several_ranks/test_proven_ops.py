@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from megabert.foundation.errors import MegabertError
-from megabert.ops.backend import Backend, choose, forget_disproved, no_obstacle, usable_backends
-from megabert.ops.bias_gelu import api
+from megabert.ops.backend import BACKENDS, Backend, choose, forget_disproved, no_obstacle, usable_backends
+from megabert.ops.bias_gelu.cpu import bias_gelu_torch
 from megabert.ops.triton_support import tuned_tiles
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig
@@ -20,14 +20,14 @@ MODEL = ModelConfig(vocab_size=90, hidden_size=32, num_attention_heads=2, interm
 
 def proof_with_a_wrong_kernel_on_rank_1(world, folder, unproven):
     def planted(x_TF, bias_F, *, approximate):
-        return api.bias_gelu_torch(x_TF, bias_F, approximate=approximate) * (1.0 + 0.01 * world.rank)
+        return bias_gelu_torch(x_TF, bias_F, approximate=approximate) * (1.0 + 0.01 * world.rank)
 
-    tables = api.BACKENDS
-    api.BACKENDS = (Backend("planted", planted, no_obstacle), *tables)
+    table = BACKENDS["bias_gelu"]
+    BACKENDS["bias_gelu"] = (Backend("planted", planted, no_obstacle), *table)
     try:
         return outcome(world, folder, OpsConfig(unproven=unproven))
     finally:
-        api.BACKENDS = tables
+        BACKENDS["bias_gelu"] = table
         forget_disproved()
 
 
@@ -49,12 +49,12 @@ def outcome(world, folder, ops):
 
 def proof_with_a_kernel_that_rank_1_cannot_run(world, folder, unproven):
     obstacle = {0: None, 1: "Triton needs a C compiler"}[world.rank]
-    tables = api.BACKENDS
-    api.BACKENDS = (Backend("planted", api.bias_gelu_torch, lambda device: obstacle), *tables)
+    table = BACKENDS["bias_gelu"]
+    BACKENDS["bias_gelu"] = (Backend("planted", bias_gelu_torch, lambda device: obstacle), *table)
     try:
         return outcome(world, folder, OpsConfig(unproven=unproven))
     finally:
-        api.BACKENDS = tables
+        BACKENDS["bias_gelu"] = table
         forget_disproved()
 
 

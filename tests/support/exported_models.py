@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from megabert.downstream.export.huggingface import write_huggingface
+from megabert.downstream.export.export_folder import open_export
+from megabert.downstream.export.huggingface import write_model_files
 from megabert.downstream.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
@@ -33,6 +34,12 @@ def model_of(config, objective="nsp", seed=0):
         for parameter in model.parameters():
             parameter.mul_(5)  # far from a uniform guess
     return model.eval()
+
+
+def write_huggingface(folder, **content):
+    """Write a folder with a model; `write_model_files` explains the arguments."""
+    with open_export(folder) as new:
+        write_model_files(new, **content)
 
 
 def write(folder, model, tokenizer_dir, card=CARD):

@@ -6,10 +6,9 @@ from pathlib import Path
 import onnxruntime
 
 from megabert.downstream.publish.check_forms import LENGTHS, check_forms, torch_run
-from megabert.downstream.publish.forms import Forms
+from megabert.downstream.publish.forms import Forms, VectorKind
 from megabert.downstream.publish.onnx_graph import ONNX_FILE, load_graph
 from megabert.downstream.publish.run_folder import export_again
-from megabert.downstream.publish.sentence_modules import VectorKind
 
 
 def form_differences(

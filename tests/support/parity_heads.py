@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import torch
 import transformers
+from support.exported_models import write_huggingface
 from support.parity_models import SIZES, make_tokenizer, randomize
 from torch import Tensor
 
-from megabert.downstream.export.huggingface import TaskHead, write_huggingface
+from megabert.downstream.export.huggingface import TaskHead
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.finetuning.model import NO_CLASS, TaskModel, architecture_of, take_head
 from megabert.downstream.finetuning.saved_model import read_saved_model

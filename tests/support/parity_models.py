@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import transformers
+from support.exported_models import write_huggingface
 from torch import Tensor
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2PreTrainedModel
 
 from megabert.data.batch import MicroBatch
 from megabert.downstream.export.config_json import ARCHITECTURES
-from megabert.downstream.export.huggingface import read_huggingface, write_huggingface
+from megabert.downstream.export.huggingface import read_huggingface
 from megabert.downstream.export.model_card import ModelCard
 from megabert.models.build import build_model
 from megabert.models.convert import load_parameters, parameter_shapes

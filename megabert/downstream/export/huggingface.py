@@ -19,23 +19,13 @@ from megabert.downstream.export.config_json import (
     read_config_json,
     read_object,
 )
-from megabert.downstream.export.export_folder import open_export
 from megabert.downstream.export.model_card import ModelCard, render_card
 from megabert.downstream.export.model_folder import config_path
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.full_disk import library_error
 from megabert.foundation.json_files import read_json
-from megabert.models.convert import (
-    ENCODER,
-    UNREAD_POSITIONS,
-    check_signal,
-    from_huggingface,
-    is_finite,
-    join_generator,
-    split_generator,
-    to_huggingface,
-)
+from megabert.models import convert
 from megabert.models.key_maps import DECODER, to_ours, to_theirs
 from megabert.settings.config.families import Objective
 from megabert.settings.config.model import ModelConfig
@@ -96,8 +86,12 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
     """
     config = read_config_json(folder)
     weights = read_weights(folder)
+    has_generator = config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file()
+    generator = read_huggingface(folder / GENERATOR_FOLDER).state if has_generator else None
     try:
-        state, missing, unexpected = from_huggingface(weights, config, objective=objective)
+        state, missing, unexpected = convert.from_huggingface(weights, config, objective=objective)
+        if generator is not None:
+            state = convert.join_generator(state, generator, config)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
     # Heads may be missing, the encoder may not.
@@ -105,23 +99,17 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
     if lost:
         lacking = f"{len(lost)} parameters of such an encoder, as {to_theirs(lost[0], config.family)}"
         raise _misfit(folder, f"config.json says {config.family}, but the weights lack {lacking}")
-    surplus = [name for name in unexpected if to_ours(name, config.family).startswith(ENCODER)]
+    surplus = [name for name in unexpected if to_ours(name, config.family).startswith(convert.ENCODER)]
     if surplus:
         count = f"{len(surplus)} such weights are too many"
         raise _misfit(
             folder, f"the weights hold {surplus[0]}, which the encoder of config.json does not have ({count})"
         )
-    if config.generator_size is not None and (folder / GENERATOR_FOLDER / "config.json").is_file():
-        generator = read_huggingface(folder / GENERATOR_FOLDER).state
-        try:
-            state = join_generator(state, generator, config)
-        except CheckpointError as error:
-            raise CheckpointError(f"{folder}: {error}") from None
-        missing = [name for name in missing if name not in state]
-    check_signal(state, str(folder))
-    if UNREAD_POSITIONS in state:
+    missing = [name for name in missing if name not in state]  # the generator may have it
+    convert.check_signal(state, str(folder))
+    if convert.UNREAD_POSITIONS in state:
         # In a table of positions that is longer than config.json says, nobody knows which rows count.
-        rows = config.max_position_embeddings + len(state[UNREAD_POSITIONS])
+        rows = config.max_position_embeddings + len(state[convert.UNREAD_POSITIONS])
         stated = read_object(config_path(folder)).get("max_position_embeddings", rows)
         if rows != stated:
             raise _misfit(
@@ -132,27 +120,6 @@ def read_huggingface(folder: Path, *, objective: Objective | None = None) -> Hug
 
 def _misfit(folder: Path, problem: str) -> CheckpointError:
     return CheckpointError(f"{folder}: {problem}. Give a folder whose weights fit its config.json.")
-
-
-def write_huggingface(
-    folder: Path,
-    *,
-    state: Mapping[str, Tensor],
-    config: ModelConfig,
-    tokenizer_dir: Path,
-    card: ModelCard,
-    task: TaskHead | None = None,
-) -> None:
-    """Write a folder that ``transformers`` loads. It appears whole or not at all.
-
-    The folder may be new, empty, or an earlier export, which is replaced. `write_model_files` explains the arguments.
-
-    Raises:
-        ConfigError: The folder holds something else.
-        DataError: The tokenizer does not fit the model, or the disk is full.
-    """
-    with open_export(folder) as new:
-        write_model_files(new, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card, task=task)
 
 
 def write_model_files(
@@ -190,7 +157,9 @@ def write_model_files(
         if "cls.seq_relationship.weight" in state:
             objective = config.traits.objectives[0]
         head = task or TaskHead(ARCHITECTURES[config.family][objective], {}, {})
-        weights = to_huggingface(_plain_floats(state), config, pad_id=special_ids.pad) | _plain_floats(head.weights)
+        weights = convert.to_huggingface(_plain_floats(state), config, pad_id=special_ids.pad) | _plain_floats(
+            head.weights
+        )
         try:
             save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:
@@ -205,7 +174,7 @@ def write_model_files(
         text = render_card(card, config, architecture=head.architecture, parameters=parameters)
         atomic_write(folder / "README.md", text)
 
-    own, generator = split_generator(state, config)
+    own, generator = convert.split_generator(state, config)
     write(folder, own, config, card, task)
     if generator is not None:
         (folder / GENERATOR_FOLDER).mkdir()
@@ -278,7 +247,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     for name, value in weights.items():
         if value.layout != torch.strided or value.nbytes > value.untyped_storage().nbytes():
             raise CheckpointError(f"{path}: {name} is no plain tensor of its size. Convert the file to safetensors.")
-        if value.is_floating_point() and not is_finite(value.float()):
+        if value.is_floating_point() and not convert.is_finite(value.float()):
             raise CheckpointError(
                 f"{path}: {name} holds NaN or infinite numbers, with which nothing can be computed. Fetch the file "
                 "again, or take another checkpoint of that model."

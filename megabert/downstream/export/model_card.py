@@ -178,6 +178,20 @@ def pipeline_of(architecture: str) -> str:
     return PIPELINES.get(architecture.partition("For")[2], "feature-extraction")
 
 
+def render_eval_results(scores: tuple[Score, ...]) -> str | None:
+    """Return the text of `export_folder.EVAL_RESULTS`, scores in points; None if no score is of a published set."""
+    entries = [
+        {
+            "dataset": {"id": score.published[0], "task_id": score.published[1]},
+            "value": round(100 * score.metrics[score.published[2]], 2),
+            "notes": f"{score.published[2]} in points on {score.name}, {score.note}, with megabert",
+        }
+        for score in scores
+        if score.published and score.published[2] in score.metrics
+    ]
+    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True) if entries else None
+
+
 def check_facts(languages: Sequence[str], license: str | None, base_model: str | None = None) -> None:
     """Refuse what hubs would not take for a language, a license or a base model.
 
@@ -211,27 +225,25 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 
 def _usage(card: ModelCard, architecture: str) -> str:
+    is_discriminator = architecture in DISCRIMINATORS
+    # Of symbols: a class for pre-training may have other results than logits, such as a sentence objective's.
+    class_name = "AutoModelForMaskedLM" if card.symbols and not is_discriminator else architecture
+    fills_masks = card.pipeline == "fill-mask" and not is_discriminator and not card.symbols
     lines = [
-        f"from transformers import AutoTokenizer, {architecture}, pipeline",
+        f"from transformers import AutoTokenizer, {class_name}{', pipeline' * fills_masks}",
         "",
         'folder = "."  # where this file lies',
-        f"model = {architecture}.from_pretrained(folder)",
+        f"model = {class_name}.from_pretrained(folder)",
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
-        'pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")',
     ]
-    if architecture in DISCRIMINATORS:
-        lines[0] = lines[0].removesuffix(", pipeline")
-        output = 'model(**tokenizer("The ship sailed over the cat.", return_tensors="pt"))'
-        lines[-1] = DISCRIMINATORS[architecture].format(output)
-    elif card.pipeline != "fill-mask":
-        lines = [lines[0].removesuffix(", pipeline"), *lines[1:-1]]
+    text = '"The ship sailed over the cat."'
     if card.symbols:
-        written, example = card.symbols
-        # A class for pre-training may have other results than logits, such as a sentence objective's.
-        class_name = architecture if architecture in DISCRIMINATORS else "AutoModelForMaskedLM"
-        output = f'model(**tokenizer({example!r}, return_tensors="pt"))'
-        lines = [line.replace(architecture, class_name) for line in lines]
-        lines = [f"# {written}", lines[0].removesuffix(", pipeline"), *lines[1:-1]]
+        lines.insert(0, f"# {card.symbols[0]}")
+        text = repr(card.symbols[1])
+    if fills_masks:
+        lines.append('pipeline("fill-mask", model=folder)(f"The ship sailed over the {tokenizer.mask_token}.")')
+    elif card.symbols or is_discriminator:
+        output = f'model(**tokenizer({text}, return_tensors="pt"))'
         lines.append(DISCRIMINATORS.get(architecture, "logits = {}.logits").format(output))
     usage = card.usage or "\n".join(lines)
     return f"## Use\n\n```python\n{usage}\n```"

@@ -90,23 +90,22 @@ def _growing_weights(hidden_SD: Tensor) -> Tensor:
 class _Dense(nn.Module):
     """A linear layer with an activation, in some models with a residual connection around both."""
 
+    weight: Tensor
+    bias: Tensor | None
+    residual: Tensor | None
+
     def __init__(self, weights: Mapping[str, Tensor], activation: str, *, has_residual: bool) -> None:
         super().__init__()
-        self.linear = _linear(weights["linear.weight"], weights.get("linear.bias"))
+        for name, part in (("weight", "linear.weight"), ("bias", "linear.bias"), ("residual", "residual.weight")):
+            self.register_buffer(name, weights.get(part))
         self.activation: nn.Module = getattr(nn, activation)()
-        self.shortcut: nn.Module | None = None
-        if has_residual:
-            self.shortcut = _linear(weights["residual.weight"]) if "residual.weight" in weights else nn.Identity()
+        self.has_residual, self.width = has_residual, len(weights["linear.weight"])
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.activation(self.linear(x))
-        return y if self.shortcut is None else y + self.shortcut(x)
-
-
-def _linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    layer.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
-    return layer
+        y = self.activation(nn.functional.linear(x, self.weight, self.bias))
+        if not self.has_residual:
+            return y
+        return y + (x if self.residual is None else nn.functional.linear(x, self.residual))
 
 
 class _Normalize(nn.Module):
@@ -213,7 +212,7 @@ def read_vector_form(folder: Path) -> VectorForm | None:
         elif module.name == "Dense":
             layer = _read_dense(path, fields, width)
             layers.append(layer)
-            width = layer.linear.out_features
+            width = layer.width
     has_dense = any(isinstance(layer, _Dense) for layer in layers)
     return VectorForm(
         modes, layers, width if has_dense else None, int(min(length, 1 << 30)) if length else None, prompt, modules

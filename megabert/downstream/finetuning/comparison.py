@@ -16,7 +16,7 @@ from megabert.downstream.finetuning.predictions import (
     read_predictions,
     render_prediction,
 )
-from megabert.downstream.finetuning.results import UNIT, Summary, in_points, read_settings
+from megabert.downstream.finetuning.results import UNIT, Summary, in_points, metrics_of, read_settings
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.text_tables import render_table
 from megabert.settings.config.loading import differences
@@ -142,7 +142,7 @@ def render_finetunings(comparison: FinetuningComparison, *, examples: int) -> st
 
 def _common(a: Summary, b: Summary) -> list[tuple[str, str]]:
     """Return the sets and metrics that both have."""
-    return [(name, metric) for name in a.mean for metric in a.mean[name] if metric in b.mean.get(name, {})]
+    return [one for one in metrics_of(a) if one in metrics_of(b)]
 
 
 def _score_table(comparison: FinetuningComparison) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,20 +19,9 @@ from megabert.distributed.process_group import (
 )
 from megabert.distributed.run_lock import RunLock
 from megabert.downstream.export.sources import find_device
+from megabert.downstream.finetuning import results
 from megabert.downstream.finetuning.evaluate import NonFiniteOutputs
 from megabert.downstream.finetuning.model import TaskModel
-from megabert.downstream.finetuning.results import (
-    RESULT_NAME,
-    SETTINGS_NAME,
-    FinetuneSettings,
-    Metrics,
-    Summary,
-    read_settings,
-    refuse_changes,
-    refuse_used_folder,
-    seed_folder,
-    summarize,
-)
 from megabert.downstream.finetuning.saved_model import write_model
 from megabert.downstream.finetuning.setup import Prepared, prepare
 from megabert.downstream.finetuning.tasks import Task
@@ -56,7 +45,7 @@ from megabert.settings.config.run import OptimizerConfig
 from megabert.training.proven_ops import prove_ops
 
 
-def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> Summary:
+def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> results.Summary:
     """Fine-tune with every seed, and return the summary that ``results.json`` holds.
 
     A seed that has finished in ``output_dir`` is not trained again; one that was killed starts from the beginning. One
@@ -76,13 +65,15 @@ def finetune(task: Task, config: FinetuneConfig, output_dir: Path, *, device: De
         engine_settings(config, world.device)  # refused before the folder is claimed
         prepared = run_on_all_ranks(world, lambda: prepare(task, config))
         with RunLock(output_dir, world):
-            run_on_main_rank(world, lambda: claim_folder(output_dir, prepared))
+            run_on_main_rank(
+                world, lambda: results.claim_folder(output_dir / results.SETTINGS_NAME, finetune_settings(prepared))
+            )
             seeds = range(config.seed, config.seed + config.seeds)
             pending = run_on_main_rank(world, lambda: [seed for seed in seeds if not has_finished(output_dir, seed)])
             if pending:
                 with logging_to_file(output_dir, world.rank):
                     _train_seeds(prepared, pending, output_dir, world)
-            return run_on_main_rank(world, lambda: summarize(output_dir, task.name, seeds))
+            return run_on_main_rank(world, lambda: results.summarize(output_dir, task.name, seeds))
 
 
 def check_finetuning(task: Task, config: FinetuneConfig, output_dir: Path, *, device: Device = "auto") -> Prepared:
@@ -95,7 +86,7 @@ def check_finetuning(task: Task, config: FinetuneConfig, output_dir: Path, *, de
     """
     engine_settings(config, torch.device("cuda") if device == "cuda" else find_device(device))
     prepared = prepare(task, config)
-    check_folder(output_dir, prepared)
+    results.check_folder(output_dir / results.SETTINGS_NAME, finetune_settings(prepared))
     build_task_model(prepared)
     return prepared
 
@@ -105,33 +96,11 @@ def lacks_gpu(device: Device) -> bool:
     return device == "cuda" and not torch.cuda.is_available()
 
 
-def claim_folder(output_dir: Path, prepared: Prepared) -> None:
-    """Record which fine-tuning the folder belongs to; continue one that is the same.
-
-    Raises:
-        CheckpointError: The folder holds another fine-tuning, or something else.
-    """
-    mine, path = check_folder(output_dir, prepared), output_dir / SETTINGS_NAME
-    if not path.is_file():
-        atomic_write(path, json.dumps(asdict(mine), indent=2, ensure_ascii=False) + "\n")
-
-
-def check_folder(output_dir: Path, prepared: Prepared) -> FinetuneSettings:
-    """Return which fine-tuning a folder belongs to, if it is this one's or may become it.
-
-    Raises:
-        CheckpointError: The folder holds another fine-tuning, or something else.
-    """
+def finetune_settings(prepared: Prepared) -> results.FinetuneSettings:
+    """Return which fine-tuning a folder is to record."""
     task, config = prepared.kind.task, prepared.kind.config
     places = {"model": config.model, "data": config.data}
-    mine = FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
-    if not (output_dir / SETTINGS_NAME).is_file():
-        refuse_used_folder(output_dir)
-        return mine
-    recorded = read_settings(output_dir)
-    old, new = ({name: vars(one)[name] for name in ("task", "settings", "sha256")} for one in (recorded, mine))
-    refuse_changes(output_dir / SETTINGS_NAME, old, new)
-    return recorded
+    return results.FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
 
 
 def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:
@@ -142,8 +111,8 @@ def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:
 
 def has_finished(output_dir: Path, seed: int) -> bool:
     """Tell whether a seed has its result and its model; a seed without its model is trained again."""
-    folder = seed_folder(output_dir, seed)
-    if not (folder / RESULT_NAME).exists():
+    folder = results.seed_folder(output_dir, seed)
+    if not (folder / results.RESULT_NAME).exists():
         return False
     gone = [name for name in ("config.json", "model.safetensors") if not (folder / "model" / name).is_file()]
     if gone:
@@ -204,7 +173,7 @@ def _train_seeds(prepared: Prepared, seeds: list[int], output_dir: Path, world: 
         start_over(engine, ready.start | drawn)
         engine.load_state(first_state)
         try:
-            _train_seed(ready, prepared, seed, seed_folder(output_dir, seed))
+            _train_seed(ready, prepared, seed, results.seed_folder(output_dir, seed))
         except (NonFiniteSteps, NonFiniteOutputs) as error:  # on every rank alike, and the next seed starts over
             diverged.append(type(error)(f"seed {seed}: {error}"))
             if world.is_main and len(seeds) > 1:
@@ -221,8 +190,8 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
     run_on_main_rank(world, lambda: folder.mkdir(parents=True, exist_ok=True))
     training, best = trainer.run(seed, folder)
     # The first set was scored with these weights when they turned out best; the others are scored now.
-    metrics: Metrics = {}
-    baseline: Metrics = {}
+    metrics: results.Metrics = {}
+    baseline: results.Metrics = {}
     files: list[str] = []
     for number, data in enumerate(trainer.evaluation):
         predictions, metrics[data.name] = trainer.evaluate(data) if number else best
@@ -238,7 +207,7 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
         content["replaced_ops"] = list(ready.replaced_ops)
-        atomic_write(folder / RESULT_NAME, json.dumps(content, indent=2) + "\n")
+        atomic_write(folder / results.RESULT_NAME, json.dumps(content, indent=2) + "\n")
 
     run_on_main_rank(world, write)
 

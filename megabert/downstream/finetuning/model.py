@@ -3,6 +3,7 @@
 # T packed tokens, B sequences, M labelled positions, D hidden, C outputs
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,24 +30,18 @@ class TaskModel(nn.Module):
         head: Name of the linear layer, and its input.
         num_outputs: Outputs of the linear layer.
         ops: Backends of the fused ops.
-        activation_checkpointing: Whether each layer is recomputed in the backward pass, which saves memory.
+        encoder: Further arguments of `BertModel`.
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        head: Head,
-        num_outputs: int,
-        *,
-        ops: OpsConfig | None = None,
-        activation_checkpointing: bool = False,
+        self, config: ModelConfig, head: Head, num_outputs: int, *, ops: OpsConfig | None = None, **encoder: Any
     ) -> None:
         super().__init__()
         ops = ops or OpsConfig()
         has_pooler = head.reads == "pooled" and not config.traits.is_pre_norm
         self.config = config
         self.head = head
-        self.bert = BertModel(config, ops=ops, has_pooler=has_pooler, activation_checkpointing=activation_checkpointing)
+        self.bert = BertModel(config, ops=ops, has_pooler=has_pooler, **encoder)
         self.cls = None
         if config.traits.is_pre_norm:
             transform = MaskedLmTransform(config, ops)
@@ -73,10 +68,8 @@ class TaskModel(nn.Module):
         x = self._transformed(hidden_TD.index_select(0, positions) if pooled_BD is None else pooled_BD)
         if self.training:
             # Dropout is keyed like the encoder's own, as if the head were one more layer.
-            stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T).at(
-                positions
-            )
-            site = stream.site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob)
+            stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T)
+            site = stream.at(positions).site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob)
             x = dropout(x, site)
         return self.get_submodule(self.head.module)(x)
 

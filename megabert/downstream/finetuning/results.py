@@ -8,9 +8,11 @@ people read points, 100 times that.
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import FiniteFloat
 
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.files import atomic_write
@@ -31,7 +33,8 @@ UNIT = "scores in points (100 = perfect)"
 """Heading of a table of scores."""
 
 Known = TypeVar("Known")
-Metrics = dict[str, dict[str, float]]
+Recorded = TypeVar("Recorded", bound="FinetuneSettings | GridSettings")
+Metrics = dict[str, dict[str, FiniteFloat]]
 """Metrics of each evaluation set, by its name."""
 
 
@@ -44,10 +47,22 @@ class FinetuneSettings:
     """All fields of the configuration that a resumed fine-tuning may not change."""
     sha256: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
-    model: str = ""
+    model: str = field(default="", compare=False)
     """Where the model was; for reading only."""
-    data: str = ""
+    data: str = field(default="", compare=False)
     """Where the data were; for reading only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridSettings:
+    """The content of ``grid.json``: the grid that an output folder belongs to."""
+
+    settings: dict[str, Any]
+    """All fields that the cells share."""
+    tasks: dict[str, str]
+    """The task of each set."""
+    sha256: dict[str, dict[str, str]] = field(default_factory=dict)
+    """SHA-256 of the tokenizer and of every data file, by set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +128,11 @@ def _known(values: Mapping[str, Known], name: str) -> Known:
     return values[name]
 
 
+def metrics_of(summary: Summary) -> list[tuple[str, str]]:
+    """Return each set with each of its metrics."""
+    return [(name, metric) for name, metrics in summary.mean.items() for metric in metrics]
+
+
 def in_points(name: str, value: float) -> str:
     """Return a metric's value in points; a threshold of "no answer" is a difference of logits and shown as it is."""
     return f"{value:.4f}" if name == THRESHOLD else f"{100 * value:.2f}"
@@ -138,39 +158,50 @@ def read_settings(output_dir: Path) -> FinetuneSettings:
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    path = output_dir / SETTINGS_NAME
-    return read_json(path, FinetuneSettings, remedy="Name a new --output-dir.", error=CheckpointError)
+    return _read_settings(output_dir / SETTINGS_NAME, FinetuneSettings)
 
 
-def refuse_used_folder(output_dir: Path) -> None:
-    """Refuse a folder that holds anything, before it is made the folder of a fine-tuning.
-
-    Raises:
-        CheckpointError: It does.
-    """
-    foreign = [p.name for p in output_dir.iterdir() if not p.name.startswith(".")] if output_dir.is_dir() else []
-    if foreign:
-        raise CheckpointError(f"{output_dir}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
+def _read_settings(path: Path, cls: type[Recorded]) -> Recorded:
+    return read_json(path, cls, remedy="Name a new --output-dir.", error=CheckpointError)
 
 
-def refuse_changes(path: Path, recorded: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
-    """Refuse to continue a folder with other settings: results of two settings would be averaged.
+def check_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> Recorded:
+    """Return the settings that a folder is to record, if it is new, or was made with the same ones.
 
     Args:
         path: The file that records the folder's settings.
-        recorded: Its content.
-        mine: The same fields, as they are now.
+        mine: The settings as they are now.
+        grows: Fields to which a call may add names; the names of earlier calls are kept.
 
     Raises:
-        CheckpointError: They differ.
+        CheckpointError: The folder holds something else, or was made with other settings: results of two settings would
+            be averaged.
     """
-    changes = differences(recorded, mine)
+    folder = path.parent
+    if not path.is_file():
+        foreign = [p.name for p in folder.iterdir() if not p.name.startswith(".")] if folder.is_dir() else []
+        if foreign:
+            raise CheckpointError(f"{folder}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
+        return mine
+    recorded = _read_settings(path, type(mine))
+    grown = replace(mine, **{name: getattr(recorded, name) | getattr(mine, name) for name in grows})
+    known = replace(recorded, **{name: getattr(mine, name) | getattr(recorded, name) for name in grows})
+    names = [one.name for one in fields(mine) if one.compare]
+    old, new = ({name: getattr(settings, name) for name in names} for settings in (known, grown))
+    changes = differences(old, new)
     if changes:
         lines = "\n".join(f"  {name}: {before!r} -> {now!r}" for name, (before, now) in changes.items())
         raise CheckpointError(
-            f"{path.parent} holds another fine-tuning, says its {path.name}:\n{lines}\n"
+            f"{folder} holds another fine-tuning, says its {path.name}:\n{lines}\n"
             "Name a new --output-dir, or return to its settings and data."
         )
+    return grown
+
+
+def claim_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> None:
+    """Record the settings of a folder; see `check_folder`."""
+    settings = check_folder(path, mine, grows=grows)
+    atomic_write(path, json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n")
 
 
 def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:
@@ -242,8 +273,7 @@ def render_summary(summary: Summary) -> str:
     heading = f"{summary.task}: {UNIT}; " + (f"mean of seeds {seeds}" if len(summary.seeds) > 1 else f"seed {seeds}")
     rows = [
         (name, metric, summary.shown(name, metric), summary.baseline_shown(name, metric))
-        for name, metrics in summary.mean.items()
-        for metric in metrics
+        for name, metric in metrics_of(summary)
     ]
     table = render_table(rows, headers=("set", "metric", "score", "constant answer"), align="llrr")
     return f"{heading}\n{table}\nbest model  {summary.best_model}"

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from megabert.downstream.export.config_json import read_object
-from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_huggingface
+from megabert.downstream.export.export_folder import open_export
+from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_model_files
 from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
-from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, subset
+from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, read_examples, subset
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
 from megabert.downstream.finetuning.trainer import TrainingSummary
@@ -74,14 +75,10 @@ def write_model(
     """
     head, family = prepared.kind.head, prepared.model.family
     encoder, weights = take_head(state, family, head.architecture)
-    write_huggingface(
-        folder,
-        state=encoder,
-        config=prepared.model,
-        tokenizer_dir=prepared.source.tokenizer_dir,
-        card=_card(prepared, metrics, summary),
-        task=TaskHead(architecture_of(family, head.architecture), _fields(prepared, metrics), weights),
-    )
+    task = TaskHead(architecture_of(family, head.architecture), _fields(prepared, metrics), weights)
+    card, tokenizer_dir = _card(prepared, metrics, summary), prepared.source.tokenizer_dir
+    with open_export(folder) as new:
+        write_model_files(new, state=encoder, config=prepared.model, tokenizer_dir=tokenizer_dir, card=card, task=task)
 
 
 def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
@@ -299,7 +296,7 @@ def rescore(
     refuse_idle_settings(list(changes or ()), [task], config, are_folders=data.is_dir())
     path = data if data.is_file() else find_file(data, task.evaluation)
     reader = TASK_KINDS[task.kind]
-    examples = subset(reader.read(task, path), config.max_eval_examples)
+    examples = subset(read_examples(task, path), config.max_eval_examples)
     labels = saved.labels or task.labels or reader.labels_of(examples)
     if saved.labels is None and len(labels) > 1:
         logger.warning(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -79,8 +79,8 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     check_links(source.tokenizer_dir)  # now, since the result gets a copy of it
     train_path, evaluation_paths = find_labelled_files(task, config)
     reader = TASK_KINDS[task.kind]
-    train = reader.read(task, train_path)
-    sets = {path.stem: reader.read(task, path) for path in evaluation_paths}
+    train = read_examples(task, train_path)
+    sets = {path.stem: read_examples(task, path) for path in evaluation_paths}
     if not sets:
         train, sets[HELD_OUT] = split(train, config.held_out, train_path)
     train = subset(train, config.max_train_examples)
@@ -107,6 +107,18 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             **{f"evaluation file {path.name}": sha256_file(path) for path in evaluation_paths},
         },
     )
+
+
+def read_examples(task: Task, path: Path) -> list[Any]:
+    """Return the examples of a file.
+
+    Raises:
+        DataError: There are none, or something in the file is wrong.
+    """
+    examples = TASK_KINDS[task.kind].read(task, path)
+    if not examples:
+        raise DataError(f"{path}: holds no examples. Name a file with rows, sentences or questions.")
+    return examples
 
 
 def _read_now(weights: InitialWeights) -> InitialWeights:

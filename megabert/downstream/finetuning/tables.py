@@ -115,16 +115,13 @@ def read_table(
         spare_columns: Columns before the last that such a row may have more or fewer than the header.
 
     Raises:
-        DataError: The file is missing, has no rows, lacks a column, has a broken row, or is not UTF-8.
+        DataError: The file is missing, lacks a column, has a broken row, or is not UTF-8.
     """
     reader = READERS.get(path.suffix)
     if reader is None:
         raise DataError(f"{path}: unknown kind of table; known are {', '.join(READERS)}. Rename or convert it.")
     with reading(path):
-        rows = _pick(path, _of_one_width(reader(path, header), spare_columns), names, skips_broken_rows)
-    if not rows:
-        raise DataError(f"{path}: holds no examples. Name a file with rows.")
-    return rows
+        return _pick(path, _of_one_width(reader(path, header), spare_columns), names, skips_broken_rows)
 
 
 def _of_one_width(rows: Iterator[tuple[int, Any]], spare: int) -> Iterator[tuple[int, Any]]:

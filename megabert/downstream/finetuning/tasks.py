@@ -65,6 +65,8 @@ class Task:
     """Columns of entities that are marked in the text, each an object with ``word``, ``start_idx`` and ``end_idx``."""
     answers: Literal["korquad", "klue"] | None = None
     """The script whose rules compare answers; None takes the rules of ``language``."""
+    published: tuple[str, str, str] | None = None
+    """The published set on the Hugging Face Hub: its id, its configuration, and the metric that stands for it."""
     spare_columns: int = 0
     """Columns before the last that a row of TSV or CSV may have more or fewer than the header names."""
     skips_broken_rows: bool = False

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megabert.data.batch import pack_sequences
-from megabert.downstream.inspection.encode_text import check_outputs, encode_text, evaluating
+from megabert.downstream.inspection.encode_text import check_outputs, evaluating, pack_text
 from megabert.models.bert import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
@@ -99,13 +98,10 @@ def record_attention(
     Raises:
         ConfigError: The text is longer.
     """
-    config = model.config
-    encoded = encode_text(tokenizer, text, second, limit=longest or config.max_position_embeddings)
-    has_segments = config.type_vocab_size > 1
-    batch = pack_sequences([encoded.ids], segment_b_starts=[encoded.segment_b_start] if has_segments else None)
+    encoded, batch = pack_text(model, tokenizer, text, second, longest=longest)
     with evaluating(model), _observing(model) as seen:
-        check_outputs(model.bert(batch.to(next(model.parameters()).device))[0])
-    heads = config.num_attention_heads
+        check_outputs(model.bert(batch)[0])
+    config, heads = model.config, model.config.num_attention_heads
     qkv_LS3NH = torch.stack(seen.qkv_TC).float().cpu().unflatten(-1, (3, heads, -1))
     q_LNSH, k_LNSH, v_LNSH = qkv_LS3NH.permute(2, 0, 3, 1, 4).unbind(0)
     return AttentionRecord(

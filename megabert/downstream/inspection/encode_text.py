@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from megabert.data.batch import MicroBatch, pack_sequences
 from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.models.bert import PretrainingModel
 from megabert.models.convert import is_finite
 from megabert.tokens.tokenization import Tokenizer
 from megabert.tokens.tokenization.written import readable_pieces
@@ -49,6 +51,27 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
         most = f"the model reads {limit} at most: its positions, or its longest length in training"
         raise ConfigError(f"the text has {len(ids)} tokens, and {most}. Shorten the text.")
     return Encoded(np.array(ids, dtype=np.int64), segment_b_start)
+
+
+def pack_text(
+    model: PretrainingModel,
+    tokenizer: Tokenizer,
+    text: str,
+    second: str | None = None,
+    *,
+    mask_id: int | None = None,
+    longest: int | None = None,
+) -> tuple[Encoded, MicroBatch]:
+    """Return a text, or a pair of texts, as ids and as a batch on the model's device; ``mask_id`` as `pack_sequences`.
+
+    Raises:
+        ConfigError: There are more than ``longest`` ids, or than the model has positions.
+    """
+    config = model.config
+    encoded = encode_text(tokenizer, text, second, limit=longest or config.max_position_embeddings)
+    starts = [encoded.segment_b_start] if config.type_vocab_size > 1 else None
+    batch = pack_sequences([encoded.ids], segment_b_starts=starts, mask_id=mask_id)
+    return encoded, batch.to(next(model.parameters()).device)
 
 
 def check_outputs(values: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Guesses for [MASK] in a text, by a model and by the unigram predictor as its baseline."""
+"""Guesses of both heads of pre-training: for [MASK] in a text (next to the unigram predictor's), and for a pair."""
 
-# M masked positions, V vocabulary
+# M masked positions, V vocabulary, B texts
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from megabert.data.batch import pack_sequences
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, encode_text, evaluating
+from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, evaluating, pack_text
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.text_tables import render_table
-from megabert.models.bert import PretrainingModel
+from megabert.models.bert import BertForPreTraining, PretrainingModel
 from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 
@@ -41,10 +40,10 @@ def fill_mask(
     Raises:
         ConfigError: The text has no mask, or is longer.
     """
-    ids = encode_text(tokenizer, text, limit=longest or model.config.max_position_embeddings).ids
-    if tokenizer.special_ids.mask not in ids:
+    mask_id = tokenizer.special_ids.mask
+    encoded, batch = pack_text(model, tokenizer, text, mask_id=mask_id, longest=longest)
+    if mask_id not in encoded.ids:
         raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
-    batch = pack_sequences([ids], mask_id=tokenizer.special_ids.mask).to(next(model.parameters()).device)
     with evaluating(model):
         # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
         logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
@@ -105,3 +104,34 @@ def compare_guesses(
         heading = text if word is None else f"{text}  (the text: {word})"
         blocks.append(render_guesses(heading, {"unigram": unigram, **guesses}))
     return "\n\n".join(blocks)
+
+
+@checks_arguments
+@torch.no_grad()
+def next_sentence(
+    model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str, *, longest: int | None = None
+) -> float:
+    """Return the probability that the second text follows the first one (Devlin et al. 2019, section 3.1).
+
+    A model that was trained on swapped pairs (Lan et al. 2020) gives the probability that the two are in order.
+
+    Args:
+        model: The model, on any device; its mode is restored afterwards.
+        tokenizer: The model's tokenizer.
+        first: First text.
+        second: Second text.
+        longest: Most tokens of both together; None reads the model's positions.
+
+    Raises:
+        ConfigError: The model has no head for pairs, or the two texts are longer.
+    """
+    if not isinstance(model, BertForPreTraining) or model.cls.seq_relationship is None:
+        raise ConfigError(
+            f"this model of the family {model.config.family} was not trained on pairs of sentences, so it has no head "
+            "for them. Take a BERT or an ALBERT, compare pseudo-log-likelihoods, or fine-tune on pairs of your own."
+        )
+    _, batch = pack_text(model, tokenizer, first, second, longest=longest)
+    with evaluating(model):
+        output = model(batch, with_logits=True)
+    # Of the two classes, 0 is a true next sentence and 1 a random one.
+    return float(torch.softmax(check_outputs(output.nsp_logits_B2.float()), -1)[0, 0])

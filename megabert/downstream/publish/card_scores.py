@@ -1,4 +1,4 @@
-"""Scores on a model card: read from the results of megabert's commands, written for model hubs.
+"""Scores for a model card, read from the results of megabert's commands.
 
 A card has them in its ``model-index``. Sets that were published are in ``.eval_results/megabert.yaml`` as well, from
 which the Hugging Face Hub fills the leaderboards of registered sets (https://huggingface.co/docs/hub/eval-results).
@@ -8,46 +8,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import yaml
 from pydantic import FiniteFloat
 
 from megabert.downstream.export.model_card import Score
+from megabert.downstream.finetuning.grid.cells import Setting
+from megabert.downstream.finetuning.grid.results import is_grid, read_grid
+from megabert.downstream.finetuning.results import GRID_NAME, SETTINGS_NAME, Summary, read_summary
+from megabert.downstream.finetuning.tasks import find_task
 from megabert.foundation.errors import DataError
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import parse_values, read_json
 
 _AGAIN = "Give an output folder of megabert finetune, or a file of --json of pairs, pll or evaluate mlm."
-_TABLE = """
-cola      text-classification   nyu-mll/glue         cola           mcc
-sst2      text-classification   nyu-mll/glue         sst2           accuracy
-mrpc      text-classification   nyu-mll/glue         mrpc           accuracy
-qqp       text-classification   nyu-mll/glue         qqp            accuracy
-stsb      text-classification   nyu-mll/glue         stsb           pearson
-mnli      text-classification   nyu-mll/glue         mnli           accuracy
-qnli      text-classification   nyu-mll/glue         qnli           accuracy
-rte       text-classification   nyu-mll/glue         rte            accuracy
-wnli      text-classification   nyu-mll/glue         wnli           accuracy
-ynat      text-classification   klue/klue            ynat           macro_f1
-klue_sts  text-classification   klue/klue            sts            pearson
-klue_nli  text-classification   klue/klue            nli            accuracy
-klue_ner  token-classification  klue/klue            ner            entity_macro_f1
-klue_re   text-classification   klue/klue            re             micro_f1
-klue_mrc  question-answering    klue/klue            mrc            exact
-snli      text-classification   stanfordnlp/snli     plain_text     accuracy
-boolq     text-classification   google/boolq         default        accuracy
-swag      multiple-choice       allenai/swag         regular        accuracy
-squad     question-answering    rajpurkar/squad      plain_text     f1
-squad2    question-answering    rajpurkar/squad_v2   squad_v2       f1
-korquad   question-answering    KorQuAD/squad_kor_v1 squad_kor_v1   exact
-tagging   token-classification
-"""
-PUBLISHED = {name: words for name, *words in map(str.split, _TABLE.strip().splitlines())}
-"""Tasks of megabert on the Hub: kind of task, id of the data set, its configuration, and the metric that stands for it.
-
-A leaderboard counts a score under a ``task_id`` of the data set's ``eval.yaml``. None of these sets is known to have
-one, so the configuration is written there."""
-
-Metrics = dict[str, FiniteFloat]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,47 +36,11 @@ class _Origin:
 class _Tuning(_Origin):
     """The settings in ``grid.json`` and ``finetune.json`` that a card states."""
 
-    epochs: float | None = None
-    learning_rate: float | None = None
+    epochs: float = 0.0
+    learning_rate: float = 0.0
     start_from: str | None = None
     max_train_examples: int = 0
     max_eval_examples: int = 0
-
-
-@dataclass(frozen=True)
-class _TuningFile:
-    settings: _Tuning
-
-
-@dataclass(frozen=True)
-class _Means:
-    seeds: list[int]
-    mean: dict[str, Metrics]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Setting:
-    learning_rate: float
-    epochs: float
-    summary: _Means | None = None
-
-
-@dataclass(frozen=True)
-class _SetOfGrid:
-    task: str
-    settings: list[_Setting]
-    choice: int | None = None
-    test: _Means | None = None
-
-
-@dataclass(frozen=True)
-class _GridFile:
-    sets: dict[str, _SetOfGrid]
-
-
-@dataclass(frozen=True)
-class _SingleFile(_Means):
-    task: str
 
 
 @dataclass(frozen=True)
@@ -142,9 +79,10 @@ def read_scores(path: Path, *, export: Path, run: Path | None, checkpoint: str) 
     """
     origin: _Origin
     if path.is_dir():
-        kind = "grid.json" if (path / "grid.json").exists() else "finetune.json"
-        origin = read_json(path / kind, _TuningFile, remedy=_AGAIN).settings
-        scores = list(_of_grid(path, origin) if kind == "grid.json" else _of_single(path, origin))
+        file = path / (GRID_NAME if is_grid(path) else SETTINGS_NAME)
+        settings = read_json(file, dict[str, Any], remedy=_AGAIN).get("settings")
+        origin = parse_values(settings, _Tuning, where=f"{file}: settings", remedy=_AGAIN)
+        scores = list(_of_grid(path, origin) if is_grid(path) else _of_single(path, origin))
     else:
         origin = read_json(path, _JsonFile, remedy=_AGAIN)
         scores = list(_of_json(origin))
@@ -174,41 +112,37 @@ def refuse_repeated(scores: list[Score]) -> None:
 
 
 def _of_grid(path: Path, tuning: _Tuning) -> Iterator[Score]:
-    for name, one in read_json(path / "results.json", _GridFile, remedy=_AGAIN).sets.items():
-        if one.choice is None:
-            continue
-        if not 0 <= one.choice < len(one.settings):
-            place = f"{path / 'results.json'}: sets.{name}.choice={one.choice}"
-            raise DataError(f"{place} is none of its {len(one.settings)} settings. {_AGAIN}")
-        chosen = one.settings[one.choice]
+    for name, one in read_grid(path).sets.items():
         start = f"with --start-from {tuning.start_from}, " if tuning.start_from not in (None, name) else ""
         how = f"{start}the best of {len(one.settings)} settings"
-        for means, where in ((chosen.summary, ""), (one.test, " on the evaluation set")):
-            if means:
-                yield from _of_task(one.task, name, means, tuning, chosen, how + where)
+        for summary, where in ((one.summary, ""), (one.test, " on the evaluation set")):
+            if summary and one.chosen:
+                setting = Setting(one.chosen.learning_rate, one.chosen.epochs)
+                yield from _of_summary(name, summary, tuning, setting, how + where)
 
 
 def _of_single(path: Path, tuning: _Tuning) -> Iterator[Score]:
-    single = read_json(path / "results.json", _SingleFile, remedy=_AGAIN)
-    setting = _Setting(learning_rate=tuning.learning_rate or 0.0, epochs=tuning.epochs or 0.0)
-    yield from _of_task(single.task, single.task, single, tuning, setting, "")
+    summary = read_summary(path)
+    yield from _of_summary(summary.task, summary, tuning, Setting(tuning.learning_rate, tuning.epochs), "")
 
 
-def _of_task(task: str, name: str, means: _Means, tuning: _Tuning, setting: _Setting, how: str) -> Iterator[Score]:
-    kind, *published = PUBLISHED.get(task, ["text-classification"])
-    seeds = f"mean of {len(means.seeds)} seeds" if len(means.seeds) > 1 else "one seed"
+def _of_summary(name: str, summary: Summary, tuning: _Tuning, setting: Setting, how: str) -> Iterator[Score]:
+    from megabert.downstream.finetuning.task_kinds import TASK_KINDS  # scikit-learn, which few exports need
+
+    task = find_task(summary.task)
+    seeds = f"mean of {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
     limits = {"trained on": tuning.max_train_examples, "scored on": tuning.max_eval_examples}
     parts = [f"{text} {count:,} examples" for text, count in limits.items() if count]
     note = ["fine-tuned", f"{setting.epochs:g} epochs", f"learning rate {setting.learning_rate:g}", how, seeds, *parts]
-    for part, metrics in means.mean.items():
+    for part, metrics in summary.mean.items():
         # A leaderboard is of the whole published evaluation set, which has another name in further files.
-        is_whole = part == next(iter(means.mean)) and part != "test" and not tuning.max_eval_examples
+        is_whole = part == next(iter(summary.mean)) and part != "test" and not tuning.max_eval_examples
         yield Score(
-            task=kind,
+            task=TASK_KINDS[task.kind].head.pipeline,
             name=f"{name} {part}",
             metrics=metrics,
             note=", ".join(filter(None, note)),
-            published=(published[0], published[1], published[2]) if published and is_whole else None,
+            published=task.published if is_whole else None,
         )
 
 
@@ -216,26 +150,14 @@ def _of_json(file: _JsonFile) -> Iterator[Score]:
     text, masks = Path(file.data).name, f"masks {file.mask}"
     for one in file.sets:
         note = f"how often the good sentence of {one.pairs:,} pairs wins, {masks}"
-        yield Score(
-            task="fill-mask", name=f"minimal pairs {Path(one.name).stem}", metrics={"accuracy": one.accuracy}, note=note
-        )
-    if file.pseudo_perplexity is not None and file.bits_per_character is not None:
-        metrics = {"pseudo_perplexity": file.pseudo_perplexity, "bits_per_character": file.bits_per_character}
-        yield Score(task="fill-mask", name=f"sentences of {text}", metrics=metrics, note=f"pseudo-likelihood, {masks}")
-    if file.loss is not None and file.accuracy is not None and file.unigram_loss is not None:
-        metrics = {"mlm_loss": file.loss, "mlm_accuracy": file.accuracy, "unigram_loss": file.unigram_loss}
-        yield Score(task="fill-mask", name=f"text of {text}", metrics=metrics, note="masked-LM loss in nats")
-
-
-def render_eval_results(scores: tuple[Score, ...]) -> str | None:
-    """Return the text of `EVAL_RESULTS`, scores in points; None if no score is of a published set."""
-    entries = [
-        {
-            "dataset": {"id": score.published[0], "task_id": score.published[1]},
-            "value": round(100 * score.metrics[score.published[2]], 2),
-            "notes": f"{score.published[2]} in points on {score.name}, {score.note}, with megabert",
-        }
-        for score in scores
-        if score.published and score.published[2] in score.metrics
-    ]
-    return yaml.safe_dump(entries, sort_keys=False, allow_unicode=True) if entries else None
+        name = f"minimal pairs {Path(one.name).stem}"
+        yield Score(task="fill-mask", name=name, metrics={"accuracy": one.accuracy}, note=note)
+    likelihood = {"pseudo_perplexity": file.pseudo_perplexity, "bits_per_character": file.bits_per_character}
+    losses = {"mlm_loss": file.loss, "mlm_accuracy": file.accuracy, "unigram_loss": file.unigram_loss}
+    for name, metrics, note in (
+        (f"sentences of {text}", likelihood, f"pseudo-likelihood, {masks}"),
+        (f"text of {text}", losses, "masked-LM loss in nats"),
+    ):
+        stated = {metric: value for metric, value in metrics.items() if value is not None}
+        if len(stated) == len(metrics):
+            yield Score(task="fill-mask", name=name, metrics=stated, note=note)

@@ -12,8 +12,8 @@ from torch import Tensor
 from megabert.data.batch import pack_sequences
 from megabert.downstream.export.export_folder import ONNX_FILE
 from megabert.downstream.export.sources import open_source
+from megabert.downstream.publish.forms import VectorKind
 from megabert.downstream.publish.onnx_graph import Graph, library, load_graph
-from megabert.downstream.publish.sentence_modules import VectorKind
 from megabert.foundation.errors import CheckpointError
 
 BATCHES = (1, 2, 8)

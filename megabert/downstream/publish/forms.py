@@ -1,20 +1,59 @@
-"""The forms that an exported model has besides the weights that ``transformers`` loads."""
+"""The forms that an exported model has besides the weights that ``transformers`` loads: vectors, ONNX.
 
+sentence-transformers builds a model around an exported encoder by the files that are written here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from safetensors.torch import save_file
+from torch import Tensor
 
 from megabert.downstream.export.export_folder import ONNX_FILE
+from megabert.downstream.export.huggingface import read_weights
 from megabert.downstream.export.model_card import ModelCard
-from megabert.downstream.export.vector_form import read_vector_form
-from megabert.downstream.publish.sentence_modules import (
-    USAGES,
-    VectorKind,
-    keep_modules,
-    refuse_other_vectors,
-    write_modules,
+from megabert.downstream.export.vector_form import (
+    MODULES_FILE,
+    PROMPTS_FILE,
+    TRANSFORMER_FILE,
+    VectorForm,
+    read_vector_form,
 )
 from megabert.foundation.errors import ConfigError
+from megabert.foundation.files import atomic_write
+from megabert.foundation.json_files import read_json
 from megabert.settings.config.model import ModelConfig
+
+VectorKind = Literal["mean", "cls", "colbert"]
+"""One vector per text, the mean over its tokens or the one of [CLS], or a vector of length 1 for each token."""
+_PACKAGE = "sentence_transformers"
+_MODULES = {
+    "Transformer": f"{_PACKAGE}.models.Transformer",
+    "Pooling": f"{_PACKAGE}.models.Pooling",
+    "MultiVectorMask": f"{_PACKAGE}.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+    "Normalize": f"{_PACKAGE}.base.modules.normalize.Normalize",
+}
+"""Classes by name. The first two have the paths that all versions read; the others exist since version 6."""
+_POOLING_MODES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": None, "mean_sqrt_len_tokens": None}
+"""All modes that text-embeddings-inference asks for, and the kind of vector that each gives, if it is offered here."""
+_ONE = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(".")  # where this file lies
+vectors = model.encode(["The ship sailed over the sea.", "A boat crossed the water."])
+print(model.similarity(vectors, vectors))"""
+USAGES: dict[VectorKind, str] = {
+    "mean": _ONE,
+    "cls": _ONE,
+    "colbert": _ONE.replace("SentenceTransformer", "MultiVectorEncoder"),
+}
+"""Lines of a model card that compare two sentences."""
+KIND_MODES: Mapping[VectorKind, tuple[str, ...]] = {"mean": ("mean",), "cls": ("cls",), "colbert": ("tokens",)}
+"""The poolings of each kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +110,10 @@ def add_forms(
     longest = longest or config.max_position_embeddings
     form = read_vector_form(source) if source else None
     if forms.vectors and source and form:
-        refuse_other_vectors(source, form, forms.vectors, has_onnx=forms.has_onnx)
-        keep_modules(source, folder, form, positions=longest)
+        _refuse_other_vectors(source, form, forms.vectors, has_onnx=forms.has_onnx)
+        _keep_modules(source, folder, form, positions=longest)
     elif forms.vectors:
-        write_modules(folder, forms.vectors, width=config.hidden_size, max_length=longest)
+        _new_modules(folder, forms.vectors, width=config.hidden_size, max_length=longest)
     if forms.has_onnx:
         # transformers, and onnxruntime for the comparison: extras that few need.
         from megabert.downstream.publish.check_forms import require_equal_onnx
@@ -82,3 +121,95 @@ def add_forms(
 
         write_onnx(folder, forms.vectors)
         require_equal_onnx(folder, forms.vectors)
+
+
+def _refuse_other_vectors(source: Path, form: VectorForm, kind: VectorKind, *, has_onnx: bool) -> None:
+    """Refuse forms whose vectors a folder's own modules do not give.
+
+    Raises:
+        ConfigError: The modules pool in another way, or the ONNX form lacks one of them.
+    """
+    if form.modes != KIND_MODES[kind]:
+        kinds = [known for known, modes in KIND_MODES.items() if modes == form.modes]
+        remedy = f"Give --sentence-transformers {kinds[0]}" if kinds else "Export without --sentence-transformers"
+        raise ConfigError(
+            f"{source}: its modules give {' + '.join(form.modes)}, not {kind}. {remedy}, or remove modules.json first."
+        )
+    # Vectors of tokens are scaled to length 1 in the ONNX form as well.
+    lacking = ("Dense",) if kind == "colbert" else ("Dense", "Normalize")
+    extra = [module.name for module in form.modules if module.name in lacking]
+    if has_onnx and extra:
+        raise ConfigError(f"{source}: the ONNX form would lack the module {extra[0]}. Export without --onnx.")
+
+
+class _Module(NamedTuple):
+    """A module that sentence-transformers builds a model of, in the order of ``modules.json``."""
+
+    name: str
+    type: str
+    """The class with its package."""
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor] = MappingProxyType({})
+
+
+def _write_modules(folder: Path, modules: Sequence[_Module], transformer: Any, prompts: Any) -> None:
+    """Add modules to a folder with an encoder, which is the first one; its settings lie in the folder itself."""
+    rows = []
+    for index, module in enumerate(modules):
+        path = f"{index}_{module.name}" if index else ""
+        rows.append({"idx": index, "name": str(index), "path": path, "type": module.type})
+        if index:
+            (folder / path).mkdir()
+            _write(folder / path / "config.json", module.config)
+        if module.weights:
+            save_file(dict(module.weights), folder / path / "model.safetensors", metadata={"format": "pt"})
+    for name, content in ((MODULES_FILE, rows), (TRANSFORMER_FILE, transformer), (PROMPTS_FILE, prompts)):
+        _write(folder / name, content)
+
+
+def _new_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int) -> None:
+    """Add the modules to a folder with an encoder, from which sentence-transformers then gives vectors.
+
+    ``mean`` and ``cls`` make a SentenceTransformer, with the vectors of ``megabert embed``. ``colbert`` makes a
+    MultiVectorEncoder of sentence-transformers 6: a vector for each token, scaled to length 1 as ColBERT's are
+    (Khattab and Zaharia 2020, section 3.2), without the projection to fewer dimensions, which only training gives.
+    """
+    inner: dict[str, dict[str, Any]] = {"Pooling": _pooling(kind, width)}
+    model_type, similarity = "SentenceTransformer", "cosine"
+    if kind == "colbert":
+        inner = {
+            "MultiVectorMask": {"skiplist_words": [], "skiplist_tasks": ["document"], "keep_only_token_ids": None},
+            "Normalize": dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings"),
+        }
+        model_type, similarity = "MultiVectorEncoder", "maxsim"
+    modules = [_Module(name, _MODULES[name], config) for name, config in {"Transformer": {}, **inner}.items()]
+    names = {"model_type": model_type, "similarity_fn_name": similarity}
+    prompts = {**names, "prompts": {"query": "", "document": ""}, "default_prompt_name": None}
+    # text-embeddings-inference reads max_seq_length here, and stops if the file lacks it.
+    transformer = {"max_seq_length": max_length, "do_lower_case": False}
+    _write_modules(folder, modules, transformer, prompts)
+
+
+def _keep_modules(source: Path, folder: Path, form: VectorForm, *, positions: int) -> None:
+    """Write the modules of a folder, whose form this is, once more."""
+    modules = []
+    for module in form.modules:
+        weights = read_weights(source / module.path) if module.name == "Dense" else {}
+        modules.append(_Module(module.name, module.type, _read(source / module.path / "config.json"), weights))
+    transformer = {**_read(source / TRANSFORMER_FILE), "max_seq_length": form.limit(positions)}
+    _write_modules(folder, modules, transformer, _read(source / PROMPTS_FILE))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file; a file that is not there is empty, as sentence-transformers has it."""
+    return read_json(path, dict[str, Any], remedy="Fetch the folder again.") if path.is_file() else {}
+
+
+def _pooling(kind: VectorKind, width: int) -> dict[str, Any]:
+    """Return the settings of the pooling, in the form that all versions and text-embeddings-inference read."""
+    chosen = {f"pooling_mode_{mode}": owner == kind for mode, owner in _POOLING_MODES.items()}
+    return {"word_embedding_dimension": width, **chosen, "include_prompt": True}
+
+
+def _write(path: Path, content: Any) -> None:
+    atomic_write(path, json.dumps(content, indent=2) + "\n")

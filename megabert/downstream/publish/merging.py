@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from megabert.downstream.export.config_json import read_object
-from megabert.downstream.export.huggingface import write_huggingface
+from megabert.downstream.export.export_folder import open_export
+from megabert.downstream.export.huggingface import write_model_files
 from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard
 from megabert.downstream.export.model_folder import find_model, folder_and_checkpoint
 from megabert.downstream.export.sources import Source, open_source
@@ -155,6 +156,6 @@ def write_merge(folder: Path, merge: Source, parts: Sequence[MergePart], scores:
         recipe={part.name: f"{part.share:.4f} of the mean" for part in parts},
         checkpoint={f"held-out loss of {name}": f"{loss:.4f}" for name, loss in scores.items()},
     )
-    write_huggingface(
-        folder, state=merge.weights.read(), config=merge.model, tokenizer_dir=merge.tokenizer_dir, card=card
-    )
+    state = merge.weights.read()
+    with open_export(folder) as new:
+        write_model_files(new, state=state, config=merge.model, tokenizer_dir=merge.tokenizer_dir, card=card)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from megabert.downstream.export.config_json import read_object
 from megabert.downstream.export.export_folder import ONNX_FILE
-from megabert.downstream.publish.sentence_modules import VectorKind
+from megabert.downstream.publish.forms import VectorKind
 from megabert.foundation.errors import CheckpointError, ConfigError
 
 OPSET = 18

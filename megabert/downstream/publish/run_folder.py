@@ -11,10 +11,9 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
 from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
-from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of
+from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of, render_eval_results
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
 from megabert.downstream.export.sources import stated_length
-from megabert.downstream.publish.card_scores import render_eval_results
 from megabert.downstream.publish.forms import ONLY_WEIGHTS, Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, read_small

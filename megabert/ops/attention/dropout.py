@@ -23,27 +23,19 @@ its probability to the last bit, a multiple of 2**-16, because each factor is od
 # B sequences, N heads, Z sequences * heads, S tokens, G = S / 2 rounded up to a multiple of 8
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from megabert.ops.dropout import (
-    ATTENTION_PROBABILITIES,
-    GOLDEN,
-    MULTIPLIERS,
-    DropoutRate,
-    DropoutStream,
-    lowbias32_,
-    site_constants,
-    xor_shift_,
-)
+from megabert.ops import dropout as keyed
 
 KEY_STEP = 0xC2B2AE35 - 2**32
-FACTORS = tuple(((MULTIPLIERS[1] * 0x6A2D551F**power + 2**31) & 0xFFFFFFFF) - 2**31 for power in range(4))
+FACTORS = tuple(((keyed.MULTIPLIERS[1] * 0x6A2D551F**power + 2**31) & 0xFFFFFFFF) - 2**31 for power in range(4))
 
 
 @dataclass(frozen=True)
-class AttentionDropout(DropoutRate):
+class AttentionDropout(keyed.DropoutRate):
     """The dropout of the attention probabilities in one layer."""
 
     seeds_B: Tensor
@@ -53,11 +45,20 @@ class AttentionDropout(DropoutRate):
 
     def keys_BN(self) -> Tensor:
         """Return the key of every sequence and head, int32."""
-        return lowbias32_(self.seeds_B[:, None] ^ self.constants_N)
+        return keyed.lowbias32_(self.seeds_B[:, None] ^ self.constants_N)
+
+
+class Heads(NamedTuple):
+    """The heads of attention in one layer, with their dropout."""
+
+    num_heads: int
+    """N."""
+    dropout: AttentionDropout | None = None
+    """Dropout of the probabilities; None drops nothing."""
 
 
 def attention_dropout(
-    stream: DropoutStream | None, *, layer: int, probability: float, num_heads: int
+    stream: keyed.DropoutStream | None, *, layer: int, probability: float, num_heads: int
 ) -> AttentionDropout | None:
     """Return the dropout of one layer's probabilities, or None if the probability rounds to zero.
 
@@ -69,7 +70,7 @@ def attention_dropout(
     """
     if stream is None or round(probability * 2**16) == 0:  # a threshold has 16 bits
         return None
-    constants_N = site_constants(layer, ATTENTION_PROBABILITIES, num_heads, stream.seeds_B.device)
+    constants_N = keyed.site_constants(layer, keyed.ATTENTION_PROBABILITIES, num_heads, stream.seeds_B.device)
     return AttentionDropout(probability, stream.seeds_B, constants_N)
 
 
@@ -83,11 +84,8 @@ def probability_bits(dropout: AttentionDropout, keys_Z: Tensor, length: int) -> 
     """
     groups = -(-length // 16) * 8  # G: a group is two rows, 8 apart
     number_G = torch.arange(groups, device=keys_Z.device, dtype=torch.int32)
-    word_ZGG = keys_Z[:, None, None] + (number_G * GOLDEN)[:, None] + number_G * KEY_STEP
+    word_ZGG = _words(keys_Z[:, None, None], number_G[:, None], number_G)
     scratch_ZGG = torch.empty_like(word_ZGG)
-    xor_shift_(word_ZGG, 16, scratch_ZGG)
-    word_ZGG.mul_(MULTIPLIERS[0]).add_(lowbias32_(keys_Z + GOLDEN)[:, None, None])
-    xor_shift_(word_ZGG, 15, scratch_ZGG)
     # Group g has the queries (or keys) 16 * (g // 8) + g % 8 and 8 more: eight of each in turn.
     bits = word_ZGG.new_empty(len(keys_Z), groups // 8, 2, 8, groups // 8, 2, 8)
     for number, factor in enumerate(FACTORS):
@@ -111,13 +109,18 @@ def probability_elements(dropout: AttentionDropout, keys: Tensor, queries: Tenso
         queries: Int32, positions of queries, of a shape that broadcasts against ``keys``.
         columns: Int32, positions of keys, likewise.
     """
-    word = keys + _without_bit_3(queries) * GOLDEN + _without_bit_3(columns) * KEY_STEP
-    scratch = torch.empty_like(word)
-    xor_shift_(word, 16, scratch)
-    word.mul_(MULTIPLIERS[0]).add_(lowbias32_(keys + GOLDEN))
-    xor_shift_(word, 15, scratch)
+    word = _words(keys, _without_bit_3(queries), _without_bit_3(columns))
     factors = torch.tensor(FACTORS, dtype=torch.int32, device=word.device)
     return word * factors[(queries >> 3 & 1) * 2 + (columns >> 3 & 1)] >= dropout.threshold
+
+
+def _words(keys: Tensor, queries: Tensor, columns: Tensor) -> Tensor:
+    """Return the word of each group of four, from its key and its q' and k', which broadcast."""
+    word = keys + queries * keyed.GOLDEN + columns * KEY_STEP
+    scratch = torch.empty_like(word)
+    keyed.xor_shift_(word, 16, scratch)
+    word.mul_(keyed.MULTIPLIERS[0]).add_(keyed.lowbias32_(keys + keyed.GOLDEN))
+    return keyed.xor_shift_(word, 15, scratch)
 
 
 def _without_bit_3(number: Tensor) -> Tensor:

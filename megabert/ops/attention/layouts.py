@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.attention.dropout import AttentionDropout, probability_mask
+from megabert.ops.attention.dropout import Heads, probability_mask
 
 PADDED_GROUP = 1 << 26
 """Attention probabilities in a padded group: 256 MiB in float32, so that temporary products do not grow with the
@@ -92,12 +92,7 @@ def groups_of_equal_length(cu_seqlens: Tensor, *, tokens: int, num_heads: int, p
 
 
 def grouped_attention(
-    qkv_TC: Tensor,
-    groups: Groups,
-    scores: Callable[[Tensor, Tensor], Tensor],
-    *,
-    num_heads: int,
-    dropout: AttentionDropout | None,
+    qkv_TC: Tensor, groups: Groups, scores: Callable[[Tensor, Tensor], Tensor], heads: Heads
 ) -> Tensor:
     """Mix tokens within each sequence by softmax(scores) V, group by group.
 
@@ -105,12 +100,12 @@ def grouped_attention(
         qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H).
         groups: Layout of these sequences.
         scores: Returns scores, float32 or better of shape (N, G, S, S), for queries and keys of shape (N, G, S, H).
-        num_heads: N.
-        dropout: Dropout of the probabilities; None drops nothing.
+        heads: Their number and dropout.
 
     Returns:
         Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence. On a CPU 16 bits work in float32.
     """
+    num_heads, dropout = heads
     compute = torch.promote_types(qkv_TC.dtype, torch.float32) if qkv_TC.device.type == "cpu" else qkv_TC.dtype
     width = qkv_TC.shape[1] // 3
     # From tokens to slots. One gather and one split: the gradient of each is one pass, whatever the number of groups.

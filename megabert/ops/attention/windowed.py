@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.attention.dropout import AttentionDropout, probability_elements
+from megabert.ops.attention.dropout import AttentionDropout, Heads, probability_elements
 from megabert.ops.sequences import sequence_numbers
 
 SMALLEST_BLOCK = 16
@@ -61,16 +61,13 @@ def plan_band(cu_seqlens: Tensor, position_ids_T: Tensor, *, reach: int) -> Band
     )
 
 
-def windowed_attention(
-    qkv_TC: Tensor, *, band: Band, num_heads: int, dropout: AttentionDropout | None = None
-) -> Tensor:
+def windowed_attention(qkv_TC: Tensor, band: Band, heads: Heads) -> Tensor:
     """Mix near tokens within each sequence: softmax(Q K^T / sqrt(H)) V per head over the keys that a query sees.
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H).
         band: What ``plan_band`` returned for these sequences.
-        num_heads: N.
-        dropout: Dropout of the probabilities; None drops nothing.
+        heads: Their number and dropout.
 
     Returns:
         Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence; the softmax is float32 or better.
@@ -78,14 +75,14 @@ def windowed_attention(
     size, tokens = band.is_seen_KQX.shape[1], len(qkv_TC)
     single = torch.promote_types(qkv_TC.dtype, torch.float32)
     compute = single if qkv_TC.device.type == "cpu" else qkv_TC.dtype
-    q_TNH, k_TNH, v_TNH = qkv_TC.to(compute).unflatten(-1, (3, num_heads, -1)).unbind(1)
+    q_TNH, k_TNH, v_TNH = qkv_TC.to(compute).unflatten(-1, (3, heads.num_heads, -1)).unbind(1)
     q_KNQH = _blocks(q_TNH / math.sqrt(q_TNH.shape[-1]), size).transpose(1, 2)
     k_KNXH, v_KNXH = (_neighbours(x_TNH, size).transpose(1, 2) for x_TNH in (k_TNH, v_TNH))
     # Every query sees itself, so that no softmax is over nothing.
     scores_KNQX = (q_KNQH @ k_KNXH.mT).to(single).masked_fill(~band.is_seen_KQX[:, None], -torch.inf)
     weights_KNQX = scores_KNQX.softmax(-1)
-    if dropout is not None:
-        weights_KNQX = weights_KNQX * _probability_mask(dropout, band) * dropout.scale
+    if heads.dropout is not None:
+        weights_KNQX = weights_KNQX * _probability_mask(heads.dropout, band) * heads.dropout.scale
     context_KQNH = (weights_KNQX.to(compute) @ v_KNXH).transpose(1, 2)
     context_TD = context_KQNH.flatten(2).flatten(0, 1)[:tokens]
     return context_TD.masked_fill(~band.is_real_T[:, None], 0).to(qkv_TC.dtype)

@@ -4,8 +4,7 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.bias_gelu.cpu import bias_gelu_torch
+from megabert.ops.backend import choose
 
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor, *, approximate: bool = False, backend: str = "auto") -> Tensor:
@@ -23,11 +22,5 @@ def bias_gelu(x_TF: Tensor, bias_F: Tensor, *, approximate: bool = False, backen
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("bias_gelu", backend, BACKENDS, x_TF.device.type)
+    run = choose("bias_gelu", backend, x_TF.device.type)
     return run(x_TF, bias_F, approximate=approximate)
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.bias_gelu.triton:bias_gelu_triton", triton_obstacle),
-    Backend("torch", bias_gelu_torch, no_obstacle),
-)

@@ -4,8 +4,7 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.cross_entropy.cpu import cross_entropy_torch
+from megabert.ops.backend import choose
 
 
 def cross_entropy(logits_MV: Tensor, labels_M: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:
@@ -34,10 +33,4 @@ def row_cross_entropy(logits_MV: Tensor, labels_M: Tensor, *, backend: str = "au
     Raises:
         KernelError: The backend cannot run here.
     """
-    return choose("cross_entropy", backend, BACKENDS, logits_MV.device.type)(logits_MV, labels_M)
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.cross_entropy.triton:cross_entropy_triton", triton_obstacle),
-    Backend("torch", cross_entropy_torch, no_obstacle),
-)
+    return choose("cross_entropy", backend, logits_MV.device.type)(logits_MV, labels_M)

@@ -4,8 +4,7 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
-from megabert.ops.gated_gelu.cpu import gated_gelu_torch
+from megabert.ops.backend import choose
 
 
 def gated_gelu(x_TC: Tensor, *, approximate: bool = False, backend: str = "auto") -> Tensor:
@@ -22,11 +21,5 @@ def gated_gelu(x_TC: Tensor, *, approximate: bool = False, backend: str = "auto"
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("bias_gelu", backend, BACKENDS, x_TC.device.type)
+    run = choose("gated_gelu", backend, x_TC.device.type)
     return run(x_TC, approximate=approximate)
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.gated_gelu.triton:gated_gelu_triton", triton_obstacle),
-    Backend("torch", gated_gelu_torch, no_obstacle),
-)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import choose
 
 
 class SlotFragment(NamedTuple):
@@ -90,11 +90,5 @@ def lamb_passes(backend: str, device: str) -> Passes:
     Raises:
         KernelError: The backend cannot run here.
     """
-    passes: Passes = choose("lamb", backend, BACKENDS, device)
+    passes: Passes = choose("lamb", backend, device)
     return passes
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.lamb.triton:TRITON_PASSES", triton_obstacle),
-    Backend("torch", "megabert.ops.lamb.reference:TORCH_PASSES", no_obstacle),
-)

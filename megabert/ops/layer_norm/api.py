@@ -4,9 +4,8 @@
 
 from torch import Tensor
 
-from megabert.ops.backend import Backend, apex_obstacle, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import choose
 from megabert.ops.dropout import Dropout
-from megabert.ops.layer_norm.cpu import layer_norm_torch
 
 
 def layer_norm(
@@ -46,12 +45,5 @@ def layer_norm(
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("layer_norm", backend, BACKENDS, x_TD.device.type)
+    run = choose("layer_norm", backend, x_TD.device.type)
     return run(x_TD, weight_D, bias_D, input_bias_D, residual_TD, eps, dropout, returns_sum)
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.layer_norm.triton:layer_norm_triton", triton_obstacle),
-    Backend("apex", "megabert.ops.layer_norm.apex:layer_norm_apex", apex_obstacle),
-    Backend("torch", layer_norm_torch, no_obstacle),
-)

@@ -2,6 +2,7 @@
 
 # T packed tokens, B sequences, S tokens of a sequence, N heads, H head width, D hidden
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,27 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.attention.dense.api import attention
-from megabert.ops.attention.dense.cpu import DenseSequences
-from megabert.ops.attention.disentangled.api import disentangled_attention, plan_disentangled_attention
-from megabert.ops.attention.disentangled.cpu import RelativePositions
-from megabert.ops.attention.dropout import AttentionDropout, attention_dropout, probability_mask
-from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
+from megabert.ops import dropout as keyed
+from megabert.ops.attention.dropout import AttentionDropout, probability_mask
 from megabert.ops.backend import choose
-from megabert.ops.dropout import (
-    ATTENTION_OUTPUT,
-    EMBEDDINGS,
-    KEY_BACKENDS,
-    Dropout,
-    dropout,
-    keep_mask,
-    row_keys_torch,
-    site_constant,
-)
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
-from megabert.ops.proof.inputs import boundaries, dropout_stream, known_dropout, near_positions, packed_positions
+from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions
 from megabert.ops.proof.problem import EXACT, Op, Problem
+from megabert.ops.proof.problems import dense_op, disentangled_op, rotary_op
 
 CPU = torch.device("cpu")
 HIGH_RATE = 0.3
@@ -38,38 +26,39 @@ HIGH_RATE = 0.3
 
 def dropout_keys_problem(tokens: int, generator: torch.Generator) -> Problem:
     """Return the keys of ``tokens`` rows, which every site of dropout begins from."""
-    seeds_T, constant = dropout_stream([tokens], tokens, CPU).row_seeds_T, site_constant(3, ATTENTION_OUTPUT)
+    seeds_T = dropout_stream([tokens], tokens, CPU).row_seeds_T
+    constant = keyed.site_constant(3, keyed.ATTENTION_OUTPUT)
 
     def run(*, backend: str) -> dict[str, Tensor]:
         device = generator.device
-        keys_T = choose("dropout_keys", backend, KEY_BACKENDS, device.type)(seeds_T.to(device), constant)
+        keys_T = choose("dropout_keys", backend, device.type)(seeds_T.to(device), constant)
         return {"keys": keys_T}
 
-    return Problem(run, lambda: {"keys": row_keys_torch(seeds_T, constant).to(generator.device)}, {}, EXACT)
+    return Problem(run, lambda: {"keys": keyed.row_keys_torch(seeds_T, constant).to(generator.device)}, {}, EXACT)
 
 
 def dropout_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
     """Return the embeddings' dropout of (tokens, width), with its gradient."""
-    site = known_dropout(shape[0], -1, EMBEDDINGS, generator.device)
+    site = known_dropout(shape[0], -1, keyed.EMBEDDINGS, generator.device)
 
     def reference(x_TD: Tensor) -> Tensor:
         return x_TD * kept_of(site, shape) * site.scale
 
     tensors = {"x_TD": torch.randn(shape, generator=generator, device=generator.device)}
-    return Problem(lambda x_TD, *, backend: dropout(x_TD, site, backend=backend), reference, tensors)
+    return Problem(lambda x_TD, *, backend: keyed.dropout(x_TD, site, backend=backend), reference, tensors)
 
 
-def kept_of(site: Dropout, shape: tuple[int, int]) -> Tensor:
+def kept_of(site: keyed.Dropout, shape: tuple[int, int]) -> Tensor:
     """Return the mask of a site as plain torch computes it on the CPU."""
-    return keep_mask(site, site.row_keys.cpu(), shape[1]).to(site.row_keys.device)
+    return keyed.keep_mask(site, site.row_keys.cpu(), shape[1]).to(site.row_keys.device)
 
 
 def dropout_mask_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
     """Return the masks of both passes of the embeddings' dropout."""
-    site = known_dropout(shape[0], -1, EMBEDDINGS, generator.device)
+    site = known_dropout(shape[0], -1, keyed.EMBEDDINGS, generator.device)
 
     def run(ones_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
-        out_TD = dropout(ones_TD, site, backend=backend)
+        out_TD = keyed.dropout(ones_TD, site, backend=backend)
         (gradient_TD,) = torch.autograd.grad(out_TD, ones_TD, torch.ones_like(out_TD))
         return {"forward": out_TD != 0, "backward": gradient_TD != 0}
 
@@ -82,17 +71,15 @@ def layer_norm_mask_problem(shape: tuple[int, int], generator: torch.Generator, 
     Every element of the input is 1, so that each row of the sum has two values, and the higher ones survived.
     """
     device = generator.device
-    site = known_dropout(shape[0], 3, ATTENTION_OUTPUT, device, probability=HIGH_RATE)
+    site = known_dropout(shape[0], 3, keyed.ATTENTION_OUTPUT, device, probability=HIGH_RATE)
 
     def run(ones_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
         weight_D, zeros_D = ones_TD.detach().new_ones(shape[1]), ones_TD.detach().new_zeros(shape[1])
         bias_D = None if returns_sum else zeros_D
-        options: dict[str, Any] = {
-            "input_bias_D": bias_D,
-            "residual_TD": torch.zeros_like(ones_TD),
-            "returns_sum": returns_sum,
-        }
-        y_TD, _ = layer_norm(ones_TD, weight_D, bias_D, eps=1e-12, dropout=site, backend=backend, **options)
+        options: dict[str, Any] = {"residual_TD": torch.zeros_like(ones_TD), "returns_sum": returns_sum}
+        y_TD, _ = layer_norm(
+            ones_TD, weight_D, bias_D, eps=1e-12, input_bias_D=bias_D, dropout=site, backend=backend, **options
+        )
         grad_TD = torch.arange(y_TD.numel(), device=device).sin().view_as(y_TD).to(y_TD.dtype)
         (gradient_TD,) = torch.autograd.grad(y_TD, ones_TD, grad_TD)
         return {"forward": y_TD > 0, "backward": gradient_TD != 0}
@@ -104,96 +91,48 @@ def _masks(run: Op, kept: Callable[[], Tensor], ones: Tensor) -> Problem:
     return Problem(run, lambda **_: dict.fromkeys(("forward", "backward"), kept()), {"ones_TD": ones}, EXACT)
 
 
-def attention_mask_problem(
-    lengths: Sequence[int], generator: torch.Generator, *, heads: int, head_width: int, padding: int = 0
-) -> Problem:
+def attention_mask_problem(lengths: Sequence[int], generator: torch.Generator, **sizes: Any) -> Problem:
     """Return the masks of both passes of attention, whose probabilities are dropped."""
-    tokens, device = sum(lengths) + padding, generator.device
-    site = _known_attention_dropout(lengths, tokens, heads, device)
-    sequences = DenseSequences(boundaries(lengths, device), max(lengths))
-
-    def mix(qkv_TC: Tensor, backend: str) -> Tensor:
-        return attention(qkv_TC, sequences, num_heads=heads, dropout=site, backend=backend)
-
-    return _attention_masks(mix, site, lengths, padding, head_width=head_width, reach=None)
+    packed = PackedHeads(lengths, generator, dropout=HIGH_RATE, **sizes)
+    return _attention_masks(packed, dense_op(packed))
 
 
 def rotary_attention_mask_problem(
-    lengths: Sequence[int],
-    generator: torch.Generator,
-    *,
-    heads: int,
-    head_width: int,
-    reach: int | None,
-    padding: int = 0,
+    lengths: Sequence[int], generator: torch.Generator, *, reach: int | None, **sizes: Any
 ) -> Problem:
     """Return the masks of both passes of attention with rotary positions, seen through its window."""
-    tokens, device = sum(lengths) + padding, generator.device
-    site = _known_attention_dropout(lengths, tokens, heads, device)
-    cu_seqlens, positions_T = boundaries(lengths, device), packed_positions(lengths, tokens, device)
-
-    def mix(qkv_TC: Tensor, backend: str) -> Tensor:
-        options: dict[str, Any] = {"num_heads": heads, "backend": backend}
-        plan: dict[str, Any] = {"max_seqlen": max(lengths), "reach": reach or 1, "has_dropout": True}
-        sequences = plan_rotary_attention(cu_seqlens, positions_T, **plan, **options)
-        turns_P2E = turns_of(sequences.positions_P, 10_000.0, head_width)
-        return rotary_attention(qkv_TC, turns_P2E, sequences, reach=reach, dropout=site, **options)
-
-    return _attention_masks(mix, site, lengths, padding, head_width=head_width, reach=reach)
+    packed = PackedHeads(lengths, generator, dropout=HIGH_RATE, **sizes)
+    return _attention_masks(packed, rotary_op(packed, reach=reach), reach=reach)
 
 
 def disentangled_attention_mask_problem(
-    lengths: Sequence[int], generator: torch.Generator, *, heads: int, head_width: int, span: int, padding: int = 0
+    lengths: Sequence[int], generator: torch.Generator, *, span: int, **sizes: Any
 ) -> Problem:
     """Return the masks of both passes of attention with relative positions, whose scores are 0 for equal contents."""
-    tokens, device = sum(lengths) + padding, generator.device
-    site = _known_attention_dropout(lengths, tokens, heads, device)
-    cu_seqlens, position_E = boundaries(lengths, device), near_positions(max(1, *lengths), span)
-    position_PD = torch.ones(int(position_E[-1]) + 1, heads * head_width, device=device)
-    positions = RelativePositions(position_PD, position_PD, position_E.to(device))
-
-    def mix(qkv_TC: Tensor, backend: str) -> Tensor:
-        options: dict[str, Any] = {"num_heads": heads, "backend": backend}
-        sequences = plan_disentangled_attention(cu_seqlens, tokens=tokens, max_seqlen=max(lengths), **options)
-        return disentangled_attention(qkv_TC, positions, sequences, dropout=site, **options)
-
-    return _attention_masks(mix, site, lengths, padding, head_width=head_width, reach=None)
+    packed = PackedHeads(lengths, generator, dropout=HIGH_RATE, **sizes)
+    position_E = near_positions(max(1, packed.longest), span)
+    position_PD = torch.ones(int(position_E[-1]) + 1, packed.heads * packed.head_width, device=packed.device)
+    op = functools.partial(disentangled_op(packed, position_E), key_PD=position_PD, query_PD=position_PD)
+    return _attention_masks(packed, op)
 
 
-def _known_attention_dropout(lengths: Sequence[int], tokens: int, heads: int, device: torch.device) -> AttentionDropout:
-    stream = dropout_stream(lengths, tokens, device)
-    site = attention_dropout(stream, layer=3, probability=HIGH_RATE, num_heads=heads)
-    assert site is not None
-    return site
-
-
-def _attention_masks(
-    mix: Callable[[Tensor, str], Tensor],
-    site: AttentionDropout,
-    lengths: Sequence[int],
-    padding: int,
-    *,
-    head_width: int,
-    reach: int | None,
-) -> Problem:
+def _attention_masks(packed: PackedHeads, op: Callable[..., Any], *, reach: int | None = None) -> Problem:
     """Read masks off results: all scores are equal, and values are one-hot, as many keys at a time as a head is wide.
 
     An output is then not zero if one key survives for one query. With one-hot gradients a value's gradient is not zero
     if that query survives for that key.
     """
-    device, heads, longest = site.seeds_B.device, len(site.constants_N), max(lengths)
-    tokens = sum(lengths) + padding
-    position_T = packed_positions(lengths, tokens, device)
-    blocks = range(0, longest, head_width)
+    tokens, device, heads, head_width = packed.tokens, packed.device, packed.heads, packed.head_width
+    blocks = range(0, packed.longest, head_width)
 
     def run(one_11: Tensor, *, backend: str) -> dict[str, Tensor]:
         forward, backward = [], []
         for first in blocks:
-            one_hot_TH = functional.one_hot((position_T - first).clamp(-1, head_width) + 1, head_width + 2)
+            one_hot_TH = functional.one_hot((packed.positions_T - first).clamp(-1, head_width) + 1, head_width + 2)
             one_hot_T1H = one_hot_TH[:, None, 1:-1].to(one_11.dtype)
             qkv_T3NH = torch.zeros(tokens, 3, heads, head_width, dtype=one_11.dtype, device=device)
             qkv_T3NH[:, 2] = one_hot_T1H
-            out_TD = mix(qkv_T3NH.requires_grad_().flatten(1), backend)
+            out_TD = op(qkv_T3NH.requires_grad_().flatten(1), backend=backend)
             grad_TD = one_hot_T1H.expand(-1, heads, -1).flatten(1)
             (gradient_T3NH,) = torch.autograd.grad(out_TD, qkv_T3NH, grad_TD)
             forward.append(out_TD.unflatten(1, (heads, head_width)) != 0)
@@ -201,10 +140,11 @@ def _attention_masks(
         return {"forward": torch.cat(forward, -1), "backward": torch.cat(backward, -1)}
 
     def reference(**_: Tensor) -> dict[str, Tensor]:
-        on_cpu = AttentionDropout(site.probability, site.seeds_B.cpu(), site.constants_N.cpu())
+        assert packed.site is not None
+        on_cpu = AttentionDropout(HIGH_RATE, packed.site.seeds_B.cpu(), packed.site.constants_N.cpu())
         forward = torch.zeros(tokens, heads, len(blocks) * head_width, dtype=torch.bool)
         backward, start = forward.clone(), 0
-        for keys_N, length in zip(on_cpu.keys_BN(), lengths, strict=True):
+        for keys_N, length in zip(on_cpu.keys_BN(), packed.lengths, strict=True):
             keep_NSS = probability_mask(on_cpu, keys_N, length)
             if reach is not None:
                 keep_NSS = keep_NSS & torch.ones(length, length, dtype=torch.bool).triu(-reach).tril(reach)
@@ -224,18 +164,10 @@ def lamb_problem(
     ``measures_gradient`` sums up squares as StableAdamW does.
     """
     device = generator.device
-    fragments = [
-        SlotFragment(0, elements * 4 // 5, 1),
-        SlotFragment(elements * 4 // 5, elements - elements * 4 // 5, 0),
-    ]
-    coefficients = Coefficients(
-        beta1=0.9,
-        beta2=0.999,
-        eps=1e-6,
-        weight_decay=0.01,
-        exp_avg_scale=2.0,
-        measures_gradient=measures_gradient,
-    )
+    first = elements * 4 // 5
+    fragments = [SlotFragment(0, first, 1), SlotFragment(first, elements - first, 0)]
+    constants: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01, "exp_avg_scale": 2.0}
+    coefficients = Coefficients(**constants, measures_gradient=measures_gradient)
 
     def step(backend: str, *flats: Tensor) -> dict[str, Tensor]:
         weights, gradient, exp_avg, exp_avg_sq = (flat.detach().clone() for flat in flats)

@@ -12,20 +12,12 @@ from dataclasses import replace
 import torch
 
 from megabert.foundation.errors import KernelError
-from megabert.ops.backend import BACKEND_TABLES, disprove, forget_disproved, usable_backends
+from megabert.ops.backend import BACKENDS, SETTINGS, disprove, forget_disproved, usable_backends
 from megabert.ops.proof.known import read_known, write_known
 from megabert.ops.proof.table import Shapes, compare
 from megabert.settings.config.model import ModelConfig
 
 logger = logging.getLogger(__name__)
-SETTINGS = {
-    "rotary_attention": "attention",
-    "disentangled_attention": "attention",
-    "gated_gelu": "bias_gelu",
-    "dropout": None,
-    "dropout_keys": None,
-}
-"""For each op the setting below ``ops`` that chooses its backend, if that is not its name; None: always ``auto``."""
 Failures = dict[tuple[str, str], str]
 """Maps op and backend to the difference."""
 
@@ -175,7 +167,7 @@ def find_failures(cases: Sequence[tuple[str, Shapes]], requested: Mapping[str, s
 def _candidates(op: str, requested: Mapping[str, str], device: str) -> list[str]:
     """Return the backends that may come to run, but for the last one, which has no substitute."""
     setting = SETTINGS.get(op, op)
-    if op not in BACKEND_TABLES or (setting is not None and setting not in requested):
+    if op not in BACKENDS or (setting is not None and setting not in requested):
         return []
     asked = _asked(op, requested)
     return [name for name in usable_backends(op, device) if name != "torch" and asked in ("auto", name)]

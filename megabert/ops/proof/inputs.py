@@ -1,12 +1,14 @@
 """Inputs of the problems: packed sequences, and the random numbers of their dropout."""
 
-# T packed tokens
+# T packed tokens, C = 3 * heads * head width
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from megabert.ops.attention.dropout import Heads, attention_dropout
 from megabert.ops.dropout import Dropout, DropoutStream, row_keys_torch, site_constant
 
 
@@ -44,6 +46,33 @@ def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) ->
     return DropoutStream.of_batch(
         seeds.to(device), boundaries(lengths, device), packed_positions(lengths, tokens, device)
     )
+
+
+class PackedHeads:
+    """Sequences of some lengths, ``padding`` tokens after them, as attention in several heads reads them.
+
+    ``dropout`` is the probability of dropping a probability.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        generator: torch.Generator,
+        *,
+        heads: int,
+        head_width: int,
+        padding: int = 0,
+        dropout: float = 0.1,
+    ) -> None:
+        self.lengths, self.heads, self.head_width = lengths, heads, head_width
+        self.device, self.tokens, self.longest = generator.device, sum(lengths) + padding, max(lengths)
+        self.cu_seqlens = boundaries(lengths, self.device)
+        self.positions_T = packed_positions(lengths, self.tokens, self.device)
+        stream = dropout_stream(lengths, self.tokens, self.device)
+        self.site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
+        self.options: dict[str, Any] = {"num_heads": heads, "dropout": self.site}
+        self.heads_and_dropout = Heads(heads, self.site)
+        self.shapes = {"qkv_TC": (self.tokens, 3 * heads * head_width)}
 
 
 def known_dropout(tokens: int, layer: int, site: int, device: torch.device, *, probability: float = 0.3) -> Dropout:

@@ -1,15 +1,13 @@
 """One problem for each op: an op on inputs of a given shape, and its reference, for values and gradients."""
 
 # T packed tokens, D hidden, F intermediate, C = 2 * F or 3 * D, M predicted positions, V classes
-# R rows of a table
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
@@ -17,22 +15,23 @@ from megabert.ops.attention.dense.reference import attention_reference
 from megabert.ops.attention.disentangled.api import disentangled_attention, plan_disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
-from megabert.ops.attention.dropout import attention_dropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.reference import rotary_attention_reference
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import row_cross_entropy
 from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
-from megabert.ops.dense import add_product_, sum_products_in
+from megabert.ops.dense import add_product_
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout
-from megabert.ops.embedding import embedding
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.layer_norm.reference import layer_norm_reference
-from megabert.ops.proof.inputs import boundaries, dropout_stream, near_positions, packed_positions
-from megabert.ops.proof.problem import TOLERANCE, Problem
+from megabert.ops.proof.inputs import PackedHeads, dropout_stream, near_positions
+from megabert.ops.proof.problem import TOLERANCE, Op, Problem
+
+BOTH_TERMS = ("c2p", "p2c")
+"""Scores of positions: contents with positions, and positions with contents."""
 
 
 def normal(generator: torch.Generator, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
@@ -102,111 +101,85 @@ def gated_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, ap
     return Problem(run, reference, {"x_TC": x_TC})
 
 
-def attention_problem(
-    lengths: Sequence[int],
-    generator: torch.Generator,
-    *,
-    heads: int,
-    head_width: int,
-    padding: int = 0,
-    dropout: float = 0.1,
-) -> Problem:
-    """Return attention within sequences of these lengths, ``padding`` tokens after them."""
-    tokens, device = sum(lengths) + padding, generator.device
-    stream = dropout_stream(lengths, tokens, device)
-    site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
-    options: dict[str, Any] = {
-        "sequences": DenseSequences(boundaries(lengths, device), max(lengths)),
-        "num_heads": heads,
-        "dropout": site,
-    }
-    columns = 3 * heads * head_width
-    tensors = {
-        "qkv_TC": torch.randn(tokens, columns, generator=generator, device=device),
-        "bias_C": torch.randn(columns, generator=generator, device=device),
-    }
+def dense_op(packed: PackedHeads) -> Op:
+    """Return BERT's attention as a function of ``qkv_TC`` and ``backend``."""
+    return functools.partial(attention, sequences=DenseSequences(packed.cu_seqlens, packed.longest), **packed.options)
+
+
+def attention_problem(lengths: Sequence[int], generator: torch.Generator, **sizes: Any) -> Problem:
+    """Return attention within sequences; ``sizes`` are arguments of `PackedHeads`."""
+    packed = PackedHeads(lengths, generator, **sizes)
 
     def reference(qkv_TC: Tensor, bias_C: Tensor) -> Tensor:  # the bias is in qkv already
-        return attention_reference(qkv_TC + bias_C - bias_C.detach(), **options)
+        sequences = DenseSequences(packed.cu_seqlens, packed.longest)
+        return attention_reference(qkv_TC + bias_C - bias_C.detach(), sequences, packed.heads_and_dropout)
 
-    return Problem(functools.partial(attention, **options), reference, tensors)
+    return Problem(dense_op(packed), reference, normal(generator, **packed.shapes, bias_C=packed.shapes["qkv_TC"][1:]))
+
+
+def rotary_op(packed: PackedHeads, *, reach: int | None, base: float = 10_000.0) -> Op:
+    """Return ModernBERT's attention as a function of ``qkv_TC`` and ``backend``."""
+    sizes: dict[str, Any] = {"max_seqlen": packed.longest, "num_heads": packed.heads, "reach": reach or 1}
+    sizes["has_dropout"] = packed.site is not None
+
+    def run(qkv_TC: Tensor, *, backend: str) -> Tensor:
+        sequences = plan_rotary_attention(packed.cu_seqlens, packed.positions_T, backend=backend, **sizes)
+        turns_P2E = turns_of(sequences.positions_P, base, packed.head_width)
+        return rotary_attention(qkv_TC, turns_P2E, sequences, reach=reach, backend=backend, **packed.options)
+
+    return run
 
 
 def rotary_attention_problem(
-    lengths: Sequence[int],
-    generator: torch.Generator,
-    *,
-    heads: int,
-    head_width: int,
-    reach: int | None,
-    base: float = 10_000.0,
-    padding: int = 0,
-    dropout: float = 0.1,
+    lengths: Sequence[int], generator: torch.Generator, *, reach: int | None, base: float = 10_000.0, **sizes: Any
 ) -> Problem:
     """Return attention with rotary positions, to all tokens of the sequence or to those at most ``reach`` away."""
-    tokens, device = sum(lengths) + padding, generator.device
-    stream = dropout_stream(lengths, tokens, device)
-    cu_seqlens, positions_T = boundaries(lengths, device), packed_positions(lengths, tokens, device)
-    site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
-    options: dict[str, Any] = {"reach": reach, "num_heads": heads, "dropout": site}
-
-    def run(qkv_TC: Tensor, *, backend: str) -> Tensor:
-        sequences = plan_rotary_attention(
-            cu_seqlens,
-            positions_T,
-            max_seqlen=max(lengths),
-            num_heads=heads,
-            reach=reach or 1,
-            has_dropout=site is not None,
-            backend=backend,
-        )
-        turns_P2E = turns_of(sequences.positions_P, base, head_width)
-        return rotary_attention(qkv_TC, turns_P2E, sequences, backend=backend, **options)
+    packed = PackedHeads(lengths, generator, **sizes)
 
     def reference(qkv_TC: Tensor) -> Tensor:
-        turns_T2E = turns_of(positions_T, base, head_width)
-        return rotary_attention_reference(qkv_TC, turns_T2E, cu_seqlens, max_seqlen=max(lengths), **options)
+        turns_T2E = turns_of(packed.positions_T, base, packed.head_width)
+        sequences = DenseSequences(packed.cu_seqlens, packed.longest)
+        return rotary_attention_reference(qkv_TC, turns_T2E, sequences, packed.heads_and_dropout, reach=reach)
 
-    tensors = {"qkv_TC": torch.randn(tokens, 3 * heads * head_width, generator=generator, device=device)}
-    return Problem(run, reference, tensors)
+    return Problem(rotary_op(packed, reach=reach, base=base), reference, normal(generator, **packed.shapes))
+
+
+def disentangled_op(packed: PackedHeads, position_E: Tensor) -> Op:
+    """Return DeBERTa's attention as a function of ``qkv_TC``, projected positions and ``backend``."""
+    sizes = {"tokens": packed.tokens, "max_seqlen": packed.longest, "num_heads": packed.heads}
+
+    def run(qkv_TC: Tensor, *, backend: str, **projected: Tensor) -> Tensor:
+        sequences = plan_disentangled_attention(packed.cu_seqlens, **sizes, backend=backend)
+        positions = _relative(packed, position_E, projected)
+        return disentangled_attention(qkv_TC, positions, sequences, backend=backend, **packed.options)
+
+    return run
+
+
+def _relative(packed: PackedHeads, position_E: Tensor, projected: Mapping[str, Tensor]) -> RelativePositions:
+    return RelativePositions(projected.get("key_PD"), projected.get("query_PD"), position_E.to(packed.device))
 
 
 def disentangled_attention_problem(
     lengths: Sequence[int],
     generator: torch.Generator,
     *,
-    heads: int,
-    head_width: int,
     span: int,
     terms: Sequence[str] = ("c2p", "p2c"),
-    padding: int = 0,
-    dropout: float = 0.1,
+    **sizes: Any,
 ) -> Problem:
     """Return attention with scores of relative positions, at most ``span`` to each side, of some ``terms``."""
-    tokens, device = sum(lengths) + padding, generator.device
-    cu_seqlens, position_E = boundaries(lengths, device), near_positions(max(1, *lengths), span)
-    table = (int(position_E[-1]) + 1, heads * head_width)
-    position_E = position_E.to(device)
-    stream = dropout_stream(lengths, tokens, device)
-    site = attention_dropout(stream, layer=3, probability=dropout, num_heads=heads)
-    options: dict[str, Any] = {"num_heads": heads, "dropout": site}
-
-    def positions(key_PD: Tensor | None = None, query_PD: Tensor | None = None) -> RelativePositions:
-        return RelativePositions(key_PD, query_PD, position_E)
-
-    def run(qkv_TC: Tensor, *, backend: str, **projected: Tensor) -> Tensor:
-        sizes = {"tokens": tokens, "max_seqlen": max(lengths), "num_heads": heads}
-        sequences = plan_disentangled_attention(cu_seqlens, **sizes, backend=backend)
-        return disentangled_attention(qkv_TC, positions(**projected), sequences, backend=backend, **options)
+    packed = PackedHeads(lengths, generator, **sizes)
+    position_E = near_positions(max(1, packed.longest), span)
+    table = (int(position_E[-1]) + 1, packed.heads * packed.head_width)
 
     def reference(qkv_TC: Tensor, **projected: Tensor) -> Tensor:
-        sequences = DisentangledSequences(cu_seqlens, max(lengths))
-        return disentangled_attention_reference(qkv_TC, positions(**projected), sequences, **options)
+        sequences = DisentangledSequences(packed.cu_seqlens, packed.longest)
+        positions = _relative(packed, position_E, projected)
+        return disentangled_attention_reference(qkv_TC, positions, sequences, packed.heads_and_dropout)
 
-    shapes = {"qkv_TC": (tokens, 3 * heads * head_width)}
-    shapes |= {name: table for name, term in (("key_PD", "c2p"), ("query_PD", "p2c")) if term in terms}
-    tensors = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
-    return Problem(run, reference, tensors)
+    tables = {name: table for name, term in zip(("key_PD", "query_PD"), BOTH_TERMS, strict=True) if term in terms}
+    return Problem(disentangled_op(packed, position_E), reference, normal(generator, **packed.shapes, **tables))
 
 
 def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *, classes: int) -> Problem:
@@ -219,7 +192,7 @@ def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *,
         is_padding_V = torch.arange(shape[1], device=device) >= classes
         return op(logits_MV.masked_fill(is_padding_V, -torch.inf), labels_M, **options)[0]
 
-    tensors = {"logits_MV": 3 * torch.randn(shape, generator=generator, device=device)}
+    tensors = {"logits_MV": 3 * normal(generator, logits_MV=shape)["logits_MV"]}
     ours, theirs = (functools.partial(cut, op) for op in (row_cross_entropy, row_cross_entropy_reference))
     return Problem(ours, theirs, tensors)
 
@@ -241,44 +214,3 @@ def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem
     tensors = normal(generator, left_TD=shape, right_TD=shape)
     on_gpu = dict.fromkeys(TOLERANCE, TOLERANCE[torch.float32])
     return Problem(run, reference, tensors, on_gpu if device.type == "cuda" else TOLERANCE)
-
-
-class GradientSum:
-    """The float32 sum of a weight's gradients, as a bucket keeps it."""
-
-    def __init__(self, weight: Tensor) -> None:
-        self.total = torch.full_like(weight, torch.nan, dtype=torch.float32)
-        self.is_first = True
-
-    def add_product(self, left_OT: Tensor, right_TI: Tensor) -> None:
-        """Add a product, or begin with it."""
-        add_product_(self.total, left_OT, right_TI, is_first=self.is_first)
-        self.is_first = False
-
-
-def embedding_problem(shape: tuple[int, int], generator: torch.Generator, *, rows: int, has_sum: bool) -> Problem:
-    """Return a table of ``rows``, looked up for (tokens, width), and its gradient, for which it may have a sum.
-
-    On a GPU the gradient of few rows is a product, which goes to the sum. On a CPU it is torch's own, which adds up
-    16 bits in 16 bits and is compared in float32 only.
-    """
-    (tokens, width), device = shape, generator.device
-    ids_T = torch.randint(0, rows, (tokens,), generator=generator, device=device)
-
-    def run(table_RD: Tensor, grad_TD: Tensor, *, backend: str) -> dict[str, Tensor]:
-        gradient_sum = GradientSum(table_RD)
-        if has_sum:
-            sum_products_in(table_RD, gradient_sum)
-        out_TD = embedding(ids_T, table_RD)
-        out_TD.backward(grad_TD.detach())
-        return {"out": out_TD, "gradient": gradient_sum.total if table_RD.grad is None else table_RD.grad}
-
-    def reference(table_RD: Tensor, grad_TD: Tensor) -> dict[str, Tensor]:
-        out_TD = functional.embedding(ids_T, table_RD)
-        (gradient_RD,) = torch.autograd.grad(out_TD, table_RD, grad_TD.detach())
-        return {"out": out_TD, "gradient": gradient_RD}
-
-    shapes = {"table_RD": (rows, width), "grad_TD": (tokens, width)}
-    tensors = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
-    in_float32 = {torch.float32: TOLERANCE[torch.float32]}
-    return Problem(run, reference, tensors, TOLERANCE if device.type == "cuda" else in_float32)

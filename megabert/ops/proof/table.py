@@ -90,7 +90,7 @@ class Shapes:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The ops of ``backend.BACKEND_TABLES`` that training such a model calls."""
+        """The ops of ``backend.BACKENDS`` that training such a model calls."""
         gelu = "gated_gelu" if self.attention == "windowed" else "bias_gelu"
         return ("dropout_keys", "dropout", "layer_norm", ATTENTION_OPS[self.attention], gelu, "cross_entropy", "lamb")
 
@@ -110,10 +110,15 @@ def layer_norm_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
     return found | {"mask": exact_problems.layer_norm_mask_problem(shape, generator, returns_sum=has_sum)}
 
 
+def _lengths_and_sizes(shapes: Shapes) -> tuple[list[int], dict[str, Any]]:
+    """Return a few sequences for attention, the longest one first, and its heads."""
+    sizes = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
+    return [shapes.length, max(1, shapes.length * 5 // 8), 1], sizes
+
+
 def attention_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
     """Return two cases: a few sequences, and enough that one program takes all keys of a head."""
-    sizes: dict[str, Any] = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
-    few = [shapes.length, max(1, shapes.length * 5 // 8), 1]
+    few, sizes = _lengths_and_sizes(shapes)
     more = WAVES * multiprocessors_of(generator.device) // shapes.heads + 1
     make: Callable[..., Problem] = functools.partial(problems.attention_problem, generator=generator, **sizes)
     return {
@@ -126,10 +131,9 @@ def attention_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
 
 def rotary_attention_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
     """Return layers that see all tokens and layers with a window."""
-    lengths = [shapes.length, max(1, shapes.length * 5 // 8), 1]
+    lengths, sizes = _lengths_and_sizes(shapes)
     found: Problems = {}
     for view, reach in (("all", None), ("window", shapes.reach)):
-        sizes: dict[str, Any] = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
         sizes |= {"reach": reach, "padding": 5}
         make = functools.partial(problems.rotary_attention_problem, lengths, generator, **sizes)
         found |= {view: make(), f"{view} without dropout": make(dropout=0.0)}
@@ -139,12 +143,11 @@ def rotary_attention_problems(shapes: Shapes, generator: torch.Generator) -> Pro
 
 def disentangled_attention_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
     """Return both kinds of scores of positions, and one without the other."""
-    lengths = [shapes.length, max(1, shapes.length * 5 // 8), 1]
-    sizes: dict[str, Any] = {"heads": shapes.heads, "head_width": shapes.hidden // shapes.heads}
+    lengths, sizes = _lengths_and_sizes(shapes)
     sizes |= {"span": shapes.span, "padding": 5}
     make = functools.partial(problems.disentangled_attention_problem, lengths, generator, **sizes)
     found = {"c2p and p2c": make(), "without dropout": make(dropout=0.0)}
-    found |= {term: make(terms=(term,)) for term in ("c2p", "p2c")}
+    found |= {term: make(terms=(term,)) for term in problems.BOTH_TERMS}
     return found | {"mask": exact_problems.disentangled_attention_mask_problem(lengths, generator, **sizes)}
 
 

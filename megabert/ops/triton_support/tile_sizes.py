@@ -7,7 +7,7 @@ compiled for each card and keeps its limits of registers and shared memory: test
 # T packed tokens, D hidden, F intermediate, H head width
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -186,22 +186,26 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
 
 
 @dataclass(frozen=True)
-class RotaryTiles:
-    """Launches of attention with rotary positions; rows are queries and columns keys.
+class ThreeTiles:
+    """Launches of attention whose backward pass goes by queries and by keys; rows are queries and columns keys.
 
-    ``queries`` and ``forward`` have the same rows, which are a multiple of the rows of ``keys``.
+    With rotary positions, ``queries`` and ``forward`` have the same rows, which are a multiple of the rows of ``keys``.
+    With scores of positions, ``forward`` has a multiple of the rows of ``keys``, and ``keys`` a multiple of the columns
+    of ``queries``.
     """
 
     forward: Tiles
     """The forward pass: a program owns ``rows`` queries."""
     queries: Tiles
-    """The backward pass by queries: a program owns ``rows`` queries."""
+    """The backward pass by queries, or the product of scores' gradients with keys: a program owns ``rows`` queries."""
     keys: Tiles
     """The backward pass by keys and values: a program owns ``columns`` keys."""
-    may_turn: bool = True
+    may_turn: bool = field(default=True, kw_only=True)
     """Whether queries and keys may be turned when they are loaded, if there is a window."""
 
 
+FLOAT32 = ((32, 32), (32, 32), (16, 32))
+"""Rows and columns of the three in float32, which has no tensor cores here: for checks, not for speed."""
 ROTARY = {
     80: ((128, 64, 8, 3), (128, 64, 8, 3), (32, 128, 8, 3)),
     86: ((128, 64, 8, 3), (128, 64, 8, 3), (32, 128, 8, 3)),
@@ -222,56 +226,39 @@ TURNING = (90, 100)
 """Cards on which kernels with a window may turn queries and keys when they load them without spilling registers."""
 
 
-def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bool, itemsize: int) -> RotaryTiles:
+def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bool, itemsize: int) -> ThreeTiles:
     """Return the launches for a device, a shape and a dtype, which is told by its bytes."""
-    if itemsize == 4:  # float32 has no tensor cores here: for checks, not for speed
-        warps = 8 if head_width > 64 else 4
-        return RotaryTiles(Tiles(32, 32, warps), Tiles(32, 32, warps), Tiles(16, 32, warps))
+    if itemsize == 4:
+        return ThreeTiles(*(Tiles(*sizes, 8 if head_width > 64 else 4) for sizes in FLOAT32))
     if head_width > 64:
-        return RotaryTiles(Tiles(64, 32, warps=4), Tiles(64, 32, warps=8), Tiles(32, 64, warps=8))
+        return ThreeTiles(Tiles(64, 32, warps=4), Tiles(64, 32, warps=8), Tiles(32, 64, warps=8))
     family = FAMILIES.get(capability, 86)
     view = f"{head_width} {'window' if has_window else 'all'}"
     launches = zip(("forward", "queries", "keys"), (ROTARY_WINDOW if has_window else ROTARY)[family], strict=True)
-    forward, queries, keys = (Tiles(*numbers).tuned(f"rotary {name} {view}") for name, numbers in launches)
-    return RotaryTiles(forward, queries, keys, may_turn=family in TURNING)
-
-
-@dataclass(frozen=True)
-class DisentangledTiles:
-    """Launches of attention with scores of relative positions; rows are queries and columns keys.
-
-    ``forward`` has a multiple of the rows of ``keys``, and ``keys`` a multiple of the columns of ``queries``.
-    """
-
-    forward: Tiles
-    """The forward pass: a program owns ``rows`` queries."""
-    keys: Tiles
-    """The backward pass by keys and values: a program owns ``columns`` keys."""
-    queries: Tiles
-    """The product of scores' gradients with keys: a program owns ``rows`` queries."""
+    tiles = (Tiles(*numbers).tuned(f"rotary {name} {view}") for name, numbers in launches)
+    return ThreeTiles(*tiles, may_turn=family in TURNING)
 
 
 DISENTANGLED = {
-    80: ((64, 32, 4, 3), (32, 64, 4, 1), (64, 64, 4, 3)),
-    86: ((64, 32, 4, 3), (32, 64, 4, 1), (64, 64, 4, 3)),
-    90: ((64, 32, 4, 3), (32, 64, 4, 3), (64, 64, 4, 3)),
-    100: ((64, 32, 4, 1), (32, 64, 4, 3), (64, 64, 4, 3)),
-    120: ((64, 32, 4, 3), (32, 64, 4, 1), (64, 64, 4, 3)),
+    80: ((64, 32, 4, 3), (64, 64, 4, 3), (32, 64, 4, 1)),
+    86: ((64, 32, 4, 3), (64, 64, 4, 3), (32, 64, 4, 1)),
+    90: ((64, 32, 4, 3), (64, 64, 4, 3), (32, 64, 4, 3)),
+    100: ((64, 32, 4, 1), (64, 64, 4, 3), (32, 64, 4, 3)),
+    120: ((64, 32, 4, 3), (64, 64, 4, 3), (32, 64, 4, 1)),
 }
 """Queries, keys, warps, stages of the three launches with scores of positions, 16 bits, heads up to 64 wide."""
 DISTANCES = Tiles(32, 128, warps=4)
 """Tokens and positions of a program that adds up the gradients of scores over distances."""
 
 
-def disentangled_tiles(capability: tuple[int, int], *, head_width: int, itemsize: int) -> DisentangledTiles:
+def disentangled_tiles(capability: tuple[int, int], *, head_width: int, itemsize: int) -> ThreeTiles:
     """Return the launches for a device, a shape and a dtype, which is told by its bytes."""
-    if itemsize == 4:  # float32 has no tensor cores here: for checks, not for speed
-        warps = 8 if head_width > 64 else 4
-        return DisentangledTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), Tiles(32, 32, warps))
+    if itemsize == 4:
+        return ThreeTiles(*(Tiles(*sizes, 8 if head_width > 64 else 4) for sizes in FLOAT32))
     if head_width > 64:
-        return DisentangledTiles(Tiles(64, 32, warps=8), Tiles(32, 64, warps=8), Tiles(64, 32, warps=4))
-    launches = zip(("forward", "keys", "queries"), DISENTANGLED[FAMILIES.get(capability, 86)], strict=True)
-    return DisentangledTiles(*(Tiles(*sizes).tuned(f"disentangled {name} {head_width}") for name, sizes in launches))
+        return ThreeTiles(Tiles(64, 32, warps=8), Tiles(64, 32, warps=4), Tiles(32, 64, warps=8))
+    launches = zip(("forward", "queries", "keys"), DISENTANGLED[FAMILIES.get(capability, 86)], strict=True)
+    return ThreeTiles(*(Tiles(*sizes).tuned(f"disentangled {name} {head_width}") for name, sizes in launches))
 
 
 WAVES = 2

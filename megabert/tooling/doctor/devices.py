@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from megabert.distributed.process_group import ALL_GPUS
-from megabert.ops.backend import BACKEND_TABLES, Backend, apex_status, backends_of
+from megabert.ops.backend import BACKENDS, Backend, apex_status
 from megabert.tooling.doctor.finding import Finding, failure, verdict_on
 
 _NVIDIA = Path("/proc/driver/nvidia/version")
@@ -53,8 +53,8 @@ def check_ops(device: str) -> list[Finding]:
         device: ``cpu`` or ``cuda``.
     """
     chosen: dict[tuple[str, str], list[str]] = {}
-    for op in BACKEND_TABLES:
-        chosen.setdefault(explain(backends_of(op), device), []).append(op)
+    for op, table in BACKENDS.items():
+        chosen.setdefault(explain(table, device), []).append(op)
     remedy = "Without Triton a GPU trains slowly: pip install triton"
     return [
         verdict_on("ops", (device, name) != ("cuda", "torch"), f"{', '.join(ops)}: {name} on {device} ({why})", remedy)

@@ -313,11 +313,11 @@ def test_speed_run_is_a_script_whose_row_is_read(monkeypatch, tmp_path):
 @pytest.mark.parametrize("factor", [1.0, 1.1])
 def test_parity_compares_the_gradients_of_embeddings_that_a_card_takes(monkeypatch, factor):
     monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.gpu import embedding_problem
     from benchmarks.gpu.parity import DTYPES, parity_problems
     from benchmarks.gpu.sizes import TINY
     from megabert.ops import embedding as op
     from megabert.ops.dense import gradient_sum_of
-    from megabert.ops.proof import problems
     from megabert.ops.proof.problem import TOLERANCE
     from megabert.ops.proof.table import compare_one
 
@@ -326,7 +326,7 @@ def test_parity_compares_the_gradients_of_embeddings_that_a_card_takes(monkeypat
 
     backward = op._Embedding.backward
     monkeypatch.setattr(op._Embedding, "backward", staticmethod(lambda ctx, grad: backward(ctx, factor * grad)))
-    monkeypatch.setattr(problems, "embedding", lookup)
+    monkeypatch.setattr(embedding_problem, "embedding", lookup)
     found = parity_problems(TINY, torch.Generator().manual_seed(0))
     labels = [label for label in found if label.startswith("embedding")]
     assert labels == [f"embedding {rows}x64{end}" for rows in (2, 512) for end in ("", " with a sum")]

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from support.exported_models import write_huggingface
 from support.tiny_models import tiny_model
 
 from examples.models import card, same_scores, stretches, texts
@@ -18,7 +19,6 @@ from examples.models.__main__ import main
 from examples.models.export import halve
 from examples.models.scores import scores_dir
 from examples.models.tools import MODELS, folders_of
-from megabert.downstream.export.huggingface import write_huggingface
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.model_folder import SHIPPED_MODELS, SHIPPED_NAMES
 from megabert.downstream.export.sources import open_source

@@ -64,22 +64,21 @@ def attention(
 ) -> None:
     from megabert.ops.attention.dense.cpu import DenseSequences
     from megabert.ops.attention.dense.triton import attention_triton
-    from megabert.ops.attention.dropout import AttentionDropout
+    from megabert.ops.attention.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(sequences, dtype=torch.int32), meta(heads, dtype=torch.int32)
     site = AttentionDropout(0.1, seeds, constants) if dropout else None
     out = attention_triton(
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
         DenseSequences(meta(sequences + 1, dtype=torch.int32), max_seqlen),
-        num_heads=heads,
-        dropout=site,
-        bias_C=meta(3 * heads * head_width, dtype=dtype),
+        Heads(heads, site),
+        meta(3 * heads * head_width, dtype=dtype),
     )
     out.backward(torch.empty_like(out))
 
 
 def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_width: int, dropout: bool) -> None:
-    from megabert.ops.attention.dropout import AttentionDropout
+    from megabert.ops.attention.dropout import AttentionDropout, Heads
     from megabert.ops.attention.rotary.cpu import RotarySequences
     from megabert.ops.attention.rotary.triton import rotary_attention_triton
 
@@ -89,9 +88,8 @@ def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_wid
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
         torch.empty(8192, 2, head_width // 2, device="meta"),
         sequences,
+        Heads(heads, AttentionDropout(0.1, seeds, constants) if dropout else None),
         reach=reach,
-        num_heads=heads,
-        dropout=AttentionDropout(0.1, seeds, constants) if dropout else None,
     )
     out.backward(torch.empty_like(out))
 
@@ -101,7 +99,7 @@ def disentangled_attention(
 ) -> None:
     from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
     from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
-    from megabert.ops.attention.dropout import AttentionDropout
+    from megabert.ops.attention.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
     key_PD, query_PD = (
@@ -111,8 +109,7 @@ def disentangled_attention(
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
         RelativePositions(key_PD, query_PD, meta(1023, dtype=torch.int32)),
         DisentangledSequences(meta(129, dtype=torch.int32), 512),
-        num_heads=heads,
-        dropout=AttentionDropout(0.1, seeds, constants) if dropout else None,
+        Heads(heads, AttentionDropout(0.1, seeds, constants) if dropout else None),
     )
     out.backward(torch.empty_like(out))
 

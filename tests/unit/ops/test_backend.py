@@ -63,8 +63,8 @@ def test_auto_takes_the_first_that_can_run_and_says_once_why(caplog):
         Backend("plain", lambda: "plain", no_obstacle),
     )
     with caplog.at_level(logging.DEBUG, logger="megabert.ops.backend"):
-        assert [choose("probe", "auto", table, "cpu")() for _ in range(3)] == ["plain"] * 3
-        assert choose("probe", "auto", table, "cuda")() == "fast"
+        assert [choose("probe", "auto", "cpu", table)() for _ in range(3)] == ["plain"] * 3
+        assert choose("probe", "auto", "cuda", table)() == "fast"
     assert caplog.messages == [
         "ops.probe: plain on cpu (fast: it needs a GPU)",
         "ops.probe: fast on cuda (it is the first choice)",

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from megabert.foundation.errors import KernelError
-from megabert.ops import backend, dropout
+from megabert.ops import backend
 from megabert.ops.backend import Backend, choose, disproved, forget_disproved, no_obstacle, usable_backends
 from megabert.ops.bias_gelu import api
+from megabert.ops.bias_gelu.cpu import bias_gelu_torch
 from megabert.ops.proof import known
 from megabert.ops.proof.first_run import cases_of, find_failures, settle
 from megabert.settings.config.model import ModelConfig
@@ -37,15 +38,15 @@ class Planted:
 
     def __call__(self, x_TF, bias_F, *, approximate):
         self.calls += 1
-        return api.bias_gelu_torch(x_TF, bias_F, approximate=approximate) * self.factor
+        return bias_gelu_torch(x_TF, bias_F, approximate=approximate) * self.factor
 
 
 @pytest.fixture
 def plant(monkeypatch):
     def put(factor):
         planted = Planted(factor)
-        table = (Backend("planted", planted, no_obstacle), *api.BACKENDS)
-        monkeypatch.setattr(api, "BACKENDS", table)
+        table = (Backend("planted", planted, no_obstacle), *backend.BACKENDS["bias_gelu"])
+        monkeypatch.setitem(backend.BACKENDS, "bias_gelu", table)
         choose.cache_clear()
         return planted
 
@@ -155,8 +156,9 @@ def test_refuse_ends_the_run(plant):
 @pytest.mark.parametrize("unproven", ["fallback", "refuse"])
 def test_a_wrong_backend_after_the_first_choice_neither_ends_the_run_nor_takes_part(plant, monkeypatch, unproven):
     plant(1.0)
-    second = Backend("second", api.bias_gelu_torch, no_obstacle)
-    monkeypatch.setattr(api, "BACKENDS", (api.BACKENDS[0], second, *api.BACKENDS[1:]))
+    first, *others = backend.BACKENDS["bias_gelu"]
+    second = Backend("second", bias_gelu_torch, no_obstacle)
+    monkeypatch.setitem(backend.BACKENDS, "bias_gelu", (first, second, *others))
     wrong = {("bias_gelu", "second"): "relative error of out 0.1"}
     assert settle([wrong], AUTO, unproven=unproven, device=CPU) == ()
     assert usable_backends("bias_gelu", "cpu")[0] == "planted"
@@ -164,8 +166,8 @@ def test_a_wrong_backend_after_the_first_choice_neither_ends_the_run_nor_takes_p
 
 
 def test_an_op_without_a_setting_of_its_own_is_not_given_one_in_the_remedy(monkeypatch):
-    first = Backend("planted", dropout.BACKENDS[-1].run, no_obstacle)
-    monkeypatch.setattr(dropout, "BACKENDS", (first, *dropout.BACKENDS))
+    table = backend.BACKENDS["dropout"]
+    monkeypatch.setitem(backend.BACKENDS, "dropout", (Backend("planted", table[-1].run, no_obstacle), *table))
     wrong = {("dropout", "planted"): "relative error of mask 1"}
     with pytest.raises(KernelError, match=r"^dropout: planted differs.*on rank 0\. Set ops\.unproven=fallback"):
         settle([wrong], AUTO, unproven="refuse", device=CPU)

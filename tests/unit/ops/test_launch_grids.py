@@ -11,7 +11,7 @@ from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.disentangled import triton as disentangled
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
@@ -47,15 +47,15 @@ def test_grids_of_a_million_tokens_can_be_launched(launches):
     dropped_triton(x, site)
     cu_seqlens = meta(TOKENS // 128 + 1, dtype=torch.int32)
     probabilities = AttentionDropout(0.1, meta(TOKENS // 128, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
-    options = {"num_heads": HEADS, "dropout": probabilities}
+    heads = Heads(HEADS, probabilities)
     relative = RelativePositions(meta(255, 256), meta(255, 256), meta(255, dtype=torch.int32))
     for out in (
         bias_gelu_triton(x, bias, approximate=False),
         gated_gelu_triton(x, approximate=False),
         layer_norm_triton(x, bias, bias, None, meta(TOKENS, 256), 1e-12, site, False)[0],
-        attention_triton(meta(TOKENS, 3 * 256), DenseSequences(cu_seqlens, 128), **options),
+        attention_triton(meta(TOKENS, 3 * 256), DenseSequences(cu_seqlens, 128), heads),
         disentangled.disentangled_attention_triton(
-            meta(TOKENS, 3 * 256), relative, DisentangledSequences(cu_seqlens, 128), **options
+            meta(TOKENS, 3 * 256), relative, DisentangledSequences(cu_seqlens, 128), heads
         ),
         cross_entropy_triton(meta(TOKENS // 6, 256), meta(TOKENS // 6, dtype=torch.int64))[0],
     ):
@@ -68,7 +68,7 @@ def test_sequences_next_to_a_long_one_launch_as_many_programs_as_they_have_tiles
     sequences = RotarySequences(meta(40, dtype=torch.int32), 8192, meta(8192, dtype=torch.int64))
     turns = meta(8192, 2, 8, dtype=torch.float32).detach()
     for reach in (64, None):
-        out = rotary_attention_triton(meta(16_384, 3 * 64), turns, sequences, reach=reach, num_heads=4)
+        out = rotary_attention_triton(meta(16_384, 3 * 64), turns, sequences, Heads(4), reach=reach)
         out.backward(torch.empty_like(out))
     assert {name for name, _ in launches} >= {"rotary_turn", "rotary_attention_backward_keys"}
     # Tiles of 64 tokens each, one more for each sequence; queries, keys and values of 4 heads are turned.
@@ -87,7 +87,7 @@ def test_scratch_of_attention_does_not_grow_with_the_longest_sequence(monkeypatc
     tile_sizes.capability_of.cache_clear()
     for length in (512, 8192):
         cu_seqlens = meta(32_768 // length + 1, dtype=torch.int32)
-        out = attention_triton(meta(32_768, 3 * 1024), DenseSequences(cu_seqlens, length), num_heads=16)
+        out = attention_triton(meta(32_768, 3 * 1024), DenseSequences(cu_seqlens, length), Heads(16))
         out.backward(torch.empty_like(out))
     tile_sizes.capability_of.cache_clear()
     assert max(numbers) <= 8 * 32_768 * 1024
@@ -105,7 +105,7 @@ def test_scratch_of_positions_and_of_scores_is_bounded(monkeypatch, length):
     )
     relative = RelativePositions(meta(512, 768), meta(512, 768), meta(2 * length - 1, dtype=torch.int32))
     packed = DisentangledSequences(meta(65_536 // length + 1, dtype=torch.int32), length)
-    out = disentangled.disentangled_attention_triton(meta(65_536, 3 * 768), relative, packed, num_heads=12)
+    out = disentangled.disentangled_attention_triton(meta(65_536, 3 * 768), relative, packed, Heads(12))
     out.backward(torch.empty_like(out))
     # One head at a time needs more than the bound in 8,192 columns.
     assert 0 < max(numbers) <= max(disentangled.SCRATCH, 65_536 * length)

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from megabert.ops import backend
-from megabert.ops.backend import BACKEND_TABLES, Backend, no_obstacle, usable_backends
-from megabert.ops.bias_gelu import api
+from megabert.ops.backend import BACKENDS, Backend, choose, no_obstacle, usable_backends
+from megabert.ops.bias_gelu.cpu import bias_gelu_torch
 from megabert.ops.dropout import dropped_torch
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.settings.config.model import ModelConfig
@@ -24,7 +23,7 @@ def shapes_of(family="bert", dtype=torch.float32):
 
 
 def test_every_op_with_kernels_has_problems():
-    has_several = {op for op in BACKEND_TABLES if len(backend.backends_of(op)) > 1}
+    has_several = {op for op, table in BACKENDS.items() if len(table) > 1}
     assert set(PROBLEMS) - {"dense"} == has_several
     assert {op for family in MODELS for op in shapes_of(family).ops} == has_several
 
@@ -43,12 +42,11 @@ def test_plain_torch_passes_every_problem(family, dtype):
 def use(monkeypatch):
     """Give an op a backend ``planted`` ahead of its others."""
 
-    def put(module, run):
-        planted = Backend("planted", run, no_obstacle)
-        monkeypatch.setattr(module, "BACKENDS", (planted, *module.BACKENDS))
+    def put(op, run):
+        monkeypatch.setitem(BACKENDS, op, (Backend("planted", run, no_obstacle), *BACKENDS[op]))
 
     yield put
-    backend.choose.cache_clear()
+    choose.cache_clear()
 
 
 def rows_of(op, problem):
@@ -59,10 +57,10 @@ def rows_of(op, problem):
 
 def test_a_gradient_that_is_off_by_one_constant_does_not_pass(use):
     def wrong(x_TF, bias_F, *, approximate):
-        y = api.bias_gelu_torch(x_TF, bias_F, approximate=approximate)
+        y = bias_gelu_torch(x_TF, bias_F, approximate=approximate)
         return y.detach() + 1.001 * (y - y.detach())  # the value is right
 
-    use(api, wrong)
+    use("bias_gelu", wrong)
     assert usable_backends("bias_gelu", "cpu") == ["planted", "torch"]
     row = rows_of("bias_gelu", "erf")
     assert not row.passes
@@ -71,19 +69,17 @@ def test_a_gradient_that_is_off_by_one_constant_does_not_pass(use):
 
 
 def test_one_wrong_bit_of_a_mask_does_not_pass(use):
-    import megabert.ops.dropout as module
-
     def wrong(x_RC, dropout):
         out = dropped_torch(x_RC, dropout)
         out[-1, -1] = x_RC[-1, -1] * dropout.scale if out[-1, -1] == 0 else 0
         return out
 
-    use(module, wrong)
+    use("dropout", wrong)
     assert not rows_of("dropout", "mask").passes
 
 
 def test_nan_does_not_pass(use):
-    use(api, lambda x_TF, bias_F, *, approximate: (x_TF + bias_F) * float("nan"))
+    use("bias_gelu", lambda x_TF, bias_F, *, approximate: (x_TF + bias_F) * float("nan"))
     assert not rows_of("bias_gelu", "erf").passes
 
 
@@ -91,7 +87,7 @@ def test_a_backend_that_raises_an_error_does_not_pass(use):
     def broken(x_TF, bias_F, *, approximate):
         raise RuntimeError("PassManager::run failed")
 
-    use(api, broken)
+    use("bias_gelu", broken)
     row = rows_of("bias_gelu", "erf")
     assert not row.passes
     assert str(row).endswith("by planted failed: RuntimeError: PassManager::run failed")

@@ -13,7 +13,7 @@ from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
@@ -63,7 +63,7 @@ def run_ops(tokens, masked, sequences):
     site_of_read = Dropout(0.1, row_keys_triton(meta(read, dtype=torch.int32), 7))
     dropped_triton(meta(tokens, WIDTH), site)
     probabilities = AttentionDropout(0.1, meta(sequences, dtype=torch.int32), meta(HEADS, dtype=torch.int32))
-    options = {"num_heads": HEADS, "dropout": probabilities}
+    heads = Heads(HEADS, probabilities)
     for rows, dropout in ((tokens, site), (read, site_of_read)):
         x, residual = meta(rows, WIDTH), meta(rows, WIDTH)
         results = layer_norm_triton(x, column, column, column, residual, 1e-12, dropout, False)
@@ -72,15 +72,15 @@ def run_ops(tokens, masked, sequences):
         gated_gelu_triton(x, approximate=False).backward(meta(rows, WIDTH // 2))
     qkv, cu_seqlens = meta(tokens, 3 * WIDTH), meta(sequences + 1, dtype=torch.int32)
     bias = meta(3 * WIDTH)
-    attention_triton(qkv, DenseSequences(cu_seqlens, 128), **options, bias_C=bias).backward(meta(tokens, WIDTH))
+    attention_triton(qkv, DenseSequences(cu_seqlens, 128), heads, bias).backward(meta(tokens, WIDTH))
     relative = RelativePositions(meta(255, WIDTH), meta(255, WIDTH), meta(255, dtype=torch.int32))
-    disentangled = disentangled_attention_triton(qkv, relative, DisentangledSequences(cu_seqlens, 128), **options)
+    disentangled = disentangled_attention_triton(qkv, relative, DisentangledSequences(cu_seqlens, 128), heads)
     disentangled.backward(meta(tokens, WIDTH))
     positions = meta(8192, dtype=torch.int64)
     turns = torch.empty(8192, 2, WIDTH // HEADS // 2, device="meta")
     for reach in (64, None):
         packed = RotarySequences(cu_seqlens, 8192, positions)
-        out = rotary_attention_triton(qkv, turns, packed, reach=reach, num_heads=HEADS, dropout=probabilities)
+        out = rotary_attention_triton(qkv, turns, packed, heads, reach=reach)
         out.backward(meta(tokens, WIDTH))
     cross_entropy_triton(meta(masked, 1024), meta(masked, dtype=torch.int64))[0].sum().backward()
 
@@ -103,7 +103,7 @@ def test_each_kernel_is_compiled_once_for_all_long_sequences(variants, is_full, 
     monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: is_full)
     for longest in (257, 300, 384, 400, 512, 1000):
         qkv, cu_seqlens = meta(longest + 9, 3 * WIDTH), meta(3, dtype=torch.int32)
-        out = attention_triton(qkv, DenseSequences(cu_seqlens, longest), num_heads=HEADS, bias_C=meta(3 * WIDTH))
+        out = attention_triton(qkv, DenseSequences(cu_seqlens, longest), Heads(HEADS), meta(3 * WIDTH))
         out.backward(meta(longest + 9, WIDTH))
     assert "attention_delta" in variants
     assert {name: len(kinds) for name, kinds in variants.items()} == dict.fromkeys(variants, 1)
@@ -113,7 +113,7 @@ def test_attention_with_relative_positions_is_compiled_once_for_all_lengths_and_
     for longest, rows in ((9, 17), (128, 255), (300, 384), (512, 512), (1000, 512)):
         relative = RelativePositions(meta(rows, WIDTH), meta(rows, WIDTH), meta(2 * longest - 1, dtype=torch.int32))
         packed = DisentangledSequences(meta(3, dtype=torch.int32), longest)
-        out = disentangled_attention_triton(meta(longest + 9, 3 * WIDTH), relative, packed, num_heads=HEADS)
+        out = disentangled_attention_triton(meta(longest + 9, 3 * WIDTH), relative, packed, Heads(HEADS))
         out.backward(meta(longest + 9, WIDTH))
     # Sums over distances are of queries and of keys.
     sums = "disentangled_attention_sum_distances"
@@ -122,5 +122,5 @@ def test_attention_with_relative_positions_is_compiled_once_for_all_lengths_and_
 
 def test_variants_are_seen(variants):
     for width in (3 * WIDTH, 3 * 96):
-        attention_triton(meta(256, width), DenseSequences(meta(3, dtype=torch.int32), 128), num_heads=HEADS)
+        attention_triton(meta(256, width), DenseSequences(meta(3, dtype=torch.int32), 128), Heads(HEADS))
     assert len(variants["attention_forward"]) == 2

@@ -24,11 +24,17 @@ def made(matrices=("tall.weight", "wide.weight"), stacked=1, **fields):
     return optimizer, weights
 
 
-def train(optimizer, weights, steps=3, **settings):
+def with_gradients(weights, steps=3):
+    """Yield the number of each step, once its gradients are there."""
     for step in range(1, steps + 1):
         generator = torch.Generator().manual_seed(step)
         for parameter in weights.values():
             parameter.grad = torch.randn(parameter.shape, generator=generator)
+        yield step
+
+
+def train(optimizer, weights, steps=3, **settings):
+    for step in with_gradients(weights, steps):
         optimizer.step(StepSettings(lr=0.02, bias_step=step, **settings))
 
 
@@ -39,10 +45,7 @@ def test_muon_in_16_bits_equals_torchs(scaling):
     matrices = [theirs["tall.weight"], theirs["wide.weight"]]
     plain = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn=scaling)
     train(optimizer, ours)
-    for step in range(1, 4):
-        generator = torch.Generator().manual_seed(step)
-        for parameter in theirs.values():
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
+    for _ in with_gradients(theirs):
         plain.step()
     for name in ("tall.weight", "wide.weight"):
         assert (ours[name] - theirs[name]).norm() < 5e-3 * theirs[name].norm(), name
@@ -53,10 +56,7 @@ def test_everything_else_is_adamws_at_its_own_rate():
     theirs = made()[1]
     adamw = build_optimizer(theirs.items(), OptimizerConfig(name="adamw", weight_decay=0.1))
     train(optimizer, ours)
-    for step in range(1, 4):
-        generator = torch.Generator().manual_seed(step)
-        for parameter in theirs.values():
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
+    for step in with_gradients(theirs):
         adamw.step(StepSettings(lr=0.01, bias_step=step))
     for name in ("LayerNorm.weight", "head.weight"):
         assert torch.allclose(ours[name], theirs[name], rtol=1e-6)  # torch decays by a rounded factor

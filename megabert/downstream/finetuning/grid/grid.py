@@ -9,7 +9,6 @@
 """
 
 import gc
-import json
 import os
 import shlex
 import statistics
@@ -17,37 +16,19 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
+from megabert.downstream.finetuning import results
 from megabert.downstream.finetuning.finetune import fixed_settings, has_finished, lacks_gpu
 from megabert.downstream.finetuning.grid.cells import Cell, Grid, LabelledSet, Setting
-from megabert.downstream.finetuning.grid.results import (
-    GridResult,
-    GridSettings,
-    SetResult,
-    choose_setting,
-    grown_settings,
-    read_grid,
-    save_grid,
-)
+from megabert.downstream.finetuning.grid.results import GridResult, SetResult, choose_setting, read_grid, save_grid
 from megabert.downstream.finetuning.grid.survey import Survey, survey
-from megabert.downstream.finetuning.results import (
-    GRID_NAME,
-    RESULT_NAME,
-    SETTINGS_NAME,
-    SUMMARY_NAME,
-    Summary,
-    deviation,
-    over_seeds,
-    read_settings,
-)
 from megabert.downstream.finetuning.saved_model import rescore
 from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, open_to_read, remove_killed_writes, sha256_file
@@ -60,19 +41,13 @@ from megabert.settings.config.loading import to_yaml
 
 AXES = ("learning_rate", "epochs", "seed")
 """Settings that differ from cell to cell; a grid may grow along them."""
+GROWING = ("tasks", "sha256")
+"""Fields of `GridSettings` to which a further call may add sets."""
 TEMPORARIES = ("*/.rate_*.tmp",)
 """Temporary files of a killed grid. A cell that is run again removes its own."""
 _GIB = 1 << 30
 _SHOWN = 400
 """Characters of a failed cell's message that the log repeats."""
-
-
-class GridOutcome(NamedTuple):
-    """The end of a grid."""
-
-    tables: str
-    error: MegabertError | None
-    """The error of the first cell that failed, with its exit code."""
 
 
 class GridRun:
@@ -127,12 +102,14 @@ class GridRun:
         """
         with nullcontext() if lacks_gpu(self.device) else distributed_world(self.device) as world:
             self.survey(world)
-        self.check_folder()
+        results.check_folder(self.output_dir / results.GRID_NAME, self._settings(), grows=GROWING)
         self.recall_models()
         return self.estimate()
 
-    def run(self) -> GridOutcome:
-        """Run every cell that has not finished, choose, and write the results. Cells may have failed.
+    def run(self) -> str:
+        """Run every cell that has not finished, choose, write the results, and return their tables.
+
+        Cells may have failed: ``error`` is the error of the first one, with its exit code.
 
         Raises:
             CheckpointError: The folder holds another grid, or something else.
@@ -141,7 +118,7 @@ class GridRun:
         log_to_stderr(0)
         with distributed_world(self.device) as world, RunLock(self.output_dir, world):
             self.survey(world)
-            self._claim()
+            results.claim_folder(self.output_dir / results.GRID_NAME, self._settings(), grows=GROWING)
             remove_killed_writes(self.output_dir, TEMPORARIES)
             self.recall_models()
             logger.info("%s", self.estimate())
@@ -153,7 +130,7 @@ class GridRun:
                     result.sets[labelled.name] = self._choose(labelled, finished)
                     self._pass_on(labelled, result.sets[labelled.name])
             result = GridResult(sets={one.name: result.sets[one.name] for one in self.grid.sets})
-            return GridOutcome(save_grid(self.output_dir, self._with_earlier(result)), self.error)
+            return save_grid(self.output_dir, self._with_earlier(result))
 
     def survey(self, world: World | None) -> None:
         """Check all sets before anything is written, so that a bad seventh one is not found after a day.
@@ -188,7 +165,7 @@ class GridRun:
         models.
         """
         before: dict[str, SetResult] = {}
-        if (self.output_dir / SUMMARY_NAME).is_file():
+        if (self.output_dir / results.SUMMARY_NAME).is_file():
             try:
                 before = read_grid(self.output_dir).sets
             except CheckpointError as error:
@@ -199,39 +176,32 @@ class GridRun:
             if path is not None and own.chosen is not None and own.summary is not None:
                 setting = Setting(own.chosen.learning_rate, own.chosen.epochs)
                 folders = [Cell(labelled, setting, seed).seed_folder(self.output_dir) for seed in own.summary.seeds]
-                sources = [sha256_file(path), *(sha256_file(folder / RESULT_NAME) for folder in folders)]
+                sources = [sha256_file(path), *(sha256_file(folder / results.RESULT_NAME) for folder in folders)]
                 earlier = before.get(labelled.name)
                 is_scored = earlier is not None and earlier.test_sources == sources
                 test = earlier.test if earlier and is_scored else self._score_test(own.summary, folders, path)
                 result.sets[labelled.name] = replace(own, test=test, test_sources=sources)
         return GridResult(sets=before | result.sets)
 
-    def _score_test(self, summary: Summary, folders: Sequence[Path], path: Path) -> Summary:
+    def _score_test(self, summary: results.Summary, folders: Sequence[Path], path: Path) -> results.Summary:
         """Return the choice's scores on a test file."""
         logger.info("%s: the test set is scored with the choice", path)
         scores = [rescore(folder / "model", path, device=self.device) for folder in folders]
         metrics = [{path.stem: one.metrics} for one in scores]
-        means, deviations = over_seeds(metrics, statistics.fmean), over_seeds(metrics, deviation)
+        means, deviations = (
+            results.over_seeds(metrics, statistics.fmean),
+            results.over_seeds(metrics, results.deviation),
+        )
         return replace(summary, mean=means, deviation=deviations, baseline={path.stem: scores[0].baseline})
 
-    def _claim(self) -> None:
-        """Record which grid the folder belongs to; continue one that is the same, or that grows."""
-        content = json.dumps(asdict(self.check_folder()), indent=2, ensure_ascii=False) + "\n"
-        atomic_write(self.output_dir / GRID_NAME, content)
-
-    def check_folder(self) -> GridSettings:
-        """Return which grid the folder is to record; nothing is written.
-
-        Raises:
-            CheckpointError: The folder holds another grid, or something else.
-        """
+    def _settings(self) -> results.GridSettings:
+        """Return which grid the folder is to record."""
         shared = {name: value for name, value in fixed_settings(self.grid.config).items() if name not in AXES}
-        mine = GridSettings(
+        return results.GridSettings(
             settings={**shared, "start_from": self.grid.start_from},
             tasks={one.name: one.task.name for one in self.grid.sets},
             sha256={name: one.identity for name, one in self.surveys.items()},
         )
-        return grown_settings(self.output_dir, mine)
 
     def _config(self, cell: Cell) -> FinetuneConfig:
         """Return the settings of a cell's run, with the weights that it starts from."""
@@ -240,10 +210,10 @@ class GridRun:
     def _has_finished(self, cell: Cell) -> bool:
         """Tell whether a cell has its result and its model, and was run on this task with these settings."""
         folder = cell.folder(self.output_dir)
-        if not (folder / SETTINGS_NAME).is_file() or not has_finished(folder, cell.seed):
+        if not (folder / results.SETTINGS_NAME).is_file() or not has_finished(folder, cell.seed):
             return False
         # One of other settings, such as another model of MNLI to start from, is run: it is refused there, with a diff.
-        recorded = read_settings(folder)
+        recorded = results.read_settings(folder)
         return (recorded.task, recorded.settings) == (cell.labelled.task.name, fixed_settings(self._config(cell)))
 
     def _pending(self, sets: Sequence[LabelledSet]) -> list[Cell]:

@@ -1,5 +1,7 @@
 """The results of a grid: the choice among a set's settings, the tables, and the folders of one or many fine-tunings.
 
+`render_scores_below` shows the scores of the folders in a pre-training run's.
+
 A grid's folder holds ``grid.json`` (which grid it is), ``results.json`` and ``results.md``, and for each set a folder
 with one folder per cell. A cell is the output folder of a single run with one seed.
 """
@@ -7,24 +9,11 @@ with one folder per cell. A cell is the output folder of a single run with one s
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from megabert.downstream.finetuning import results
 from megabert.downstream.finetuning.grid.cells import Cell, LabelledSet, cell_name
-from megabert.downstream.finetuning.results import (
-    GRID_NAME,
-    SETTINGS_NAME,
-    SUMMARY_NAME,
-    TABLE_NAME,
-    UNIT,
-    Summary,
-    in_points,
-    read_summary,
-    refuse_changes,
-    refuse_used_folder,
-    summarize_seeds,
-)
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.files import atomic_write
@@ -32,19 +21,9 @@ from megabert.foundation.json_files import read_json
 from megabert.foundation.text_tables import render_table
 
 PICTURE_NAME = "results.png"
+_DEEPEST = 3
+"""How many folders below a run's a fine-tuning may lie."""
 _AGAIN = "Run the same grid again: cells that have finished are kept."
-
-
-@dataclass(frozen=True, kw_only=True)
-class GridSettings:
-    """The content of ``grid.json``: the grid that an output folder belongs to."""
-
-    settings: dict[str, Any]
-    """All fields that the cells share."""
-    tasks: dict[str, str]
-    """The task of each set."""
-    sha256: dict[str, dict[str, str]] = field(default_factory=dict)
-    """SHA-256 of the tokenizer and of every data file, by set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +34,7 @@ class SettingScore:
     epochs: float
     failed: list[int]
     """Seeds that have not finished, such as diverged ones."""
-    summary: Summary | None
+    summary: results.Summary | None
     """Metrics over the seeds that have finished; None if none has."""
 
 
@@ -67,7 +46,7 @@ class SetResult:
     settings: list[SettingScore]
     choice: int | None = None
     """Index of the setting with the best mean; None if every cell failed."""
-    test: Summary | None = None
+    test: results.Summary | None = None
     """Metrics of the choice on a test set, which had no part in choosing."""
     test_sources: list[str] = field(default_factory=list)
     """SHA-256 of the test file, and of the result of each cell whose model was scored: one that is trained again has
@@ -79,7 +58,7 @@ class SetResult:
         return None if self.choice is None else self.settings[self.choice]
 
     @property
-    def summary(self) -> Summary | None:
+    def summary(self) -> results.Summary | None:
         """Metrics of the choice over its seeds."""
         return self.chosen.summary if self.chosen else None
 
@@ -95,23 +74,6 @@ class GridResult:
     """The content of a grid's ``results.json``."""
 
     sets: dict[str, SetResult]
-
-
-def grown_settings(output_dir: Path, mine: GridSettings) -> GridSettings:
-    """Return a grid's settings together with the sets that its folder records of earlier calls.
-
-    Raises:
-        CheckpointError: The folder holds another grid, or something else.
-    """
-    path = output_dir / GRID_NAME
-    if not path.is_file():
-        refuse_used_folder(output_dir)
-        return mine
-    recorded = read_json(path, GridSettings, remedy="Name a new --output-dir.", error=CheckpointError)
-    grown = replace(mine, tasks=recorded.tasks | mine.tasks, sha256=recorded.sha256 | mine.sha256)
-    known = replace(recorded, tasks=mine.tasks | recorded.tasks, sha256=mine.sha256 | recorded.sha256)
-    refuse_changes(path, vars(known), vars(grown))
-    return grown
 
 
 def choose_setting(output_dir: Path, labelled: LabelledSet, cells: Sequence[Cell], finished: set[Cell]) -> SetResult:
@@ -130,7 +92,7 @@ def choose_setting(output_dir: Path, labelled: LabelledSet, cells: Sequence[Cell
             SettingScore(
                 **setting._asdict(),
                 failed=[cell.seed for cell in own if cell not in finished],
-                summary=summarize_seeds(labelled.task.name, folders) if folders else None,
+                summary=results.summarize_seeds(labelled.task.name, folders) if folders else None,
             )
         )
     ranked = [(not one.failed, one.summary.score, -index) for index, one in enumerate(scores) if one.summary]
@@ -144,9 +106,9 @@ def save_grid(output_dir: Path, result: GridResult) -> str:
     from megabert.downstream.finetuning.grid.picture import draw_grid  # matplotlib, which nothing else here needs
 
     tables = render_grid(result)
-    atomic_write(output_dir / SUMMARY_NAME, json.dumps(asdict(result), indent=2) + "\n")
+    atomic_write(output_dir / results.SUMMARY_NAME, json.dumps(asdict(result), indent=2) + "\n")
     text = "\n\n".join(f"```\n{table}\n```" for table in tables)
-    atomic_write(output_dir / TABLE_NAME, f"# {' '.join(result.sets)}\n\n{text}\n\n![scores]({PICTURE_NAME})\n")
+    atomic_write(output_dir / results.TABLE_NAME, f"# {' '.join(result.sets)}\n\n{text}\n\n![scores]({PICTURE_NAME})\n")
     atomic_write(output_dir / PICTURE_NAME, draw_grid(result))
     return "\n\n".join(tables)
 
@@ -156,7 +118,9 @@ def render_grid(result: GridResult) -> list[str]:
     rows = [row for name, one in result.sets.items() for row in _choice_rows(name, one)]
     scores = [task_score(one.summary) for one in result.sets.values() if one.summary is not None]
     if len(result.sets) > 1 and scores:
-        rows.append(("mean", f"{len(scores)} of {len(result.sets)} sets", "", in_points("", statistics.fmean(scores))))
+        rows.append(
+            ("mean", f"{len(scores)} of {len(result.sets)} sets", "", results.in_points("", statistics.fmean(scores)))
+        )
     headers = ("set", "part", "metric", "score", "constant answer", "rate", "epochs")
     choices = render_table(rows, headers=headers, align="lllrrrr")
     settings = render_table(
@@ -167,7 +131,7 @@ def render_grid(result: GridResult) -> list[str]:
     seeds = max(len(one.summary.seeds) for one in result.sets.values() if one.summary) if scores else 0
     of = f"; mean +- deviation over {seeds} seeds" if seeds > 1 else ""
     every = "every setting (the score is the mean of the task's metrics on the evaluation set)"
-    return [f"the choices: {UNIT}{of}\n{choices}", f"{every}\n{settings}"]
+    return [f"the choices: {results.UNIT}{of}\n{choices}", f"{every}\n{settings}"]
 
 
 def _choice_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
@@ -178,8 +142,7 @@ def _choice_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
     return [
         (name, part, metric, own.shown(part, metric), own.baseline_shown(part, metric), *place)
         for own in filter(None, (one.summary, result.test))
-        for part in own.mean
-        for metric in own.mean[part]
+        for part, metric in results.metrics_of(own)
         if metric in TASKS[result.task].metrics_in(own.mean[part])
     ]
 
@@ -199,7 +162,7 @@ def _setting_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
     ]
 
 
-def task_score(summary: Summary) -> float:
+def task_score(summary: results.Summary) -> float:
     """Return a task's score: the mean of its metrics over all sets."""
     task = TASKS[summary.task]
     return statistics.fmean(means[metric] for means in summary.mean.values() for metric in task.metrics_in(means))
@@ -211,24 +174,24 @@ def read_grid(output_dir: Path) -> GridResult:
     Raises:
         CheckpointError: They are missing or damaged.
     """
-    result = read_json(output_dir / SUMMARY_NAME, GridResult, remedy=_AGAIN, error=CheckpointError)
+    result = read_json(output_dir / results.SUMMARY_NAME, GridResult, remedy=_AGAIN, error=CheckpointError)
     for name, one in result.sets.items():
         if one.task not in TASKS or not one.settings or not 0 <= (one.choice or 0) < len(one.settings):
-            raise CheckpointError(f"{output_dir / SUMMARY_NAME}: sets.{name} is damaged or edited. {_AGAIN}")
+            raise CheckpointError(f"{output_dir / results.SUMMARY_NAME}: sets.{name} is damaged or edited. {_AGAIN}")
     return result
 
 
 def is_grid(folder: Path) -> bool:
     """Tell whether a folder holds a grid."""
-    return (folder / GRID_NAME).is_file()
+    return (folder / results.GRID_NAME).is_file()
 
 
 def is_finetuning(folder: Path) -> bool:
     """Tell whether a folder holds a fine-tuning or a grid of them."""
-    return (folder / SETTINGS_NAME).is_file() or is_grid(folder)
+    return (folder / results.SETTINGS_NAME).is_file() or is_grid(folder)
 
 
-def read_summaries(folder: Path) -> Mapping[str, tuple[Path, Summary]]:
+def read_summaries(folder: Path) -> Mapping[str, tuple[Path, results.Summary]]:
     """Read the summary of one fine-tuning, or of each choice of a grid, by task or set, with the best seed's run.
 
     Raises:
@@ -243,8 +206,44 @@ def read_summaries(folder: Path) -> Mapping[str, tuple[Path, Summary]]:
         if not found:
             raise CheckpointError(f"{folder}: every cell of this grid failed, so there are no scores. {_AGAIN}")
         return found
-    if not (folder / SETTINGS_NAME).is_file():
-        names = f"no {SETTINGS_NAME}, no {GRID_NAME}"
+    if not (folder / results.SETTINGS_NAME).is_file():
+        names = f"no {results.SETTINGS_NAME}, no {results.GRID_NAME}"
         raise CheckpointError(f"{folder}: holds no fine-tuning ({names}). Name an --output-dir of one.")
-    summary = read_summary(folder)
+    summary = results.read_summary(folder)
     return {summary.task: (folder, summary)}
+
+
+def find_finetunings(run_dir: Path) -> list[Path]:
+    """Return the outermost folders of fine-tunings and grids below a folder, in the order of their names."""
+    found: list[Path] = []
+    level = [run_dir]
+    for _ in range(_DEEPEST):
+        children = [child for folder in level for child in sorted(folder.iterdir())]
+        below = [child for child in children if child.is_dir() and not child.is_symlink()]
+        found += [folder for folder in below if is_finetuning(folder)]
+        level = [folder for folder in below if not is_finetuning(folder)]
+    return sorted(found)
+
+
+def render_scores_below(run_dir: Path) -> str:
+    """Return a row for each metric of each fine-tuning, whose names are in its first row; empty if there is none.
+
+    One that has not finished, or whose files are damaged, has a row that says so.
+    """
+    rows = []
+    for folder in find_finetunings(run_dir):
+        name = str(folder.relative_to(run_dir))
+        try:
+            summaries = read_summaries(folder)
+        except CheckpointError:
+            rows.append((name, "-", "-", "unfinished or damaged", "-", "-"))
+            continue
+        for task, (_, summary) in summaries.items():
+            for part, metric in results.metrics_of(summary):
+                own = (summary.shown(part, metric), summary.baseline_shown(part, metric), str(len(summary.seeds)))
+                rows.append((name, task, metric, *own))
+                name = task = ""  # written once: of twenty fine-tunings, the eye finds where the next one begins
+    if not rows:
+        return ""
+    headers = ("fine-tuning", "task", "metric", "score", "constant answer", "seeds")
+    return f"{results.UNIT}\n{render_table(rows, headers=headers, align='lllrrr')}"

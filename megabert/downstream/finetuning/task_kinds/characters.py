@@ -39,10 +39,7 @@ class CharacterTagging(Tagging):
     def read(cls, task: Task, path: Path) -> list[TaggedSentence]:
         """Read KLUE's TSV: character and tag, a blank line after a sentence, lines of ## before it."""
         refuse_columns(task, path)
-        examples = list(_read(path))
-        if not examples:
-            raise DataError(f"{path}: holds no examples. Name a file with sentences.")
-        return examples
+        return list(_read(path))
 
     def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool) -> CharacterFeatures:
         """Tokenize sentences, and label each piece by its first character that is no space."""

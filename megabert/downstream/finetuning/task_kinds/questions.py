@@ -39,8 +39,6 @@ def read_questions(task: Task, path: Path) -> list[SpanQuestion]:
         DataError: Something in the file is wrong; the message names file, question and remedy.
     """
     examples = list(_read_squad(task, path) if path.suffix == ".json" else _read_rows(task, path))
-    if not examples:
-        raise DataError(f"{path}: holds no examples. Name a file with questions.")
     identities = set()
     for example in examples:
         question = f"{example.where}: question {example.identity!r}"

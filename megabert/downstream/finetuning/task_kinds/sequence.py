@@ -1,4 +1,9 @@
-"""One label, or one number, for a text or a pair of texts."""
+"""One label, or one number, for a text or a pair of texts.
+
+A text may have two entities marked, for relation extraction as in KLUE (Park et al. 2021, section 3.5). The subject is
+written between ``<subj>`` and ``</subj>``, the object between ``<obj>`` and ``</obj>``. KLUE-baseline adds these to the
+vocabulary; here the model's own pieces spell them, so that the vocabulary stays as it is.
+"""
 
 import re
 from abc import abstractmethod
@@ -16,9 +21,8 @@ from torch import Tensor
 from megabert.downstream.finetuning.batches import Features, TaskBatch
 from megabert.downstream.finetuning.klue_metrics import SIMILAR, f1_of_similar, mean_auprc, micro_f1
 from megabert.downstream.finetuning.metrics import METRICS
-from megabert.downstream.finetuning.tables import read_table
+from megabert.downstream.finetuning.tables import Row, read_table
 from megabert.downstream.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
-from megabert.downstream.finetuning.task_kinds.entities import columns_of_entities, marked_text
 from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
 
@@ -28,6 +32,10 @@ SCORES: dict[str, Callable[[Sequence, Sequence], float]] = {
     "micro_f1": micro_f1,
 }
 """Functions of right and predicted values; ``auprc`` alone asks for probabilities."""
+MARKERS = ("subj", "obj")
+"""Names of the marks, in the order of the task's columns."""
+FIELDS = ("word", "start_idx", "end_idx")
+"""Fields of an entity; ``end_idx`` is its last character."""
 LARGEST_LABEL = 1e18
 """Largest number that a regression learns: its square is still far inside float32."""
 
@@ -49,7 +57,7 @@ class _SequenceKind(TaskKind[LabelledText]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[LabelledText]:
         """Read a table."""
-        names = [task.text, *([task.pair] if task.pair else []), *columns_of_entities(task), task.label]
+        names = [task.text, *([task.pair] if task.pair else []), *_columns_of_entities(task), task.label]
         rows = read_table(
             path,
             names,
@@ -59,12 +67,12 @@ class _SequenceKind(TaskKind[LabelledText]):
         )
         examples = [
             LabelledText(
-                **row.origin(), text=marked_text(task, row), pair=task.pair and row.text(task.pair), label=label
+                **row.origin(), text=_marked_text(task, row), pair=task.pair and row.text(task.pair), label=label
             )
             for row in rows
             if (label := row.label(task.label)) not in task.unlabelled
         ]
-        if not examples:
+        if rows and not examples:
             raise DataError(f"{path}: none of {len(rows)} rows has a label. Name a file with labels.")
         return examples
 
@@ -183,3 +191,38 @@ def _number(example: LabelledText) -> float:
             "it, or name another --label-column."
         )
     return float(example.label)
+
+
+def _columns_of_entities(task: Task) -> list[str]:
+    """Return the columns that a task's entities are read from."""
+    return [f"{column}.{name}" for column in task.entities for name in FIELDS]
+
+
+def _marked_text(task: Task, row: Row) -> str:
+    """Return a row's text, with the marks of its entities if it has any.
+
+    Raises:
+        DataError: An entity is not where the row says, or two overlap.
+    """
+    text = row.text(task.text)
+    spans = [_span(row, column, text) for column in task.entities]
+    if len(spans) == 2 and max(start for start, _ in spans) < min(end for _, end in spans):
+        raise DataError(f"{row.where}: {' and '.join(task.entities)} overlap. Fix their start_idx and end_idx.")
+    # From the last to the first: marks do not move the characters before them.
+    for (start, end), mark in sorted(zip(spans, MARKERS, strict=False), reverse=True):
+        text = f"{text[:start]}<{mark}>{text[start:end]}</{mark}>{text[end:]}"
+    return text
+
+
+def _span(row: Row, column: str, text: str) -> tuple[int, int]:
+    word, start, last = (row.values[f"{column}.{name}"] for name in FIELDS)
+    if not _is_index(start) or not _is_index(last) or not isinstance(word, str) or text[start : last + 1] != word:
+        raise DataError(
+            f"{row.where}: {column}: {word!r:.80} is not at characters {start!r:.20} to {last!r:.20} of the text. Fix "
+            "start_idx and end_idx, which count characters from 0; end_idx is the last one."
+        )
+    return start, last + 1
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

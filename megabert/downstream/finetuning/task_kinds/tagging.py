@@ -47,10 +47,7 @@ class Tagging(TaskKind[TaggedSentence]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[TaggedSentence]:
         """Read CoNLL columns (token first, tag last, a blank line after a sentence), or a table with lists."""
-        examples = list(_read_lists(task, path) if path.suffix in TABLES else _read_columns(task, path))
-        if not examples:
-            raise DataError(f"{path}: holds no examples. Name a file with sentences.")
-        return examples
+        return list(_read_lists(task, path) if path.suffix in TABLES else _read_columns(task, path))
 
     @classmethod
     def labels_of(cls, examples: Sequence[TaggedSentence]) -> tuple[str, ...]:

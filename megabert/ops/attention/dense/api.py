@@ -5,8 +5,8 @@
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import DenseSequences, attention_torch, plan_blocks
-from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.attention.dropout import AttentionDropout, Heads
+from megabert.ops.backend import choose
 
 
 def plan_attention(
@@ -21,7 +21,7 @@ def plan_attention(
         num_heads: N.
         backend: The same as for ``attention``.
     """
-    run, blocks = choose("attention", backend, BACKENDS, cu_seqlens.device.type), None
+    run, blocks = choose("attention", backend, cu_seqlens.device.type), None
     if run is attention_torch and cu_seqlens.device.type == "cpu":
         blocks = plan_blocks(cu_seqlens, tokens=tokens, num_heads=num_heads)
     return DenseSequences(cu_seqlens, max_seqlen, blocks)
@@ -54,11 +54,5 @@ def attention(
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("attention", backend, BACKENDS, qkv_TC.device.type)
-    return run(qkv_TC, sequences, num_heads=num_heads, dropout=dropout, bias_C=bias_C)
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.attention.dense.triton:attention_triton", triton_obstacle),
-    Backend("torch", attention_torch, no_obstacle),
-)
+    run = choose("attention", backend, qkv_TC.device.type)
+    return run(qkv_TC, sequences, Heads(num_heads, dropout), bias_C)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import AttentionDropout, probability_bits
+from megabert.ops.attention.dropout import Heads, probability_bits
 from megabert.ops.attention.layouts import grouped_attention, groups_of_equal_length, padded_groups
 from megabert.ops.dropout import select_
 
@@ -62,22 +62,15 @@ class DenseSequences:
     """Layout of the CPU backend, which ``plan_attention`` works out once; None works it out in each call."""
 
 
-def attention_torch(
-    qkv_TC: Tensor,
-    sequences: DenseSequences,
-    *,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
-    bias_C: Tensor | None = None,
-) -> Tensor:
+def attention_torch(qkv_TC: Tensor, sequences: DenseSequences, heads: Heads, bias_C: Tensor | None = None) -> Tensor:
     """Run ``attention``: in blocks on a CPU, as padded groups elsewhere; 16 bits on a CPU work in float32."""
     if bias_C is not None:
         qkv_TC = _SumForBias.apply(qkv_TC, bias_C)
     if qkv_TC.device.type != "cpu":
-        return padded_attention(qkv_TC, sequences, num_heads=num_heads, dropout=dropout)
-    blocks = sequences.blocks or plan_blocks(sequences.cu_seqlens, tokens=len(qkv_TC), num_heads=num_heads)
+        return padded_attention(qkv_TC, sequences, heads)
+    blocks = sequences.blocks or plan_blocks(sequences.cu_seqlens, tokens=len(qkv_TC), num_heads=heads.num_heads)
     compute = torch.promote_types(qkv_TC.dtype, torch.float32)
-    return _Attention.apply(qkv_TC.to(compute), num_heads, dropout, blocks).to(qkv_TC.dtype)
+    return _Attention.apply(qkv_TC.to(compute), heads, blocks).to(qkv_TC.dtype)
 
 
 def plan_blocks(cu_seqlens: Tensor, *, tokens: int, num_heads: int) -> AttentionBlocks:
@@ -121,9 +114,8 @@ class _SumForBias(torch.autograd.Function):
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, qkv_TC: Tensor, num_heads: int, dropout: AttentionDropout | None, layout: AttentionBlocks
-    ) -> Tensor:
+    def forward(ctx: Any, qkv_TC: Tensor, heads: Heads, layout: AttentionBlocks) -> Tensor:
+        num_heads, dropout = heads
         tokens, width = qkv_TC.shape[0], qkv_TC.shape[1] // 3
         head_width = width // num_heads
         # From packed tokens to slots. Tokens of no sequence read the row after the last slot.
@@ -133,23 +125,23 @@ class _Attention(torch.autograd.Function):
         out_RH[-1] = 0
         # Block by block: scores, softmax in place, context. The probabilities are kept, undropped, for backward.
         probabilities = []
-        for heads, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(layout, *qkv_3RH, out_RH):
+        for numbers, (q_ZSH, k_ZSH, v_ZSH, o_ZSH) in _blocks(layout, *qkv_3RH, out_RH):
             p_ZSS = product(q_ZSH, k_ZSH.mT, scale=1 / math.sqrt(head_width))
             torch.softmax(p_ZSS, -1, out=p_ZSS)
             probabilities.append(p_ZSS)
             if keys_Z is None or dropout is None:
                 torch.bmm(p_ZSS, v_ZSH, out=o_ZSH)
             else:
-                dropped_ZSS = select_(p_ZSS.clone(), probability_bits(dropout, keys_Z[heads], p_ZSS.shape[-1]))
+                dropped_ZSS = select_(p_ZSS.clone(), probability_bits(dropout, keys_Z[numbers], p_ZSS.shape[-1]))
                 product(dropped_ZSS, v_ZSH, scale=dropout.scale, out=o_ZSH)
         ctx.save_for_backward(qkv_3RH, keys_Z, *probabilities)
-        ctx.constants = (num_heads, dropout, layout)
+        ctx.constants = (heads, layout)
         return out_RH.index_select(0, layout.scatter_out).view(tokens, width)
 
     @staticmethod
-    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None, None]:
         qkv_3RH, keys_Z, *probabilities = ctx.saved_tensors
-        num_heads, dropout, layout = ctx.constants
+        (num_heads, dropout), layout = ctx.constants
         tokens, width = grad_TD.shape
         head_width = width // num_heads
         # dP has dropout's factor and dS the scores': both go into the products that read dS.
@@ -160,7 +152,7 @@ class _Attention(torch.autograd.Function):
         grads_RH[-1] = 0
         grads_3RH = grads_RH[:-1].view(3, layout.slots, head_width)
         blocks = _blocks(layout, *qkv_3RH, grad_RH, *grads_3RH)
-        for p_ZSS, (heads, (q_ZSH, k_ZSH, v_ZSH, do_ZSH, dq_ZSH, dk_ZSH, dv_ZSH)) in zip(
+        for p_ZSS, (numbers, (q_ZSH, k_ZSH, v_ZSH, do_ZSH, dq_ZSH, dk_ZSH, dv_ZSH)) in zip(
             probabilities, blocks, strict=True
         ):
             # dP, and dV from the probabilities as forward dropped them: their mask is computed again.
@@ -168,7 +160,7 @@ class _Attention(torch.autograd.Function):
             if dropout is None:
                 torch.bmm(p_ZSS.mT, do_ZSH, out=dv_ZSH)
             else:
-                bits_ZSS = probability_bits(dropout, keys_Z[heads], p_ZSS.shape[-1])
+                bits_ZSS = probability_bits(dropout, keys_Z[numbers], p_ZSS.shape[-1])
                 dropped_ZSS = select_(p_ZSS.clone(), bits_ZSS)
                 product(dropped_ZSS.mT, do_ZSH, scale=dropout.scale, out=dv_ZSH)
                 select_(dp_ZSS, bits_ZSS)
@@ -176,7 +168,7 @@ class _Attention(torch.autograd.Function):
             ds_ZSS = torch.ops.aten._softmax_backward_data(dp_ZSS, p_ZSS, -1, p_ZSS.dtype)
             product(ds_ZSS, k_ZSH, scale=scale, out=dq_ZSH)
             product(ds_ZSS.mT, q_ZSH, scale=scale, out=dk_ZSH)
-        return grads_RH.index_select(0, layout.scatter_qkv).view(tokens, 3 * width), None, None, None
+        return grads_RH.index_select(0, layout.scatter_qkv).view(tokens, 3 * width), None, None
 
 
 def _rows(x_TC: Tensor, width: int, index: Tensor) -> Tensor:
@@ -200,21 +192,13 @@ def product(a: Tensor, b: Tensor, *, scale: float, out: Tensor | None = None) ->
     return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
 
-def padded_attention(
-    qkv_TC: Tensor,
-    sequences: DenseSequences,
-    *,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
-    reach: int | None = None,
-) -> Tensor:
+def padded_attention(qkv_TC: Tensor, sequences: DenseSequences, heads: Heads, *, reach: int | None = None) -> Tensor:
     """Attend over groups of sequences padded to the longest length; a GPU need not be waited for.
 
     Args:
         qkv_TC: Queries, keys and values of shape (T, 3 * D).
         sequences: The sequences; their blocks are not read.
-        num_heads: N.
-        dropout: Dropout of the probabilities; None drops nothing.
+        heads: Their number and dropout.
         reach: How many tokens to each side a token sees; None sees all of its sequence.
 
     Returns:
@@ -230,5 +214,5 @@ def padded_attention(
         offset_S = torch.arange(max_seqlen, device=qkv_TC.device)
         return scores_NGSS.masked_fill((offset_S[:, None] - offset_S).abs() > reach, -torch.inf)
 
-    groups = padded_groups(sequences.cu_seqlens, tokens=len(qkv_TC), max_seqlen=max_seqlen, num_heads=num_heads)
-    return grouped_attention(qkv_TC, groups, scores, num_heads=num_heads, dropout=dropout)
+    sizes = {"tokens": len(qkv_TC), "max_seqlen": max_seqlen, "num_heads": heads.num_heads}
+    return grouped_attention(qkv_TC, padded_groups(sequences.cu_seqlens, **sizes), scores, heads)

@@ -13,7 +13,7 @@ from torch import Tensor
 from megabert.ops.attention.dense.backward_kernels import attention_backward, attention_delta, attention_sum_tiles
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.kernels import attention_forward
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.input_checks import require_heads
@@ -29,30 +29,16 @@ from megabert.ops.triton_support.tile_sizes import (
 LOG2_E = 1.4426950408889634  # the kernels compute exp(x) as exp2(x * log2(e))
 
 
-def attention_triton(
-    qkv_TC: Tensor,
-    sequences: DenseSequences,
-    *,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
-    bias_C: Tensor | None = None,
-) -> Tensor:
+def attention_triton(qkv_TC: Tensor, sequences: DenseSequences, heads: Heads, bias_C: Tensor | None = None) -> Tensor:
     """Run ``api.attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
-    require_heads(qkv_TC, num_heads)
-    return _Attention.apply(qkv_TC, bias_C, sequences.cu_seqlens, sequences.max_seqlen, num_heads, dropout)
+    require_heads(qkv_TC, heads.num_heads)
+    return _Attention.apply(qkv_TC, bias_C, sequences, heads)
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        qkv_TC: Tensor,
-        bias_C: Tensor | None,
-        cu_seqlens: Tensor,
-        max_seqlen: int,
-        num_heads: int,
-        dropout: AttentionDropout | None,
-    ) -> Tensor:
+    def forward(ctx: Any, qkv_TC: Tensor, bias_C: Tensor | None, packed: DenseSequences, heads: Heads) -> Tensor:
+        (num_heads, dropout), cu_seqlens, max_seqlen = heads, packed.cu_seqlens, packed.max_seqlen
         qkv_TC = qkv_TC.contiguous()
         tokens, head_width = qkv_TC.shape[0], qkv_TC.shape[1] // (3 * num_heads)
         tiles = attention_tiles(
@@ -116,7 +102,7 @@ class _Attention(torch.autograd.Function):
             tile, factor = tiles.backward.columns, scale / math.sqrt(head_width)
             _add_up_tiles(sums_KTD, cu_seqlens, dqkv_TC, max_seqlen=max_seqlen, tile=tile, scale=factor)
         dbias_C = _bias_gradient(dqkv_TC, biases_QBD, ctx.bias_dtype) if ctx.needs_input_grad[1] else None
-        return dqkv_TC, dbias_C, None, None, None, None
+        return dqkv_TC, dbias_C, None, None
 
 
 def _bias_gradient(dqkv_TC: Tensor, biases_QBD: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -15,8 +15,8 @@ from megabert.ops.attention.disentangled.cpu import (
     disentangled_attention_torch,
     plan_groups,
 )
-from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.attention.dropout import AttentionDropout, Heads
+from megabert.ops.backend import choose
 
 
 def plan_disentangled_attention(
@@ -31,7 +31,7 @@ def plan_disentangled_attention(
         num_heads: N.
         backend: The same as for ``disentangled_attention``.
     """
-    run, groups = choose("disentangled_attention", backend, BACKENDS, cu_seqlens.device.type), None
+    run, groups = choose("disentangled_attention", backend, cu_seqlens.device.type), None
     if run is disentangled_attention_torch:
         groups = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=num_heads)
     return DisentangledSequences(cu_seqlens, max_seqlen, groups)
@@ -62,11 +62,5 @@ def disentangled_attention(
     Raises:
         KernelError: The backend cannot run here.
     """
-    run = choose("disentangled_attention", backend, BACKENDS, qkv_TC.device.type)
-    return run(qkv_TC, positions, sequences, num_heads=num_heads, dropout=dropout)
-
-
-BACKENDS = (
-    Backend("triton", "megabert.ops.attention.disentangled.triton:disentangled_attention_triton", triton_obstacle),
-    Backend("torch", disentangled_attention_torch, no_obstacle),
-)
+    run = choose("disentangled_attention", backend, qkv_TC.device.type)
+    return run(qkv_TC, positions, sequences, Heads(num_heads, dropout))

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.layouts import Groups, grouped_attention, groups_of_equal_length, padded_groups
 from megabert.ops.embedding import embedding
 
@@ -79,20 +79,15 @@ def plan_groups(cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: 
 
 
 def disentangled_attention_torch(
-    qkv_TC: Tensor,
-    positions: RelativePositions,
-    sequences: DisentangledSequences,
-    *,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
+    qkv_TC: Tensor, positions: RelativePositions, sequences: DisentangledSequences, heads: Heads
 ) -> Tensor:
     """Run ``api.disentangled_attention`` group by group; 16 bits on a CPU work in float32."""
     groups = sequences.groups
     if groups is None:
-        sizes = {"tokens": len(qkv_TC), "max_seqlen": sequences.max_seqlen, "num_heads": num_heads}
+        sizes = {"tokens": len(qkv_TC), "max_seqlen": sequences.max_seqlen, "num_heads": heads.num_heads}
         groups = plan_groups(sequences.cu_seqlens, **sizes)
     scores = partial(_scores, positions=positions)
-    return grouped_attention(qkv_TC, groups, scores, num_heads=num_heads, dropout=dropout)
+    return grouped_attention(qkv_TC, groups, scores, heads)
 
 
 def position_scores(x_NGSH: Tensor, position_PD: Tensor, position_E: Tensor) -> Tensor:

@@ -6,23 +6,18 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, score_divisor
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.layouts import grouped_attention, padded_groups
 
 
 def disentangled_attention_reference(
-    qkv_TC: Tensor,
-    positions: RelativePositions,
-    sequences: DisentangledSequences,
-    *,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
+    qkv_TC: Tensor, positions: RelativePositions, sequences: DisentangledSequences, heads: Heads
 ) -> Tensor:
     """Return softmax(scores) V per head and sequence: products with every position, gathered by distance."""
     compute, longest = torch.promote_types(qkv_TC.dtype, torch.float32), (positions.position_E.numel() + 1) // 2
 
     def products(x_NGSH: Tensor, position_PD: Tensor, row_SS: Tensor) -> Tensor:
-        position_NPH = position_PD.to(compute).unflatten(1, (num_heads, -1)).transpose(0, 1)
+        position_NPH = position_PD.to(compute).unflatten(1, (heads.num_heads, -1)).transpose(0, 1)
         product_NGSP = x_NGSH @ position_NPH[:, None].mT
         return product_NGSP.gather(-1, row_SS.expand(*product_NGSP.shape[:2], -1, -1))
 
@@ -38,7 +33,7 @@ def disentangled_attention_reference(
             scores_NGSS = scores_NGSS + products(k_NGSH, positions.query_PD, row_SS.T).mT
         return scores_NGSS / score_divisor(q_NGSH.shape[-1], positions.kinds)
 
-    sizes = {"tokens": len(qkv_TC), "max_seqlen": sequences.max_seqlen, "num_heads": num_heads}
+    sizes = {"tokens": len(qkv_TC), "max_seqlen": sequences.max_seqlen, "num_heads": heads.num_heads}
     groups = padded_groups(sequences.cu_seqlens, **sizes)
-    context_TD = grouped_attention(qkv_TC.to(compute), groups, scores, num_heads=num_heads, dropout=dropout)
+    context_TD = grouped_attention(qkv_TC.to(compute), groups, scores, heads)
     return context_TD.to(qkv_TC.dtype)

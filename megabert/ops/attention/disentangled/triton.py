@@ -28,15 +28,10 @@ from megabert.ops.attention.disentangled.backward_kernels import (
 )
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, score_divisor
 from megabert.ops.attention.disentangled.kernels import disentangled_attention_forward
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.dropout import threshold_and_scale
 from megabert.ops.triton_support.input_checks import require_heads
-from megabert.ops.triton_support.tile_sizes import (
-    DISTANCES,
-    DisentangledTiles,
-    capability_of,
-    disentangled_tiles,
-)
+from megabert.ops.triton_support.tile_sizes import DISTANCES, ThreeTiles, capability_of, disentangled_tiles
 
 PAIRS = 1 << 31
 """The kernels number the pairs of a sequence's tokens with keys, and with positions, by 32 bits."""
@@ -59,7 +54,7 @@ class _Launch:
     """Divisor of the scores: sqrt(H * kinds)."""
     positions: int
     """P."""
-    tiles: DisentangledTiles
+    tiles: ThreeTiles
 
     @property
     def sequences(self) -> int:
@@ -99,29 +94,24 @@ class _Launch:
 
 
 def disentangled_attention_triton(
-    qkv_TC: Tensor,
-    positions: RelativePositions,
-    sequences: DisentangledSequences,
-    *,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
+    qkv_TC: Tensor, positions: RelativePositions, sequences: DisentangledSequences, heads: Heads
 ) -> Tensor:
     """Run ``api.disentangled_attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
-    require_heads(qkv_TC, num_heads)
+    require_heads(qkv_TC, heads.num_heads)
     # Positions in the dtype of the contents, and rows of zeros up to a multiple of 16, for aligned matrix products.
     key_PD, query_PD = (
         None if one is None else functional.pad(one.to(qkv_TC.dtype), (0, 0, 0, -len(one) % 16))
         for one in (positions.key_PD, positions.query_PD)
     )
-    head_width = qkv_TC.shape[1] // (3 * num_heads)
+    head_width = qkv_TC.shape[1] // (3 * heads.num_heads)
     launch = _Launch(
         cu_seqlens=sequences.cu_seqlens,
         max_seqlen=sequences.max_seqlen,
         tokens=len(qkv_TC),
-        num_heads=num_heads,
+        num_heads=heads.num_heads,
         head_width=head_width,
         position_E=positions.position_E.to(torch.int32),
-        dropout=dropout,
+        dropout=heads.dropout,
         divisor=score_divisor(head_width, positions.kinds),
         positions=next((len(one) for one in (key_PD, query_PD) if one is not None), 16),
         tiles=disentangled_tiles(capability_of(qkv_TC.device), head_width=head_width, itemsize=qkv_TC.itemsize),

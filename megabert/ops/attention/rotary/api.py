@@ -9,16 +9,17 @@ are near (Beltagy et al. 2020).
 # P rows of a table of turns: T tokens, or the positions of the longest sequence
 
 import functools
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import plan_blocks
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.attention.rotary.cpu import RotarySequences, rotary_attention_torch
-from megabert.ops.attention.rotary.varlen import rotary_attention_varlen, varlen_obstacle
+from megabert.ops.attention.rotary.varlen import rotary_attention_varlen
 from megabert.ops.attention.windowed import plan_band
-from megabert.ops.backend import Backend, choose, no_obstacle, triton_obstacle
+from megabert.ops.backend import BACKENDS, choose
 
 
 def plan_rotary_attention(
@@ -43,7 +44,7 @@ def plan_rotary_attention(
         backend: The same as for ``rotary_attention``.
     """
     device = cu_seqlens.device
-    run = choose("attention", backend, WITH_DROPOUT if has_dropout else BACKENDS, device.type)
+    run = choose("rotary_attention", backend, device.type, WITH_DROPOUT if has_dropout else None)
     if run is rotary_attention_varlen:
         return RotarySequences(cu_seqlens, max_seqlen, position_ids_T)
     if run is not rotary_attention_torch:
@@ -105,18 +106,14 @@ def rotary_attention(
         KernelError: The backend cannot run here.
     """
     is_plain = dropout is None and qkv_TC.itemsize == 2
-    run = choose("attention", backend, BACKENDS if is_plain else WITH_DROPOUT, qkv_TC.device.type)
-    return run(qkv_TC, turns_P2E, sequences, reach=reach, num_heads=num_heads, dropout=dropout)
+    run = choose("rotary_attention", backend, qkv_TC.device.type, None if is_plain else WITH_DROPOUT)
+    return run(qkv_TC, turns_P2E, sequences, Heads(num_heads, dropout), reach=reach)
 
 
-BACKENDS = (
-    Backend("triton", "megabert.ops.attention.rotary.triton:rotary_attention_triton", triton_obstacle),
-    Backend("varlen", rotary_attention_varlen, varlen_obstacle),
-    Backend("torch", rotary_attention_torch, no_obstacle),
+WITH_DROPOUT = tuple(
+    replace(backend, obstacle=lambda _: "it takes 16 bits and drops none of the probabilities")
+    if backend.name == "varlen"
+    else backend
+    for backend in BACKENDS["rotary_attention"]
 )
-WITH_DROPOUT = (
-    BACKENDS[0],
-    Backend("varlen", rotary_attention_varlen, lambda _: "it takes 16 bits and drops none of the probabilities"),
-    BACKENDS[2],
-)
-"""The same for dropout of attention probabilities, and for float32."""
+"""The backends for dropout of attention probabilities, and for float32."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import AttentionBlocks, DenseSequences, attention_torch
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.windowed import Band, plan_band, windowed_attention
 
 
@@ -33,22 +33,16 @@ class RotarySequences:
 
 
 def rotary_attention_torch(
-    qkv_TC: Tensor,
-    turns_T2E: Tensor,
-    sequences: RotarySequences,
-    *,
-    reach: int | None,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
+    qkv_TC: Tensor, turns_T2E: Tensor, sequences: RotarySequences, heads: Heads, *, reach: int | None
 ) -> Tensor:
     """Run ``rotary_attention`` on any device."""
-    turned_TC = turn(qkv_TC, turns_T2E, num_heads=num_heads)
+    turned_TC = turn(qkv_TC, turns_T2E, num_heads=heads.num_heads)
     if reach is not None:
         # None if another backend was planned for, which then could not take the dtype.
         band = sequences.band or plan_band(sequences.cu_seqlens, sequences.positions_P, reach=reach)
-        return windowed_attention(turned_TC, band=band, num_heads=num_heads, dropout=dropout)
+        return windowed_attention(turned_TC, band, heads)
     dense = DenseSequences(sequences.cu_seqlens, sequences.max_seqlen, sequences.blocks)
-    return attention_torch(turned_TC, dense, num_heads=num_heads, dropout=dropout)
+    return attention_torch(turned_TC, dense, heads)
 
 
 def turn(qkv_TC: Tensor, turns_T2E: Tensor, *, num_heads: int) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.triton import LOG2_E, launch_options, seeds_and_constants
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.rotary.backward_kernels import (
     rotary_attention_backward_keys,
     rotary_attention_backward_queries,
@@ -23,30 +23,17 @@ from megabert.ops.triton_support.tile_sizes import capability_of, power_of_two, 
 
 
 def rotary_attention_triton(
-    qkv_TC: Tensor,
-    turns_S2E: Tensor,
-    sequences: RotarySequences,
-    *,
-    reach: int | None,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
+    qkv_TC: Tensor, turns_S2E: Tensor, sequences: RotarySequences, heads: Heads, *, reach: int | None
 ) -> Tensor:
     """Run ``api.rotary_attention`` on a CUDA device; products of 16-bit numbers, sums and softmax in float32."""
-    require_heads(qkv_TC, num_heads)
-    return _RotaryAttention.apply(qkv_TC, turns_S2E, sequences.cu_seqlens, reach or 0, num_heads, dropout)
+    require_heads(qkv_TC, heads.num_heads)
+    return _RotaryAttention.apply(qkv_TC, turns_S2E, sequences.cu_seqlens, reach or 0, heads)
 
 
 class _RotaryAttention(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        qkv_TC: Tensor,
-        turns_S2E: Tensor,
-        cu_seqlens: Tensor,
-        reach: int,
-        num_heads: int,
-        dropout: AttentionDropout | None,
-    ) -> Tensor:
+    def forward(ctx: Any, qkv_TC: Tensor, turns_S2E: Tensor, cu_seqlens: Tensor, reach: int, heads: Heads) -> Tensor:
+        num_heads, dropout = heads
         qkv_TC = qkv_TC.contiguous()
         tokens, head_width = qkv_TC.shape[0], qkv_TC.shape[1] // (3 * num_heads)
         tiles = rotary_tiles(
@@ -68,13 +55,13 @@ class _RotaryAttention(torch.autograd.Function):
             **launch_options(tiles.forward, head_width),
         )
         ctx.save_for_backward(qkv_TC, turns_S2E, cu_seqlens, out_TD, lse_NR)
-        ctx.constants = (num_heads, dropout, tiles, constants)
+        ctx.constants = (heads, tiles, constants)
         return out_TD
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
         qkv_TC, turns_S2E, cu_seqlens, out_TD, lse_NR = ctx.saved_tensors
-        num_heads, dropout, tiles, constants = ctx.constants
+        (num_heads, dropout), tiles, constants = ctx.constants
         grad_TD = grad_TD.contiguous()
         tokens, head_width = len(qkv_TC), qkv_TC.shape[1] // (3 * num_heads)
         threshold, scale = threshold_and_scale(dropout)
@@ -95,7 +82,7 @@ class _RotaryAttention(torch.autograd.Function):
             **constants,
             **launch_options(tiles.keys, head_width),
         )
-        return dqkv_TC, None, None, None, None, None
+        return dqkv_TC, None, None, None, None
 
 
 def _turned(qkv_TC: Tensor, turns_S2E: Tensor, cu_seqlens: Tensor, num_heads: int) -> Tensor:

@@ -6,52 +6,26 @@ turned by a pass before. torch does not promise that its gradients repeat bit fo
 
 # T packed tokens, N heads, H head width, C = 3 * N * H
 
-import inspect
-
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.rotary.cpu import RotarySequences, turn
-
-FIRST_CAPABILITY = (8, 0)
-"""Compute capability from which on torch's FlashAttention runs."""
 
 
 def rotary_attention_varlen(
-    qkv_TC: Tensor,
-    turns_T2E: Tensor,
-    sequences: RotarySequences,
-    *,
-    reach: int | None,
-    num_heads: int,
-    dropout: AttentionDropout | None = None,
+    qkv_TC: Tensor, turns_T2E: Tensor, sequences: RotarySequences, heads: Heads, *, reach: int | None
 ) -> Tensor:
     """Run ``rotary_attention`` in 16 bits without dropout."""
     from torch.nn.attention.varlen import varlen_attn
 
-    assert dropout is None
+    assert heads.dropout is None
     cu_seqlens, longest = sequences.cu_seqlens, sequences.max_seqlen
     # Rows of no sequence are neither read nor written there: without both selections they hold whatever memory held.
     is_in_sequence_T1 = (torch.arange(len(qkv_TC), device=qkv_TC.device) < cu_seqlens[-1])[:, None]
-    turned_TC = turn(torch.where(is_in_sequence_T1, qkv_TC, qkv_TC.new_zeros(())), turns_T2E, num_heads=num_heads)
-    q_TNH, k_TNH, v_TNH = turned_TC.unflatten(1, (3, num_heads, -1)).unbind(1)
+    turned_TC = turn(torch.where(is_in_sequence_T1, qkv_TC, qkv_TC.new_zeros(())), turns_T2E, num_heads=heads.num_heads)
+    q_TNH, k_TNH, v_TNH = turned_TC.unflatten(1, (3, heads.num_heads, -1)).unbind(1)
     window = (-1, -1) if reach is None else (reach, reach)
     out_TNH = varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, window_size=window)
     assert isinstance(out_TNH, Tensor)
     return torch.where(is_in_sequence_T1, out_TNH.flatten(1), out_TNH.new_zeros(()))
-
-
-def varlen_obstacle(device: str) -> str | None:
-    """Return why torch's FlashAttention for packed sequences cannot run here, with a window."""
-    if device != "cuda":
-        return "torch's varlen_attn needs a CUDA GPU"
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return f"torch {torch.__version__} has no torch.nn.attention.varlen"
-    if "window_size" not in inspect.signature(varlen_attn).parameters:  # 2.10
-        return f"the varlen_attn of torch {torch.__version__} has no window"
-    if torch.cuda.get_device_capability() < FIRST_CAPABILITY:
-        return "torch's FlashAttention needs compute capability 8.0"
-    return None

@@ -6,10 +6,10 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.exported_models import CARD, model_of, write
+from support.exported_models import CARD, model_of, write, write_huggingface
 from transformers import BertForPreTraining
 
-from megabert.downstream.export.huggingface import read_huggingface, write_huggingface
+from megabert.downstream.export.huggingface import read_huggingface
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.publish.forms import Forms

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.exported_models import write_huggingface
 from support.tiny_models import tiny_config
 
-from megabert.downstream.export.huggingface import write_huggingface
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.finetuning.batches import Batcher
 from megabert.downstream.finetuning.evaluate import EvaluationSet, evaluate

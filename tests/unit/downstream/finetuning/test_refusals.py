@@ -58,8 +58,9 @@ def test_unseen_label_is_named(glue, model_dir, tmp_path, capsys):
     refused(capsys, dry_run(model_dir, data), 3, "dev.tsv:3", "'neutral'", "entailment, not_entailment")
 
 
-def test_empty_file_is_named(model_dir, tmp_path, capsys):
-    (tmp_path / "train.tsv").write_text("")
+@pytest.mark.parametrize("content", ["", "sentence1\tsentence2\tlabel\n"])
+def test_empty_file_is_named(content, model_dir, tmp_path, capsys):
+    (tmp_path / "train.tsv").write_text(content)
     (tmp_path / "dev.tsv").write_text("")
     refused(capsys, dry_run(model_dir, tmp_path), 3, "train.tsv", "holds no examples")
 

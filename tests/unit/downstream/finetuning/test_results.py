@@ -5,15 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from megabert.downstream.finetuning.finetune import claim_folder
-from megabert.downstream.finetuning.results import read_summary, summarize
+from megabert.downstream.finetuning.finetune import finetune_settings
+from megabert.downstream.finetuning.results import SETTINGS_NAME, claim_folder, read_summary, summarize
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.settings.config.finetune import FinetuneConfig
 
 
-def prepared(**settings):
+def claim(folder, **settings):
     kind = SimpleNamespace(task=SimpleNamespace(name="rte"), config=FinetuneConfig(model="m", data="d", **settings))
-    return SimpleNamespace(kind=kind, identity={"tokenizer": "0" * 64})
+    prepared = SimpleNamespace(kind=kind, identity={"tokenizer": "0" * 64})
+    claim_folder(folder / SETTINGS_NAME, finetune_settings(prepared))
 
 
 def write_result(folder, seed, score, **fields):
@@ -44,23 +45,23 @@ def test_score_of_a_set_or_metric_that_is_not_there_is_refused(tmp_path, names):
 
 
 def test_same_settings_continue_and_others_are_refused(tmp_path):
-    claim_folder(tmp_path, prepared(betas=(0.9, 0.98)))
-    claim_folder(tmp_path, prepared(betas=(0.9, 0.98), seeds=5, micro_batch_tokens=64))
+    claim(tmp_path, betas=(0.9, 0.98))
+    claim(tmp_path, betas=(0.9, 0.98), seeds=5, micro_batch_tokens=64)
     with pytest.raises(CheckpointError, match=r"settings.epochs: 3.0 -> 4.0"):
-        claim_folder(tmp_path, prepared(betas=(0.9, 0.98), epochs=4.0))
+        claim(tmp_path, betas=(0.9, 0.98), epochs=4.0)
 
 
 def test_folder_with_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(CheckpointError, match=r"holds thesis.tex, so it is left alone"):
-        claim_folder(tmp_path, prepared())
+        claim(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"task": 1, "settings": {}, "sha256": {}}', '{"task": "rte"}'])
 def test_damaged_settings_are_named(tmp_path, content):
     (tmp_path / "finetune.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"finetune.json: damaged or edited .* Name a new --output-dir"):
-        claim_folder(tmp_path, prepared())
+        claim(tmp_path)
 
 
 def test_damaged_result_is_named(tmp_path):

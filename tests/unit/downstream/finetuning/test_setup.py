@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from support.exported_models import write_huggingface
 from support.parity_heads import ENCODERS
 from support.tiny_models import SIZES
 
-from megabert.downstream.export.huggingface import write_huggingface
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.finetuning.finetune import _load_weights
 from megabert.downstream.finetuning.model import TaskModel

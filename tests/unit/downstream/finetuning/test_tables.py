@@ -52,8 +52,6 @@ def test_quotes_in_tsv_are_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "phrases"),
     [
-        ("t.tsv", "", ["holds no examples"]),
-        ("t.tsv", "text\tlabel\n", ["holds no examples"]),
         ("t.tsv", "text\tlabel\na\t1\nb\n", ["t.tsv:3", "1 columns, the header has 2"]),
         ("t.tsv", "sentence\tlabel\na\t1\n", ["no column 'text'", "'sentence', 'label'", "--text-column"]),
         ("t.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ["t.jsonl:2", "no column 'label'"]),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from unit.downstream.finetuning.conftest import FILLERS, random_logits, sentence
 
+from megabert.downstream.finetuning.setup import read_examples
 from megabert.downstream.finetuning.task_kinds.choice import ChoiceQuestion
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.task_kinds.span import Span
@@ -137,7 +138,7 @@ def test_columns_of_a_file_without_names_are_refused(tmp_path, name, kind, file)
 def test_bad_tags_are_named(tmp_path, name, content, phrase):
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError) as caught:
-        Tagging.read(find_task("tagging"), tmp_path / name)
+        read_examples(find_task("tagging"), tmp_path / name)
     assert phrase in str(caught.value)
 
 

@@ -7,9 +7,10 @@ from torch.nn import functional
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.dense.reference import attention_reference
-from megabert.ops.attention.dropout import attention_dropout
+from megabert.ops.attention.dropout import Heads, attention_dropout
 from megabert.ops.dropout import DropoutStream
-from megabert.ops.proof.problem import relative_error
+from megabert.ops.proof.problem import errors
+from megabert.ops.proof.problems import attention_problem
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 LENGTHS = {
@@ -32,7 +33,8 @@ def site_of(cu_seqlens, tokens, heads):
 
 def run(op, qkv, cu_seqlens, grad, **options):
     qkv = qkv.clone().requires_grad_()
-    out = op(qkv, DenseSequences(cu_seqlens, int(cu_seqlens.diff().max())), **options)
+    sequences = DenseSequences(cu_seqlens, int(cu_seqlens.diff().max()))
+    out = op(qkv, sequences, **options) if op is attention else op(qkv, sequences, Heads(**options))
     out.backward(grad.to(out.dtype))
     return out.detach(), qkv.grad
 
@@ -42,18 +44,18 @@ def run(op, qkv, cu_seqlens, grad, **options):
 @pytest.mark.parametrize(("lengths", "padding"), LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize(("heads", "head_width"), [(1, 8), (3, 64)])
 def test_attention_and_gradients_match_float64_reference(
-    lengths, padding, heads, head_width, dtype, has_dropout, generator, boundaries
+    lengths, padding, heads, head_width, dtype, has_dropout, generator
 ):
-    cu_seqlens, tokens = boundaries(lengths), sum(lengths) + padding
-    qkv = torch.randn(tokens, 3 * heads * head_width, generator=generator).to(dtype)
-    grad = torch.randn(tokens, heads * head_width, generator=generator).to(dtype)
-    options = {"num_heads": heads, "dropout": site_of(cu_seqlens, tokens, heads) if has_dropout else None}
-    ours = run(attention, qkv, cu_seqlens, grad, **options)
-    theirs = run(attention_reference, qkv.double(), cu_seqlens, grad, **options)
-    for value, expected in zip(ours, theirs, strict=True):
-        assert value.dtype == dtype
-        assert relative_error(value, expected) < TOLERANCE[dtype]
-        assert value[sum(lengths) :].abs().sum() == 0  # padding tokens belong to no sequence
+    sizes = {"heads": heads, "head_width": head_width, "padding": padding, "dropout": 0.1 * has_dropout}
+    problem = attention_problem(lengths, generator, **sizes)
+    assert max(errors(problem, dtype, backend="torch").values()) < TOLERANCE[dtype]
+
+
+def test_padding_belongs_to_no_sequence(boundaries):
+    cu_seqlens, qkv, grad = boundaries([9, 4, 0]), torch.randn(19, 3 * 8).bfloat16(), torch.randn(19, 8)
+    for value in run(attention, qkv, cu_seqlens, grad, num_heads=2):
+        assert value.dtype == torch.bfloat16
+        assert value[13:].abs().sum() == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -109,12 +111,12 @@ def test_attention_padded_form_for_other_devices_matches(boundaries):
         torch.testing.assert_close(value, expected)
 
 
-@pytest.mark.parametrize("op", [attention, attention_reference])
+@pytest.mark.parametrize("op", [attention, lambda *packed, **heads: attention_reference(*packed, Heads(**heads))])
 def test_attention_passes_gradcheck(op, boundaries):
     cu_seqlens = boundaries([3, 2])
     qkv = torch.randn(6, 3 * 4, dtype=torch.float64, requires_grad=True)
-    site = site_of(cu_seqlens, 6, 2)
-    assert torch.autograd.gradcheck(lambda x: op(x, DenseSequences(cu_seqlens, 3), num_heads=2, dropout=site), [qkv])
+    options, sequences = {"num_heads": 2, "dropout": site_of(cu_seqlens, 6, 2)}, DenseSequences(cu_seqlens, 3)
+    assert torch.autograd.gradcheck(lambda x: op(x, sequences, **options), [qkv])
 
 
 def test_attention_of_a_sequence_does_not_depend_on_its_neighbours(boundaries):

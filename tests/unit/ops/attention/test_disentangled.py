@@ -1,18 +1,20 @@
 """DeBERTa's attention against the formula of the paper, written out for one sequence and head at a time."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
-from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, relative_error, site_of
+from unit.ops.attention.test_dense_attention import LENGTHS, TOLERANCE, site_of
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, plan_groups
 from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
-from megabert.ops.attention.dropout import probability_mask
+from megabert.ops.attention.dropout import Heads, probability_mask
 from megabert.ops.attention.layouts import padded_groups
+from megabert.ops.proof.problem import relative_error
 
 HEADS, WIDTH, SPAN = 2, 6, 9
 
@@ -57,6 +59,11 @@ def run(op, tensors, grad, kinds):
     return [out.detach(), *torch.autograd.grad(out, read, grad.to(out.dtype))]
 
 
+def op_of(op, position_E, sequences, **options):
+    """Return an op as a function of contents and of the keys and queries of positions."""
+    return lambda qkv, key, query: op(qkv, RelativePositions(key, query, position_E), sequences, **options)
+
+
 def sequences_of(layout, cu_seqlens, tokens):
     longest = int(cu_seqlens.diff().max())
     plan = plan_groups if layout == "by length" else padded_groups
@@ -75,14 +82,8 @@ def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, la
     grad = torch.randn(tokens, HEADS * WIDTH, generator=generator).to(dtype)
     dropout = site_of(cu_seqlens, tokens, HEADS)
     sequences = sequences_of(layout, cu_seqlens, tokens)
-
-    def op(qkv, key, query):
-        positions = RelativePositions(key, query, position_E)
-        return disentangled_attention(qkv, positions, sequences, num_heads=HEADS, dropout=dropout)
-
-    def reference(qkv, key, query):
-        return definition(qkv, key, query, position_E, cu_seqlens=cu_seqlens, dropout=dropout)
-
+    op = op_of(disentangled_attention, position_E, sequences, num_heads=HEADS, dropout=dropout)
+    reference = partial(definition, position_E=position_E, cu_seqlens=cu_seqlens, dropout=dropout)
     ours = run(op, tensors, grad, kinds)
     expected = run(reference, [tensor.double() for tensor in tensors], grad, kinds)
     for value, reference_value in zip(ours, expected, strict=True):
@@ -95,12 +96,7 @@ def test_scores_and_gradients_are_those_of_the_definition(name, dtype, kinds, la
 def test_without_sequences_results_and_gradients_are_zero(layout, generator, boundaries):
     cu_seqlens = boundaries([0, 0])
     tensors, position_E = inputs([1], 4, generator, torch.float32)
-    sequences = sequences_of(layout, cu_seqlens, 5)
-
-    def op(qkv, key, query):
-        positions = RelativePositions(key, query, position_E)
-        return disentangled_attention(qkv, positions, sequences, num_heads=HEADS)
-
+    op = op_of(disentangled_attention, position_E, sequences_of(layout, cu_seqlens, 5), num_heads=HEADS)
     for value in run(op, tensors, torch.ones(5, HEADS * WIDTH), ("c2p", "p2c")):
         assert torch.equal(value, torch.zeros_like(value))
 
@@ -114,8 +110,7 @@ def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator,
         monkeypatch.setattr("megabert.ops.attention.disentangled.cpu.PROBABILITIES", block)
         monkeypatch.setattr("megabert.ops.attention.layouts.PADDED_GROUP", block)
         sequences = sequences_of(layout, cu_seqlens, 54)
-        positions = RelativePositions(tensors[1], tensors[2], position_E)
-        contexts.append(disentangled_attention(tensors[0], positions, sequences, num_heads=HEADS))
+        contexts.append(op_of(disentangled_attention, position_E, sequences, num_heads=HEADS)(*tensors))
     assert len(sequences.groups.shapes) == 5
     torch.testing.assert_close(*contexts)
 
@@ -125,14 +120,8 @@ def test_reference_is_the_definition(kinds, generator, boundaries):
     cu_seqlens = boundaries([5, 1, 7])
     tensors, position_E = inputs([7], 8, generator, torch.float64)
     sequences, dropout = DisentangledSequences(cu_seqlens, 7), site_of(cu_seqlens, 15, HEADS)
-
-    def op(qkv, key, query):
-        positions = RelativePositions(key, query, position_E)
-        return disentangled_attention_reference(qkv, positions, sequences, num_heads=HEADS, dropout=dropout)
-
-    def formula(qkv, key, query):
-        return definition(qkv, key, query, position_E, cu_seqlens=cu_seqlens, dropout=dropout)
-
+    op = op_of(disentangled_attention_reference, position_E, sequences, heads=Heads(HEADS, dropout))
+    formula = partial(definition, position_E=position_E, cu_seqlens=cu_seqlens, dropout=dropout)
     grad = torch.randn(15, HEADS * WIDTH, generator=generator, dtype=torch.float64)
     for value, expected in zip(run(op, tensors, grad, kinds), run(formula, tensors, grad, kinds), strict=True):
         torch.testing.assert_close(value, expected)

@@ -8,9 +8,9 @@ from torch.nn.attention import varlen
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
-from megabert.ops.attention.rotary import api
-from megabert.ops.attention.rotary.varlen import rotary_attention_varlen, varlen_obstacle
-from megabert.ops.backend import Backend, choose, no_obstacle
+from megabert.ops.attention.dropout import Heads
+from megabert.ops.attention.rotary.varlen import rotary_attention_varlen
+from megabert.ops.backend import BACKENDS, Backend, choose, no_obstacle, varlen_obstacle
 from megabert.ops.proof.problem import TOLERANCE, errors
 from megabert.ops.proof.problems import rotary_attention_problem
 
@@ -24,7 +24,7 @@ def stand_in(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size
     reach = None if window_size[0] < 0 else window_size[0]
     qkv_TC = torch.stack([query, key, value], 1).flatten(1)
     sequences = DenseSequences(cu_seq_q, max_q)
-    out = padded_attention(qkv_TC, sequences, num_heads=query.shape[1], reach=reach).view_as(query)
+    out = padded_attention(qkv_TC, sequences, Heads(query.shape[1]), reach=reach).view_as(query)
     return Garbage.apply(out, int(cu_seq_q[-1]))
 
 
@@ -45,8 +45,9 @@ class Garbage(torch.autograd.Function):
 
 @pytest.fixture
 def usable(monkeypatch):
-    backend = Backend("varlen", rotary_attention_varlen, no_obstacle)
-    monkeypatch.setattr(api, "BACKENDS", (api.BACKENDS[0], backend, api.BACKENDS[2]))
+    triton, _, torch_backend = BACKENDS["rotary_attention"]
+    varlen_backend = Backend("varlen", rotary_attention_varlen, no_obstacle)
+    monkeypatch.setitem(BACKENDS, "rotary_attention", (triton, varlen_backend, torch_backend))
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
     choose.cache_clear()
     yield
@@ -79,7 +80,7 @@ def test_torchs_own_takes_these_arguments(monkeypatch):
     qkv = torch.empty(50, 3 * 32, dtype=torch.bfloat16, device=meta, requires_grad=True)
     turns = torch.empty(50, 2, 8, device=meta)
     for reach in (None, 4):
-        out = rotary_attention_varlen(qkv, turns, sequences, reach=reach, num_heads=2)
+        out = rotary_attention_varlen(qkv, turns, sequences, Heads(2), reach=reach)
         (grad,) = torch.autograd.grad(out, qkv, torch.empty_like(out))
         assert out.shape == (50, 32)
         assert grad.shape == qkv.shape

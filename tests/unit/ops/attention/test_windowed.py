@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from megabert.ops.attention.dropout import attention_dropout, probability_mask
+from megabert.ops.attention.dropout import Heads, attention_dropout, probability_mask
 from megabert.ops.attention.windowed import plan_band, windowed_attention
 from megabert.ops.dropout import DropoutStream
 
@@ -22,15 +22,17 @@ def inputs(lengths, padding=0):
     return qkv.requires_grad_(), bounds, positions
 
 
-def by_definition(qkv, bounds, reach):
+def by_definition(qkv, bounds, reach, site=None):
     """Attend sequence by sequence with a matrix of all distances."""
     out = torch.zeros(len(qkv), HEADS * WIDTH, dtype=qkv.dtype)
-    for start, stop in torch.stack([bounds[:-1], bounds[1:]], 1).tolist():
+    for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
         q, k, v = qkv[start:stop].unflatten(1, (3, HEADS, WIDTH)).permute(1, 2, 0, 3)
         index = torch.arange(stop - start)
         is_far = (index[:, None] - index).abs() > reach
-        scores = (q @ k.mT / math.sqrt(WIDTH)).masked_fill(is_far, -torch.inf)
-        out[start:stop] = (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
+        weights = (q @ k.mT / math.sqrt(WIDTH)).masked_fill(is_far, -torch.inf).softmax(-1)
+        if site is not None:
+            weights = weights * probability_mask(site, site.keys_BN()[number], stop - start) * site.scale
+        out[start:stop] = (weights @ v).transpose(0, 1).flatten(1)
     return out
 
 
@@ -40,7 +42,7 @@ def by_definition(qkv, bounds, reach):
 )
 def test_values_and_gradients_are_the_definitions(lengths, padding, reach):
     qkv, bounds, positions = inputs(lengths, padding)
-    out = windowed_attention(qkv, band=plan_band(bounds, positions, reach=reach), num_heads=HEADS)
+    out = windowed_attention(qkv, plan_band(bounds, positions, reach=reach), Heads(HEADS))
     expected = by_definition(qkv, bounds, reach)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     weights = torch.randn_like(out)
@@ -54,13 +56,5 @@ def test_dropped_are_the_probabilities_that_attention_drops():
     stream = DropoutStream(torch.empty(0, dtype=torch.int32), torch.tensor([5, 6, 7], dtype=torch.int32))
     site = attention_dropout(stream, layer=2, probability=0.25, num_heads=HEADS)
     assert site is not None
-    out = windowed_attention(qkv, band=plan_band(bounds, positions, reach=reach), num_heads=HEADS, dropout=site)
-    expected = torch.zeros_like(out)
-    for number, (start, stop) in enumerate(pairwise(bounds.tolist())):
-        q, k, v = qkv[start:stop].unflatten(1, (3, HEADS, WIDTH)).permute(1, 2, 0, 3)
-        index = torch.arange(stop - start)
-        is_far = (index[:, None] - index).abs() > reach
-        weights = (q @ k.mT / math.sqrt(WIDTH)).masked_fill(is_far, -torch.inf).softmax(-1)
-        kept = probability_mask(site, site.keys_BN()[number], stop - start)
-        expected[start:stop] = (weights * kept * site.scale @ v).transpose(0, 1).flatten(1)
-    torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
+    out = windowed_attention(qkv, plan_band(bounds, positions, reach=reach), Heads(HEADS, site))
+    torch.testing.assert_close(out, by_definition(qkv, bounds, reach, site), rtol=1e-12, atol=1e-12)

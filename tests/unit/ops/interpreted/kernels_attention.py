@@ -6,6 +6,7 @@ import torch
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.proof.exact_problems import attention_mask_problem
 from megabert.ops.proof.problems import attention_problem
 from megabert.ops.triton_support.tile_sizes import attention_tiles
@@ -83,4 +84,4 @@ def test_attention_repeats_bit_for_bit(generator):
 
 def test_too_wide_heads_are_refused():
     with pytest.raises(KernelError, match="heads are 256 wide"):
-        attention_triton(torch.ones(2, 768), DenseSequences(torch.tensor([0, 2], dtype=torch.int32), 2), num_heads=1)
+        attention_triton(torch.ones(2, 768), DenseSequences(torch.tensor([0, 2], dtype=torch.int32), 2), Heads(1))

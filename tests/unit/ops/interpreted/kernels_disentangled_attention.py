@@ -6,6 +6,7 @@ import torch
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled import triton as launches
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.proof.exact_problems import disentangled_attention_mask_problem
 from megabert.ops.proof.problem import relative_error
 from megabert.ops.proof.problems import attention_problem, disentangled_attention_problem
@@ -86,7 +87,7 @@ def test_positions_of_zeros_are_attention_of_other_scale(generator):
     packed = DisentangledSequences(sequences.cu_seqlens, 40)
     scaled = torch.cat([qkv[:, :64] * 3**0.5, qkv[:, 64:]], 1)
     positions = RelativePositions(zeros, zeros, torch.arange(79))
-    out = launches.disentangled_attention_triton(scaled, positions, packed, num_heads=1, dropout=dropout)
+    out = launches.disentangled_attention_triton(scaled, positions, packed, Heads(1, dropout))
     assert relative_error(out, problem.run(qkv_TC=qkv, backend="torch")) < 1e-5
 
 
@@ -109,7 +110,7 @@ def test_too_wide_heads_are_refused():
     sequences = DisentangledSequences(torch.tensor([0, 2], dtype=torch.int32), 2)
     with pytest.raises(KernelError, match="heads are 256 wide"):
         launches.disentangled_attention_triton(
-            torch.ones(2, 768), RelativePositions(None, None, torch.arange(3)), sequences, num_heads=1
+            torch.ones(2, 768), RelativePositions(None, None, torch.arange(3)), sequences, Heads(1)
         )
 
 
@@ -118,4 +119,4 @@ def test_a_sequence_whose_pairs_have_no_32_bit_numbers_is_refused():
     positions = torch.zeros(80_000, 32)  # each distance has a row of its own
     relative = RelativePositions(positions, None, torch.arange(3))
     with pytest.raises(KernelError, match=r"cannot number 40,000 tokens by 80,000 keys or positions"):
-        launches.disentangled_attention_triton(torch.ones(2, 96), relative, sequences, num_heads=1)
+        launches.disentangled_attention_triton(torch.ones(2, 96), relative, sequences, Heads(1))

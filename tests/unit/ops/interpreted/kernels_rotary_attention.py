@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from megabert.foundation.errors import KernelError
+from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.rotary.api import plan_rotary_attention, turns_of
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.proof.exact_problems import rotary_attention_mask_problem
@@ -72,23 +73,23 @@ def test_positions_do_not_matter_without_turns(generator):
     problem = attention_problem([70, 5], generator, heads=1, head_width=64, padding=3)
     qkv, options = problem.tensors["qkv_TC"], problem.run.keywords
     no_turns = turns_of(torch.zeros(70), 10_000.0, 64)
-    out = run_kernels(qkv, [70, 5], no_turns, reach=None, num_heads=1, dropout=options["dropout"])
+    out = run_kernels(qkv, [70, 5], Heads(1, options["dropout"]), no_turns, reach=None)
     assert relative_error(out, problem.run(qkv_TC=qkv, backend="torch")) < 1e-5
 
 
-def run_kernels(qkv, lengths, turns=None, **options):
+def run_kernels(qkv, lengths, heads, turns=None, *, reach):
     cu_seqlens = boundaries(lengths, qkv.device)
     sequences = plan_rotary_attention(
         cu_seqlens,
         packed_positions(lengths, len(qkv), qkv.device),
         max_seqlen=max(lengths),
-        num_heads=options["num_heads"],
+        num_heads=heads.num_heads,
         reach=1,
         backend="triton",
     )
     if turns is None:
-        turns = turns_of(sequences.positions_P, 10_000.0, qkv.shape[1] // 3 // options["num_heads"])
-    return rotary_attention_triton(qkv, turns, sequences, **options)
+        turns = turns_of(sequences.positions_P, 10_000.0, qkv.shape[1] // 3 // heads.num_heads)
+    return rotary_attention_triton(qkv, turns, sequences, heads, reach=reach)
 
 
 @pytest.mark.parametrize("reach", [None, 20])
@@ -110,4 +111,4 @@ def test_repeats_bit_for_bit(generator):
 
 def test_too_wide_heads_are_refused():
     with pytest.raises(KernelError, match="heads are 256 wide"):
-        run_kernels(torch.ones(2, 768), [2], reach=1, num_heads=1)
+        run_kernels(torch.ones(2, 768), [2], Heads(1), reach=1)

@@ -6,10 +6,10 @@ from threading import Thread
 
 import pytest
 from support.run_folders import eval_row, train_row, write_run
-from unit.downstream.finetuning.test_below_run import write_finetuning
+from unit.downstream.finetuning.grid.test_scores_below import write_finetuning
 from unit.downstream.inspection.chromium import dump_dom
 
-from megabert.downstream.finetuning.below_run import render_scores_below
+from megabert.downstream.finetuning.grid.results import render_scores_below
 from megabert.tooling.reports.curves import draw_page, render_run_page
 
 TASKS = [f"task{number:02}" for number in range(20)]

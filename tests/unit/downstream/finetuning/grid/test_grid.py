@@ -281,12 +281,6 @@ def test_grid_grows_and_other_settings_or_data_are_refused(copied, sets_dir, mod
     assert "evaluation file dev.tsv" in capsys.readouterr().err
 
 
-def test_folder_with_something_else_is_left_alone(sets_dir, model_dir, tmp_path, capsys):
-    (tmp_path / "thesis.tex").write_text("x")
-    assert main(words_of(sets_dir, model_dir, tmp_path)) == 4
-    assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
-
-
 def test_dry_run_refuses_the_folder_that_the_grid_refuses(copied, sets_dir, model_dir, tmp_path, capsys):
     assert main([*words_of(sets_dir, model_dir, copied), "--weight-decay", "0.5", "--dry-run"]) == 4
     assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 import json
 
-from megabert.downstream.finetuning.below_run import find_finetunings, render_scores_below
+from megabert.downstream.finetuning.grid.results import find_finetunings, render_scores_below
 from megabert.downstream.finetuning.results import SETTINGS_NAME, SUMMARY_NAME
 
 
