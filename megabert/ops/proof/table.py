@@ -165,12 +165,13 @@ def cross_entropy_problems(shapes: Shapes, generator: torch.Generator) -> Proble
 
 
 def lamb_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
-    """Return both passes of LAMB and of StableAdamW, which write the model's weights if these are in 16 bits."""
+    """Return both passes of LAMB and of StableAdamW, which write the model's weights in 16 bits, and a skipped step."""
     rounded = None if shapes.dtype == torch.float32 else shapes.dtype
-    return {
+    found = {
         name: exact_problems.lamb_problem(50_001, generator, rounded=rounded, measures_gradient=measures_gradient)
         for name, measures_gradient in (("both passes", False), ("of StableAdamW", True))
     }
+    return found | {"skipped": exact_problems.skipped_lamb_problem(20_001, generator)}
 
 
 def dropout_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
