@@ -91,16 +91,23 @@ def _layer_norm_inputs(
     return tensors, stream.site(3, ATTENTION_OUTPUT, 0.1) if "dropout" in extras else None
 
 
-def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
-    """Return GELU of (tokens, width)."""
+def bias_gelu_problem(
+    shape: tuple[int, int], generator: torch.Generator, *, approximate: bool, is_negative: bool = False
+) -> Problem:
+    """Return GELU of (tokens, width), perhaps of negative numbers alone, next to whose results others are large."""
     tensors = normal(generator, x_TF=shape, bias_F=shape[1:])
+    if is_negative:
+        tensors = {name: -tensor.abs() for name, tensor in tensors.items()}
     run, reference = (functools.partial(op, approximate=approximate) for op in (bias_gelu, bias_gelu_reference))
     return Problem(run, reference, tensors | {"x_TF": 2 * tensors["x_TF"]})
 
 
-def gated_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
-    """Return GeGLU with a result of (tokens, width)."""
+def gated_gelu_problem(
+    shape: tuple[int, int], generator: torch.Generator, *, approximate: bool, is_negative: bool = False
+) -> Problem:
+    """Return GeGLU with a result of (tokens, width), perhaps of negative numbers alone."""
     x_TC = 2 * normal(generator, x_TC=(shape[0], 2 * shape[1]))["x_TC"]
+    x_TC = -x_TC.abs() if is_negative else x_TC
     run, reference = (functools.partial(op, approximate=approximate) for op in (gated_gelu, gated_gelu_reference))
     return Problem(run, reference, {"x_TC": x_TC})
 
@@ -213,18 +220,23 @@ def disentangled_attention_problem(
 
 
 def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *, classes: int) -> Problem:
-    """Return each row's cross-entropy of (rows, padded classes); a fifth does not count, padding is -inf."""
+    """Return each row's cross-entropy of (rows, padded classes) plus the number of rows that are right.
+
+    A fifth of the rows does not count (-1 or -100), a fifth is right, a fifth has equal logits. Padding is -inf.
+    """
     device = generator.device
+    logits_MV = 3 * torch.randn(shape, generator=generator, device=device)
     labels_M = torch.randint(0, classes, shape[:1], generator=generator, device=device)
-    labels_M[::5] = -100
+    labels_M[::5], labels_M[1::5], logits_MV[2::5] = -100, logits_MV[1::5, :classes].argmax(1), 0.0
+    labels_M[::10] = -1
 
     def cut(op: Callable[..., tuple[Tensor, Tensor]], logits_MV: Tensor, **options: str) -> Tensor:
         is_padding_V = torch.arange(shape[1], device=device) >= classes
-        return op(logits_MV.masked_fill(is_padding_V, -torch.inf), labels_M, **options)[0]
+        losses_M, correct = op(logits_MV.masked_fill(is_padding_V, -torch.inf), labels_M, **options)
+        return losses_M + correct
 
-    tensors = {"logits_MV": 3 * torch.randn(shape, generator=generator, device=device)}
     ours, theirs = (functools.partial(cut, op) for op in (row_cross_entropy, row_cross_entropy_reference))
-    return Problem(ours, theirs, tensors)
+    return Problem(ours, theirs, {"logits_MV": logits_MV})
 
 
 def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:
