@@ -43,8 +43,9 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     (("layer_norm",), {"hidden": 256}, {}),
     (("attention",), {"length": 20}, {}),
     (ATTENTION, {}, {}),
-    (ATTENTION, {"dtype": torch.float16, "length": 140, "hidden": 128}, {}),
-    (("attention", "rotary_attention"), {"dtype": torch.float16, "length": 140, "hidden": 128}, {"ASSUMED": (8, 6)}),
+    (ATTENTION[:2], {"dtype": torch.float16, "length": 140, "hidden": 128}, {}),
+    (ATTENTION[2:], {"dtype": torch.float16, "length": 70, "hidden": 128}, {}),
+    (ATTENTION[:2], {"dtype": torch.float16, "length": 140, "hidden": 128}, {"ASSUMED": (8, 6)}),
 ]
 """Ops, what differs from SMALL, and globals of ``tile_sizes``: the card that is assumed."""
 
