@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
-from soak.kernel_trials import ATTENTION, GELU, Trial, trials_of
+from soak.kernel_trials import ATTENTION, Trial, trials_of
 from triton.runtime.interpreter import InterpretedFunction
 from unit.ops.interpreted import conftest  # noqa: F401  the interpreter's fix for NumPy 2.4
 from unit.ops.interpreted.planted import name_of, planted, text_of
@@ -46,7 +46,7 @@ MODULES = {
     "triton_support.dropout_kernels": ("dropout", "dropout_keys"),
     "triton_support.table_gradients": ("embedding",),
     "triton_support.column_sums": ("column_sums",),
-    "triton_support.device_functions": ("dropout", "dropout_keys", *GELU, "layer_norm", *ATTENTION),
+    "triton_support.device_functions": ("dropout", "dropout_keys", "gated_gelu", "attention"),
     "layer_norm.kernels": ("layer_norm",),
     "attention.dense.kernels": ATTENTION,
     "attention.dense.backward_kernels": ("attention",),
