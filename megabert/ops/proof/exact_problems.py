@@ -35,6 +35,10 @@ from megabert.ops.proof.problem import EXACT, Op, Problem
 CPU = torch.device("cpu")
 HIGH_RATE = 0.3
 """Probability of dropping an element in masks: at BERT's 0.1 a wrong threshold would show less often."""
+COEFFICIENTS = Coefficients(
+    beta1=0.9, beta2=0.98, eps=1e-6, weight_decay=0.1, gradient_scale=0.37, exp_avg_scale=2.0, exp_avg_sq_scale=3.0
+)
+"""A step's numbers of which none is neutral: a kernel that leaves one out is wrong."""
 
 
 def dropout_keys_problem(tokens: int, generator: torch.Generator) -> Problem:
@@ -252,12 +256,6 @@ def skipped_lamb_problem(elements: int, generator: torch.Generator) -> Problem:
         return bits(flats, backend)
 
     return Problem(run, lambda **flats: bits(flats, "torch"), tensors, {torch.float32: 0.0})
-
-
-COEFFICIENTS = Coefficients(
-    beta1=0.9, beta2=0.98, eps=1e-6, weight_decay=0.1, gradient_scale=0.37, exp_avg_scale=2.0, exp_avg_sq_scale=3.0
-)
-"""A step's numbers of which none is neutral: a kernel that leaves one out is wrong."""
 
 
 def _lamb_flats(elements: int, generator: torch.Generator) -> dict[str, Tensor]:
