@@ -4,6 +4,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,10 @@ from megabert.ops.proof.problems import dense_op, disentangled_op, rotary_op
 CPU = torch.device("cpu")
 HIGH_RATE = 0.3
 """Probability of dropping an element in masks: at BERT's 0.1 a wrong threshold would show less often."""
+COEFFICIENTS = Coefficients(
+    beta1=0.9, beta2=0.98, eps=1e-6, weight_decay=0.1, gradient_scale=0.37, exp_avg_scale=2.0, exp_avg_sq_scale=3.0
+)
+"""A step's numbers of which none is neutral: a kernel that leaves one out is wrong."""
 
 
 def dropout_keys_problem(tokens: int, generator: torch.Generator) -> Problem:
@@ -159,35 +164,62 @@ def _attention_masks(packed: PackedHeads, op: Callable[..., Any], *, reach: int 
 def lamb_problem(
     elements: int, generator: torch.Generator, *, rounded: torch.dtype | None, measures_gradient: bool = False
 ) -> Problem:
-    """Return both passes over a flat of two parameters, weights in 16 bits beside the masters; None: masters alone.
+    """Return both passes over a flat of two parameters, with the model's weights in 16 bits or, if None, without.
 
-    ``measures_gradient`` sums up squares as StableAdamW does.
+    ``measures_gradient`` sums up squares as StableAdamW does. Roots of v go from 1 down to a tenth of eps, a tenth is
+    0, and gradient and moments have their sizes: so each coefficient counts in the norms, eps and the floor included.
     """
-    device = generator.device
-    first = elements * 4 // 5
-    fragments = [SlotFragment(0, first, 1), SlotFragment(first, elements - first, 0)]
-    constants: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-6, "weight_decay": 0.01, "exp_avg_scale": 2.0}
-    coefficients = Coefficients(**constants, measures_gradient=measures_gradient)
-
-    def step(backend: str, *flats: Tensor) -> dict[str, Tensor]:
-        weights, gradient, exp_avg, exp_avg_sq = (flat.detach().clone() for flat in flats)
-        squares = torch.zeros(2, 2, dtype=torch.float64, device=device)
-        passes = lamb_passes(backend, device.type)
-        options = {"coefficients": coefficients, "fragments": fragments, "squares": squares}
-        passes.compute_update(weights, gradient, exp_avg, exp_avg_sq, **options)
-        results = {"update": gradient.clone(), "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq, "squares": squares}
-        scales = -squares[0].sqrt() / squares[1].sqrt()
-        copies = {} if rounded is None else {"rounded": torch.zeros_like(weights, dtype=rounded)}
-        passes.apply_update(weights, gradient, fragments=fragments, scales=scales, **copies)
-        # Rounded weights are the masters', rounded: their difference is zero, bit for bit.
-        wrong = {name: copy.double() - weights.to(copy.dtype).double() for name, copy in copies.items()}
-        return results | {"weights": weights} | wrong
-
-    tensors = {name: torch.randn(elements, generator=generator, device=device) for name in ("weights", "grad", "m")}
-    tensors["v"] = torch.rand(elements, generator=generator, device=device) ** 4
+    coefficients = replace(COEFFICIENTS, measures_gradient=measures_gradient)
+    tensors = _lamb_flats(elements, generator)
+    root = 10 ** (-7 * torch.rand(elements, generator=generator, device=generator.device))
+    root[::10] = 0.0
+    tensors |= {"grad": 3 * root * tensors["grad"], "m": (root + 1e-6) * tensors["m"], "v": root.square()}
     return Problem(
-        lambda *, backend, **flats: step(backend, *flats.values()),
-        lambda **flats: step("torch", *flats.values()),
+        lambda *, backend, **flats: _lamb_step(backend, flats, coefficients, rounded),
+        lambda **flats: _lamb_step("torch", flats, coefficients, rounded),
         tensors,
         {torch.float32: 1e-5},
     )
+
+
+def skipped_lamb_problem(elements: int, generator: torch.Generator) -> Problem:
+    """Return both passes of a step that is skipped, since a third of its gradient is NaN: every bit stays."""
+    coefficients, tensors = replace(COEFFICIENTS, gradient_scale=0.0), _lamb_flats(elements, generator)
+    tensors["grad"][::3] = torch.nan
+
+    def bits(flats: dict[str, Tensor], backend: str) -> dict[str, Tensor]:
+        results = _lamb_step(backend, flats, coefficients, None)
+        squares = results.pop("squares")
+        return {name: flat.float().view(torch.int32) for name, flat in results.items()} | {"squares": squares}
+
+    def run(*, backend: str, **flats: Tensor) -> dict[str, Tensor]:
+        return bits(flats, backend)
+
+    return Problem(run, lambda **flats: bits(flats, "torch"), tensors, {torch.float32: 0.0})
+
+
+def _lamb_flats(elements: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return weights, gradient and moments."""
+    names, device = ("weights", "grad", "m", "v"), generator.device
+    return {name: torch.randn(elements, generator=generator, device=device) for name in names}
+
+
+def _lamb_step(
+    backend: str, flats: dict[str, Tensor], coefficients: Coefficients, rounded: torch.dtype | None
+) -> dict[str, Tensor]:
+    """Run both passes; the second one moves nothing if the gradient's factor is 0."""
+    weights, gradient, exp_avg, exp_avg_sq = (flat.detach().clone() for flat in flats.values())
+    elements, device = len(weights), weights.device
+    first = elements * 4 // 5
+    fragments = [SlotFragment(0, first, 1), SlotFragment(first, elements - first, 0)]
+    squares = torch.full((2, 2), elements / 4, dtype=torch.float64, device=device)  # not 0: the pass adds to it
+    passes = lamb_passes(backend, device.type)
+    options = {"coefficients": coefficients, "fragments": fragments, "squares": squares}
+    passes.compute_update(weights, gradient, exp_avg, exp_avg_sq, **options)
+    results = {"update": gradient.clone(), "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq, "squares": squares}
+    scales = -squares[0].sqrt() / squares[1].sqrt() * (coefficients.gradient_scale != 0.0)
+    copies = {} if rounded is None else {"rounded": torch.zeros_like(weights, dtype=rounded)}
+    passes.apply_update(weights, gradient, fragments=fragments, scales=scales, **copies)
+    # Rounded weights are the masters', rounded: their difference is zero, bit for bit.
+    wrong = {name: copy.double() - weights.to(copy.dtype).double() for name, copy in copies.items()}
+    return results | {"weights": weights} | wrong

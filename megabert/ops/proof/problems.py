@@ -33,6 +33,12 @@ from megabert.ops.proof.problem import TOLERANCE, Op, Problem
 BOTH_TERMS = ("c2p", "p2c")
 """Scores of positions: contents with positions, and positions with contents."""
 
+EPS = 0.5
+"""LayerNorm's eps, close to the variance of its rows: next to it a usual one, of 1e-12, would not count."""
+
+GELU_TOLERANCE = TOLERANCE | {torch.float16: 1e-3}
+"""Bounds of ops that round once (2.1e-4 in float16 on an H100): in 1e-2 a wrong series would have room."""
+
 
 def normal(generator: torch.Generator, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
     """Return random tensors of these shapes, by name."""
@@ -50,7 +56,7 @@ def layer_norm_problem(
         "residual_TD": shape if "residual" in extras else (),
     }
     tensors, site = _layer_norm_inputs(shape, generator, extras, **{name: s for name, s in optional.items() if s})
-    options: dict[str, Any] = {"eps": 1e-12, "dropout": site}
+    options: dict[str, Any] = {"eps": EPS, "dropout": site}
     first, twin = (0.75, 0.25) if "twice" in extras else (1.0, 0.0)
 
     def weighted(*, bias_D: Tensor | None = None, **rest: Any) -> Tensor:
@@ -71,7 +77,7 @@ def add_layer_norm_problem(
     tensors, site = _layer_norm_inputs(shape, generator, extras, residual_TD=shape, **shift)
 
     def weighted(op: Callable[..., tuple[Tensor, Tensor]], *, bias_D: Tensor | None = None, **arguments: Any) -> Tensor:
-        y_TD, z_TD = op(bias_D=bias_D, eps=1e-5, dropout=site, returns_sum=True, **arguments)
+        y_TD, z_TD = op(bias_D=bias_D, eps=EPS, dropout=site, returns_sum=True, **arguments)
         return 0.75 * y_TD + 0.25 * z_TD if "sum" in extras else y_TD
 
     run, reference = (functools.partial(weighted, op) for op in (layer_norm, layer_norm_reference))
@@ -87,18 +93,25 @@ def _layer_norm_inputs(
     return tensors, stream.site(3, ATTENTION_OUTPUT, 0.1) if "dropout" in extras else None
 
 
-def bias_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
-    """Return GELU of (tokens, width)."""
+def bias_gelu_problem(
+    shape: tuple[int, int], generator: torch.Generator, *, approximate: bool, is_negative: bool = False
+) -> Problem:
+    """Return GELU of (tokens, width), perhaps of negative numbers alone, next to whose results others are large."""
     tensors = normal(generator, x_TF=shape, bias_F=shape[1:])
+    if is_negative:
+        tensors = {name: -tensor.abs() for name, tensor in tensors.items()}
     run, reference = (functools.partial(op, approximate=approximate) for op in (bias_gelu, bias_gelu_reference))
-    return Problem(run, reference, tensors | {"x_TF": 2 * tensors["x_TF"]})
+    return Problem(run, reference, tensors | {"x_TF": 2 * tensors["x_TF"]}, GELU_TOLERANCE)
 
 
-def gated_gelu_problem(shape: tuple[int, int], generator: torch.Generator, *, approximate: bool) -> Problem:
-    """Return GeGLU with a result of (tokens, width)."""
+def gated_gelu_problem(
+    shape: tuple[int, int], generator: torch.Generator, *, approximate: bool, is_negative: bool = False
+) -> Problem:
+    """Return GeGLU with a result of (tokens, width), perhaps of negative numbers alone."""
     x_TC = 2 * normal(generator, x_TC=(shape[0], 2 * shape[1]))["x_TC"]
+    x_TC = -x_TC.abs() if is_negative else x_TC
     run, reference = (functools.partial(op, approximate=approximate) for op in (gated_gelu, gated_gelu_reference))
-    return Problem(run, reference, {"x_TC": x_TC})
+    return Problem(run, reference, {"x_TC": x_TC}, GELU_TOLERANCE)
 
 
 def dense_op(packed: PackedHeads) -> Op:
@@ -109,12 +122,14 @@ def dense_op(packed: PackedHeads) -> Op:
 def attention_problem(lengths: Sequence[int], generator: torch.Generator, **sizes: Any) -> Problem:
     """Return attention within sequences; ``sizes`` are arguments of `PackedHeads`."""
     packed = PackedHeads(lengths, generator, **sizes)
+    tensors = normal(generator, **packed.shapes, bias_C=packed.shapes["qkv_TC"][1:])
+    _enlarge_queries(tensors["qkv_TC"])
 
     def reference(qkv_TC: Tensor, bias_C: Tensor) -> Tensor:  # the bias is in qkv already
         sequences = DenseSequences(packed.cu_seqlens, packed.longest)
         return attention_reference(qkv_TC + bias_C - bias_C.detach(), sequences, packed.heads_and_dropout)
 
-    return Problem(dense_op(packed), reference, normal(generator, **packed.shapes, bias_C=packed.shapes["qkv_TC"][1:]))
+    return Problem(dense_op(packed), reference, tensors)
 
 
 def rotary_op(packed: PackedHeads, *, reach: int | None, base: float = 10_000.0) -> Op:
@@ -141,7 +156,9 @@ def rotary_attention_problem(
         sequences = DenseSequences(packed.cu_seqlens, packed.longest)
         return rotary_attention_reference(qkv_TC, turns_T2E, sequences, packed.heads_and_dropout, reach=reach)
 
-    return Problem(rotary_op(packed, reach=reach, base=base), reference, normal(generator, **packed.shapes))
+    tensors = normal(generator, **packed.shapes)
+    _enlarge_queries(tensors["qkv_TC"])
+    return Problem(rotary_op(packed, reach=reach, base=base), reference, tensors)
 
 
 def disentangled_op(packed: PackedHeads, position_E: Tensor) -> Op:
@@ -179,22 +196,34 @@ def disentangled_attention_problem(
         return disentangled_attention_reference(qkv_TC, positions, sequences, packed.heads_and_dropout)
 
     tables = {name: table for name, term in zip(("key_PD", "query_PD"), BOTH_TERMS, strict=True) if term in terms}
-    return Problem(disentangled_op(packed, position_E), reference, normal(generator, **packed.shapes, **tables))
+    tensors = normal(generator, **packed.shapes, **tables)
+    _enlarge_queries(tensors["qkv_TC"])
+    return Problem(disentangled_op(packed, position_E), reference, tensors)
+
+
+def _enlarge_queries(qkv_TC: Tensor) -> None:
+    """Give a fifth of the tokens scores of which a maximum has to be subtracted before an exponential is taken."""
+    qkv_TC[::5, : qkv_TC.shape[1] // 3] *= 3.0  # more, and turned ones in bfloat16 are 1e-2 off
 
 
 def cross_entropy_problem(shape: tuple[int, int], generator: torch.Generator, *, classes: int) -> Problem:
-    """Return each row's cross-entropy of (rows, padded classes); a fifth does not count, padding is -inf."""
+    """Return each row's cross-entropy of (rows, padded classes) plus the number of rows that are right.
+
+    A fifth of the rows does not count (-1 or -100), a fifth is right, a fifth has equal logits. Padding is -inf.
+    """
     device = generator.device
+    logits_MV = 3 * torch.randn(shape, generator=generator, device=device)
     labels_M = torch.randint(0, classes, shape[:1], generator=generator, device=device)
-    labels_M[::5] = -100
+    labels_M[::5], labels_M[1::5], logits_MV[2::5] = -100, logits_MV[1::5, :classes].argmax(1), 0.0
+    labels_M[::10] = -1
 
     def cut(op: Callable[..., tuple[Tensor, Tensor]], logits_MV: Tensor, **options: str) -> Tensor:
         is_padding_V = torch.arange(shape[1], device=device) >= classes
-        return op(logits_MV.masked_fill(is_padding_V, -torch.inf), labels_M, **options)[0]
+        losses_M, correct = op(logits_MV.masked_fill(is_padding_V, -torch.inf), labels_M, **options)
+        return losses_M + correct
 
-    tensors = {"logits_MV": 3 * normal(generator, logits_MV=shape)["logits_MV"]}
     ours, theirs = (functools.partial(cut, op) for op in (row_cross_entropy, row_cross_entropy_reference))
-    return Problem(ours, theirs, tensors)
+    return Problem(ours, theirs, {"logits_MV": logits_MV})
 
 
 def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem:

@@ -29,7 +29,7 @@ import torch
 from megabert.ops.backend import ATTENTION_OPS
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import Problem, errors
-from megabert.ops.triton_support.tile_sizes import LONGEST_IN_PARTS, WAVES, multiprocessors_of
+from megabert.ops.triton_support.tile_sizes import BIAS_GELU_PROGRAMS, LONGEST_IN_PARTS, WAVES, multiprocessors_of
 from megabert.settings.config.model import ModelConfig
 
 Problems = dict[str, Problem]
@@ -95,14 +95,20 @@ class Shapes:
         return ("dropout_keys", "dropout", "layer_norm", ATTENTION_OPS[self.attention], gelu, "cross_entropy", "lamb")
 
 
-def rows_on(device: torch.device) -> int:
-    """Return few rows that still give each program of a backward pass more than one."""
-    return 8 * multiprocessors_of(device) + 3
+def rows_on(device: torch.device, width: int, *, elements: int = 2048) -> int:
+    """Return few rows that still give each program of a backward pass more than one tile, narrow rows included.
+
+    Args:
+        device: Where the programs run.
+        width: Elements of a row.
+        elements: Elements that the programs of a multiprocessor work on at once; by default LayerNorm's.
+    """
+    return max(8, elements // width) * multiprocessors_of(device) + 3
 
 
 def layer_norm_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
     """Return BERT's LayerNorms or ModernBERT's, with their masks."""
-    shape = (rows_on(generator.device), shapes.hidden)
+    shape = (rows_on(generator.device, shapes.hidden), shapes.hidden)
     has_sum = shapes.attention == "windowed"
     extras = ADD_LAYER_NORM_EXTRAS if has_sum else LAYER_NORM_EXTRAS
     make = problems.add_layer_norm_problem if has_sum else problems.layer_norm_problem
@@ -153,8 +159,10 @@ def disentangled_attention_problems(shapes: Shapes, generator: torch.Generator) 
 
 def gelu_problems(make: Callable[..., Problem], shapes: Shapes, generator: torch.Generator) -> Problems:
     """Return the feed-forward layer's GELU."""
-    shape = (rows_on(generator.device), shapes.intermediate)
-    return {"tanh" if shapes.is_approximate else "erf": make(shape, generator, approximate=shapes.is_approximate)}
+    width, form = shapes.intermediate, "tanh" if shapes.is_approximate else "erf"
+    shape = (rows_on(generator.device, width, elements=2048 * BIAS_GELU_PROGRAMS), width)
+    make = functools.partial(make, shape, generator, approximate=shapes.is_approximate)
+    return {form: make(), f"{form} of negative numbers": make(is_negative=True)}
 
 
 def cross_entropy_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
@@ -168,17 +176,18 @@ def cross_entropy_problems(shapes: Shapes, generator: torch.Generator) -> Proble
 
 
 def lamb_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
-    """Return both passes of LAMB and of StableAdamW, which write the model's weights if these are in 16 bits."""
+    """Return both passes of LAMB and of StableAdamW, which write the model's weights in 16 bits, and a skipped step."""
     rounded = None if shapes.dtype == torch.float32 else shapes.dtype
-    return {
+    found = {
         name: exact_problems.lamb_problem(50_001, generator, rounded=rounded, measures_gradient=measures_gradient)
         for name, measures_gradient in (("both passes", False), ("of StableAdamW", True))
     }
+    return found | {"skipped": exact_problems.skipped_lamb_problem(20_001, generator)}
 
 
 def dropout_problems(shapes: Shapes, generator: torch.Generator) -> Problems:
     """Return the embeddings' dropout, with its masks."""
-    shape = (rows_on(generator.device), shapes.hidden)
+    shape = (rows_on(generator.device, shapes.hidden), shapes.hidden)
     return {
         "values": exact_problems.dropout_problem(shape, generator),
         "mask": exact_problems.dropout_mask_problem(shape, generator),

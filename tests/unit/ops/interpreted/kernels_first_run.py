@@ -1,12 +1,17 @@
-"""One wrong constant in a kernel is found by the first run, and blamed on the ops that have it alone."""
+"""The first run finds an error in a kernel, and blames a wrong constant on the ops that have it alone."""
 
 import pytest
 import torch
 import triton.language as tl
 from unit.ops.interpreted.conftest import narrow_shapes
+from unit.ops.interpreted.planted import planted, text_of
 
 from megabert.ops.attention.dense import triton as dense
 from megabert.ops.backend import forget_disproved, usable_backends
+from megabert.ops.bias_gelu.triton import bias_gelu_backward
+from megabert.ops.cross_entropy.triton import cross_entropy_forward
+from megabert.ops.lamb.triton import lamb_update
+from megabert.ops.layer_norm.kernels import layer_norm_forward
 from megabert.ops.proof.first_run import find_failures, settle
 from megabert.ops.triton_support import device_functions
 
@@ -33,11 +38,37 @@ def cache(tmp_path, monkeypatch):
     forget_disproved()
 
 
-@pytest.mark.parametrize(("planted", "blamed"), PLANTED.values(), ids=PLANTED)
-def test_a_wrong_constant_is_found(planted, blamed, monkeypatch):
-    monkeypatch.setattr(*planted)
+@pytest.mark.parametrize(("wrong", "blamed"), PLANTED.values(), ids=PLANTED)
+def test_a_wrong_constant_is_found(wrong, blamed, monkeypatch):
+    monkeypatch.setattr(*wrong)
     failures = find_failures(CASES, AUTO, CPU)
     assert failures.keys() == {(op, "triton") for op in blamed}
     sentences = settle([failures], AUTO, unproven="fallback", device=CPU)
     assert len(sentences) == len(blamed)
     assert {op for op, _ in CASES if usable_backends(op, "cpu")[0] == "torch"} == blamed
+
+
+LEFT_OUT = {
+    "the gradient's factor": ("lamb", lamb_update, "gradient_scale * tl.load", "tl.load"),
+    "the correction of v": ("lamb", lamb_update, "tl.sqrt_rn(v * exp_avg_sq_scale) + eps", "tl.sqrt_rn(v) + eps"),
+    "the skipped step": ("lamb", lamb_update, "tl.where(gradient_scale == 0.0, 0, tl.load(counts_ptr + chunk))",
+                         "tl.load(counts_ptr + chunk)"),
+    "StableAdamW's floor": ("lamb", lamb_update, "tl.maximum(tl.sqrt_rn(v * exp_avg_sq_scale), eps)",
+                            "tl.sqrt_rn(v * exp_avg_sq_scale)"),
+    "LayerNorm's eps": ("layer_norm", layer_norm_forward, "axis=1) / width + eps", "axis=1) / width"),
+    "an equal logit": ("cross_entropy", cross_entropy_forward, "target >= highest", "target > highest"),
+    "a program's second tile": ("bias_gelu", bias_gelu_backward, "rows_each + first +", "rows_each +"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "kernel", "right", "wrong"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_part_of_a_formula_that_is_left_out_is_found(op, kernel, right, wrong, trace):
+    text = text_of(kernel)
+    assert text.count(right) == 1
+    with planted(kernel, text.replace(right, wrong)):
+        assert find_failures([(op, SHAPES)], {op: "auto"}, CPU).keys() == {(op, "triton")}
+    trace.faults.clear()  # tiles that two programs write are planted, too
+
+
+def test_kernels_as_they_are_pass():
+    assert find_failures([("lamb", SHAPES), ("layer_norm", SHAPES)], {"lamb": "auto", "layer_norm": "auto"}, CPU) == {}
