@@ -222,7 +222,7 @@ def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
 
 
 def check_build(folder: Path, shards: Path) -> Iterator[str]:
-    """Yield what is damaged in a build beside its folders of shards, of which one is given: state and tokenizer."""
+    """Yield the damage of a build's state and of its own tokenizer, by the manifest of one of its folders of shards."""
     try:
         if read_state(folder):
             yield from _check_tokenizer(folder, read_manifest(shards))

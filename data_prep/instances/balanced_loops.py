@@ -19,7 +19,7 @@ target of 12 tokens for every pair (`tests/unit/data_prep/instances/test_pairing
     q3 q4       q5 q6     0        q5 q6    7 + 5
 
 1. The walk (`walk_bucket`): the first 12 tokens are p1, p2 and five of p3. Of the two boundaries inside, the draw takes
-   the one after p2. The next pair starts with what is left of p3 and ends with its document.
+   the one after p2. The next pair starts with the rest of p3 and ends with its document.
 2. The labels (`balanced`): pairs are sorted by the length that they will have, all 12 here, and of each two neighbors
    one has label 1, by a coin.
 3. The exchange (`part_alike`, `exchange_alike`): the two pairs with label 1 are of different texts, and take each
@@ -64,7 +64,7 @@ class WalkOptions(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What is asked of the tokens of a bucket: where words start."""
+    """The tokens of a bucket, and how to see where words start in them."""
 
     tokens: Any
     """Ids of all tokens."""
