@@ -213,7 +213,7 @@ def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
 
 
 def check_build(folder: Path, shards_folder: Path) -> Iterator[str]:
-    """Yield damage of a build outside of its folders of shards, one of which is given: state and tokenizer."""
+    """Yield the damage of a build's state and of its own tokenizer, by the manifest of one of its folders of shards."""
     try:
         if read_state(folder):
             yield from _check_tokenizer(folder, shards.read_manifest(shards_folder))

@@ -64,7 +64,7 @@ class WalkOptions(NamedTuple):
 
 
 class Words(NamedTuple):
-    """The tokens of a bucket, asked for the starts of words."""
+    """The tokens of a bucket, and how to see where words start in them."""
 
     tokens: Any
     """Ids of all tokens."""

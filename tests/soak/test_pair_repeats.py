@@ -13,7 +13,7 @@ import pytest
 from soak.test_pair_probes import CORPORA, built, pairs_of
 
 MANY = 3  # occurrences and more
-MOST_REPEATED = 0.02  # short sentences that a text says again, and a last sentence that takes the one before it along
+MOST_REPEATED = 0.03  # short sentences that a text says again
 
 pytestmark = pytest.mark.soak
 __all__ = ["built"]

@@ -10,6 +10,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.cli import PROGRAM, main
 from megabert import __version__
+from megabert.tokens.shards import read_manifest
 
 ROOT = Path(__file__).parents[3]
 SHOWN = [
@@ -65,8 +66,14 @@ def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path
     assert "extract: " in captured.err
     assert "MB/s" in captured.err
     assert captured.err.count("warning: no document is held out") == 1
+    text = read_manifest(tmp_path / "out" / "instances" / "64").statistics["text"]["train"]
+    used = f"in a pass: {100 * text['used'] / text['tokens']:.2f}% of the text's tokens"
+    assert 0.98 * text["tokens"] < text["used"] <= text["tokens"]
+    assert used in captured.out
     assert main(["stats", str(tmp_path / "out")]) == 0
-    assert "dropped: nothing" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "dropped: nothing" in shown
+    assert used in shown
 
 
 def test_config_file_comes_before_flags(texts, tmp_path, capsys):
