@@ -80,7 +80,7 @@ TRAINERS: dict[Pieces, tuple[Callable[[str], Iterator[str]], Callable[..., Token
     "byte_bpe": (byte_bpe_spans, train_byte_bpe_on),
     "unigram": (unigram_spans, train_unigram_on),
 }
-"""By kind of vocabulary: the spans of a text that are counted, and the training on their counts."""
+"""The spans of a text that are counted and the training on their counts, by kind of vocabulary."""
 
 
 def spans_of(text: str, options: VocabularyOptions) -> Iterator[str]:

@@ -72,7 +72,7 @@ def test_interface_that_is_missing_is_named(monkeypatch):
 
 @pytest.mark.parametrize(("hosts", "is_refused"), [("node1 node2", True), ("node1 node1", False)])
 def test_host_whose_name_means_an_address_of_its_own_alone_is_named(port, monkeypatch, hosts, is_refused):
-    """As /etc/hosts of Debian has it: the ranks of other hosts would wait for a connection without end."""
+    """The name is in /etc/hosts as on Debian: the ranks of other hosts would wait for a connection without end."""
     stated = iter([f"{name} 127.0.1.1" for name in hosts.split()])
     monkeypatch.setattr(meeting, "_worlds", itertools.repeat(0))
     monkeypatch.setattr(meeting, "_host_and_address", lambda: next(stated))
