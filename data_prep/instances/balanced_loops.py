@@ -168,14 +168,20 @@ def _stop_at_sentence(bounds, sentence, most):
 def _draw_middle(key, bounds, sentence, position, stop):
     """Draw where B starts, at one of the sentences that do between both ends; ``stop`` if there is none.
 
-    ``sentence`` is the first one after the position.
+    ``sentence`` is the first one after the position. If it can be, each side has a whole sentence: whether a few words
+    of one follow the others cannot be told.
     """
     following = sentence
     while bounds[following] < stop:
         following += 1
     if following == sentence:
         return stop
-    return bounds[sentence + below(mix_2(key, SPLIT_POINT), following - sentence)]
+    first, last = sentence, following - 1
+    if first < last and bounds[first - 1] < position:
+        first += 1
+    if first < last and bounds[following] > stop:
+        last -= 1
+    return bounds[first + below(mix_2(key, SPLIT_POINT), last + 1 - first)]
 
 
 @inlined

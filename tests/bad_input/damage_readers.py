@@ -135,12 +135,12 @@ def token_ranges(part: str) -> Callable[[Path], Any]:
 
 def owners(folder: Path) -> Any:
     """Find who owns paragraphs, from every kind of file on the way."""
-    from data_prep.clean.grouped_hashes import RangeTask
+    from data_prep.clean.grouped_hashes import CHUNK_NAME, RangeTask
     from data_prep.clean.paragraph_copies import ParagraphOwners, find_copies, gather_copies, merge_hashes
 
     own, scratch = folder / "unfinished" / "work" / "paragraphs", folder / "scratch" / "out.npy"
-    chunks = len(list(own.glob("0*.npy")))
-    merge_hashes(RangeTask((("{:06d}.npy", chunks),), own, 0, 1, scratch))
+    chunks = sum(path.stem.isdigit() for path in own.glob("*.npy"))
+    merge_hashes(RangeTask(((CHUNK_NAME, chunks),), own, 0, 1, scratch))
     find_copies(RangeTask((("merged-{:05d}-00000.npy", 1),), own, 0, 1, scratch))
     gather_copies(RangeTask((("found-{:05d}.npy", 1),), own, 0, chunks, scratch))
     kept = ParagraphOwners(own / "copies-00000.npy", 0, 10).kept(["a paragraph of some length"] * 2)

@@ -9,7 +9,7 @@ CLEARED = {
     *("CROSS_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
     *("TRACKIO_SERVER_URL", "TRACKIO_SPACE_ID"),
     *("CC", "DS_ACCELERATOR", "HF_ENDPOINT", "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"),
-    *("PYTHONSAFEPATH", "TORCH_GLOO_LAZY_INIT"),
+    *("GLOO_SOCKET_IFNAME", "MPLBACKEND", "NUMBA_NUM_THREADS", "PYTHONSAFEPATH", "TORCH_GLOO_LAZY_INIT"),
 }
 """Settings of scripts in slurm/, examples/ and requirements/, of launchers and trackers, and the programs' switches."""
 CLEARED_PREFIXES = ("OMPI_", "PMI", "SBATCH_", "SLURM_", "SLURMD_", "TORCHELASTIC_")

@@ -9,8 +9,8 @@ from support.environment import CLEARED, KEPT, clear, is_cleared
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("slurm", "examples", "requirements")
 NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]*)*")
-NO_VARIABLES = {"SC_PAGE_SIZE", "SC_PHYS_PAGES"}
-"""Names of this form in those modules that os.sysconf knows."""
+NO_VARIABLES = {"EADDRINUSE", "FILE", "SC_PAGE_SIZE", "SC_PHYS_PAGES", "WHICH"}
+"""Other names of this form in those modules: an error, arguments in help texts, and what os.sysconf knows."""
 
 
 def read_by_scripts() -> set[str]:
