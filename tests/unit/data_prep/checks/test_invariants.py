@@ -34,14 +34,15 @@ def make_metadata(**changes):
 def make_rules(metadata):
     is_subword = np.zeros(metadata.vocab_size, bool)
     is_subword[:VOCAB_SIZE] = IS_SUBWORD
-    return Rules.of(metadata, SimpleNamespace(is_subword=is_subword, kind=SimpleNamespace(keeps_spaces=False)))
+    return Rules.of(metadata, SimpleNamespace(is_subword=is_subword, kind=SimpleNamespace(has_short_words=True)))
 
 
 @pytest.mark.parametrize(
-    ("objective", "holds_ids", "whole"), [("nsp", False, True), ("nsp", True, False), ("none", False, False)]
+    ("objective", "holds_ids", "has_short_words", "whole"),
+    [("nsp", False, True, True), ("nsp", True, True, False), ("nsp", False, False, False), ("none", False, True, False)],
 )
-def test_lists_of_ids_and_long_sentences_may_be_cut_inside_a_word(objective, holds_ids, whole):
-    tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(keeps_spaces=False))
+def test_lists_of_ids_and_long_words_may_be_cut_inside_a_word(objective, holds_ids, has_short_words, whole):
+    tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(has_short_words=has_short_words))
     rules = Rules.of(make_metadata(objective=objective), tokenizer, holds_ids=holds_ids)
     assert rules.limits.has_whole_sides is whole
 
