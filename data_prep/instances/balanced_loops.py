@@ -2,10 +2,10 @@
 
 In plain words: a document is a row of sentences. An instance wants a number of tokens (its target) and takes them from
 where the one before it ended, up to the start of a word. A sentence boundary inside, drawn at random, parts them into A
-and B; if a sentence is so long that there is none, a word is drawn. google-research/bert's `create_pretraining_data.py`
-takes whole sentences and then cuts the pair, which loses a tenth of the text and more; and it puts the true B of a
-random pair back, so that the text of every random B is in the pass twice. Here random pairs exchange their Bs, so all
-text is used once.
+and B, each with a whole sentence if that can be; if a sentence is so long that there is no boundary, a word is drawn.
+google-research/bert's `create_pretraining_data.py` takes whole sentences and then cuts the pair, which loses a tenth of
+the text and more; and it puts the true B of a random pair back, so that the text of every random B is in the pass
+twice. Here random pairs exchange their Bs, so all text is used once.
 
 A sentence order pair takes whole sentences that fit, two at least: a side that is cut would show which came first.
 
@@ -13,19 +13,20 @@ An example: two documents of six sentences each, p1 to p6 with 4 3 6 5 2 4 token
 target of 12 tokens for every pair (`tests/unit/data_prep/instances/test_pairing_example.py` runs it)::
 
     A           true B    label    B        tokens of A and B
-    p1 p2       p3        0        p3       7 + 5: p3 has a token more, which begins the next pair
-    p3 p4 p5    p6        1        q3       8 + 3
-    q1 q2       q3        1        p6       9 + 3: p6 loses its last token
+    p1          p2 p3     0        p2 p3    4 + 8: p3 has a token more, which begins the next pair
+    p3 p4 p5    p6        1        q2       8 + 4: q2 q3 loses its last three tokens
+    q1          q2 q3     1        p6       5 + 4
     q3 q4       q5 q6     0        q5 q6    7 + 5
 
-1. The walk (`walk_bucket`): the first 12 tokens are p1, p2 and five of p3. Of the two boundaries inside, the draw takes
-   the one after p2. The next pair starts with the rest of p3 and ends with its document.
+1. The walk (`walk_bucket`): the first 12 tokens are p1, p2 and five of p3. Of the two boundaries inside, the one after
+   p1 leaves each side a whole sentence. The next pair starts with the rest of p3 and ends with its document; there the
+   draw takes the boundary after p5, and not the one after p4.
 2. The labels (`balanced`): pairs are sorted by the length that they will have, all 12 here, and of each two neighbors
    one has label 1, by a coin.
 3. The exchange (`part_alike`, `exchange_alike`): the two pairs with label 1 are of different texts, and take each
    other's B. Nothing is put back: every token is used once.
-4. The fit (`move_ends`): a B that is longer than the one it replaces may be too much, and ends earlier. A
-   shorter one ends later, where the true one ended inside a sentence as well.
+4. The fit (`move_ends`): a B that is longer than the one it replaces may be too much, and ends earlier. A shorter one
+   ends later if its document goes on.
 """
 
 # S sentences of the bucket, numbered from 0

@@ -39,7 +39,12 @@ def make_rules(metadata):
 
 @pytest.mark.parametrize(
     ("objective", "holds_ids", "has_short_words", "whole"),
-    [("nsp", False, True, True), ("nsp", True, True, False), ("nsp", False, False, False), ("none", False, True, False)],
+    [
+        ("nsp", False, True, True),
+        ("nsp", True, True, False),
+        ("nsp", False, False, False),
+        ("none", False, True, False),
+    ],
 )
 def test_lists_of_ids_and_long_words_may_be_cut_inside_a_word(objective, holds_ids, has_short_words, whole):
     tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(has_short_words=has_short_words))

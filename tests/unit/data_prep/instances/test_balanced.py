@@ -248,7 +248,7 @@ def test_all_text_is_used_once_in_a_pass(built, length, objective, share):
         np.add.at(used, start, 1)
         np.add.at(used, start + size, -1)
     used = np.cumsum(used)[:-1]
-    assert np.mean(used > 1) < 0.003  # where a B is longer than the next one of its kind
+    assert np.mean(used > 1) < 0.005  # where a B is longer than the next one of its kind
     assert used.clip(max=1).mean() > share
     assert Pairs.join(found).count_text(with_random=True) == np.count_nonzero(used)
 
