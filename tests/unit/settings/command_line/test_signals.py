@@ -150,15 +150,19 @@ def test_sigterm_before_a_request_to_stop_is_granted_leaves_its_exit_code(waits_
 
 
 def test_signal_that_a_job_script_holds_comes_once_it_is_answered():
-    held = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); os.kill(os.getpid(), signal.SIGUSR1)"
-    code, said = ended(f"""
-        from megabert.training.recovery.stop_signals import StopSignals
-        {held}
-        with StopSignals() as stop:
-            return 75 if stop.received == "SIGUSR1" else 1
-    """)
-    assert code == 75, said
-    assert ended(f"{held}; send(signal.SIGTERM)")[0] == 138
+    sent = "os.kill(os.getpid(), signal.SIGUSR1)"
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # as the script does: all threads of a command hold it
+    try:
+        code, said = ended(f"""
+            from megabert.training.recovery.stop_signals import StopSignals
+            {sent}
+            with StopSignals() as stop:
+                return 75 if stop.received == "SIGUSR1" else 1
+        """)
+        assert code == 75, said
+        assert ended(f"{sent}; send(signal.SIGTERM)")[0] == 138
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
 
 
 def test_child_ends_in_order_before_an_interrupted_command(tmp_path):
