@@ -2,6 +2,7 @@ import json
 import os
 import socket
 import time
+from types import SimpleNamespace
 
 import yaml
 from support.run_folders import eval_row, train_row, write_run
@@ -124,7 +125,7 @@ def test_terminal_is_refreshed_until_the_run_is_done(tmp_path, capsys, monkeypat
         (run / "status.json").write_text('{"status": "done"}')
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("megabert.commands.watch.time.sleep", finish)
+    monkeypatch.setattr("megabert.commands.watch.time", SimpleNamespace(sleep=finish))  # not other threads' sleep
     assert main(["watch", str(run)]) == 0
     shown = capsys.readouterr().out
     assert shown.count("\x1b[H\x1b[J") == 2
