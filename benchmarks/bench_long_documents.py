@@ -112,6 +112,7 @@ def run_step(step: str, folder: Path, language: str) -> None:
     from data_prep.config.cleaning import CleanConfig
     from data_prep.extract.inputs import find_files, plan_chunks
     from data_prep.steps import step1_extract, step3_tokens
+    from data_prep.steps.document_reader import ExtractTask
     from data_prep.vocabulary.training import VocabularyOptions
     from data_prep.vocabulary.words import CountTask, count_words
 
@@ -119,7 +120,7 @@ def run_step(step: str, folder: Path, language: str) -> None:
     config = BuildConfig(sources=(source,), language=language, clean=CleanConfig(max_characters=10**9))
     if step == "extract":
         chunk = next(iter(plan_chunks(find_files((source,)), 1 << 30)))
-        step1_extract.extract(step1_extract.ExtractTask(chunk, 0, config, folder / "text"))
+        step1_extract.extract(ExtractTask(chunk, 0, config, folder / "text"))
         save_tokenizers(short_words(unit_of(language, True)), folder)
     elif step == "words":
         count_words(CountTask((text,), 1.0, VocabularyOptions(), folder / "words"))

@@ -19,7 +19,7 @@ from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
 from data_prep.extract.readings import describe_readings
 from data_prep.planning.text_sample import CORPUS_RULES
-from data_prep.steps.step1_extract import DocumentReader, ExtractTask
+from data_prep.steps.document_reader import DocumentReader, ExtractTask
 from data_prep.steps.step2_vocabulary import vocabulary_options
 from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import train_vocabulary

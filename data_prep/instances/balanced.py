@@ -55,7 +55,7 @@ def pair_balanced(bucket: DocumentBucket, options: PairOptions, tokenizer: Token
 
 
 def _words(bucket: DocumentBucket, tokenizer: Tokenizer) -> Any:
-    from data_prep.instances.balanced_loops import Words
+    from data_prep.instances.pair_walk_loops import Words
 
     return Words(bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], tokenizer.is_subword)
 
@@ -66,7 +66,7 @@ def _longest(options: PairOptions) -> int:
 
 def _plan(bucket: DocumentBucket, options: PairOptions, tokenizer: Tokenizer) -> Pairs:
     """Plan the pairs of a bucket, uncut, each with the B that follows its A; its partners use the plan as well."""
-    from data_prep.instances.balanced_loops import WalkOptions, walk_bucket
+    from data_prep.instances.pair_walk_loops import WalkOptions, walk_bucket
 
     plans = bucket.documents.plans
     name = (bucket.number, int(options.key), options.short_seq_prob, options.metadata.objective, options.min_tokens)
@@ -128,7 +128,8 @@ def partner_buckets(bucket: DocumentBucket, options: PairOptions) -> list[int]:
 
 def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs, tokenizer: Tokenizer) -> None:
     """Have the pairs whose label is 1, of this bucket and of its partners, exchange their Bs."""
-    from data_prep.instances.balanced_loops import LONGEST_WORD, move_ends
+    from data_prep.instances.balanced_loops import move_ends
+    from data_prep.instances.pair_walk_loops import LONGEST_WORD
 
     # All pairs with label 1 of this bucket and its partners, and the text that each is from.
     parts, texts, borders, partners = [], [], [], partner_buckets(bucket, options)

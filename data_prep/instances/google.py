@@ -22,7 +22,7 @@ DRAWS_OF_ANOTHER_DOCUMENT = 10
 def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     """Make the pairs of one pass over a bucket."""
     from data_prep.documents.array_loops import follow
-    from data_prep.instances.balanced_loops import excess_by_side
+    from data_prep.instances.pair_walk_loops import excess_by_side
 
     starts, sentences, keys = bucket.starts_S, np.arange(len(bucket.document_S)), bucket.keys_S(options)
     # The target is drawn once per document and pass, not per instance.

@@ -23,7 +23,7 @@ from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
 from data_prep.identification.identifier import keeps_language, require_identifier
-from data_prep.steps.step1_extract import READERS, DocumentReader, ExtractTask
+from data_prep.steps.document_reader import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE, Tokenizer

@@ -5,82 +5,34 @@ finds the documents that the rules before keep, and what several of them have. I
 document as a whole, so that the second reading, which writes the text, does not ask these rules again.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from data_prep.clean.cleaner import Cleaner
-from data_prep.clean.grouped_hashes import HashPlan, read_rows, write_rows
+from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.clean.near_copies import find_near_copies
 from data_prep.clean.near_duplicates import DocumentFates, Signature, sibling_path, write_keys
-from data_prep.clean.paragraph_copies import ParagraphHashes, ParagraphOwners, find_paragraph_copies, write_kept
-from data_prep.config.build import BuildConfig
-from data_prep.config.languages import splitter_code
+from data_prep.clean.paragraph_copies import ParagraphHashes, find_paragraph_copies, write_kept
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import EXTRACTED, hash_bytes
-from data_prep.execution.problems import Problems
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import LazyList, RunningBuild, Unit
-from data_prep.extract.columns import column_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.extract.sentences import split_sentences
-from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
-from data_prep.extract.wikipedia import wikipedia_documents
-from data_prep.identification.identifier import keeps_language, language_of_source
-from megabert.foundation.urls import without_secrets
+from data_prep.steps.document_reader import VERDICTS, DocumentReader, ExtractTask
 
-READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
-    "text": text_documents,
-    "book": book_documents,
-    "jsonl": jsonl_documents,
-    "parquet": column_documents,
-    "arrow": column_documents,
-    "wikipedia": wikipedia_documents,
-}
-"""Readers of the documents of a chunk, by the format of its file."""
 DOCUMENTS_PER_BATCH = 4096
-VERDICTS, HASHES = "verdicts", "paragraphs"
-"""Names of further files that the first reading of a chunk may write."""
+HASHES = "paragraphs"
+"""Name of the file of hashes that the first reading of a chunk may write."""
 PART_CHARACTERS = 16 << 20
 """Text that a file holds at most, about, so that a huge compressed input does not become one huge file."""
-
-
-@dataclass(frozen=True)
-class ExtractTask:
-    """A chunk, what to do with its text, and where the sentences go."""
-
-    chunk: InputChunk
-    number: int
-    """Number of the chunk over the whole build."""
-    config: BuildConfig
-    path: Path
-    """Output without suffix: parts are named ``PATH-000.arrow`` and so on."""
-    paragraph_owners: Path | None = None
-    """File of the paragraphs that documents of this chunk, and of some others, lose to another document."""
-    paragraph_hashes: Path | None = None
-    """File of the hashes of this chunk's paragraphs, of which near copies of documents are not taken out yet."""
-    verdicts: Path | None = None
-    """File of the first reading's verdicts on the documents of this chunk."""
-    near_fates: Path | None = None
-    """File of the documents of this chunk, and of some others, that are in clusters of near duplicates."""
-    model_sha256: str = ""
-    """Hash of the model that identifies languages; "" if there is none."""
-    tokenizer: Path | None = None
-    """Folder of the vocabulary, if the chunk holds ids."""
-
-    @property
-    def origin(self) -> str:
-        """Name of the input, for an error."""
-        return f"{without_secrets(self.chunk.file.path)} (part {self.chunk.start} to {self.chunk.end})"
 
 
 def extract_documents(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
@@ -243,78 +195,6 @@ def write_parts(path: Path, documents: Iterable[tuple[Any, ...]], new_part: Call
             part = new_part()
     # The last documents; a chunk without any gives an empty file.
     return paths if paths and not part.hashes else [*paths, part.write(part_path(path, len(paths)))]
-
-
-class DocumentReader:
-    """Reads and cleans the documents of a chunk, and counts its losses."""
-
-    def __init__(self, task: ExtractTask) -> None:
-        self._task = task
-        self._problems = Problems(is_strict=task.config.max_bad_share == 0)
-        rules = task.config.clean
-        cluster_size = kept_paragraphs = None
-        if task.near_fates is not None:
-            cluster_size = DocumentFates(task.near_fates, task.number).cluster_size
-        if task.paragraph_owners is not None:
-            kept_paragraphs = ParagraphOwners(task.paragraph_owners, task.number, rules.min_paragraph_characters).kept
-        languages = task.config, task.chunk.file.source, task.model_sha256
-        verdicts = None if task.verdicts is None else map(int, read_rows(task.verdicts, 1)[0])
-        is_kept = keeps_language(*languages) if "language" in rules.rules and verdicts is None else None
-        self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept, verdicts)
-        self._language_of = language_of_source(*languages)
-        self.dropped = 0
-        """Documents that a cleaning rule dropped."""
-        self.languages = Counter[str]()
-        """Documents with a sentence, by their language."""
-
-    def documents(self) -> Iterator[list[str]]:
-        """Yield documents as lists of paragraphs; one without text is an empty list."""
-        file = self._task.chunk.file
-        for position, text in READERS[file.format](self._task.chunk, self._problems):
-            paragraphs = self._cleaner.clean(text, _Origin(file, position))
-            if paragraphs is None:
-                self.dropped += 1
-            else:
-                yield paragraphs
-        file.require_unchanged()
-
-    def write_verdicts(self, path: Path) -> Path:
-        """Write which rules dropped the documents as a whole next to a path, for `ExtractTask.verdicts`."""
-        return write_rows(sibling_path(path, VERDICTS), np.array([list(self._cleaner.verdicts)], np.uint64))
-
-    def sentences(self, paragraphs: list[str], content: bytes | None = None) -> list[str]:
-        """Return the sentences of a document, which sentencex finds by the rules of its language."""
-        language = self._language_of(paragraphs)
-        sentences = split_sentences(paragraphs, splitter_code(language), content)
-        if sentences:
-            self.languages[language] += 1
-        return sentences
-
-    def report(self) -> dict[str, Any]:
-        """Return counts of problems and rules, and examples under names that no other chunk uses."""
-        rules = {rule: dict(amounts) for rule, amounts in self._cleaner.counts.items()}
-        return {**problem_counts(self._problems, self._task.number), "rules": rules}
-
-
-def problem_counts(problems: Problems, chunk: int) -> Counts:
-    """Return counts of problems, and examples under names that no other chunk uses."""
-    examples = {
-        rule: {f"{chunk:06d}-{index}": text for index, text in enumerate(texts)}
-        for rule, texts in problems.examples.items()
-    }
-    lost = {"lost_bytes": problems.lost_bytes} if problems.lost_bytes else {}
-    return {"problems": dict(problems.counts), "examples": examples, **lost}
-
-
-class _Origin(NamedTuple):
-    """File and position of a document, which become text only for an example."""
-
-    file: InputFile
-    position: object
-
-    def __str__(self) -> str:
-        counted = "row" if self.file.format in ("parquet", "arrow") else "byte"
-        return f"{self.file.path} {counted} {self.position}"
 
 
 @dataclass

@@ -19,7 +19,8 @@ from data_prep.execution.work_units import RunningBuild
 from data_prep.extract.ids import IdChecker, Sides, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputFile
-from data_prep.steps.step1_extract import ExtractTask, problem_counts, read_chunks, write_parts
+from data_prep.steps.document_reader import ExtractTask, problem_counts
+from data_prep.steps.step1_extract import read_chunks, write_parts
 from megabert.tokens.shards import token_type
 
 PART_IDS = 4 << 20

@@ -18,7 +18,8 @@ from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.pipeline import build_shards
 from data_prep.steps import step1_extract
-from data_prep.steps.step1_extract import ExtractTask, extract
+from data_prep.steps.document_reader import ExtractTask
+from data_prep.steps.step1_extract import extract
 from megabert.foundation.errors import DataError
 from megabert.tokens.shards import read_manifest
 

@@ -8,7 +8,7 @@ from data_prep.execution.problems import Problems
 from data_prep.extract import inputs, opening
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
-from data_prep.steps.step1_extract import READERS
+from data_prep.steps.document_reader import READERS
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import compose
 

@@ -19,7 +19,7 @@ from data_prep.extract import columns, inputs
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import find_paths
-from data_prep.steps.step1_extract import READERS
+from data_prep.steps.document_reader import READERS
 from megabert.foundation.errors import DataError
 
 TEXTS = [f"Document {i} \u00e9 says something of its own." for i in range(50)]

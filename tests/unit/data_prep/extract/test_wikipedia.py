@@ -9,7 +9,7 @@ from data_prep.execution.problems import Problems
 from data_prep.extract import inputs
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.wikipedia import Site, plain_text
-from data_prep.steps.step1_extract import READERS
+from data_prep.steps.document_reader import READERS
 from megabert.foundation.errors import DataError
 
 HEAD = """<mediawiki xml:lang="de"><siteinfo><namespaces>
