@@ -30,7 +30,7 @@ HASHES_PER_RANGE = 1 << 21
 ROWS_AT_ONCE = 1 << 20
 """Rows that are sorted or gathered together, about."""
 MIN_GROUP = 256
-"""Chunks of a group at least, if the corpus has them; a very large one has about as many groups as chunks in each."""
+"""Least chunks in a group, if the corpus has them. In a very large one, groups and chunks per group are even."""
 CHUNK_NAME = "{:06d}.npy"
 """Name of the file of a chunk's hashes."""
 Rows = NDArray[np.uint64]

@@ -62,11 +62,11 @@ class Measured:
         measure_runs(np.frombuffer(self.content, np.uint8), character_classes(), self.words[0], tops, repeats)
         return tops.tolist(), repeats.tolist()
 
-    def of_words(self, count: float) -> float:
+    def per_word(self, count: float) -> float:
         """Return a count per word."""
         return count / max(1, self.words[0])
 
-    def of_lines(self, is_counted: Callable[[str], bool]) -> float:
+    def share_of_lines(self, is_counted: Callable[[str], bool]) -> float:
         """Return the share of lines that are counted."""
         return sum(map(is_counted, self.lines)) / len(self.lines)
 
@@ -155,11 +155,11 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
         not d.bounds.gopher_min_word_length <= _mean_length(d) <= d.bounds.gopher_max_word_length
     ),
     "gopher_symbols": lambda d: (
-        max(d.of_words(d.text.count("#")), d.of_words(sum(map(d.text.count, ELLIPSES)))) > d.bounds.gopher_max_symbols
+        max(d.per_word(d.text.count("#")), d.per_word(sum(map(d.text.count, ELLIPSES)))) > d.bounds.gopher_max_symbols
     ),
-    "gopher_bullets": lambda d: d.of_lines(lambda line: line.startswith(BULLETS)) > d.bounds.gopher_max_bullets,
-    "gopher_ellipses": lambda d: d.of_lines(lambda line: line.endswith(ELLIPSES)) > d.bounds.gopher_max_ellipses,
-    "gopher_letters": lambda d: d.of_words(d.words[1]) < d.bounds.gopher_min_letters,
+    "gopher_bullets": lambda d: d.share_of_lines(lambda line: line.startswith(BULLETS)) > d.bounds.gopher_max_bullets,
+    "gopher_ellipses": lambda d: d.share_of_lines(lambda line: line.endswith(ELLIPSES)) > d.bounds.gopher_max_ellipses,
+    "gopher_letters": lambda d: d.per_word(d.words[1]) < d.bounds.gopher_min_letters,
     "gopher_stop_words": lambda d: not _has_stop_words(d),
     "gopher_repeated_lines": lambda d: (
         len(d.repeated_lines) / len(d.lines) > d.bounds.gopher_max_repeated_lines
@@ -176,9 +176,9 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
     "c4_lorem_ipsum": lambda d: _has_any((b"lorem ipsum",), d.content),
     "c4_brackets": lambda d: "{" in d.text,
     "c4_sentences": lambda d: not _has_sentences(d),
-    "fineweb_line_ends": lambda d: d.of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
+    "fineweb_line_ends": lambda d: d.share_of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
     "fineweb_short_lines": lambda d: (
-        d.of_lines(lambda line: len(line) < d.bounds.fineweb_short_line) >= d.bounds.fineweb_max_short_lines
+        d.share_of_lines(lambda line: len(line) < d.bounds.fineweb_short_line) >= d.bounds.fineweb_max_short_lines
     ),
     "fineweb_repeated_lines": lambda d: d.repeated_share >= d.bounds.fineweb_max_repeated_characters,
 }

@@ -68,8 +68,8 @@ def make_config(options: Namespace) -> BuildConfig:
     sources = {"sources": [{"input": glob, **of_source} for glob in options.input]} if options.input else {}
     if not sources and not any("sources" in loading.read_yaml(path) for path in options.config):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
-    of_recipe = loading.build_fields(loading.load_run_config(options.recipe)) if options.recipe else {}
-    layers = (of_recipe, *options.config, sources, fields)
+    recipe_fields = loading.build_fields(loading.load_run_config(options.recipe)) if options.recipe else {}
+    layers = (recipe_fields, *options.config, sources, fields)
     config = loading.merge_layers(BuildConfig, *layers)
     if config.objective == "none" and config.masking == "dynamic":  # further passes would be copies
         config = loading.merge_layers(BuildConfig, {"dupe_factor": 1}, *layers)

@@ -14,15 +14,15 @@ Differences from google-research/bert's `create_pretraining_data.py`:
 
 Every pair is planned with its true B first, and labels are dealt. Then those with label 1 exchange, each with one whose
 B is as long and begins and ends in the same way. With this A it makes an instance as long as the true one would have
-been, so the length tells nothing either.
+been, so the length does not show the label either.
 
 Random Bs should come from anywhere in the corpus. Drawn from all of it, each of them would be in another bucket, and a
 unit would open them all: 20,000 files at 500 GB, of which it uses a token or two. So each unit uses a part of the
 split, another one in each pass: the buckets of its group (`partner_buckets`). Documents are sorted by the hash of their
 text, so any part is a random sample.
 
-The same walk serves sentence order (Lan et al. 2020). There the two sides change places, and nothing but the text may
-tell: both are whole sentences, or are cut at their front or their back, by a coin, where two sentences are too long;
+The same walk serves sentence order (Lan et al. 2020). There the two sides change places, and only the text may show
+it: both are whole sentences, or are cut at their front or their back, by a coin, where two sentences are too long;
 and half of the documents are walked from their end.
 """
 

@@ -73,7 +73,7 @@ def walk_bucket(starts_S, document_starts, document_keys, words, options, pairs)
         if len(bounds) == 2 or bounds[-1] - bounds[0] < min_tokens:  # a document of one sentence has no pair
             continue
         # Sentence order: the sentence that does not fit in an instance, and begins the next, tends to be a long one.
-        # Were it always the first, the longer side would tell the order, so half of the documents are walked from
+        # Were it always the first, the longer side would show the order, so half of the documents are walked from
         # their end, as if seen in a mirror.
         is_backwards = not has_random and mix_2(mix_3(pass_key, document_keys[document], 0), DIRECTION) & _1 == _1
         mirror = bounds[0] + bounds[-1]

@@ -133,7 +133,7 @@ def _look_at_texts(
 ) -> Iterable[tuple[float, float]]:
     """Return bytes and tokens, about, of the first documents of a place, as they are cleaned."""
     texts: list[str] = []
-    with suppress(MegabertError):  # the texts before one that cannot be read count
+    with suppress(MegabertError):  # then only the texts before the unreadable one count
         paragraphs = DocumentReader(ExtractTask(chunk, 0, config, Path())).documents()
         texts += (text for text in _first(map("\n".join, paragraphs), len) if text)
     # All at once: for single texts a tokenizer does not use its compiled loops.

@@ -35,8 +35,7 @@ HELD_OUT = pa.schema(
         ("next_text", pa.string()),
     ]
 )
-"""A row for each level: the documents that are held out, the number of the others, and of these the one that would be
-held out next."""
+"""One row per level: the documents held out, the number of the others, and which of these is held out next."""
 ROWS_PER_MERGE = 1 << 18
 """Counts that are added up at a time."""
 

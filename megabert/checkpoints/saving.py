@@ -220,7 +220,7 @@ def _complete(
     sync_folder(temporary)
     pointer = target.parent / f"{TEMPORARY}{LATEST}"
     write_durably(pointer, f"{target.name}\n".encode("ascii"))
-    # This step may have a checkpoint already: a damaged one that was passed over, or one from before a rollback.
+    # This step may have a checkpoint already: a damaged one, which the start ignored, or one from before a rollback.
     replace_folder(temporary, target, aside=target.with_name(f"{_REPLACED}{target.name}"))
     os.replace(pointer, target.parent / LATEST)
     sync_folder(target.parent)

@@ -49,7 +49,7 @@ class DynamicMasker:
         """Return how many positions are predicted at most in instances of these lengths.
 
         With single tokens exactly this number is predicted, unless instances draw their shares. If words are masked
-        whole, a word that does not fit is passed over.
+        whole, a word that does not fit is left out.
         """
         return count_predictions(lengths, self._options)
 

@@ -189,7 +189,7 @@ class BertModel(nn.Module):
         """
         stream = None
         if self.training:
-            stream = DropoutStream.of_batch(
+            stream = DropoutStream.from_batch(
                 batch.instance_seeds_B ^ self.dropout_key, batch.cu_seqlens, batch.position_ids_T
             )
         x_TD = self.embeddings(batch, stream, input_ids_T)

@@ -170,7 +170,7 @@ def replace_tokens(batch: PackedBatch, logits_MV: Tensor) -> tuple[Tensor, Tenso
     positions_M = batch.masked_positions_M
     is_padding_M = batch.masked_ids_M < 0
     seen_M = batch.input_ids_T[positions_M]
-    stream = DropoutStream.of_batch(batch.instance_seeds_B ^ SAMPLING_KEY, batch.cu_seqlens, batch.position_ids_T)
+    stream = DropoutStream.from_batch(batch.instance_seeds_B ^ SAMPLING_KEY, batch.cu_seqlens, batch.position_ids_T)
     drawn_M = sample(logits_MV, stream.row_seeds_T[positions_M])
     # Padding of M points to position 0, and writes the token of that position back.
     originals_T = batch.input_ids_T.index_copy(0, positions_M, torch.where(is_padding_M, seen_M, batch.masked_ids_M))

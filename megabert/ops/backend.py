@@ -1,7 +1,7 @@
 """One mechanism for all ops: a table of backends, and the choice among them, made once and logged.
 
-``BACKENDS`` has the backends of each op, best first. ``auto`` takes the first one that can run on the device. One that
-is asked for by name and cannot run is an error, never a silent fallback.
+``BACKENDS`` has the backends of each op, best first. ``auto`` takes the first that can run on the device. A backend
+whose name is set and which cannot run is an error, never a silent fallback.
 """
 
 import functools

@@ -108,7 +108,7 @@ class DropoutStream:
     """Int32, one seed per sequence."""
 
     @classmethod
-    def of_batch(cls, instance_seeds_B: Tensor, cu_seqlens: Tensor, position_ids_T: Tensor) -> "DropoutStream":
+    def from_batch(cls, instance_seeds_B: Tensor, cu_seqlens: Tensor, position_ids_T: Tensor) -> "DropoutStream":
         """Seed every token by its instance and its position in it.
 
         Args:

@@ -65,7 +65,7 @@ class Scores:
 
 def stream_of(seed, length):
     bounds = torch.tensor([0, length], dtype=torch.int32)
-    return DropoutStream.of_batch(torch.tensor([seed], dtype=torch.int32), bounds, torch.arange(length))
+    return DropoutStream.from_batch(torch.tensor([seed], dtype=torch.int32), bounds, torch.arange(length))
 
 
 def centred(keep, p):

@@ -68,7 +68,7 @@ class TaskModel(nn.Module):
         x = self._transformed(hidden_TD.index_select(0, positions) if pooled_BD is None else pooled_BD)
         if self.training:
             # Dropout is keyed like the encoder's own, as if the head were one more layer.
-            stream = DropoutStream.of_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T)
+            stream = DropoutStream.from_batch(batch.instance_seeds_B, batch.cu_seqlens, batch.position_ids_T)
             site = stream.at(positions).site(self.config.num_hidden_layers, EMBEDDINGS, self.config.hidden_dropout_prob)
             x = dropout(x, site)
         return self.get_submodule(self.head.module)(x)

@@ -1,4 +1,4 @@
-"""The forms that an exported model has besides the weights that ``transformers`` loads: vectors, ONNX.
+"""Further forms of an exported model, next to the weights for ``transformers``: vectors, ONNX.
 
 sentence-transformers builds a model around an exported encoder by the files that are written here.
 """

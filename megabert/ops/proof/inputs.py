@@ -43,7 +43,7 @@ def near_positions(longest: int, span: int) -> Tensor:
 def dropout_stream(lengths: Sequence[int], tokens: int, device: torch.device) -> DropoutStream:
     """Return the random numbers of sequences of these lengths; tokens past them are padding."""
     seeds = torch.arange(1, len(lengths) + 1, dtype=torch.int32) * 7919
-    return DropoutStream.of_batch(
+    return DropoutStream.from_batch(
         seeds.to(device), boundaries(lengths, device), packed_positions(lengths, tokens, device)
     )
 

@@ -87,8 +87,8 @@ def build_command(config: RunConfig, manifest: Manifest) -> str:
     if is_given:
         fields = {name: value for name, value in fields.items() if name not in TRAINED_VOCABULARY_FIELDS}
     if config.name in shipped_names("recipe"):
-        of_recipe = build_fields(load_run_config(config.name))
-        fields = {name: value for name, value in fields.items() if of_recipe.get(name) != value}
+        recipe_fields = build_fields(load_run_config(config.name))
+        fields = {name: value for name, value in fields.items() if recipe_fields.get(name) != value}
         words = ["--for", config.name]
     own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
     output = f"{Path(config.data.path or 'data')}-{config.name}"

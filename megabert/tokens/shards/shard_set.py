@@ -70,7 +70,7 @@ class ShardSet:
         """Global row at which each shard starts; the last is the number of rows."""
         self._paths = [folder / shard.file for shard in self.shards]
         self._open = lru_cache(maxsize=OPEN_SHARDS)(self._open_file)
-        """Returns an open shard; the one that was used longest ago is closed for it. The lock guards them."""
+        """Returns an open shard, for which the least recently used one is closed. The lock guards them."""
         self._schema: bytes | None = None
         self._lock = threading.Lock()
 

@@ -36,7 +36,7 @@ def boundaries() -> Callable[[list[int]], torch.Tensor]:
 def make_site() -> Callable[..., Dropout]:
     def make(rows: int, *, probability: float = 0.1, layer: int = 0, seed: int = 7) -> Dropout:
         """A dropout site of one sequence of ``rows`` tokens."""
-        stream = DropoutStream.of_batch(
+        stream = DropoutStream.from_batch(
             torch.tensor([seed], dtype=torch.int32), torch.tensor([0, rows], dtype=torch.int32), torch.arange(rows)
         )
         site = stream.site(layer, ATTENTION_OUTPUT, probability)

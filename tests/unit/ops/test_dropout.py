@@ -24,7 +24,7 @@ SITES = (EMBEDDINGS, ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT)
 def stream_of(lengths: list[int], seeds: list[int], *, padding: int = 0) -> DropoutStream:
     bounds = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32)
     positions = torch.cat([*map(torch.arange, lengths), torch.zeros(padding, dtype=torch.int64)])
-    return DropoutStream.of_batch(torch.tensor(seeds, dtype=torch.int32), bounds, positions)
+    return DropoutStream.from_batch(torch.tensor(seeds, dtype=torch.int32), bounds, positions)
 
 
 def mask_of(stream: DropoutStream, layer: int, site: int, *, columns: int = 256) -> torch.Tensor:

@@ -228,7 +228,7 @@ def find_finetunings(run_dir: Path) -> list[Path]:
 def render_scores_below(run_dir: Path) -> str:
     """Return a row for each metric of each fine-tuning, whose names are in its first row; empty if there is none.
 
-    One that has not finished, or whose files are damaged, has a row that says so.
+    An unfinished fine-tuning, or one with damaged files, has a row that says so.
     """
     rows = []
     for folder in find_finetunings(run_dir):

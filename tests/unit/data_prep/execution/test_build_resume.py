@@ -1,4 +1,4 @@
-"""A build that was stopped, killed or damaged is finished to the same bytes; what cannot be mended is named."""
+"""A build that was stopped, killed or damaged is finished to the same bytes; damage beyond repair is named."""
 
 import subprocess
 import sys

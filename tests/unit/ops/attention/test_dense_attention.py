@@ -27,7 +27,7 @@ def site_of(cu_seqlens, tokens, heads):
     positions = torch.zeros(tokens, dtype=torch.int64)
     positions[: cu_seqlens[-1]] = torch.cat([torch.arange(length) for length in lengths.tolist()])
     seeds = torch.arange(1, lengths.numel() + 1, dtype=torch.int32)
-    stream = DropoutStream.of_batch(seeds, cu_seqlens, positions)
+    stream = DropoutStream.from_batch(seeds, cu_seqlens, positions)
     return attention_dropout(stream, layer=1, probability=0.1, num_heads=heads)
 
 
