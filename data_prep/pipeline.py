@@ -38,10 +38,9 @@ from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import RunningBuild
-from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
-from data_prep.extract.readings import describe_readings
+from data_prep.extract.readings import say_readings
 from data_prep.identification.identifier import require_identifier
 from data_prep.planning.estimate import estimate, require_space
 from data_prep.planning.text_sample import sample_text
@@ -111,9 +110,7 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
     """
     tokenizer_of.cache_clear()  # another build in this process may have trained one in the same folder
     files = find_files(config.sources)
-    for line in describe_readings(config, files):
-        print(line, file=sys.stderr)
-    warn_of_likely_mistakes(files)
+    say_readings(config, files)
     require_identifier(config)
     if config.holds_ids:
         tokenizer_of_ids(config)

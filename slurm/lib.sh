@@ -108,13 +108,14 @@ is_requeued() { [[ $REQUEUE_CODES == *" $code "* ]]; }
 
 # build: prepare data with `arguments`. Finished units of work are kept, so a signal may simply end the build.
 build() {
-  local program launch pid='' code=0 interrupted=${pending:+yes}
+  local program launch pid='' code=0 interrupted=''
   choose_environment megabert-data
   # One thread a rank: the parallelism is in the number of tasks.
   export OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 ARROW_NUM_THREADS=1
   begin
   # --signal=B: reaches this shell alone, so it forwards the signal.
   trap 'interrupted=yes; forward TERM' TERM USR1
+  interrupted=${interrupted:-${pending:+yes}} # a signal that came before
   step "${launch[@]}" --mpi="$MPI" "${program[@]}" "${arguments[@]}" --mpi
   [ -z "$interrupted" ] || [ "$code" = 0 ] || requeue
   return "$code"

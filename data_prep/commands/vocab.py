@@ -4,7 +4,6 @@ Example:
   megabert-data vocab --input 'texts/*.jsonl' --output vocabularies/mine --vocab-size 30522
 """
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,9 @@ from data_prep.commands.options import add_source_arguments, make_config
 from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.records import Counts, add_counts
-from data_prep.extract.first_look import warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.opening import InputChunk
-from data_prep.extract.readings import describe_readings
+from data_prep.extract.readings import say_readings
 from data_prep.planning.text_sample import CORPUS_RULES
 from data_prep.steps.document_reader import DocumentReader, ExtractTask
 from data_prep.steps.step2_vocabulary import vocabulary_options
@@ -59,9 +57,7 @@ def run(options: Namespace) -> int:
         why = "says the vocabulary already" if config.tokenizer else "compares all documents, which vocab reads once"
         raise ConfigError(f"{named}: {why}. Leave it out, or use `megabert-data build`, whose first step it is.")
     files = find_files(config.sources)
-    for line in describe_readings(config, files):
-        print(line, file=sys.stderr)
-    warn_of_likely_mistakes(files)
+    say_readings(config, files)
     chunks = plan_chunks(files, config.chunk_bytes)
     with publish_folder(options.output) as temporary:
         tokenizer, report = train_vocabulary(_texts(config, chunks), vocabulary_options(config))

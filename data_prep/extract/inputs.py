@@ -31,7 +31,7 @@ from data_prep.extract.opening import (
 from data_prep.extract.text import UNCUTTABLE
 from megabert.foundation.errors import DataError
 from megabert.foundation.urls import without_secrets
-from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES
+from megabert.tokens.tokenization.huggingface import tokenizer_files
 
 FORMATS = {
     "jsonl": (".jsonl", ".ndjson"),
@@ -80,8 +80,7 @@ def _vocabulary_files(config: BuildConfig) -> list[str]:
     """Return the table of symbols, or the files of the tokenizer, that a build is given."""
     if config.tokenizer is None:
         return [] if config.symbols is None else [config.symbols]
-    paths = [Path(config.tokenizer, name) for name in TOKENIZER_FILES]
-    return [str(path) for path in paths if path.exists()]
+    return [str(path) for path in tokenizer_files(Path(config.tokenizer))]
 
 
 def _files_of(index: int, source: SourceConfig) -> list[InputFile]:

@@ -18,6 +18,7 @@ from data_prep.documents.token_files import TokenFiles
 from data_prep.extract.inputs import chunk_size
 from data_prep.extract.opening import InputFile
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
+from data_prep.instances.pairs import ONE_SEGMENT_SPECIALS, PAIR_SPECIALS
 from data_prep.planning.text_sample import TextSample, english
 from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step2_vocabulary import counting_units
@@ -44,8 +45,6 @@ KEY_BYTES = 16
 """Bytes of a key of a document, with the document; each is written by chunks, and merged."""
 DYNAMIC_SIZE = 0.77
 """Size of shards without masks, as a share of that with static ones: 2.2 bytes per token instead of 2.9."""
-SPECIAL_TOKENS = (3, 2)
-"""[CLS] and [SEP] of an instance: of a pair, and of a single segment."""
 INPUT_FILE_BYTES = 10**9
 """Size of the files that text is taken to be in if it is not there yet."""
 VOCABULARY_S, VOCABULARY_BYTES = 120.0, 200e6
@@ -183,7 +182,7 @@ def estimate(
     most = max(most, *(min(before.files, MAX_FILES) for before in levels[:-1]), 1)
     end = stages[-1].bytes + stages[-2].bytes
     trained = used_tokens * (1 - config.validation_share) * config.dupe_factor
-    special = SPECIAL_TOKENS[config.objective == "none"]
+    special = ONE_SEGMENT_SPECIALS if config.objective == "none" else PAIR_SPECIALS
     instances = {length: round(trained / (length - special)) for length in config.lengths}
     return BuildEstimate(text_bytes, sample, ranks, stages, work, end, shards, instances, memory, most)
 

@@ -36,7 +36,7 @@ from megabert.tokens.shards import (
     write_lengths,
     write_manifest,
 )
-from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer
+from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer, tokenizer_files
 
 BYTES_PER_TOKEN = {"balanced": 2.9, "google": 3.8}
 """Size of a shard with static masks for each token of the text that went into it; `google` writes some text twice."""
@@ -240,12 +240,8 @@ def _manifest(
         config=build.config.recorded(),
         versions=build.state.versions,
         statistics={"corpus": corpus, "instances": counts, "text": text},
-        tokenizer_files={path.name: sha256_file(path) for path in _files_of(build.path("tokenizer"))},
+        tokenizer_files={path.name: sha256_file(path) for path in tokenizer_files(build.path("tokenizer"))},
     )
-
-
-def _files_of(tokenizer: Path) -> list[Path]:
-    return [path for name in TOKENIZER_FILES if (path := tokenizer / name).is_file()]
 
 
 def _copy_tokenizer(source: Path, folder: Path) -> None:

@@ -96,7 +96,6 @@ class StepPacker:
                 None lets all of them begin at position 0.
 
         Raises:
-            ConfigError: If the batch size, the rank or the world size is impossible.
             DataError: If masks are left to the loader and the tokenizer next to the shards cannot be read.
         """
         assert callable(global_batch_size) or global_batch_size >= 1, "the configuration has checked it"

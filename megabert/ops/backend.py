@@ -64,6 +64,12 @@ def _obstacle(backend: Backend, device: str) -> str | None:
     return _disproved[backend][1] if backend in _disproved else backend.obstacle(device)
 
 
+def label_of(op: str) -> str:
+    """Return the setting that chooses an op's backend, or the op if there is none."""
+    setting = SETTINGS.get(op, op)
+    return op if setting is None else f"ops.{setting}"
+
+
 @functools.lru_cache(maxsize=256)
 def choose(op: str, requested: str, device: str, table: tuple[Backend, ...] | None = None) -> Any:
     """Return the implementation that runs; at the first call log which one, and why.
@@ -88,7 +94,7 @@ def choose(op: str, requested: str, device: str, table: tuple[Backend, ...] | No
     else:
         obstacle = obstacles.get(requested, f"{op} has no such backend")
         raise KernelError(
-            f"ops.{SETTINGS.get(op, op)}={requested} cannot run on {device}: {obstacle}. Choose auto or one of: "
+            f"{label_of(op)}={requested} cannot run on {device}: {obstacle}. Choose auto or one of: "
             f"{', '.join(usable)}.",
             see="a-backend-cannot-run",
         )

@@ -107,7 +107,8 @@ class Trainer:
         title, is_main = phase_name(self.config, self.state.phase), self.world.is_main
         cast(PretrainingModel, self.engine.module).begin_phase(phase)
         if self.config.init_from is not None and self.state.step == 0:  # the scores that the continuation starts from
-            self._validate()
+            with self._reporting():
+                self._validate()
         with (
             closing(self._open_loader(phase)) as loader,
             Progress(title=title, done=self.state.phase_step, total=phase.num_steps, is_main=is_main) as progress,

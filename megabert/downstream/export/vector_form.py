@@ -97,7 +97,8 @@ class _Dense(nn.Module):
     def __init__(self, weights: Mapping[str, Tensor], activation: str, *, has_residual: bool) -> None:
         super().__init__()
         for name, part in (("weight", "linear.weight"), ("bias", "linear.bias"), ("residual", "residual.weight")):
-            self.register_buffer(name, weights.get(part))
+            value = weights.get(part)
+            self.register_buffer(name, None if value is None else value.float())  # some are stored in 16 bits
         self.activation: nn.Module = getattr(nn, activation)()
         self.has_residual, self.width = has_residual, len(weights["linear.weight"])
 

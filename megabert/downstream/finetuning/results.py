@@ -199,9 +199,10 @@ def check_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> Re
 
 
 def claim_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> None:
-    """Record the settings of a folder; see `check_folder`."""
+    """Record the settings of a folder, unless they are recorded; see `check_folder`."""
     settings = check_folder(path, mine, grows=grows)
-    atomic_write(path, json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n")
+    if not path.is_file() or settings != _read_settings(path, type(mine)):
+        atomic_write(path, json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n")
 
 
 def summarize(output_dir: Path, task_name: str, seeds: Sequence[int]) -> Summary:

@@ -208,7 +208,7 @@ def read_saved_model(folder: Path) -> SavedModel:
     fields = read_object(folder / "config.json")
     recorded = fields.get(KEY) or {}
     settings = {name: value for name, value in recorded.items() if name in SCORING_SETTINGS}
-    unknown = [name for name in recorded if name not in ("task", THRESHOLD, *SCORING_SETTINGS)]
+    unknown = [name for name in recorded if name not in ("task", *SCORING_SETTINGS)]
     if unknown:
         hint = did_you_mean(unknown[0], ("task", *SCORING_SETTINGS))
         raise ConfigError(f"{folder}/config.json: {KEY}.{unknown[0]}: no setting{hint}. Fetch the folder again.")

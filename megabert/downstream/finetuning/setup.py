@@ -129,8 +129,9 @@ def _read_now(weights: InitialWeights) -> InitialWeights:
 
 def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> FinetuneConfig:
     """Return the settings without a length that the model was not trained on, unless it was asked for."""
-    length, most = config.max_seq_length, source.longest
-    if config.random_weights or (USUAL_LENGTHS.get(task.kind, 128) if length == "auto" else length) <= most:
+    length = config.max_seq_length
+    wanted = USUAL_LENGTHS.get(task.kind, 128) if length == "auto" else length
+    if config.random_weights or wanted <= (most := source.longest):  # asked last: it looks for a checkpoint
         return config
     what = f"{most} are taken" if length == "auto" else "later positions begin untrained"
     logger.warning("max_seq_length=%s: %s was trained on %d tokens, as it states; %s", length, config.model, most, what)

@@ -99,7 +99,7 @@ def compare_guesses(
     models = {"untrained": trained.build_untrained_model(), "trained": trained.build_model()}
     blocks = []
     for text, word in zip_longest(texts, words):
-        guesses = {name: fill_mask(model, tokenizer, text) for name, model in models.items()}
+        guesses = {name: fill_mask(model, tokenizer, text, longest=trained.longest) for name, model in models.items()}
         unigram = [unigram_guesses(counts, tokenizer) for _ in guesses["trained"]]
         heading = text if word is None else f"{text}  (the text: {word})"
         blocks.append(render_guesses(heading, {"unigram": unigram, **guesses}))

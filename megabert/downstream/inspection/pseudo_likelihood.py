@@ -71,7 +71,7 @@ class SentenceScorer:
         model = source.build_untrained_model() if is_random else source.build_model(fills_masks=True)
         self.model: PretrainingModel = model.generator if isinstance(model, ElectraForPreTraining) else model
         self.model.to(device).eval()
-        self.longest = source.longest
+        self.longest = source.model.max_position_embeddings if is_random else source.longest
         """Most tokens that the model sees at once."""
         self._options = replace(options, longest=self.longest)
 

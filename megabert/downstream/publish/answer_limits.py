@@ -7,6 +7,7 @@ timeouts of the HTTP client alone start again with each byte.
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from threading import Timer
 from typing import Any
@@ -91,4 +92,5 @@ class _Watch:
     def _end(self) -> None:
         self._limits.exceeded = self._limits.exceeded or f"no whole answer within {self._seconds:.0f} s"
         if self._socket is not None:
-            self._socket.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # it has just ended
+                self._socket.shutdown(socket.SHUT_RDWR)

@@ -125,7 +125,12 @@ def run_id(run_dir: Path) -> str:
     """Return the name that a run has in trackers; the first call invents and records it."""
     path = run_dir / "trackers.json"
     if not path.exists():
-        files.atomic_write(path, f'{{"run_id": "{secrets.token_hex(8)}"}}\n')
+        # The trackers of a run start together, and all take the name that the first of them writes.
+        with files.open_lock(run_dir / "logs" / "trackers.lock") as lock:
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                files.atomic_write(path, f'{{"run_id": "{secrets.token_hex(8)}"}}\n')
     remedy = "Remove it, and the next start begins another curve, with all rows."
     return read_json(path, Identity, remedy=remedy).run_id
 

@@ -28,7 +28,7 @@ class TensorBoard:
             config: The configuration, a pydantic dataclass, or None.
             scores: Tags whose last values stand next to the hyper-parameters.
         """
-        self._open(purge_step=resumed_step + 1)
+        self._open(purge_step=resumed_step + 1 if resumed_step else 0)  # a new start makes step 0 again as well
         if config is None:
             return
         self._writer.add_text("config", indent(to_yaml(config), "    "), resumed_step)

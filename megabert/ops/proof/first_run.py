@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from megabert.foundation.errors import KernelError
-from megabert.ops.backend import BACKENDS, SETTINGS, disprove, forget_disproved, usable_backends
+from megabert.ops.backend import BACKENDS, SETTINGS, disprove, forget_disproved, label_of, usable_backends
 from megabert.ops.proof.known import read_known, write_known
 from megabert.ops.proof.table import Shapes, compare
 from megabert.settings.config.model import ModelConfig
@@ -68,8 +68,8 @@ def settle(
         is_by_name = _asked(op, requested) != "auto"
         if backend == chosen[op] and (unproven == "refuse" or is_by_name):
             raise KernelError(
-                f"{_label(op)}: {backend} differs from the op's definition: {reason}. "
-                f"Set {f'{_label(op)}=auto and ' if is_by_name else ''}ops.unproven=fallback, and the next backend "
+                f"{label_of(op)}: {backend} differs from the op's definition: {reason}. "
+                f"Set {f'{label_of(op)}=auto and ' if is_by_name else ''}ops.unproven=fallback, and the next backend "
                 "takes its place; ops.unproven=trust runs it as it is.",
                 see="a-backend-cannot-run",
             )
@@ -79,9 +79,9 @@ def settle(
         why = "; ".join(reason for (other, _), reason in reasons.items() if other == op)
         replacement = usable_backends(op, device.type)[0]
         if replacement == chosen[op]:
-            logger.debug("%s: %s runs; a backend after it is wrong here: %s", _label(op), replacement, why)
+            logger.debug("%s: %s runs; a backend after it is wrong here: %s", label_of(op), replacement, why)
             continue
-        sentences.append(f"{_label(op)}: {replacement} takes the place of a kernel that is wrong here: {why}")
+        sentences.append(f"{label_of(op)}: {replacement} takes the place of a kernel that is wrong here: {why}")
         logger.warning("%s", sentences[-1])
     return tuple(sentences)
 
@@ -110,7 +110,9 @@ def agree(
                 f"{column[name]}, on rank {rank}" for rank, column in enumerate(columns) if column[name] is not None
             )
             disprove(op, name, reason)
-            sentences.append(f"{_label(op)}: {common} takes the place of {name}, which cannot run everywhere: {reason}")
+            sentences.append(
+                f"{label_of(op)}: {common} takes the place of {name}, which cannot run everywhere: {reason}"
+            )
             logger.warning("%s", sentences[-1])
     return tuple(sentences)
 
@@ -125,12 +127,6 @@ def _chosen(op: str, requested: Mapping[str, str], device: str) -> str:
     """Return the backend that runs unless it is wrong."""
     asked = _asked(op, requested)
     return usable_backends(op, device)[0] if asked == "auto" else asked
-
-
-def _label(op: str) -> str:
-    """Return the setting that chooses an op's backend, or the op if there is none."""
-    setting = SETTINGS.get(op, op)
-    return op if setting is None else f"ops.{setting}"
 
 
 def find_failures(cases: Sequence[tuple[str, Shapes]], requested: Mapping[str, str], device: torch.device) -> Failures:

@@ -293,8 +293,8 @@ class Parser(argparse.ArgumentParser):
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
         # A file to read is --input elsewhere.
         bare = [action for action in self._actions if not action.option_strings]
-        meanings = {name: one for one in bare for name in (one.dest, "input" if one.metavar == "FILE" else one.dest)}
-        positional = {name: str(one.metavar or one.dest) for name, one in meanings.items()}
+        names_of_bare = ((name, one) for one in bare for name in (one.dest, *["input"] * (one.metavar == "FILE")))
+        positional = {name: str(one.metavar or one.dest) for name, one in names_of_bare}
         # Each word goes to one of two readers: argparse takes the command's own options, in the spelling that it knows,
         # and the other flags are fields, with their values.
         own: list[str] = []

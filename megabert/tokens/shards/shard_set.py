@@ -3,7 +3,7 @@
 import math
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -69,9 +69,8 @@ class ShardSet:
         self._starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
         """Global row at which each shard starts; the last is the number of rows."""
         self._paths = [folder / shard.file for shard in self.shards]
-        self._open = lru_cache(maxsize=OPEN_SHARDS)(self._open_file)
+        self._open = _opener(self._paths, self.shards, manifest.metadata)
         """Returns an open shard, for which the least recently used one is closed. The lock guards them."""
-        self._schema: bytes | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -325,10 +324,19 @@ class ShardSet:
             rows=rows,
         )
 
-    def _open_file(self, index: int) -> ShardFile:
-        file = ShardFile(self._paths[index], self.shards[index], self.metadata, self._schema)
-        self._schema = self._schema or file.schema
+
+def _opener(paths: list[Path], shards: list[ShardEntry], metadata: ShardMetadata) -> Callable[[int], ShardFile]:
+    """Return what opens a shard and keeps some; no `ShardSet`, which would then be freed with its shards late."""
+    schema: bytes | None = None
+
+    @lru_cache(maxsize=OPEN_SHARDS)
+    def opened(index: int) -> ShardFile:
+        nonlocal schema
+        file = ShardFile(paths[index], shards[index], metadata, schema)
+        schema = schema or file.schema
         return file
+
+    return opened
 
 
 def open_training_split(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:

@@ -100,7 +100,9 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
     """
     folder = Path(folder)
     settings = read_folder_settings(folder)
-    other = next((path for pattern in OTHER_VOCABULARIES for path in sorted(folder.glob(pattern))), None)
+    has_own = (folder / "tokenizer.json").exists()
+    others = () if has_own else (path for pattern in OTHER_VOCABULARIES for path in sorted(folder.glob(pattern)))
+    other = next(iter(others), None)  # its vocab.txt would have other ids
     for name, read in _READERS.items():
         if (folder / name).exists() and (name != "vocab.txt" or other is None):
             with panics_as_errors(str(folder / name)):
@@ -113,7 +115,8 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         if other
         else download_remedy(folder) or "Give a Hugging Face folder, or train a vocabulary with `megabert-data vocab`."
     )
-    raise DataError(f"{folder}: no tokenizer there; looked for {', '.join(_READERS)}. {remedy}")
+    sought = "tokenizer.json" if other else ", ".join(_READERS)
+    raise DataError(f"{folder}: no tokenizer there; looked for {sought}. {remedy}")
 
 
 def word_level_tokenizer(symbols: Sequence[str], names: SpecialNames, *, where: str) -> Tokenizer:
@@ -201,6 +204,11 @@ def check_links(tokenizer_dir: Path) -> None:
             )
 
 
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of a tokenizer that a folder has."""
+    return [path for name in TOKENIZER_FILES if (path := folder / name).is_file()]
+
+
 def copy_tokenizer(source: Path, folder: Path) -> None:
     """Copy a tokenizer's files, and no others, into a folder that is there.
 
@@ -208,9 +216,8 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
         DataError: A file is a link to a place outside of its folder.
     """
     check_links(source)
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            atomic_write(folder / name, read_small(source / name))
+    for path in tokenizer_files(source):
+        atomic_write(folder / path.name, read_small(path))
 
 
 def _read_wordpiece(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
@@ -245,7 +252,8 @@ def _read_backend(path: Path, settings: FolderSettings) -> tuple[tokenizers.Toke
     text, checked = read_tokenizer_json(path)
     vocab, added = checked.model.vocab, added_pieces(path.parent, settings, checked.added_tokens)
     vocabulary = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
-    for pieces in ({piece.id: piece for piece in checked.added_tokens}, added):
+    own = {piece.id: piece for piece in checked.added_tokens}
+    for pieces in (own, added) if added != own else (own,):
         _check_added(path, vocabulary, pieces)
     name = settings.tokenizer_class
     prevailing = WORDPIECE if name in BERT_CLASSES else BYTE_BPE if name in BYTE_BPE_CLASSES else None
@@ -296,9 +304,10 @@ def _refuse_contradiction(path: Path, settings: FolderSettings, written: Mapping
 
 def _check_added(where: Path, vocabulary: Mapping[str, int], added: Mapping[int, AddedPiece]) -> None:
     """Refuse an added piece with another id than `tokenizers` would give it, without a word."""
-    ids = dict(vocabulary)
+    new: dict[str, int] = {}
     for index, piece in sorted(added.items()):
-        wanted = ids.setdefault(piece.content, len(ids))
+        known = vocabulary.get(piece.content)
+        wanted = new.setdefault(piece.content, len(vocabulary) + len(new)) if known is None else known
         if index != wanted:
             has = "the vocabulary has it as" if piece.content in vocabulary else "the next free id is"
             raise DataError(

@@ -10,7 +10,7 @@ from tokenizers import AddedToken
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import read_small
-from megabert.foundation.json_files import read_json
+from megabert.foundation.json_files import parse_json
 
 LONGEST_PIECE = 4096
 """Characters of a piece; `tokenizers` overflows its stack at some 100,000. No known vocabulary has one above 300."""
@@ -73,7 +73,8 @@ def read_tokenizer_json(path: Path) -> tuple[str, TokenizerJson]:
     Raises:
         DataError: A field has another type, or is out of bounds.
     """
-    checked = read_json(path, TokenizerJson, remedy=REMEDY)
+    content = read_small(path)
+    checked = parse_json(content, TokenizerJson, where=str(path), remedy=REMEDY)
     if checked.model.dropout:
         raise DataError(
             f"{path}: model.dropout is {checked.model.dropout}, so that the same text would get other ids each time. "
@@ -81,7 +82,7 @@ def read_tokenizer_json(path: Path) -> tuple[str, TokenizerJson]:
         )
     for name in ("normalizer", "pre_tokenizer", "decoder"):
         _check_steps(list(_steps(getattr(checked, name))), f"{path}: {name}")
-    return read_small(path).decode(), checked
+    return content.decode(), checked
 
 
 def _steps(part: Any) -> Iterator[dict[str, Any]]:

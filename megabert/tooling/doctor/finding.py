@@ -99,9 +99,9 @@ def merge_findings(hosts: Sequence[str], by_rank: Sequence[Sequence[Mapping[str,
             finders.setdefault(Finding(**values), []).append((host, rank))
     merged = []
     for finding, found_by in finders.items():
-        hosts = sorted({host for host, _ in found_by})
+        names = sorted({host for host, _ in found_by})
         ranks = listing(rank for _, rank in found_by)
-        where = "" if len(found_by) == len(by_rank) else f"{', '.join(hosts)} (rank {ranks})"
+        where = "" if len(found_by) == len(by_rank) else f"{', '.join(names)} (rank {ranks})"
         merged.append(replace(finding, where=where))
     order = list(dict.fromkeys(finding.area for finding in merged))
     return sorted(merged, key=lambda finding: order.index(finding.area))

@@ -20,9 +20,8 @@ from megabert.foundation.full_disk import existing_folder
 from megabert.foundation.json_files import to_json
 from megabert.models.build import build_model
 from megabert.observability.logs import log_to_stderr, logger
-from megabert.ops.backend import usable_backends
+from megabert.ops.backend import SETTINGS, usable_backends
 from megabert.ops.matmul_precision import set_matmul_precision
-from megabert.ops.proof.first_run import SETTINGS
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of
 from megabert.settings.config.names import value_at
@@ -94,7 +93,7 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
     Raises:
         DataError: The shards that it names are missing or damaged.
     """
-    train = open_training_split(config, config.phases[0])
+    train = open_training_split(config, config.phases[0]) if config.model.vocab_size == "auto" else None
     pieces = config.shards.planned_vocab_size if train is None else train.metadata.vocab_size
     precision = resolve_precision(config.precision, device)
     return replace(config, precision=precision, model=config.model.with_pieces(pieces))

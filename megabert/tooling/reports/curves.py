@@ -59,8 +59,9 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     """
     figure = Figure(figsize=(8, 4.5), dpi=120)
     axes = figure.subplots()
-    fork = _forked_from(read_config(run_dir))
-    _plot_losses(axes, read_metrics(run_dir), reports, _reference_of(run_dir), fork)
+    config = read_config(run_dir)
+    fork = _forked_from(config)
+    _plot_losses(axes, read_metrics(run_dir), reports, reference_for(config, shards_of(run_dir, config)), fork)
     axes.set_xlim(left=fork[0] or None)
     axes.set_xlabel("step")
     atomic_write(path, _png(figure))
@@ -76,12 +77,13 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
         run_dir: Run folder.
         reports: One for each phase that was validated; may be empty.
     """
-    rows = read_metrics(run_dir)
-    plans, fork = _planned(read_config(run_dir), rows), _forked_from(read_config(run_dir))
+    config, rows = read_config(run_dir), read_metrics(run_dir)
+    fork = _forked_from(config)
+    plans = _planned(config, rows, first=fork[0])
     figure = Figure(figsize=(11, 13), dpi=110)
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
-    _plot_losses(axes[0], rows, reports, _reference_of(run_dir), fork)
+    _plot_losses(axes[0], rows, reports, reference_for(config, shards_of(run_dir, config)), fork)
     for pair, (label, factor, names) in zip(axes[1:], CURVES, strict=True):
         for tag in names:
             points = [(step, factor * value) for step, value in plans.get(tag, [])]
@@ -137,11 +139,6 @@ def render_run_page(run_dir: Path, picture: bytes, tables: Sequence[tuple[str, s
     return render_page(run_dir, parts)
 
 
-def _reference_of(run_dir: Path) -> Reference | None:
-    config = read_config(run_dir)
-    return reference_for(config, shards_of(run_dir, config))
-
-
 def _plot_band(axes: Any, reference: Reference, tag: str) -> None:
     """Plot the band of a series, phase by phase, and the means in its middle."""
     label = f"{len(reference.seeds)} runs of ours"
@@ -184,8 +181,11 @@ def _plot_losses(
         axes.legend(loc="upper right")
 
 
-def _planned(config: RunConfig, rows: Rows) -> dict[str, list[tuple[int, float]]]:
-    """Return the planned points of each schedule by tag; the masked share has points in phases that set it."""
+def _planned(config: RunConfig, rows: Rows, *, first: int) -> dict[str, list[tuple[int, float]]]:
+    """Return the planned points of each schedule by tag, after the step ``first`` that a fork began at.
+
+    The masked share has points in phases that set it.
+    """
     # A fork may have changed the length of an earlier phase: the last row knows where its own phase began.
     last = next((row for row in reversed(rows) if "phase_step" in row), None)
     shift = 0
@@ -193,7 +193,6 @@ def _planned(config: RunConfig, rows: Rows) -> dict[str, list[tuple[int, float]]
         begin = sum(phase.num_steps for phase in config.phases[: last["phase"] - 1])
         shift = last["step"] - last["phase_step"] - begin
     planned = [step for phase in planned_steps(config, _PLANNED_POINTS) for step in phase]
-    first = _forked_from(config)[0]
     steps = [step._replace(step=step.step + shift) for step in planned if step.step + shift > first]
     return {
         "train/lr": [(step.step, step.rate) for step in steps],

@@ -42,21 +42,21 @@ def read_config(run_dir: Path) -> RunConfig:
         CheckpointError: The folder is no run folder, or its configuration is lost.
     """
     path = run_dir / CONFIG_NAME
-    refuse_lost_config(run_dir)
     if not path.is_file():
+        refuse_lost_config(run_dir)
         raise CheckpointError(f"{run_dir}: has no {CONFIG_NAME}, so it is no run folder. Name one: runs/NAME.")
     return merge_layers(RunConfig, path)
 
 
 def refuse_lost_config(run_dir: Path) -> None:
-    """Refuse a folder that has checkpoints and no configuration, and say how it comes back.
+    """Refuse a folder without a configuration if it has checkpoints, and say how the configuration comes back.
 
     Raises:
         CheckpointError: It is such a folder.
     """
     path, copy = run_dir / CONFIG_NAME, checkpoints_dir(run_dir) / CONFIG_NAME
     steps = steps_in(checkpoints_dir(run_dir))
-    if path.is_file() or not steps:
+    if not steps:
         return
     backup = f"Copy it from a backup, or write it from the commands in {run_dir / 'command.txt'}."
     remedy = f"Copy it back: {shlex.join(['cp', str(copy), str(path)])}" if copy.is_file() else backup

@@ -88,6 +88,14 @@ def test_tensorboard_shows_each_step_once(tmp_path, monkeypatch):
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
 
 
+def test_tensorboard_shows_the_scores_of_step_0_once(tmp_path):
+    for _ in range(2):  # a start that was killed before its first checkpoint, and the next one
+        write(tmp_path, 0, [0, 1])
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [0, 1]
+
+
 def test_flops_of_position_scores_are_one_product_a_pair_each():
     counts = {"tokens": 1000, "squared_lengths": 128_000, "masked": 150}
     bert, first = (ModelConfig(family=family, vocab_size=30522) for family in ("bert", "deberta"))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from support.parity_models import CASES, make_tokenizer, random_model, write
@@ -91,6 +92,13 @@ def test_the_longest_text_is_the_folders(encoders, tmp_path, capsys):
     path.write_text(json.dumps({"max_seq_length": 7, "do_lower_case": False}))
     expected = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(LINES)
     assert np.abs(embedded(tmp_path / "model") - expected).max() < TOLERANCE
+
+
+def test_weights_of_modules_may_be_in_16_bits(encoders, tmp_path):
+    expected = save(encoders["bert"], tmp_path / "model", "mean", [dense()])
+    path = tmp_path / "model/2_Dense/model.safetensors"
+    save_file({name: tensor.bfloat16() for name, tensor in load_file(path).items()}, path)
+    assert np.abs(embedded(tmp_path / "model") - expected).max() < 2e-2
 
 
 def test_switches_of_older_versions_are_read(encoders, tmp_path):

@@ -3,6 +3,9 @@
 import errno
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -10,6 +13,7 @@ import pytest
 from support.tracker_stores import expected_points, read_trackio, read_wandb
 
 from megabert.cli import main
+from megabert.foundation import files
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write
 from megabert.observability.metrics import MetricWriter
@@ -87,6 +91,21 @@ def test_stores_hold_the_rows_of_a_run_that_was_set_back(begun, caplog):
     runs, configs = read_trackio("tests")
     assert runs == {run_id(begun): expected}
     assert configs[run_id(begun)]["phases.0.max_seq_length"] == 64
+
+
+def test_trackers_that_start_together_take_one_name(tmp_path, monkeypatch):
+    both, write = threading.Barrier(2), files.atomic_write
+
+    def write_late(*given):
+        with suppress(threading.BrokenBarrierError):
+            both.wait(1)  # so that the other one, if nothing holds it back, has looked for the file too
+        write(*given)
+
+    monkeypatch.setattr(files, "atomic_write", write_late)
+    (tmp_path / "logs").mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        names = list(pool.map(run_id, [tmp_path, tmp_path]))
+    assert names[0] == names[1] == run_id(tmp_path)
 
 
 class _Library(SimpleNamespace):
