@@ -4,7 +4,7 @@
 # prepare: CONFIG INPUT OUTPUT DATA_FLAGS MPI, by pretrain: RECIPE DATA GPU, by finetune: TASK MODEL FINETUNE_DATA.
 
 # Exit codes after which the same command resumes the run (docs/slurm.md): 75, a checkpoint was saved on SIGTERM or
-# SIGUSR1; 76, the watchdog ended a hung step; 138, SIGUSR1 came before a rank could answer it or hold it.
+# SIGUSR1; 76, the watchdog ended a hang; 138, SIGUSR1 came before a rank could answer it or hold it.
 REQUEUE_CODES=' 75 76 138 '
 
 # A signal to a script that has only begun; `run` and `build` answer it.

@@ -57,7 +57,7 @@ HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
 _FIRST_OF_PAIR = "\u00c2".encode()[:1]
 """The first byte of every character that ``PAIR`` begins with, in UTF-8."""
-VERDICTS = ("", "length", "language", *DOCUMENT_RULES)
+DROPPING = ("", "length", "language", *DOCUMENT_RULES)
 """Rules that may drop a document as a whole, in their order; "" keeps it."""
 KeptParagraphs = Callable[[list[str]], list[str]]
 ClusterSize = Callable[[list[str]], int]
@@ -197,7 +197,7 @@ class Cleaner:
         self._kept_paragraphs, self._cluster_size = kept_paragraphs, cluster_size
         self._recorded = None if verdicts is None else iter(verdicts)
         self.verdicts = bytearray()
-        """Index in ``VERDICTS`` of the rule that dropped each document with text, in the order of the documents."""
+        """Index in ``DROPPING`` of the rule that dropped each document with text, in the order of the documents."""
         self.counts: dict[str, Counter[str]] = {}
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
@@ -262,8 +262,8 @@ class Cleaner:
     def _misfit(self, paragraphs: list[str]) -> str:
         """Return the rule that drops a document as a whole, or "", from the record or by asking the rules."""
         if self._recorded is not None:
-            return VERDICTS[next(self._recorded, 0)]
-        self.verdicts.append(VERDICTS.index(rule := self._first_to_drop(paragraphs)))
+            return DROPPING[next(self._recorded, 0)]
+        self.verdicts.append(DROPPING.index(rule := self._first_to_drop(paragraphs)))
         return rule
 
     def _first_to_drop(self, paragraphs: list[str]) -> str:

@@ -47,7 +47,7 @@ def needed(config: BuildConfig) -> int:
 
 
 def held_out_below(config: BuildConfig, documents: int, files: Sequence[DocumentFile], executor: Executor) -> int:
-    """Return the smallest draw of a document that is not held out.
+    """Return the bound below which a document's draw holds it out.
 
     Args:
         config: Names the share and the objective.

@@ -30,7 +30,7 @@ MAX_STEPS = 100
 """Characters that it may read again for each character of a paragraph before that is called long."""
 TAKEN = 0.75
 """Share of a window whose sentences are taken. The rest of the window is there for the marks that open in them, and is
-read again. A sentence is never longer; a longer one is cut at white space or, without any, anywhere."""
+read again. No sentence is left longer than a window: it is cut at white space or, without any, anywhere."""
 # Ideographs and kana: words that begin with one are in no list of sentencex.
 _IDEOGRAPHS = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
 

@@ -35,7 +35,7 @@ class TokenizeTask:
     source: Path
     tokenizer: Path
     held_out_below: int
-    """Smallest draw of a document that is not held out."""
+    """The bound below which a document's draw holds it out."""
     path: Path
     """Output."""
 
@@ -51,7 +51,7 @@ class SplitTask:
     """Context of its seal."""
     vocab_size: int
     held_out_below: int
-    """Smallest draw of a document that is not held out."""
+    """The bound below which a document's draw holds it out."""
     path: Path
     """Output."""
 

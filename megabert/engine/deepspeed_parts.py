@@ -9,7 +9,7 @@ What DeepSpeed does at each stage:
 
 DeepSpeed's documented access to a gradient (``safe_get_full_grad``) gathers one whole parameter from all ranks. The
 norm needs every gradient in every step, so it is taken directly from DeepSpeed's buffers. They are private; the tests
-in ``tests/several_ranks`` compare every stage with plain torch. Two more names are in `distributed.process_group`,
+in ``tests/several_ranks`` compare every stage with plain torch. Four more names are in `distributed.process_group`,
 which starts DeepSpeed's communication.
 """
 

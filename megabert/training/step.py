@@ -67,7 +67,8 @@ def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:
     depend neither on the number of ranks nor on how instances are packed. The engine averages gradients over the W
     ranks, where a sum is wanted, hence a factor W in the loss.
 
-    At ZeRO 0 and 1 no other rank is waited for. Above, gradients are reduced in each micro-step, which may wait.
+    At ZeRO 0 no other rank is waited for. At 1 and 2 the first forward pass waits for the other ranks' updated weights,
+    and at 2 and 3 gradients are reduced in each micro-step.
 
     Args:
         engine: The sharded model and its optimizer.

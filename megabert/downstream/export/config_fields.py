@@ -48,7 +48,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Unused:
-    """A field that changes nothing here."""
+    """A field that changes nothing here, or nothing more."""
 
     why: str
 
@@ -76,7 +76,8 @@ def _written(**values: Any) -> dict[str, Entry]:
     return {name: Fixed(value, is_written=True) for name, value in values.items()}
 
 
-ELSEWHERE = "read from elsewhere: names of family, classes and labels"
+ELSEWHERE = "read from elsewhere: names of classes and labels"
+FAMILY = "chooses the family, or a part of it, before the other fields are read"
 IDS = "ids of pieces; the tokenizer's files say them"
 CHECKED = "read where a head is used, and checked against the task"
 COMPUTED = "how it is computed, not what"
@@ -84,10 +85,11 @@ TASK_DROPOUT = "dropout of a task's head: fine-tuning has its own"
 """Reasons for which several fields are `Unused`."""
 
 COMMON: Mapping[str, Entry] = {
-    **_unused(ELSEWHERE, "model_type architectures num_labels _num_labels"),
+    **_unused(FAMILY, "model_type architectures megabert_family"),
+    **_unused(ELSEWHERE, "num_labels _num_labels"),
     **_unused(CHECKED, "id2label label2id problem_type sbert_ce_default_activation_function sentence_transformers"),
     **_unused(ELSEWHERE, "tokenizer_class"),
-    **_unused("megabert's own: version, family, task", "megabert_version megabert_family megabert_task"),
+    **_unused("megabert's own: version, task", "megabert_version megabert_task"),
     **_unused("the weights show it: a decoder of its own is kept, but fills no masks", "tie_word_embeddings"),
     **_unused(IDS, "bos_token_id eos_token_id cls_token_id sep_token_id unk_token_id mask_token_id"),
     **_unused("origin", "transformers_version _name_or_path name_or_path _commit_hash finetuning_task language"),

@@ -72,8 +72,9 @@ def export_run(
             tokenizer_dir=tokenizer_dir(run_dir),
             card=forms.on_card(card),
         )
-        _state_length(new, card.longest)
-        add_forms(new, model, forms, longest=card.longest)
+        longest = card.longest or model.max_position_embeddings
+        _state_length(new, longest)
+        add_forms(new, model, forms, longest=longest)
         results = render_eval_results(card.scores)
         if results:
             (new / EVAL_RESULTS).parent.mkdir()
@@ -164,9 +165,9 @@ def _card(
     )
 
 
-def _state_length(folder: Path, longest: int | None) -> None:
+def _state_length(folder: Path, longest: int) -> None:
     """Let the tokenizer cut texts at the trained length: positions after it are noise."""
-    for path in folder.rglob("tokenizer_config.json") if longest is not None else ():
+    for path in folder.rglob("tokenizer_config.json"):
         content = {**read_object(path), "model_max_length": longest}
         atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 

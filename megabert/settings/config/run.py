@@ -104,10 +104,11 @@ class CheckpointConfig:
     """When checkpoints are written, and which are kept."""
 
     every_steps: Count = 200
-    """Steps between checkpoints; one is also written at step 0 and at the end of each phase."""
+    """Steps between checkpoints; others are written at step 0, at the end of each phase, and after each best
+    validation of the last one."""
     keep_last: Count = 3
     """How many of the newest checkpoints to keep. The last good one, the best of the last phase, and the end of each
-    phase are never deleted."""
+    phase are kept as well, except what a rollback takes back."""
     keep_every_steps: Count | None = None
     """Also keep, for good, the first checkpoint at or after every multiple of this number of steps; by default none."""
 

@@ -58,8 +58,13 @@ def test_the_longest_trained_length_is_stated_everywhere(write_step, tmp_path):
     assert (
         f"| longest sequence | {trained} trained, {positions} positions |" in (tmp_path / "out/README.md").read_text()
     )
-    for name, field in (("tokenizer_config", "model_max_length"), ("sentence_bert_config", "max_seq_length")):
+    stated = (("tokenizer_config", "model_max_length"), ("sentence_bert_config", "max_seq_length"))
+    for name, field in stated:
         assert json.loads((tmp_path / f"out/{name}.json").read_text())[field] == trained
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
+    export_run(run_dir, tmp_path / "continued", forms=Forms(vectors="mean"))  # its first weights may know them all
+    for name, field in stated:
+        assert json.loads((tmp_path / f"continued/{name}.json").read_text())[field] == positions
     export_again(tmp_path / "out", tmp_path / "again", Forms(vectors="mean"))
     assert json.loads((tmp_path / "again/sentence_bert_config.json").read_text())["max_seq_length"] == trained
     (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
