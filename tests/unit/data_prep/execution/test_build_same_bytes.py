@@ -15,7 +15,7 @@ from data_prep.steps import step2_vocabulary, step4_chunks
 from megabert.foundation.files import sha256_file
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [3])
 def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path, workers):
     build_shards(make_config(), tmp_path / "out", ProcessExecutor(workers))
     assert hashes(tmp_path / "out") == hashes(built.folder)
