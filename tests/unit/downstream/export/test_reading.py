@@ -52,11 +52,6 @@ def test_the_other_generation_of_deberta_is_refused(deberta_folder):
         read_huggingface(deberta_folder)
 
 
-@pytest.fixture
-def modernbert_folder(folder_of) -> Path:
-    return folder_of("modernbert")
-
-
 OTHERS = {
     "bert": [
         ({"model_type": "distilbert"}, r"model_type='distilbert'; supported are bert, roberta, albert"),
