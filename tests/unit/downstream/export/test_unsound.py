@@ -34,6 +34,25 @@ def change(folder, **weights):
 
 
 WORDS = "bert.embeddings.word_embeddings.weight"
+LAYER = "bert.encoder.layer.1.output.dense.weight"
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"another.head": lambda old: torch.full((2,), float("-inf"))}, "another.head holds NaN or infinite"),
+        ({LAYER: lambda old: old.double() * 1e300}, f"{LAYER} holds NaN or infinite"),
+        ({"bert.encoder.layer.0.output.LayerNorm.weight": lambda old: old * 0}, "would give the same"),
+        ({LAYER: lambda old: old.to(torch.int8)}, "of type torch.int8"),
+        ({"bert.encoder.layer.0.attention.self.key.weight": lambda old: old.to(torch.int8)}, "key.weight: its numbers"),
+        ({"bert.encoder.layer.0.attention.self.key.weight": lambda old: old[:5]}, "key .5, 32."),
+        ({WORDS: lambda old: old[:, :7].contiguous()}, "word_embeddings.weight: shape"),
+    ],
+)
+def test_senseless_weights_are_refused_by_name(weights, message, folder):
+    change(folder, **weights)
+    with pytest.raises(CheckpointError, match=message):
+        read_huggingface(folder)
 
 
 def test_weights_that_are_not_used_are_named(folder, caplog):
