@@ -148,15 +148,6 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     ):
         assert expected in text
     assert (model / "curve.jsonl").read_text() == '{"step":5,"train/mlm_loss":3.5,"eval/mlm_loss":3.25}\n'
-    later = replace(folders, run=tmp_path / "later")
-    later.run.mkdir()
-    (later.run / "config.yaml").write_text(yaml.safe_dump({**run, "fork": f"{folders.run}@5"}))
-    (later.run / "metrics.jsonl").write_text('{"step": 6, "eval/mlm_loss": 3.125}\n')
-    card.write_card("english", later)
-    assert [json.loads(line)["step"] for line in (model / "curve.jsonl").read_text().splitlines()] == [5, 6]
-    (model / "guesses.md").write_text("Edited.")
-    card.write_card("english", folders)
-    assert "## Guesses\n\nEdited." in (model / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

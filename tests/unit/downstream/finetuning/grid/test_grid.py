@@ -191,18 +191,8 @@ def with_mnli(sets_dir: Path, folder: Path) -> Path:
 def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
     with_mnli(sets_dir, tmp_path)
     monkeypatch.setattr(grid_module, "run_children", forked)
-    words = [
-        "finetune",
-        "rte",
-        "mnli",
-        "--model",
-        str(model_dir),
-        "--data",
-        str(tmp_path),
-        "--epochs",
-        "1",
-        *FLAGS[:-2],
-    ]
+    words = ["finetune", "rte", "mnli", "--model", str(model_dir), "--data", str(tmp_path), *FLAGS[:-2]]
+    words += ["--epochs", "1"]
     grid = [*words, "--output-dir", str(tmp_path / "out"), "--learning-rates", "1e-3", "3e-3", "--start-from", "mnli"]
     assert main(grid) == 0
     sets = sets_of(tmp_path / "out")
