@@ -72,14 +72,6 @@ def test_shown_data_command_is_accepted(page, words):
     assert options.fields.keys() <= set(BuildConfig.__pydantic_fields__)
 
 
-def test_unknown_flag_is_not_accepted(capsys):
-    assert main(["watch", "RUN", "--twice"]) == 2
-    assert "--twice: no such flag; did you mean --once?\n" in capsys.readouterr().err
-    assert main(["pretrain", "--recpe", "bert_base"]) == 2
-    assert "--recpe: no such flag; did you mean --recipe?\n" in capsys.readouterr().err
-    assert main(["estimate", "--phases.0.stepps", "7"]) == 2
-
-
 @pytest.mark.parametrize(("page", "words"), FINETUNE, ids=named)
 def test_shown_finetuning_command_is_accepted(page, words, capsys):
     assert main([*words, "--print-config"]) == 0, page

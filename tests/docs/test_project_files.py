@@ -12,8 +12,6 @@ from megabert import __version__
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))  # config.yml is no form
-FIELDS = {"markdown", "textarea", "input", "dropdown", "checkboxes"}
 
 
 def test_citation_names_this_version_and_the_licence_of_the_package():
@@ -75,11 +73,3 @@ def test_nothing_is_released_that_ci_has_not_run(name):
     if name == "release":
         assert jobs["packages"]["needs"] == "test"
         assert jobs["publish"]["needs"] == "packages"
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_issue_form_has_the_fields_that_the_forms_allow(path):
-    form = yaml.safe_load(path.read_text())
-    assert {"name", "description", "body"} <= set(form)
-    assert {field["type"] for field in form["body"]} <= FIELDS
-    assert len({field["id"] for field in form["body"] if "id" in field}) == sum("id" in field for field in form["body"])

@@ -18,7 +18,6 @@ MODERNBERT_LARGE = BERT_LARGE | {
     "max_position_embeddings": 8192,
 }  # fmt: skip
 LARGE = {
-    "BERT-Large at 128": (BERT_LARGE | {"vocab_size": 30_522}, 128, 795_000),
     "BERT-Large at 512": (BERT_LARGE | {"vocab_size": 30_522}, 512, 796_000),
     "ModernBERT-large at 1,024": (MODERNBERT_LARGE, 1024, 919_000),
 }

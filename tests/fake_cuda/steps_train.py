@@ -1,7 +1,7 @@
 """What a step of pre-training does on a GPU: the host waits once, nothing is copied in its way, and nothing races.
 
-Each family runs on two ranks, at ZeRO-1 and 2: its parameters decide what the buckets hold and when hooks send them. On
-one rank nothing is sent and the family's own code is the same, so there BERT stands for all.
+Each family runs on two ranks at ZeRO-1: its parameters decide what the buckets hold and when hooks send them. At ZeRO-2
+the layers that are shared and the two models of a pair stand for all, and on one rank, where nothing is sent, BERT.
 """
 
 import threading
@@ -48,7 +48,7 @@ def misaligned(fragments) -> set[str]:
 
 @pytest.mark.parametrize(
     ("family", "stage", "world_size"),
-    [("bert", 1, 1), *((family, stage, 2) for family in FAMILIES for stage in (1, 2))],
+    [("bert", 1, 1), *((family, 1, 2) for family in FAMILIES), ("albert", 2, 2), ("deberta-v3", 2, 2)],
 )
 def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
     (first, second), fragments = steps(family=family, stage=stage, world_size=world_size)
@@ -59,8 +59,10 @@ def test_second_step_waits_once_and_nothing_races(family, stage, world_size):
     assert misaligned(fragments) == set()
 
 
-@pytest.mark.parametrize("tokens", [512, 2048, 8192])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "tokens"),
+    [*((family, 8192) for family in FAMILIES), ("bert", 512), ("deberta-v3", 512), ("modernbert", 512)],
+)
 def test_no_sum_of_a_step_has_any_order_at_any_number_of_tokens(family, tokens):
     seen, _ = steps(family=family, tokens=tokens)
     assert dict(seen[1].faults) == {}

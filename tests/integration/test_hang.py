@@ -24,12 +24,10 @@ def test_hung_run_ends_with_the_stacks_of_all_ranks(shards, tmp_path):
 
 def test_a_profile_takes_longer_than_a_step_may(shards, tmp_path):
     # A busy machine may need seconds for a step: torch's profiler is loaded in one.
-    flags = {"watchdog.min_step_s": 15, "logging.profile_steps": "5-6"}
-    run = Run(
-        tmp_path / "run", shards, ranks=2, launcher="torchrun", flags=flags, module="integration.programs.slow_profile"
-    )
+    flags = {"watchdog.min_step_s": 8, "logging.profile_steps": "5-6"}
+    run = Run(tmp_path / "run", shards, ranks=2, flags=flags, module="integration.programs.slow_profile")
     assert run.finish() == 0, run.output[-4000:]
     names = sorted(path.name for path in (run.run_dir / "profile").glob("*"))
     assert names == ["rank_000_steps_5-6.json.gz", "rank_000_steps_5-6.txt"]
     seconds = {row["step"]: row["perf/step_s"] for row in run.rows() if "perf/step_s" in row}
-    assert seconds[7] < 15, "writing took 18 s, and counts in no rate"
+    assert seconds[7] < 8, "writing took 10 s, and counts in no rate"

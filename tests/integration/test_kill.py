@@ -46,13 +46,12 @@ def check_killed_run_equals(
 
 
 @pytest.mark.parametrize(
-    ("moment", "victim", "resumed_by"),
-    [("before the first checkpoint", "one rank", "deepspeed"), ("in phase 2", "launcher", "forked")],
+    ("moment", "victim"), [("before the first checkpoint", "one rank"), ("in phase 2", "launcher")]
 )
-def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, moment, victim, resumed_by):
-    """The next test kills everything; all launchers, moments and victims are those of ``make soak``."""
+def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path, moment, victim):
+    """The next test kills everything; all launchers, also to resume, moments and victims are those of ``make soak``."""
     run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed")
-    check_killed_run_equals(uninterrupted_run, run, moment, victim, resumed_by=resumed_by)
+    check_killed_run_equals(uninterrupted_run, run, moment, victim, resumed_by="forked")
 
 
 def resume_elsewhere(uninterrupted_run: Run, run_dir, shards, ranks: int, engine: str) -> float:

@@ -36,18 +36,8 @@ def assert_same_losses(run: Run, reference: Run, tolerance: float) -> None:
 
 def test_smoke_run_writes_everything_and_learns(unbroken):
     names = {path.name for path in unbroken.run_dir.iterdir()}
-    assert names >= {
-        "config.yaml",
-        "command.txt",
-        "environment.json",
-        "deepspeed.json",
-        "checked_shards.json",
-        "metrics.jsonl",
-        "logs",
-        "tb",
-        "checkpoints",
-        "tokenizer",
-    }
+    written = "config.yaml command.txt environment.json deepspeed.json checked_shards.json metrics.jsonl"
+    assert names >= {*written.split(), "logs", "tb", "checkpoints", "tokenizer"}
     assert list(unbroken.losses()) == list(range(1, 14))
     assert unbroken.losses()[8] < unbroken.losses()[1]
     tags = set().union(*unbroken.rows())
@@ -76,7 +66,7 @@ def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_pat
     assert_same_losses(run, unbroken, TOLERANCE)
 
 
-@pytest.mark.parametrize("checkpoint", ["last", "best", "12"])
+@pytest.mark.parametrize("checkpoint", ["best", "12"])
 def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, checkpoint, capsys):
     transformers = pytest.importorskip("transformers")
     assert main(["export", str(unbroken.run_dir), "--to", str(tmp_path / "out"), "--checkpoint", checkpoint]) == 0

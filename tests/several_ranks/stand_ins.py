@@ -7,12 +7,7 @@ import torch
 from megabert.optim import Fragment
 
 ALONE = SimpleNamespace(
-    rank=0,
-    size=1,
-    is_main=True,
-    device=torch.device("cpu"),
-    gather=lambda value: [value],
-    in_background=lambda: ALONE,
+    rank=0, size=1, is_main=True, device=torch.device("cpu"), gather=lambda value: [value], in_background=lambda: ALONE
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 from several_ranks.saving import save_checkpoint
 from several_ranks.toy_training import make_engine, train_step
 
-from megabert.checkpoints.loading import find_checkpoint, load_checkpoint, read_masters
+from megabert.checkpoints.loading import find_checkpoint, load_checkpoint
 
 # Stages of the run that saves on two ranks and of the run that continues, its world, the optimizer; soak has all pairs.
 PAIRS = [
@@ -27,13 +27,6 @@ def test_resume_on_another_stage_and_world_keeps_the_losses(workers, tmp_path, f
 def test_resume_on_the_same_stage_and_world_is_bit_identical(workers, tmp_path, engine):
     unbroken = workers(2).run(save_and_go_on, engine, tmp_path)[0]
     assert workers(2).run(resume, engine, tmp_path)[0] == unbroken
-
-
-def test_masters_are_read_whole(workers, tmp_path):
-    workers(2).run(save_and_go_on, "zero1", tmp_path)
-    masters = read_masters(find_checkpoint(tmp_path, 5))
-    assert masters["embedding.weight"].shape == (400, 31)
-    assert "decoder.weight" not in masters  # tied
 
 
 def save_and_go_on(world, engine_name, folder: Path, optimizer: str = "lamb") -> list[float]:

@@ -98,34 +98,3 @@ def muon_traffic(world):
         owner = numels.index(max(numels))
         expected += 4 * (sum(numels) - numels[owner] if owner == world.rank else numels[world.rank])
     return sum(counted), expected
-
-
-def test_toy_has_the_awkward_sizes(workers):
-    held = workers(3).run(holders)
-    ranks = {name: sum(name in names for names, _ in held) for name in held[0][1]}
-    assert ranks["embedding.weight"] == 3
-    assert ranks["gain_bias"] == 1
-    assert all(count >= 1 for count in ranks.values())
-
-
-def holders(world):
-    engine = toy_training.make_engine(world, "zero1")
-    assert any(not flat_fragments(engine, flat) for flat in masters(engine)) or world.rank == 0
-    return {fragment.parameter for fragment in engine.fragments}, list(engine.shapes)
-
-
-def masters(engine):
-    return [flat for group in engine.optimizer.param_groups for flat in group["params"]]
-
-
-def flat_fragments(engine, flat):
-    return [fragment for fragment in engine.fragments if fragment.flat is flat]
-
-
-def test_poison_reaches_padding(workers):
-    poisoned = workers(2).run(count_poison)
-    assert sum(poisoned) > 0
-
-
-def count_poison(world):
-    return optimizer_reference.poison_padding(toy_training.make_engine(world, "zero3"))

@@ -37,6 +37,8 @@ def test_average_is_resumed_bit_for_bit_on_the_same_stage(workers, tmp_path):
     stored = read_masters(find_checkpoint(tmp_path), average=True)
     trained = read_masters(find_checkpoint(tmp_path))
     assert stored.keys() == trained.keys()
+    assert trained["embedding.weight"].shape == (400, 31)
+    assert "decoder.weight" not in trained  # tied
     assert not torch.equal(stored["embedding.weight"], trained["embedding.weight"])
 
 

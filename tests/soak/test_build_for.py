@@ -125,18 +125,8 @@ def shards(texts, tmp_path_factory):
     def build_once(recipe: str, flags: str) -> Path:
         if (recipe, flags) not in built:
             output = tmp_path_factory.mktemp("shards") / "data"
-            words = [
-                "--for",
-                recipe,
-                *flags.split(),
-                "--input",
-                str(texts),
-                "--language",
-                "en",
-                "--output",
-                str(output),
-            ]
-            assert build(["build", *words, "--validation-share", "0.2", "--workers", "1"]) == 0
+            words = ["--for", recipe, *flags.split(), "--input", str(texts), "--output", str(output)]
+            assert build(["build", *words, "--language", "en", "--validation-share", "0.2", "--workers", "1"]) == 0
             built[recipe, flags] = output
         return built[recipe, flags]
 

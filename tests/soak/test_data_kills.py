@@ -1,6 +1,7 @@
-"""The whole demo build killed at random moments, and by any number of workers: always the same bytes."""
+"""Builds of the demo and of near copies, killed at random moments and by any number of workers: the same bytes."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -10,52 +11,75 @@ import time
 from pathlib import Path
 
 import pytest
+from several_ranks.test_run_lock import is_running
 from unit.data_prep.builds import hashes
+from unit.data_prep.conftest import write_jsonl
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
+MPIRUN = Path(sys.executable).parent / "mpirun"
 KILLS = 20
 
 pytestmark = pytest.mark.soak
 
 
-def command(output, processes, text=CORPUS):
-    flags = ["--vocab-size", "8192", "--validation-share", "0.05", *processes]
-    return [sys.executable, "-m", "data_prep", "build", "--input", str(text), "--output", str(output), *flags]
+NEAR = "--vocab-size 300 --lengths 64 --dupe-factor 1 --clean near_duplicates duplicate_documents --chunk-mib 0.1"
+SMALL_RANGES = """
+from data_prep.clean import grouped_hashes, near_copies
+from data_prep.cli import main
+grouped_hashes.HASHES_PER_RANGE, near_copies.HASHES_PER_RANGE = 128, 4
+raise SystemExit(main())
+"""
+"""A build whose keys and documents are divided into several ranges, as those of a large corpus are."""
 
 
-def workers_flag(workers):
-    return ["--workers", str(workers)]
+@pytest.fixture(scope="module", params=["demo", "near copies"])
+def build(request, tmp_path_factory) -> list[str]:
+    """Words of a build: of the demo's texts; or of sixty, and each third again with a further sentence."""
+    if request.param == "demo":
+        flags = ["--vocab-size", "8192", "--validation-share", "0.05"]
+        return ["-m", "data_prep", "build", "--input", str(CORPUS), *flags]
+    folder, chance = tmp_path_factory.mktemp("copied"), random.Random(2)
+    texts = [json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()[:60]]
+    texts += [f"{text}\nThis one is a copy, number {number}." for number, text in enumerate(texts[::3])]
+    chance.shuffle(texts)
+    for number in range(5):
+        write_jsonl(folder / f"{number}.jsonl", texts[number::5])
+    return ["-c", SMALL_RANGES, "build", "--input", f"{folder}/*.jsonl", *NEAR.split()]
 
 
-def run(output, workers, text=CORPUS):
-    done = subprocess.run(
-        command(output, workers_flag(workers), text), cwd=ROOT, capture_output=True, text=True, timeout=600
-    )
+def command(build, output, *more):
+    return [sys.executable, *build, "--output", str(output), *map(str, more)]
+
+
+def run(words):
+    done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
+def reference(build, tmp_path_factory):
+    """Hashes of a build by one process with one range of documents, and its seconds."""
     folder = tmp_path_factory.mktemp("reference") / "out"
     start = time.monotonic()
-    run(folder, 1)
+    run(command(["-m", "data_prep", *build[2:]], folder, "--workers", 1))
     return hashes(folder), time.monotonic() - start
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
-def test_workers_do_not_change_a_byte(reference, tmp_path, workers):
-    run(tmp_path / "out", workers)
+def test_workers_do_not_change_a_byte(build, reference, tmp_path, workers):
+    run(command(build, tmp_path / "out", "--workers", workers))
     assert hashes(tmp_path / "out") == reference[0]
 
 
 @pytest.mark.parametrize("files", [1, 3, 40])
-def test_order_and_split_of_the_input_do_not_change_a_byte(reference, tmp_path, files):
-    lines = CORPUS.read_text(encoding="utf-8").splitlines(keepends=True)
+def test_order_and_split_of_the_input_do_not_change_a_byte(build, reference, tmp_path, files):
+    given = sorted(Path("/").glob(build[4][1:]))
+    lines = [line for path in given for line in path.read_text(encoding="utf-8").splitlines(keepends=True)]
     random.Random(files).shuffle(lines)
     for number in range(files):
         (tmp_path / f"{number}.jsonl").write_text("".join(lines[number::files]), encoding="utf-8")
-    run(tmp_path / "out", 2, tmp_path / "*.jsonl")
+    run(command([*build[:4], tmp_path / "*.jsonl", *build[5:]], tmp_path / "out", "--workers", 2))
     # Manifests name the input.
     shards, expected = (
         {name: digest for name, digest in all_.items() if not name.endswith("manifest.json")}
@@ -64,14 +88,10 @@ def test_order_and_split_of_the_input_do_not_change_a_byte(reference, tmp_path, 
     assert shards == expected
 
 
+@pytest.mark.skipif(not MPIRUN.is_file(), reason="no mpirun beside Python: pip install 'megabert[mpi]'")
 @pytest.mark.parametrize("ranks", [1, 2, 4, 16])
-def test_ranks_do_not_change_a_byte(reference, tmp_path, ranks):
-    mpirun = Path(sys.executable).parent / "mpirun"
-    if not mpirun.is_file():
-        pytest.skip("no mpirun beside Python: pip install 'megabert[mpi]'")
-    words = [str(mpirun), "-n", str(ranks), *command(tmp_path / "out", ["--mpi"])]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
+def test_ranks_do_not_change_a_byte(build, reference, tmp_path, ranks):
+    run([MPIRUN, "-n", ranks, *command(build, tmp_path / "out", "--mpi")])
     assert hashes(tmp_path / "out") == reference[0]
 
 
@@ -80,21 +100,14 @@ def children_of(process):
     return [int(pid) for pid in listed.stdout.split()]
 
 
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_kills_at_random_moments_do_not_change_a_byte(reference, tmp_path):
+def test_kills_at_random_moments_do_not_change_a_byte(build, reference, tmp_path):
     """A random process of the build (parent or worker) is killed each time; survivors must end by themselves."""
     rng = random.Random(1)
     expected, seconds = reference
     for kill in range(KILLS):
         folder = tmp_path / f"out-{kill % 4}"  # each folder is killed five times on its way
         process = subprocess.Popen(
-            command(folder, workers_flag(2)), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(build, folder, "--workers", 2), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         time.sleep(rng.uniform(0, seconds))
         family = children_of(process)
@@ -103,10 +116,10 @@ def test_kills_at_random_moments_do_not_change_a_byte(reference, tmp_path):
             os.kill(victim, signal.SIGKILL)
         process.wait(timeout=120)
         deadline = time.monotonic() + 20
-        while any(is_alive(pid) for pid in family) and time.monotonic() < deadline:
+        while any(is_running(pid) for pid in family) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not any(is_alive(pid) for pid in family), "a worker outlived its parent"
+        assert not any(is_running(pid) for pid in family), "a worker outlived its parent"
     for number in range(4):
-        run(tmp_path / f"out-{number}", 2)
+        run(command(build, tmp_path / f"out-{number}", "--workers", 2))
         assert hashes(tmp_path / f"out-{number}") == expected
         assert not list((tmp_path / f"out-{number}").rglob("*.tmp"))

@@ -1,26 +1,17 @@
-"""Near duplicates at full counts: recall against theory and another library, rounds of long clusters, the same bytes.
+"""Near duplicates at full counts: recall against theory and another library, rounds of long clusters.
 
-The library is datasketch, if it is installed.
+The library is datasketch, if it is installed. That the bytes are always the same is in test_data_kills.py.
 """
 
-import contextlib
-import json
 import random
-import signal
-import subprocess
-import sys
-import time
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
-from soak.test_data_kills import CORPUS, ROOT
-from unit.data_prep.builds import hashes
 from unit.data_prep.clean.test_components import find_planted, names
 from unit.data_prep.clean.test_near_duplicates import SIGNATURE, similar_pair
-from unit.data_prep.conftest import begun_build, write_jsonl
+from unit.data_prep.conftest import begun_build
 
 from data_prep.clean import near_copies
 from data_prep.clean.grouped_hashes import HashPlan
@@ -29,16 +20,7 @@ from data_prep.clean.near_duplicates import write_keys
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.document_set import hash_text
 
-PAIRS, LONG, KILLS, DOCUMENTS = 2_000, 100_000, 10, 60
-MPIRUN = Path(sys.executable).parent / "mpirun"
-FLAGS = "--vocab-size 300 --lengths 64 --dupe-factor 1 --clean near_duplicates duplicate_documents --chunk-mib 0.1"
-SMALL_RANGES = """
-from data_prep.clean import near_copies, paragraphs
-from data_prep.cli import main
-paragraphs.HASHES_PER_RANGE, near_copies.HASHES_PER_RANGE = 128, 4
-raise SystemExit(main())
-"""
-"""A build whose keys and documents are divided into several ranges, as those of a large corpus are."""
+PAIRS, LONG = 2_000, 100_000
 
 pytestmark = pytest.mark.soak
 
@@ -123,68 +105,3 @@ def test_chain_of_real_documents_is_one_cluster(tmp_path, monkeypatch):
     print_table(("documents", "clusters", "rounds"), [(f"{LONG:,}", counts["clusters"], counts["rounds"])])
     assert (counts["clusters"], counts["documents"]) == (1, LONG)
     assert counts["rounds"] <= 2 * np.log2(LONG)
-
-
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory):
-    """Some of the bundled corpus, and each third document again with a further sentence; in five files."""
-    folder, chance = tmp_path_factory.mktemp("copied"), random.Random(2)
-    texts = [json.loads(line)["text"] for line in CORPUS.read_text(encoding="utf-8").splitlines()[:DOCUMENTS]]
-    texts += [f"{text}\nThis one is a copy, number {number}." for number, text in enumerate(texts[::3])]
-    chance.shuffle(texts)
-    for number in range(5):
-        write_jsonl(folder / f"{number}.jsonl", texts[number::5])
-    return folder
-
-
-def command(copied, output, *more, start=("-c", SMALL_RANGES)):
-    words = [sys.executable, *start, "build", "--input", f"{copied}/*.jsonl", "--output", str(output)]
-    return [*words, *FLAGS.split(), *map(str, more)]
-
-
-def run(words):
-    done = subprocess.run([*map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def reference(copied, tmp_path_factory):
-    """Hashes of a build by one process with one range of documents, and its seconds."""
-    output = tmp_path_factory.mktemp("reference") / "out"
-    begin = time.monotonic()
-    report = run(command(copied, output, "--workers", 1, start=("-m", "data_prep")))
-    print("\n" + next(line for line in report.splitlines() if "clusters" in line))
-    return hashes(output), time.monotonic() - begin
-
-
-@pytest.mark.parametrize("workers", [2, 3, 8])
-def test_workers_do_not_change_a_byte(copied, reference, tmp_path, workers):
-    run(command(copied, tmp_path / "out", "--workers", workers))
-    assert hashes(tmp_path / "out") == reference[0]
-
-
-@pytest.mark.skipif(not MPIRUN.is_file(), reason="no mpirun beside Python: pip install 'megabert[mpi]'")
-@pytest.mark.parametrize("ranks", [1, 2, 4, 16])
-def test_ranks_do_not_change_a_byte(copied, reference, tmp_path, ranks):
-    run([MPIRUN, "-n", ranks, *command(copied, tmp_path / "out", "--mpi")])
-    assert hashes(tmp_path / "out") == reference[0]
-
-
-def test_kills_do_not_change_a_byte(copied, reference, tmp_path):
-    """Killed with all of its workers at random moments, and continued each time."""
-    chance, killed = random.Random(3), 0
-    for _ in range(KILLS):
-        process = subprocess.Popen(
-            command(copied, tmp_path / "out", "--workers", 2), cwd=ROOT, stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(chance.uniform(0.3, 1.0) * reference[1])
-        killed += process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    print(f"\n{killed} of {KILLS} builds were killed before their end")
-    assert killed
-    run(command(copied, tmp_path / "out", "--workers", 2))
-    assert hashes(tmp_path / "out") == reference[0]

@@ -1,26 +1,22 @@
 """Resume from every ZeRO stage on 2 ranks to every stage on 1 to 4: losses of the unbroken run."""
 
 import itertools
-from pathlib import Path
 
 import pytest
-from several_ranks.saving import save_checkpoint
-from several_ranks.toy_training import make_engine, train_step
+from several_ranks.test_checkpoints_resume import resume, save_and_go_on
 from soak.soak_table import SoakTable
-
-from megabert.checkpoints.loading import find_checkpoint, load_checkpoint
+from soak.test_zero_lamb import only
 
 pytestmark = pytest.mark.soak
 
 STAGES = ["zero0", "zero1", "zero2", "zero3"]
-SAVED_AT, STEPS = 5, 10
 
 
 @pytest.fixture(scope="module")
 def table():
     return SoakTable(
         "zero_resume",
-        f"largest relative difference of the losses of steps {SAVED_AT + 1} to {STEPS} to the unbroken run on 2 ranks; "
+        "largest relative difference of the losses of steps 6 to 10 to the unbroken run on 2 ranks; "
         "bar 1e-6 in fp32; new processes on the same stage and world: 0",
         f"{'from':<11} {'to':<11} {'world':>5} {'worst':>8}",
     )
@@ -40,9 +36,7 @@ def saved(workers, tmp_path_factory):
 @pytest.mark.parametrize(("world_size", "first", "second"), itertools.product((2, 1, 3, 4), STAGES, STAGES))
 def test_resume(workers, saved, table, world_size, first, second):
     folder, unbroken = saved[first]
-    for other in [other for other in workers.groups if other != world_size]:
-        workers.close(other)
-    losses = workers(world_size).run(resume, second, folder, timeout_s=280)[0]
+    losses = only(workers, world_size).run(resume, second, folder, timeout_s=280)[0]
     worst = max(abs(a - b) / b for a, b in zip(losses, unbroken, strict=True))
     table.add(f"{first:<11} {second:<11} {world_size:>5} {worst:8.1e}")
     assert worst <= 1e-6
@@ -59,17 +53,3 @@ def test_new_processes_on_the_same_stage_and_world_are_bit_identical(workers, ta
     worst = max(abs(a - b) / b for a, b in zip(losses, unbroken, strict=True))
     table.add(f"{engine:<11} {engine:<11} {2:>5} {worst:8.1e}  new processes")
     assert losses == unbroken
-
-
-def save_and_go_on(world, engine_name, folder: Path) -> list[float]:
-    engine = make_engine(world, engine_name)
-    for step in range(1, SAVED_AT + 1):
-        train_step(engine, world, step)
-    save_checkpoint(folder, SAVED_AT, engine, {"step": SAVED_AT}, world)
-    return [train_step(engine, world, step) for step in range(SAVED_AT + 1, STEPS + 1)]
-
-
-def resume(world, engine_name, folder: Path) -> list[float]:
-    engine = make_engine(world, engine_name)
-    load_checkpoint(find_checkpoint(folder), engine, world)
-    return [train_step(engine, world, step) for step in range(SAVED_AT + 1, STEPS + 1)]

@@ -3,6 +3,7 @@
 import pytest
 from several_ranks import counted_training
 from soak.soak_table import SoakTable
+from soak.test_zero_lamb import only
 
 pytestmark = pytest.mark.soak
 
@@ -30,10 +31,8 @@ def table():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("world_size", [2, 4, 8])
 def test_bytes_on_the_wire(workers, table, world_size, engine):
-    for other in [other for other in workers.groups if other != world_size]:
-        workers.close(other)
     for micro_steps in (1, 4):
-        row = workers(world_size).run(counted_training.counted_step, engine, micro_steps, timeout_s=280)[0]
+        row = only(workers, world_size).run(counted_training.counted_step, engine, micro_steps, timeout_s=280)[0]
         table.add(
             f"{world_size:>5} {engine:<11} {micro_steps:>11} {row['bytes']:6.2f} {row['many_ranks']:6.2f} "
             f"{row['collectives']:>5} {row['large']:>5}"

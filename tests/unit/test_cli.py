@@ -29,13 +29,6 @@ def test_local_rank_is_accepted_anywhere(flag, capsys):
     assert "preset: tiny" in capsys.readouterr().out
 
 
-def test_errors_become_exit_codes(capsys):
-    assert main(["pretrain", "--recipe", "debug", "--seeed", "1"]) == 2
-    assert "did you mean seed?" in capsys.readouterr().err
-    assert main(["export", "no/such/run", "--to", "x"]) == 4
-    assert "no run folder" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
     "command",

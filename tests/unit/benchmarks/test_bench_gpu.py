@@ -2,21 +2,22 @@
 
 import contextlib
 import time
-from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[3]
+from benchmarks.gpu import clock, ops, peers, products
+from benchmarks.gpu import rows as module
+from benchmarks.gpu.batches import random_batch
+from benchmarks.gpu.products import in_fp8
+from benchmarks.gpu.rows import Rows
+from benchmarks.gpu.sizes import TINY
+from benchmarks.gpu.training import MegabertStep, model_config
 
 
 @pytest.fixture
-def rows_of(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.rows import Rows
-
+def rows_of(tmp_path):
     return lambda settings, seconds=600.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
 
 
@@ -42,8 +43,6 @@ def test_no_row_starts_after_the_deadline(rows_of):
 
 
 def test_device_that_no_longer_answers_ends_the_process_and_keeps_the_row(rows_of, monkeypatch):
-    from benchmarks.gpu import rows as module
-
     def fail():
         raise RuntimeError("an illegal memory access was encountered")
 
@@ -58,11 +57,6 @@ def test_device_that_no_longer_answers_ends_the_process_and_keeps_the_row(rows_o
 
 
 def test_capture_that_failed_ends_the_process_and_says_what_broke_it(rows_of, monkeypatch):
-    from benchmarks.gpu import rows as module
-    from benchmarks.gpu.batches import random_batch
-    from benchmarks.gpu.sizes import TINY
-    from benchmarks.gpu.training import MegabertStep, model_config
-
     @contextlib.contextmanager
     def graph(_):
         try:
@@ -85,9 +79,6 @@ def test_capture_that_failed_ends_the_process_and_says_what_broke_it(rows_of, mo
 
 
 def test_peers_mask_is_made_once_and_not_in_its_time(rows_of, monkeypatch):
-    from benchmarks.gpu import ops
-    from benchmarks.gpu.sizes import TINY
-
     masks = []
     monkeypatch.setattr(ops, "create_block_mask", lambda *_, **__: masks.append(0))
     monkeypatch.setattr(ops, "flex_attention", lambda q, k, v, block_mask: q + k + v)
@@ -100,25 +91,8 @@ def test_peers_mask_is_made_once_and_not_in_its_time(rows_of, monkeypatch):
     assert len(masks) == 1
 
 
-def test_compiled_peer_of_a_second_shape_has_its_backward_row(rows_of, monkeypatch):
-    from benchmarks.gpu import ops
-    from benchmarks.gpu.sizes import TINY
-
-    compiler = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda op, **options: compiler(op, **(options | {"backend": "aot_eager"})))
-    rows = rows_of({})
-    for tokens in (96, 48):
-        measured = ops.Ops(rows, torch.device("cpu"), replace(TINY, tokens=tokens))
-        measured.turn = ops.COMPILED
-        measured.layer_norm()
-    assert [("ms" in row) for name, row in rows.rows.items() if "torch.compile" in name] == [True] * 4, rows.rows
-
-
 @pytest.mark.parametrize("name", ["ops", "peers"])
 def test_our_ops_and_sdpa_without_dropout_are_one_part_and_other_programs_another(rows_of, monkeypatch, name):
-    from benchmarks.gpu import ops, peers
-    from benchmarks.gpu.sizes import TINY
-
     rows = rows_of({})
     monkeypatch.setattr(rows, "measure", lambda name, function, is_peer=False: rows.rows.setdefault(name, {}))
     {"ops": ops, "peers": peers}[name].measure(rows, torch.device("cpu"), TINY)
@@ -134,26 +108,7 @@ WHO = ("megabert", "torch.compile", "flex_attention", "torch eager", "AdamW fuse
 WHO += tuple(f"sdpa {name}{end}" for name in ("flash", "cudnn", "efficient", "math") for end in (", no dropout", ""))
 
 
-def test_time_by_part_adds_up_kernels_of_like_names(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import training
-
-    steps = []
-    events = [mock.Mock(key=f"gemm_{'x' * 200}_{n}", self_cpu_time_total=1000.0 * n) for n in (1, 2)]
-    events += [mock.Mock(key=f"attention_{'x' * 60}_{n}", self_cpu_time_total=1000.0) for n in (1, 2)]
-    profile = mock.MagicMock()
-    profile.return_value.__enter__.return_value.key_averages.return_value = events
-    monkeypatch.setattr(torch.profiler, "profile", profile)
-    row = training.time_by_part(steps.append, "batch", torch.device("cpu"), before=3)
-    assert len(steps) == 4 + training.PROFILED
-    assert row["matrix products ms"] == 1.0  # of three steps
-    assert sorted(row["kernels"].values()) == [0.333, 0.333, 1.0]
-
-
 def test_a_loop_is_timed_after_as_many_calls(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import clock
-
     calls = []
 
     class Event:
@@ -174,9 +129,6 @@ def test_a_loop_is_timed_after_as_many_calls(monkeypatch):
 
 
 def test_products_are_run_in_loops(rows_of):
-    from benchmarks.gpu import products
-    from benchmarks.gpu.sizes import TINY
-
     rows = rows_of({})
     products.measure(rows, torch.device("cpu"), TINY)
     kinds = {"eight": ("bf16 cublas", "bf16 cublaslt", "fp8 row-wise", "fp8 tensor-wise")}
@@ -188,9 +140,6 @@ def test_products_are_run_in_loops(rows_of):
 
 @pytest.mark.parametrize(("by_row", "shapes"), [(True, [(3, 1), (1, 5)]), (False, [(), ()])])
 def test_fp8_has_a_scale_per_row_or_one_per_tensor(monkeypatch, by_row, shapes):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.products import in_fp8
-
     given = {}
     monkeypatch.setattr(torch, "_scaled_mm", lambda left, right, **options: given.update(options, right=right))
     in_fp8(torch.ones(3, 4), torch.ones(4, 5), by_row=by_row)()
@@ -200,8 +149,6 @@ def test_fp8_has_a_scale_per_row_or_one_per_tensor(monkeypatch, by_row, shapes):
 
 
 def test_row_has_clock_and_power_of_its_timed_window(rows_of, monkeypatch):
-    from benchmarks.gpu import clock
-
     rows = rows_of({})
     rows.device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)

@@ -13,13 +13,26 @@ from unittest import mock
 import pytest
 import torch
 
+from benchmarks.gpu import embedding_problem, repeats, speedrun, trainer
+from benchmarks.gpu.bars import CARD, KILLED, held_against_bars
+from benchmarks.gpu.batches import random_batch
+from benchmarks.gpu.parity import DTYPES, parity_problems
+from benchmarks.gpu.repeats import count_differences, op_runs
+from benchmarks.gpu.resume import compare
+from benchmarks.gpu.rows import Rows
+from benchmarks.gpu.runs import metrics, start_and_kill
+from benchmarks.gpu.sizes import TINY
+from benchmarks.gpu.trainer import PHASES, RECIPE, WARM_UP, phase_row
+from megabert.ops import embedding as op
+from megabert.ops.dense import gradient_sum_of
+from megabert.ops.proof.problem import TOLERANCE
+from megabert.ops.proof.table import compare_one
+from megabert.settings.config.loading import read_yaml
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_reversed_batch_holds_the_same_sequences(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.batches import random_batch
-
+def test_reversed_batch_holds_the_same_sequences():
     batch = random_batch(48, 16, 90, seed=3)
     turned = batch.reversed()
     assert turned.input_ids_T.view(3, 16).flip(0).flatten().equal(batch.input_ids_T)
@@ -29,20 +42,7 @@ def test_reversed_batch_holds_the_same_sequences(monkeypatch):
     assert [(int(a), int(b)) for a, b in pairs[0]] == [(int(a), int(b)) for a, b in pairs[1]]
 
 
-def test_every_row_trains_the_same_weights(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.sizes import TINY
-    from benchmarks.gpu.training import model_config, random_model
-    from megabert.settings.config.run import OpsConfig
-
-    one, two = (random_model(model_config(TINY), OpsConfig(), torch.device("cpu")) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-
-
-def test_figures_are_held_against_their_bars(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.bars import CARD, KILLED, held_against_bars
-
+def test_figures_are_held_against_their_bars():
     attention = "attention 64x512x16x64"
     found = held_against_bars(
         {
@@ -118,11 +118,7 @@ ONE_CARDS = {
 """Bars that name the card that they are for; the others hold on each card."""
 
 
-def test_trainers_phases_leave_out_their_warm_up_and_name_late_compilations(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.trainer import PHASES, RECIPE, WARM_UP, phase_row
-    from megabert.settings.config.loading import read_yaml
-
+def test_trainers_phases_leave_out_their_warm_up_and_name_late_compilations(tmp_path):
     phases = read_yaml(RECIPE)["phases"]
     for name, phase in zip(PHASES, phases, strict=True):
         assert f"length {phase['max_seq_length']} " in name
@@ -140,11 +136,6 @@ def test_trainers_phases_leave_out_their_warm_up_and_name_late_compilations(monk
 
 
 def test_training_that_is_cut_short_still_has_the_rows_of_its_phases(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import trainer
-    from benchmarks.gpu.rows import Rows
-    from benchmarks.gpu.sizes import TINY
-
     (tmp_path / "rows").mkdir()
     rows = Rows(tmp_path / "rows" / "trainer.json", {}, deadline=time.monotonic() + 60.0)
 
@@ -173,10 +164,7 @@ def write_run(folder, losses, weights):
     return folder
 
 
-def test_resumed_run_is_compared_bit_by_bit(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.resume import compare
-
+def test_resumed_run_is_compared_bit_by_bit(tmp_path):
     unbroken = write_run(tmp_path / "a", [2.0, 1.0], "one")
     assert compare(unbroken, write_run(tmp_path / "b", [2.0, 1.0], "one"))["passes"] is True
     other = compare(unbroken, write_run(tmp_path / "c", [2.0, 1.0 + 2**-50], "one"))
@@ -187,10 +175,7 @@ def test_resumed_run_is_compared_bit_by_bit(monkeypatch, tmp_path):
     assert compare(*empty)["first_difference"] == "nothing was logged or saved"
 
 
-def test_killed_command_has_logged_the_step(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.runs import metrics, start_and_kill
-
+def test_killed_command_has_logged_the_step(tmp_path):
     program = (
         "import json, sys, time\n"
         "for step in range(100):\n"
@@ -200,23 +185,6 @@ def test_killed_command_has_logged_the_step(monkeypatch, tmp_path):
     command = [sys.executable, "-c", program, str(tmp_path / "metrics.jsonl")]
     step = start_and_kill(command, tmp_path / "log", tmp_path, at_step=3, limit_s=60)
     assert 3 <= step == metrics(tmp_path)[-1]["step"] < 99
-
-
-def test_tiles_to_try_are_others_than_the_committed_one(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.sizes import GPU
-    from benchmarks.gpu.tuning import attention_cases, candidates
-
-    assert candidates("attention backward 64 512", (64, 128, 8, 3)) == [(64, 128, 8, 2)]
-    assert (64, 128, 8, 3) in candidates("attention backward 64 512", (64, 128, 8, 2))
-    assert candidates("rotary keys 64 window", (64, 64, 4, 3)) == [(64, 64, 4, 2)]
-    named = [(op, shapes.length) for op, shapes in attention_cases(GPU, torch.bfloat16)]
-    assert named == [
-        ("attention", 128),
-        ("attention", 512),
-        ("rotary_attention", 1024),
-        ("disentangled_attention", 512),
-    ]
 
 
 def test_parity_part_runs_on_a_cpu(tmp_path):
@@ -231,10 +199,7 @@ def test_parity_part_runs_on_a_cpu(tmp_path):
     assert "| row |" in (tmp_path / "bench_gpu.md").read_text()
 
 
-def test_repeats_name_the_tensors_that_differ(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.repeats import count_differences
-
+def test_repeats_name_the_tensors_that_differ():
     calls = iter(range(5))
 
     def run():
@@ -244,12 +209,7 @@ def test_repeats_name_the_tensors_that_differ(monkeypatch):
     assert row == {"runs": 5, "tensors": 2, "passes": False, "differing": {"other": 1}}
 
 
-def test_repeats_take_every_op_of_parity_in_a_dtype_that_it_has(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.parity import parity_problems
-    from benchmarks.gpu.repeats import op_runs
-    from benchmarks.gpu.sizes import TINY
-
+def test_repeats_take_every_op_of_parity_in_a_dtype_that_it_has():
     generator = torch.Generator().manual_seed(0)
     runs = op_runs(TINY, generator)
     assert list(runs) == list(parity_problems(TINY, generator))
@@ -258,10 +218,6 @@ def test_repeats_take_every_op_of_parity_in_a_dtype_that_it_has(monkeypatch):
 
 
 def test_model_of_a_process_with_another_workspace_is_compared_with_the_default(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import repeats
-    from benchmarks.gpu.sizes import TINY
-
     default = repeats.model_row(TINY)
     assert (default["passes"], default["runs"]) == (True, TINY.repeats)
     assert default == repeats.model_row(TINY)
@@ -293,11 +249,6 @@ echo '{"minutes": 3, "snli_accuracy": null}' > $1/speedrun.json
 
 
 def test_speed_run_is_a_script_whose_row_is_read(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import speedrun
-    from benchmarks.gpu.rows import Rows
-    from benchmarks.gpu.sizes import TINY
-
     (tmp_path / "rows").mkdir()
     monkeypatch.setattr(speedrun, "SCRIPT", tmp_path / "speedrun.sh")
     rows = Rows(tmp_path / "rows" / "speedrun.json", {}, deadline=time.monotonic() + 60.0)
@@ -312,15 +263,6 @@ def test_speed_run_is_a_script_whose_row_is_read(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("factor", [1.0, 1.1])
 def test_parity_compares_the_gradients_of_embeddings_that_a_card_takes(monkeypatch, factor):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import embedding_problem
-    from benchmarks.gpu.parity import DTYPES, parity_problems
-    from benchmarks.gpu.sizes import TINY
-    from megabert.ops import embedding as op
-    from megabert.ops.dense import gradient_sum_of
-    from megabert.ops.proof.problem import TOLERANCE
-    from megabert.ops.proof.table import compare_one
-
     def lookup(ids_T, table_RE):  # without a GPU the op would take torch's way
         return op._Embedding.apply(ids_T, table_RE, gradient_sum_of(table_RE))
 

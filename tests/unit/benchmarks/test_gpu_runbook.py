@@ -14,49 +14,45 @@ from unittest import mock
 
 import pytest
 
+from benchmarks.gpu import __main__ as runbook
+from benchmarks.gpu import trainer, wheels
+from benchmarks.gpu.parts import Part
+from benchmarks.gpu.report import write_report
 from megabert.data.packing import shape_for
+from megabert.settings.config.loading import load_run_config
 from megabert.tokens.shards.statistics import InstanceStatistics
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def runbook(monkeypatch, tmp_path):
-    """The program as a module, and its arguments."""
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import __main__ as module
-
-    return module, argparse.Namespace(output=tmp_path, work=tmp_path, tiny=True)
+def arguments(tmp_path):
+    """Those of the program."""
+    return argparse.Namespace(output=tmp_path, work=tmp_path, tiny=True)
 
 
-def report_of(module, arguments, outcomes):
+def report_of(arguments, outcomes):
     """Write the report of what the work folder holds, and return it and the problems."""
-    from benchmarks.gpu.report import write_report
 
-    settings = module.settings(arguments.tiny)
-    problems = write_report(arguments.output, module.rows_folder(arguments), settings, outcomes, list(module.PARTS))
+    settings = runbook.settings(arguments.tiny)
+    problems = write_report(arguments.output, runbook.rows_folder(arguments), settings, outcomes, list(runbook.PARTS))
     return json.loads((arguments.output / "bench_gpu.json").read_text()), problems
 
 
-def test_part_without_its_packages_says_what_is_lacking(runbook, monkeypatch):
-    from benchmarks.gpu.parts import Part
-
-    module, arguments = runbook
-    monkeypatch.setitem(module.PARTS, "parity", Part(60, ("no_such_package",)))
-    outcome = module.start_part("parity", arguments, 60.0, lambda: None)
+def test_part_without_its_packages_says_what_is_lacking(arguments, monkeypatch):
+    monkeypatch.setitem(runbook.PARTS, "parity", Part(60, ("no_such_package",)))
+    outcome = runbook.start_part("parity", arguments, 60.0, lambda: None)
     assert "not importable here: no_such_package (wheels.py" in outcome
 
 
-def test_numba_is_imported_before_a_part_that_needs_it_starts(runbook, monkeypatch, tmp_path):
-    module, arguments = runbook
-    assert module.is_importable("numba")
+def test_numba_is_imported_before_a_part_that_needs_it_starts(arguments, monkeypatch, tmp_path):
+    assert runbook.is_importable("numba")
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert "not importable here: numba (" in module.start_part("trainer", arguments, 60.0, lambda: None)
+    assert "not importable here: numba (" in runbook.start_part("trainer", arguments, 60.0, lambda: None)
 
 
-def test_first_import_of_torch_costs_the_first_part_nothing(runbook, monkeypatch, tmp_path):
-    module, _ = runbook
+def test_first_import_of_torch_costs_the_first_part_nothing(monkeypatch, tmp_path):
     now, given = [100.0], {}
 
     def import_torch(is_tiny):
@@ -67,33 +63,31 @@ def test_first_import_of_torch_costs_the_first_part_nothing(runbook, monkeypatch
         given[part] = seconds
         return "done"
 
-    monkeypatch.setattr(module, "time", argparse.Namespace(monotonic=lambda: now[0], time=lambda: now[0]))
-    monkeypatch.setattr(module, "settings", import_torch)
-    monkeypatch.setattr(module, "start_part", start)
-    monkeypatch.setattr(module, "use_sites", lambda arguments: None)
+    monkeypatch.setattr(runbook, "time", argparse.Namespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    monkeypatch.setattr(runbook, "settings", import_torch)
+    monkeypatch.setattr(runbook, "start_part", start)
+    monkeypatch.setattr(runbook, "use_sites", lambda arguments: None)
     command = ["benchmarks.gpu", "--parts", "products", "--output", str(tmp_path), "--work", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", command)
-    monkeypatch.setattr(module.os, "environ", dict(module.os.environ))
-    module.main()
-    assert given == {"products": module.PARTS["products"].limit_s}
+    monkeypatch.setattr(runbook.os, "environ", dict(runbook.os.environ))
+    runbook.main()
+    assert given == {"products": runbook.PARTS["products"].limit_s}
 
 
-def test_part_that_outlasts_its_time_is_ended_and_reported(runbook, monkeypatch):
-    module, arguments = runbook
-    monkeypatch.setattr(module, "GRACE_S", -0.9)  # of a second: too short for Python's start
-    outcome = module.start_part("parity", arguments, 1.0, lambda: None)
+def test_part_that_outlasts_its_time_is_ended_and_reported(arguments, monkeypatch):
+    monkeypatch.setattr(runbook, "GRACE_S", -0.9)  # of a second: too short for Python's start
+    outcome = runbook.start_part("parity", arguments, 1.0, lambda: None)
     assert outcome.startswith("stopped after")
-    report, problems = report_of(module, arguments, {"parity": outcome})
+    report, problems = report_of(arguments, {"parity": outcome})
     assert report["parts"]["parity"] == {"outcome": outcome, "is_complete": False, "rows": {}}
     assert problems == ["parity: not complete"]
     assert outcome in (arguments.output / "bench_gpu.md").read_text()
 
 
-def test_part_whose_device_broke_goes_on_in_a_new_process_without_what_failed(runbook, monkeypatch):
-    module, arguments = runbook
+def test_part_whose_device_broke_goes_on_in_a_new_process_without_what_failed(arguments, monkeypatch):
     codes, more = iter([77, 77, 0]), []
-    monkeypatch.setattr(module, "wait_for", lambda *given: more.append(given[3]) or next(codes))
-    assert module.start_part("parity", arguments, 60.0, lambda: None) == "done"
+    monkeypatch.setattr(runbook, "wait_for", lambda *given: more.append(given[3]) or next(codes))
+    assert runbook.start_part("parity", arguments, 60.0, lambda: None) == "done"
     assert more == [[], ["--keep-failed"], ["--keep-failed"]]
 
 
@@ -116,8 +110,7 @@ runbook.main()
     assert done.returncode == 77
 
 
-def test_wheels_are_unpacked_once_each_folder_beside_the_others(runbook, monkeypatch, tmp_path):
-    module, _ = runbook
+def test_wheels_are_unpacked_once_each_folder_beside_the_others(monkeypatch, tmp_path):
     wheels, work = tmp_path / "wheels", tmp_path / "work"
     wheels.mkdir()
     (wheels / "one-1-py3-none-any.whl").touch()
@@ -130,39 +123,36 @@ def test_wheels_are_unpacked_once_each_folder_beside_the_others(runbook, monkeyp
         installed.append(command[-1])
         Path(command[command.index("--target") + 1]).mkdir(parents=True)
 
-    monkeypatch.setattr(module.subprocess, "run", pip)
+    monkeypatch.setattr(runbook.subprocess, "run", pip)
     for _ in range(2):
-        module.unpack(wheels, work)
+        runbook.unpack(wheels, work)
     assert installed == [str(wheels / "one-1-py3-none-any.whl")]
     assert (work / "sites" / "wheels" / "two.py").exists()
     (wheels / "three-1-py3-none-any.whl").touch()
-    module.unpack(wheels, work)
+    runbook.unpack(wheels, work)
     assert len(installed) == 2
 
 
-def test_rows_of_other_settings_are_not_reported(runbook):
-    module, arguments = runbook
+def test_rows_of_other_settings_are_not_reported(arguments):
     other = {"settings": {"device": "another"}, "is_complete": True, "rows": {"row": {"ms": 1.0}}}
-    (module.rows_folder(arguments) / "ops.json").write_text(json.dumps(other))
-    assert report_of(module, arguments, {})[0]["parts"] == {}
+    (runbook.rows_folder(arguments) / "ops.json").write_text(json.dumps(other))
+    assert report_of(arguments, {})[0]["parts"] == {}
 
 
-def test_two_commands_and_the_start_of_the_machine_fit_a_quarter_of_an_hour(runbook):
-    module, _ = runbook
-    of_commands = [module.PARTS[part] for parts in module.COMMANDS.values() for part in parts]
-    assert list(module.COMMANDS) == ["1", "2"]
+def test_two_commands_and_the_start_of_the_machine_fit_a_quarter_of_an_hour():
+    of_commands = [runbook.PARTS[part] for parts in runbook.COMMANDS.values() for part in parts]
+    assert list(runbook.COMMANDS) == ["1", "2"]
     assert sum(part.estimate_s for part in of_commands) <= 770
     assert sum(part.limit_s for part in of_commands) <= 14 * 60
-    for parts in module.COMMANDS.values():
-        assert sum(module.PARTS[part].limit_s for part in parts) + module.GRACE_S <= 540
-    assert module.COMMANDS["2"][-1] == "speedrun"
+    for parts in runbook.COMMANDS.values():
+        assert sum(runbook.PARTS[part].limit_s for part in parts) + runbook.GRACE_S <= 540
+    assert runbook.COMMANDS["2"][-1] == "speedrun"
 
 
 @pytest.mark.parametrize(("first_takes", "second_has"), [(10.0, 90 + 50), (200.0, 50)])
 def test_time_that_a_part_leaves_is_the_next_ones_and_no_part_takes_another_ones(
-    runbook, monkeypatch, tmp_path, first_takes, second_has
+    monkeypatch, tmp_path, first_takes, second_has
 ):
-    module, _ = runbook
     now, given = [0.0], []
 
     def start(part, arguments, seconds, report):
@@ -170,18 +160,17 @@ def test_time_that_a_part_leaves_is_the_next_ones_and_no_part_takes_another_ones
         now[0] += first_takes
         return "done"
 
-    monkeypatch.setattr(module, "PARTS", {"parity": mock.Mock(limit_s=100), "ops": mock.Mock(limit_s=50)})
-    monkeypatch.setattr(module, "time", argparse.Namespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(module, "start_part", start)
-    monkeypatch.setattr(module, "use_sites", lambda arguments: None)
+    monkeypatch.setattr(runbook, "PARTS", {"parity": mock.Mock(limit_s=100), "ops": mock.Mock(limit_s=50)})
+    monkeypatch.setattr(runbook, "time", argparse.Namespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(runbook, "start_part", start)
+    monkeypatch.setattr(runbook, "use_sites", lambda arguments: None)
     monkeypatch.setattr(sys, "argv", ["x", "--output", str(tmp_path), "--work", str(tmp_path)])
-    monkeypatch.setattr(module.os, "environ", dict(module.os.environ))
-    module.main()
+    monkeypatch.setattr(runbook.os, "environ", dict(runbook.os.environ))
+    runbook.main()
     assert given == [100, second_has]
 
 
-def test_part_shares_the_clock_and_the_session_of_the_runbook(runbook, monkeypatch):
-    module, arguments = runbook
+def test_part_shares_the_clock_and_the_session_of_the_runbook(arguments, monkeypatch):
     started, popen = [], subprocess.Popen
 
     def start(command, **options):
@@ -189,35 +178,33 @@ def test_part_shares_the_clock_and_the_session_of_the_runbook(runbook, monkeypat
         started.append((command, os.getpgid(child.pid), child.pid, os.getsid(child.pid)))
         return child
 
-    monkeypatch.setattr(module.subprocess, "Popen", start)
-    monkeypatch.setattr(module, "GRACE_S", 0.1)
+    monkeypatch.setattr(runbook.subprocess, "Popen", start)
+    monkeypatch.setattr(runbook, "GRACE_S", 0.1)
     end = time.monotonic()
-    assert module.wait_for("parity", arguments, end, [], lambda: None) is None
+    assert runbook.wait_for("parity", arguments, end, [], lambda: None) is None
     command, group, pid, session = started[0]
     assert float(command[command.index("--deadline") + 1]) == end  # however long its imports take
     assert (group, session) == (pid, os.getsid(0))
 
 
-def test_readme_has_each_part_with_its_estimate_and_a_part_for_all_that_a_card_has_to_show(runbook):
-    module, _ = runbook
+def test_readme_has_each_part_with_its_estimate_and_a_part_for_all_that_a_card_has_to_show():
     readme = (ROOT / "benchmarks" / "gpu" / "README.md").read_text()
     tables = [[cell.strip() for cell in line.split("|")] for line in readme.splitlines() if line.startswith("|")]
     parts = [(row[1], row[2].strip("`"), row[3]) for row in tables if len(row) > 6 and row[2].startswith("`")]
-    estimates = {name: str(module.PARTS[name].estimate_s) for name in module.PARTS}
+    estimates = {name: str(runbook.PARTS[name].estimate_s) for name in runbook.PARTS}
     assert {name: estimate for _, name, estimate in parts} == estimates
     by_command = [(command, name) for command, name, _ in parts if command]
-    assert by_command == [("1, 2" if name == "training" else "1", name) for name in module.COMMANDS["1"]] + [
-        ("2", name) for name in module.COMMANDS["2"] if name != "training"
+    assert by_command == [("1, 2" if name == "training" else "1", name) for name in runbook.COMMANDS["1"]] + [
+        ("2", name) for name in runbook.COMMANDS["2"] if name != "training"
     ]
     shown = readme.partition("## What a card has to show")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in shown.splitlines() if line.startswith("| ")][1:]
     assert len(rows) >= 9
     for row in rows:
-        assert row[2].strip("` ") in module.PARTS, row
+        assert row[2].strip("` ") in runbook.PARTS, row
 
 
-def test_logs_of_parts_are_one_file_of_the_results_and_printed_as_well(runbook, monkeypatch, tmp_path, capfd):
-    module, arguments = runbook
+def test_logs_of_parts_are_one_file_of_the_results_and_printed_as_well(arguments, monkeypatch, tmp_path, capfd):
     program = "import pathlib, sys; pathlib.Path(sys.argv[1], 'run').mkdir(); "
     program += "pathlib.Path(sys.argv[1], 'run', 'x.log').write_text('deep'); sys.exit('no such kernel')"
     popen = subprocess.Popen
@@ -225,27 +212,24 @@ def test_logs_of_parts_are_one_file_of_the_results_and_printed_as_well(runbook, 
     def start(command, **options):
         return popen([sys.executable, "-c", program, str(tmp_path / "runs")], **options)
 
-    monkeypatch.setattr(module.subprocess, "Popen", start)
-    assert module.start_part("parity", arguments, 60.0, lambda: None) == "ended with exit code 1"
+    monkeypatch.setattr(runbook.subprocess, "Popen", start)
+    assert runbook.start_part("parity", arguments, 60.0, lambda: None) == "ended with exit code 1"
     assert "no such kernel" in capfd.readouterr().out
     (tmp_path / "runs" / "run" / "weights.safetensors").write_text("large")
     output = tmp_path / "output"
     output.mkdir()
     for _ in range(2):  # after each part
-        module.keep(tmp_path / "runs", output)
+        runbook.keep(tmp_path / "runs", output)
     assert [path.name for path in output.iterdir()] == ["logs.tar.gz"]
     with tarfile.open(output / "logs.tar.gz") as content:
         texts = {name: content.extractfile(name).read().decode() for name in content.getnames()}
     assert texts == {"parity.log": "no such kernel\n", "run/x.log": "deep"}
-    module.keep(tmp_path / "runs", tmp_path / "absent")
+    runbook.keep(tmp_path / "runs", tmp_path / "absent")
     assert "not written" in capfd.readouterr().err
 
 
-def test_trainer_should_need_its_estimate_at_most(runbook):
-    from benchmarks.gpu import trainer
-
-    module, _ = runbook
-    assert 0.8 * module.PARTS["trainer"].estimate_s <= trainer.predicted_s() <= module.PARTS["trainer"].estimate_s
+def test_trainer_should_need_its_estimate_at_most():
+    assert 0.8 * runbook.PARTS["trainer"].estimate_s <= trainer.predicted_s() <= runbook.PARTS["trainer"].estimate_s
 
 
 SHIPPED = {
@@ -255,10 +239,7 @@ SHIPPED = {
 """Totals of the shards that `python -m benchmarks.gpu.shards` makes of the shipped corpus."""
 
 
-def test_phases_of_the_recipe_are_those_of_the_rows(runbook):
-    from benchmarks.gpu import trainer
-    from megabert.settings.config.loading import load_run_config
-
+def test_phases_of_the_recipe_are_those_of_the_rows():
     config = load_run_config(str(trainer.RECIPE), flags={"data": {"path": "x"}})
     budget, micro_steps = int(config.micro_batch_tokens), []
     for phase in config.phases:
@@ -271,9 +252,6 @@ def test_phases_of_the_recipe_are_those_of_the_rows(runbook):
 
 
 def test_wheels_are_of_the_versions_here_and_small(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import wheels
-
     commands = []
 
     def pip(command, *, check, env=None):
@@ -287,24 +265,22 @@ def test_wheels_are_of_the_versions_here_and_small(monkeypatch, tmp_path):
     assert f"deepspeed=={importlib.metadata.version('deepspeed')}" in commands[1]
 
 
-def test_a_part_without_the_wheels_finds_their_folder(runbook, monkeypatch, tmp_path):
-    module, arguments = runbook
+def test_a_part_without_the_wheels_finds_their_folder(arguments, monkeypatch, tmp_path):
     unpacked = []
-    monkeypatch.setattr(module, "WHEELS", tmp_path)
-    monkeypatch.setattr(module, "unpack", lambda wheels, work: unpacked.append(wheels))
+    monkeypatch.setattr(runbook, "WHEELS", tmp_path)
+    monkeypatch.setattr(runbook, "unpack", lambda wheels, work: unpacked.append(wheels))
     monkeypatch.setenv("PYTHONPATH", "")
     arguments.wheels = None
-    module.use_sites(arguments)
+    runbook.use_sites(arguments)
     assert unpacked == [tmp_path]
 
 
-def test_wheels_of_another_python_cost_no_part_that_needs_none(runbook, monkeypatch, tmp_path, capfd):
-    module, arguments = runbook
+def test_wheels_of_another_python_cost_no_part_that_needs_none(arguments, monkeypatch, tmp_path, capfd):
     arguments.wheels, arguments.work = tmp_path / "wheels", tmp_path / "work"
     arguments.wheels.mkdir()
     (arguments.wheels / "probe-1.0-cp27-cp27m-manylinux2014_x86_64.whl").touch()
     monkeypatch.setenv("PYTHONPATH", "")
-    module.use_sites(arguments)
+    runbook.use_sites(arguments)
     said = capfd.readouterr()
     assert "not a supported wheel" in said.err
     assert "not installed; Python here is" in said.out

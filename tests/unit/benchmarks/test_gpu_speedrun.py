@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import speedrun
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "benchmarks" / "gpu" / "speedrun.sh"
 PROGRAM = """\
@@ -57,15 +59,7 @@ def test_a_step_that_fails_ends_the_run_with_its_code(tmp_path):
     assert (done.returncode, verbs[-1]) == (4, "pretrain")
 
 
-@pytest.fixture
-def speedrun(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import speedrun as module
-
-    return module
-
-
-def test_the_row_counts_repeated_steps_once_and_has_none_for_cut_steps(speedrun, tmp_path):
+def test_the_row_counts_repeated_steps_once_and_has_none_for_cut_steps(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "environment.json").write_text('{"devices": ["a card"]}')
@@ -82,7 +76,7 @@ def test_the_row_counts_repeated_steps_once_and_has_none_for_cut_steps(speedrun,
     assert (row["snli_accuracy"], row["snli_accuracy_random"], row["cut"]) == (0.5, None, ["random"])
 
 
-def test_the_archive_holds_shards_and_labelled_pairs_of_the_given_texts(speedrun, tmp_path, monkeypatch):
+def test_the_archive_holds_shards_and_labelled_pairs_of_the_given_texts(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(speedrun, "call", lambda *words: calls.append(list(map(str, words))))
     (tmp_path / "work" / "data" / "instances").mkdir(parents=True)

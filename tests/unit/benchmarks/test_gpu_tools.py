@@ -10,14 +10,17 @@ from unittest import mock
 import pytest
 import torch
 
+from benchmarks.gpu import nsight, resume, waits
+from benchmarks.gpu.resume import counting_waits
+from benchmarks.gpu.rows import Rows
+from benchmarks.gpu.runs import run, words
+from benchmarks.gpu.sizes import TINY
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def rows_of(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.rows import Rows
-
+def rows_of(tmp_path):
     return lambda settings, seconds=60.0: Rows(tmp_path / "probe.json", settings, deadline=time.monotonic() + seconds)
 
 
@@ -28,8 +31,6 @@ def rows_of(monkeypatch, tmp_path):
 def test_waits_for_events_the_device_and_operations_are_counted_by_step(
     monkeypatch, tmp_path, reads_a_number, per_step, waits_by
 ):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu import resume, waits
 
     modes = []
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
@@ -56,11 +57,7 @@ def test_waits_for_events_the_device_and_operations_are_counted_by_step(
     assert modes == ["warn", "default"] * 3
 
 
-def test_command_that_counts_waits_is_the_same_one_otherwise(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.resume import counting_waits
-    from benchmarks.gpu.runs import words
-
+def test_command_that_counts_waits_is_the_same_one_otherwise(tmp_path):
     command = counting_waits(words("pretrain", "--version"), tmp_path / "waits.json")
     assert command[1:] == ["-m", "benchmarks.gpu.waits", str(tmp_path / "waits.json"), "pretrain", "--version"]
 
@@ -76,9 +73,6 @@ SANITIZER = "#!/bin/sh\necho ========= ERROR SUMMARY: {} errors\n"
 
 
 def test_nsight_reads_its_tools_and_says_which_are_not_there(rows_of, monkeypatch, tmp_path):
-    from benchmarks.gpu import nsight
-    from benchmarks.gpu.sizes import TINY
-
     device, bin_folder = torch.device("cpu"), tmp_path / "bin"
     monkeypatch.setattr(nsight, "FOLDERS", ())
     monkeypatch.setenv("PATH", f"{bin_folder}:/usr/bin:/bin")
@@ -119,10 +113,7 @@ def has_ended(pid):
     return not is_running(pid)
 
 
-def test_command_that_is_killed_at_its_limit_leaves_nothing_running(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.gpu.runs import run
-
+def test_command_that_is_killed_at_its_limit_leaves_nothing_running(tmp_path):
     command = ["sh", "-c", f"sleep 100 & echo $! > {tmp_path}/pid; wait"]
     with pytest.raises(subprocess.TimeoutExpired):
         run(command, tmp_path / "log", 2.0)

@@ -1,25 +1,17 @@
 """Reference curves are gathered from runs that differ in their seeds alone."""
 
 import json
-from pathlib import Path
 
 import pytest
 from support.run_folders import eval_row, train_row, write_run
 
+from benchmarks import reference_curves
+from benchmarks.gpu.curves import write
 from megabert.foundation.errors import ConfigError
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.measurements.reference import read_reference
 
-ROOT = Path(__file__).resolve().parents[3]
 MORE = {"train/mlm_accuracy": 0.1, "train/masked_share": 0.15, "train/global_batch_size": 32}
-
-
-@pytest.fixture
-def curves(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks import reference_curves
-
-    return reference_curves
 
 
 @pytest.fixture
@@ -39,10 +31,10 @@ def run(tmp_path, shard_folder):
     return write
 
 
-def test_curves_have_each_series_of_each_seed_and_where_they_come_from(curves, run, tmp_path, shard_folder):
+def test_curves_have_each_series_of_each_seed_and_where_they_come_from(run, tmp_path, shard_folder):
     runs = [run(f"run{seed}", worse=seed / 10, seed=seed) for seed in (1, 2, 3)]
     output = tmp_path / "debug-text.json"
-    curves.write_curves(runs, output, text="a text", commands=["megabert pretrain --recipe debug"])
+    reference_curves.write_curves(runs, output, text="a text", commands=["megabert pretrain --recipe debug"])
     reference = read_reference(output)
     assert (reference.recipe, reference.seeds, reference.device, reference.text) == (
         "debug",
@@ -59,9 +51,7 @@ def test_curves_have_each_series_of_each_seed_and_where_they_come_from(curves, r
     assert first.tokens_per_step == 4096, "128 tokens for each of 32 instances"
 
 
-def test_the_gpu_runbook_writes_curves_of_its_runs_and_these_are_on_track(curves, run, tmp_path):
-    from benchmarks.gpu.curves import write
-
+def test_the_gpu_runbook_writes_curves_of_its_runs_and_these_are_on_track(run, tmp_path):
     row = write([run(f"run{seed}", worse=seed / 10, seed=seed) for seed in (1, 2, 3)], tmp_path / "debug-cpu.json")
     assert row["passes"]
     assert read_reference(tmp_path / "debug-cpu.json").text == "the shards of the GPU runbook"
@@ -75,7 +65,7 @@ def test_the_gpu_runbook_writes_curves_of_its_runs_and_these_are_on_track(curves
         ({"seed": 2, "steps": (1, 10)}, "phase 1: train/mlm_loss was logged at different steps"),
     ],
 )
-def test_runs_that_differ_in_more_than_the_seed_are_refused(fields, says, curves, run, tmp_path):
+def test_runs_that_differ_in_more_than_the_seed_are_refused(fields, says, run, tmp_path):
     runs = [run("run1", seed=1), run("run2", **fields)]
     with pytest.raises(ConfigError, match=says):
-        curves.write_curves(runs, tmp_path / "x.json", text="a text", commands=[])
+        reference_curves.write_curves(runs, tmp_path / "x.json", text="a text", commands=[])

@@ -12,14 +12,12 @@ from benchmarks.scaling.published import (
     BERT_LARGE,
     BERT_LARGE_PARAMETERS,
     DEEPSPEED,
-    MLPERF,
-    MLPERF_TOKENS,
     NVIDIA_128,
     PUBLISHED,
     predict,
     worst_error_pct,
 )
-from benchmarks.scaling.strong import busy_share, estimate_step, render_strong
+from benchmarks.scaling.strong import render_strong
 from megabert.models.build import build_model
 from megabert.tooling.planning.estimate import EFFICIENCY
 
@@ -34,12 +32,6 @@ def test_model_fitted_on_the_smallest_point_predicts_the_others(system):
     assert [p.predicted_s for p in predictions if p.is_fitted] == pytest.approx([system.seconds[min(system.seconds)]])
 
 
-def test_nvidias_speedup_is_predicted():
-    _, predictions = predict(NVIDIA_128)
-    seconds = {point.gpus: point.predicted_s for point in predictions}
-    assert seconds[8] / seconds[256] == pytest.approx(30.4, rel=0.05)
-
-
 def test_shares_of_the_peak_are_the_fitted_ones():
     assert EFFICIENCY["v100"] == pytest.approx(predict(DEEPSPEED)[0], abs=0.005)
     assert EFFICIENCY["a100"] == pytest.approx(predict(NVIDIA_128)[0], abs=0.005)
@@ -51,22 +43,6 @@ def test_parameters_of_the_published_model_are_counted():
     with torch.device("meta"):
         counted = sum(parameter.numel() for parameter in build_model(BERT_LARGE).parameters())
     assert counted == BERT_LARGE_PARAMETERS
-
-
-def test_mlperf_rates_are_the_published_ones():
-    rates = {gpus: MLPERF.batches[gpus] * MLPERF_TOKENS / s / gpus for gpus, s in MLPERF.seconds.items()}
-    assert {gpus: round(rate / 1000) for gpus, rate in rates.items()} == {8: 260, 16: 215, 32: 213, 64: 226}
-
-
-def test_step_of_32_nodes_keeps_95_percent_of_one():
-    shares = [busy_share(estimate_step(128, 65_536, gpus, efficiency=TARGET_EFFICIENCY)) for gpus in (8, 256)]
-    assert shares[1] / shares[0] > 0.95
-
-
-@pytest.mark.parametrize(("length", "gpus"), [(128, 8), (128, 128), (512, 8), (512, 128)])
-def test_gpus_with_16384_tokens_a_step_are_busy(length, gpus):
-    batch = gpus * 16_384 // length
-    assert 0.93 < busy_share(estimate_step(length, batch, gpus, efficiency=TARGET_EFFICIENCY)) < 0.98
 
 
 def test_page_shows_what_the_command_prints():

@@ -100,14 +100,9 @@ def test_growing_batches_are_the_instances_by_hand_on_any_world(shards, train_in
         )
 
 
-def test_each_row_comes_once_an_epoch(shards, train_instances):
-    batches = _global_batches(shards, global_batch_size=101, num_steps=11)
-    assert sorted(s[1:] for b in batches for s in b) == sorted(map(_slow_sequence, train_instances))
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("budget", [64, 1000])
-@pytest.mark.parametrize("global_batch_size", [5, 50])
+@pytest.mark.parametrize(
+    ("global_batch_size", "world_size", "budget"), [(50, 1, 1000), (50, 2, 64), (5, 3, 1000), (50, 4, 1000), (5, 8, 64)]
+)
 def test_global_batches_and_seeds_depend_on_neither_ranks_nor_budget(shards, world_size, budget, global_batch_size):
     expected = _global_batches(shards, global_batch_size=global_batch_size)
     options = {"global_batch_size": global_batch_size, "world_size": world_size, "budget": budget}

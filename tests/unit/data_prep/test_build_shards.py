@@ -64,16 +64,6 @@ def test_shards_are_stored_for_reading_single_rows(built):
             assert np.load(lengths_path(path)).tolist() == [[len(row[name]) for name in lists] for row in rows]
 
 
-def test_shards_are_read_by_datasets_schema(built):
-    """What `datasets.load_dataset("arrow")` does: open the stream or file, keep the columns."""
-    shard = next((built.folder / "instances" / "64").glob("train-*.arrow"))
-    with pa.ipc.open_file(shard) as reader:
-        assert reader.schema.names == [
-            "input_ids", "segment_b_start", "masked_lm_positions", "masked_lm_ids", "next_sentence_label",
-        ]  # fmt: skip
-        assert all(reader.get_batch(i).num_rows <= 8192 for i in range(reader.num_record_batches))
-
-
 def test_manifest_tells_what_was_built(built, make_config):
     manifest = read_manifest(built.folder / "instances" / "128")
     assert manifest.config == json.loads(json.dumps(to_dict(make_config())))

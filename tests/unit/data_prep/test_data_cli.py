@@ -1,47 +1,18 @@
 import contextlib
-import re
-import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from unit.data_prep.conftest import write_jsonl
 
-from data_prep.cli import PROGRAM, main
+from data_prep.cli import main
 from megabert import __version__
 from megabert.tokens.shards import read_manifest
-
-ROOT = Path(__file__).parents[3]
-SHOWN = [
-    (page.name, line)
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if page.is_file()
-    for line in re.findall(r"^    megabert-data (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-]
-
-
-@pytest.mark.parametrize(("page", "line"), SHOWN)
-def test_shown_commands_are_accepted(page, line):
-    verb, *words = shlex.split(line)
-    PROGRAM.parse(verb, words)
-
-
-def test_no_verb_shows_the_table(capsys):
-    assert main([]) == 2
-    assert "verify" in capsys.readouterr().err
-    assert main(["--help"]) == 0
-    assert "verify" in capsys.readouterr().out
 
 
 def test_version_is_that_of_megabert(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
-
-
-def test_a_mistyped_verb_is_guessed(capsys):
-    assert main(["bild"]) == 2
-    assert "bild: no such command; did you mean build?" in capsys.readouterr().err
 
 
 def test_module_runs_and_help_needs_neither_torch_nor_the_tokenizer():

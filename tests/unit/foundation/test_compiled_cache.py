@@ -133,12 +133,12 @@ def test_processes_that_compile_for_several_types_at_once_leave_a_file_for_each(
     (tmp_path / "a_loop.py").write_text(LOOP)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     script = "import numpy, a_loop; x = a_loop.increase(numpy.ones(1, numpy.{})); print(x, x.dtype)"
-    commands = [[sys.executable, "-c", script.format(name)] for name in ("int8", "uint64", "float32", "float64")]
+    commands = [[sys.executable, "-c", script.format(name)] for name in ("int8", "float32")]
     processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for command in commands]
     compiled = [process.communicate()[0] for process in processes]
     assert len(list(tmp_path.rglob("*.nbc"))) == len(commands)
     taken = [subprocess.run(command, env=environment, capture_output=True, text=True).stdout for command in commands]
-    assert taken == compiled == ["[2] int64\n", "[2.] float64\n", "[2.] float32\n", "[2.] float64\n"]
+    assert taken == compiled == ["[2] int64\n", "[2.] float32\n"]
 
 
 def test_only_files_of_loops_hold_compiled_functions():

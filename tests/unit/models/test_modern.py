@@ -80,12 +80,7 @@ def test_each_dropout_drops_in_training_alone(site, make_batch):
         ([39, 20], {"local_attention": 2, "num_attention_heads": 1, "local_rope_theta": 30.0}),
         pytest.param(
             [8192, 300],
-            {
-                "local_attention": 128,
-                "max_position_embeddings": 8192,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 1,
-            },
+            {"local_attention": 128, "max_position_embeddings": 8192, "num_hidden_layers": 2, "num_attention_heads": 1},
             marks=pytest.mark.soak,
         ),
     ],

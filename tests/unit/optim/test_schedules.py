@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from megabert.models.bert import BertForPreTraining
 from megabert.optim import learning_rate, linear_warmup_decay, no_decay
 from megabert.optim.schedules import planned_steps
-from megabert.settings.config.loading import load_run_config, shipped_names
+from megabert.settings.config.loading import load_run_config
 from megabert.settings.config.phase import PhaseConfig
 
 
@@ -65,19 +65,6 @@ def test_a_phase_that_warms_up_to_its_end_ends_at_the_highest_rate(decay):
     assert rates == pytest.approx([1.5e-3, 3e-3, 4.5e-3, 6e-3])
 
 
-def test_rates_of_the_shipped_recipes_are_the_formula_of_earlier_versions():
-    named_since = {"modernbert_base", "modernbert_large", "modernbert_1gpu", "cramming", "gpt_bert_style"}
-    named_since |= {"demo_modern", "english_small", "korean_small", "speedrun"}
-    for name in set(shipped_names("recipe")) - named_since:
-        for recipe in load_run_config(name).phases:
-            for step in range(1, recipe.num_steps + 1, max(1, recipe.num_steps // 97)):
-                progress = step / recipe.num_steps
-                decayed = recipe.learning_rate * max(0.0, 1.0 - progress) ** (recipe.decay_power or 1.0)
-                rising = progress < recipe.warmup_ratio
-                warm = recipe.learning_rate * progress / recipe.warmup_ratio if rising else decayed
-                assert learning_rate(recipe, step) == warm
-
-
 def test_planned_steps_are_evenly_spaced_over_all_phases():
     phases = [
         {"steps": 5, "global_batch_size": 8, "learning_rate": 1.0, "initial_batch_size": 2, "batch_warmup_steps": 3},
@@ -101,24 +88,6 @@ def test_planned_steps_are_evenly_spaced_over_all_phases():
 def test_schedules_that_contradict_themselves_are_refused(options, named):
     with pytest.raises(ValidationError, match=named):
         phase(**options)
-
-
-def test_without_warm_up_the_first_step_is_almost_the_peak():
-    assert learning_rate(phase(), 1) == pytest.approx(6e-3, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("bert.embeddings.word_embeddings.weight", False),
-        ("bert.embeddings.LayerNorm.weight", True),
-        ("bert.encoder.layer.0.attention.output.LayerNorm.bias", True),
-        ("cls.predictions.bias", True),
-        ("bert.pooler.dense.weight", False),
-    ],
-)
-def test_no_decay_by_name(name, expected):
-    assert no_decay(name) is expected
 
 
 def test_no_decay_fits_the_real_model():

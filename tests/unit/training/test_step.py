@@ -42,14 +42,7 @@ def test_micro_batches_add_up_to_means():
         sums += sums_of(output(scale), TERMS)
     means = means_of(sums, TERMS, COUNTS)
     assert means == pytest.approx(
-        {
-            "loss": 4 + 50,
-            "mlm_loss": 4,
-            "mlm_accuracy": 0.6,
-            "rtd_loss": 1,
-            "rtd_accuracy": 1.5,
-            "rtd_auc": 1.0,
-        }
+        {"loss": 4 + 50, "mlm_loss": 4, "mlm_accuracy": 0.6, "rtd_loss": 1, "rtd_accuracy": 1.5, "rtd_auc": 1.0}
     )
 
 
@@ -100,10 +93,7 @@ class RecordingEngine:
 def run(bad: list[str], losses: list[float]):
     engine = RecordingEngine(bad, losses)
     world = SimpleNamespace(
-        size=2,
-        is_main=True,
-        device=torch.device("cpu"),
-        gather=lambda value: [value, ["b.weight"]],
+        size=2, is_main=True, device=torch.device("cpu"), gather=lambda value: [value, ["b.weight"]]
     )
     micro_batches = [SimpleNamespace(to=lambda *_, **__: None) for _ in losses]
     batch = SimpleNamespace(micro_batches=micro_batches, num_masked=10, num_instances=4, num_tokens=60)

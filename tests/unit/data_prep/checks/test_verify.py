@@ -64,8 +64,7 @@ def rewrite(folder, change):
     write_manifest(folder, dataclasses.replace(manifest, shards=[entry, *manifest.shards[1:]]))
 
 
-@pytest.mark.parametrize("name", ["special_tokens_map.json", "vocab.txt", "tokenizer_config.json"])
-@pytest.mark.parametrize("folder", ["", "instances/64"])
+@pytest.mark.parametrize(("folder", "name"), [("", "vocab.txt"), ("instances/64", "tokenizer_config.json")])
 def test_cut_file_of_a_tokenizer_is_named(own_copy, capsys, folder, name):
     path = own_copy / folder / "tokenizer" / name
     path.write_bytes(path.read_bytes()[:-9])
@@ -84,10 +83,13 @@ def swap_label(rows):
     rows[5]["next_sentence_label"] ^= 1
 
 
+def shown_word(row):
+    """Return a place that is neither masked nor a border."""
+    return next(i for i in range(1, 20) if i not in row["masked_lm_positions"] and i + 1 != row["segment_b_start"])
+
+
 def change_word(rows):
-    place = next(
-        i for i in range(1, 20) if i not in rows[5]["masked_lm_positions"] and i + 1 != rows[5]["segment_b_start"]
-    )
+    place = shown_word(rows[5])
     rows[5]["input_ids"][place] = 77 if rows[5]["input_ids"][place] != 77 else 78
 
 
@@ -104,10 +106,7 @@ def drop_prediction(rows):
 
 
 def hide_word(rows):
-    place = next(
-        i for i in range(1, 20) if i not in rows[5]["masked_lm_positions"] and i + 1 != rows[5]["segment_b_start"]
-    )
-    rows[5]["input_ids"][place] = 4
+    rows[5]["input_ids"][shown_word(rows[5])] = 4
 
 
 def lengthen(rows):

@@ -21,7 +21,6 @@ from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.tokens.shards import read_manifest
 
 CHANGES = {
-    "fewer passes": {"dupe_factor": 1},
     "more passes": {"dupe_factor": 3},
     "another length": {"lengths": (64, 256)},
     "masks": {"masking": "dynamic"},
@@ -65,7 +64,7 @@ def test_length_that_is_added_leaves_the_others_alone(own_copy, make_config):
     assert not (own_copy / "instances" / "128").exists()
 
 
-@pytest.mark.parametrize("units", range(0, 14, 2))
+@pytest.mark.parametrize("units", [0, 2, 6, 12])
 @pytest.mark.parametrize("changes", [{"validation_share": 0.3}, {"seed": 3}], ids=str)
 def test_killed_change_is_continued_or_taken_back(own_copy, make_config, built, changes, units):
     config = make_config(**changes)

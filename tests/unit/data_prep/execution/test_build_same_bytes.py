@@ -15,9 +15,8 @@ from data_prep.steps import step2_vocabulary, step4_chunks
 from megabert.foundation.files import sha256_file
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_any_number_of_workers_gives_the_same_bytes(built, make_config, tmp_path, workers):
-    build_shards(make_config(), tmp_path / "out", ProcessExecutor(workers))
+def test_workers_give_the_same_bytes(built, make_config, tmp_path):
+    build_shards(make_config(), tmp_path / "out", ProcessExecutor(3))
     assert hashes(tmp_path / "out") == hashes(built.folder)
 
 
@@ -48,7 +47,7 @@ def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
     }
 
 
-@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe", "unigram"])
+@pytest.mark.parametrize("pieces", ["wordpiece", "unigram"])
 def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
     make_config, texts, tmp_path, monkeypatch, pieces
 ):
@@ -68,10 +67,9 @@ def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
     assert sha256_file(whole / "tokenizer" / "tokenizer.json") != tokenizers[0]
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_vocabulary_of_too_many_words_is_that_of_half_the_sample(make_config, texts, tmp_path, monkeypatch, order):
+def test_vocabulary_of_too_many_words_is_that_of_half_the_sample(make_config, texts, tmp_path, monkeypatch):
     """Memory holds a bounded number of different words, and which documents they come from is told by hashes alone."""
-    path = write_jsonl(tmp_path / "in.jsonl", texts[::order])
+    path = write_jsonl(tmp_path / "in.jsonl", texts)
     config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1)
     words = {word for text in texts for word in text.split()}
     monkeypatch.setattr(step2_vocabulary, "TRAINING_WORDS", 0.4 * len(words))

@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -41,23 +40,6 @@ def test_ranks_give_the_bytes_of_processes(built, make_config, tmp_path):
     checked = mpirun(2, "verify", output)
     assert checked.returncode == 0, checked.stderr
     assert checked.stdout.count("all sound") == 2  # one line a length, from rank 0 alone
-
-
-@with_mpi
-def test_ranks_identify_the_languages_that_one_process_does(tmp_path):
-    rows = [
-        "The whale swam away over the sea. Nobody saw it again.",
-        "Der Wal schwamm bzw. trieb davon. Niemand sah ihn.",
-    ]
-    texts = [json.dumps({"text": f"{' '.join([rows[number % 2]] * 5)} {number}."}) for number in range(60)]
-    for part in range(3):
-        (tmp_path / f"{part}.jsonl").write_text("\n".join(texts[part::3]))
-    flags = ["--input", tmp_path / "*.jsonl", "--language", "auto", "--vocab-size", "200", "--lengths", "32"]
-    for ranks in (1, 3):
-        done = mpirun(ranks, "build", *flags, "--output", tmp_path / str(ranks), *(["--workers", "1"] * (ranks == 1)))
-        assert done.returncode == 0, done.stderr
-    assert hashes(tmp_path / "1") == hashes(tmp_path / "3")
-    assert "de 30, en 30" in done.stdout
 
 
 @with_mpi

@@ -8,52 +8,17 @@ from data_prep.extract import sentences as sentences_module
 from data_prep.extract.sentences import SMALL_WINDOW, split_sentences
 
 LANGUAGES = Path(__file__).parents[3] / "assets" / "languages.tsv"
-HAN, KANA = (
-    "\u4eca\u5929\u6c14\u5f88\u597d\u6211\u4eec\u53bb\u516c\u56ed",
-    "\u3053\u3093\u306b\u3061\u306f\u30ab\u30bf\u4eca\u65e5",
-)
 SCRIPTS = (
-    HAN,
-    KANA,
+    "\u4eca\u5929\u6c14\u5f88\u597d\u6211\u4eec\u53bb\u516c\u56ed",  # Han
+    "\u3053\u3093\u306b\u3061\u306f\u30ab\u30bf\u4eca\u65e5",  # Kana
     "\u1019\u103c\u1014\u103a\u1019\u102c\u1018\u102c\u101e\u102c",  # Myanmar
     "\u0e20\u0e32\u0e29\u0e32\u0e44\u0e17\u0e22",  # Thai
     "\u1797\u17b6\u179f\u17b6\u1781\u17d2\u1798\u17c2\u179a",  # Khmer
     "\u0939\u093f\u0928\u094d\u0926\u0940\u0921\u0949",  # Devanagari, with the abbreviation of doctor
 )
-STOPS = [
-    "\u3002",
-    "\uff01",
-    "!",
-    "?",
-    ".",
-    "\u0964",
-    "\u104b",
-    "\u3002\u300d",
-    "\u3002\u201d",
-    "\u2026\u2026",
-    "!.",
-    ". ",
-    "\u17d4",
-]
-OTHERS = [
-    *"\u300c\u300d\u201c\u201d\"'()\uff08\uff09a1/@\u2022 \u3000\u00a0\uff0c`",
-    *(
-        "Yahoo!",
-        "Yum!",
-        "1.",
-        "1)",
-        "a)",
-        "Dr.",
-        "J.",
-        "p.m.",
-        "etc.",
-        "\u0921\u0949.",
-        "''",
-        "[1]",
-        "januari",
-        "a@b.cc",
-    ),
-]
+STOPS = [*"\u3002\uff01!?.\u0964\u104b\u17d4", "\u3002\u300d", "\u3002\u201d", "\u2026\u2026", "!.", ". "]
+OTHERS = [*"\u300c\u300d\u201c\u201d\"'()\uff08\uff09a1/@\u2022 \u3000\u00a0\uff0c`", "Yahoo!", "Yum!", "1.", "1)"]
+OTHERS += ["a)", "Dr.", "J.", "p.m.", "etc.", "\u0921\u0949.", "''", "[1]", "januari", "a@b.cc"]
 HOSTILE = {
     "words without end": ("en", "A!"),
     "sentences of one letter": ("zh", "\u597d\u3002"),
@@ -151,18 +116,10 @@ def test_endless_sentence_is_cut(text):
 
 @pytest.mark.parametrize("language", ["en", "de", "ja", "hi", "xx"])
 def test_sentences_do_not_reach_over_the_end_of_a_paragraph(language):
-    long = (
-        "He said: \u201cIt is so. " * 600
-    )  # beyond the size at which sentencex looks at parts of a text by themselves
-    paragraphs = [
-        "An \u201copen quotation. It never",
-        "ends. 1) One. 2) Two",
-        "\u662f\u3002\u5426\u3002",
-        long,
-        "(",
-        ". . .",
-        "No.",
-    ]
+    # Beyond the size at which sentencex looks at parts of a text by themselves.
+    long = "He said: \u201cIt is so. " * 600
+    paragraphs = ["An \u201copen quotation. It never", "ends. 1) One. 2) Two", "\u662f\u3002\u5426\u3002", long]
+    paragraphs += ["(", ". . .", "No."]
     alone = [sentence for paragraph in paragraphs for sentence in sentencex.segment(language, paragraph)]
     assert split_sentences(paragraphs, language) == alone
     assert "".join(alone) == "".join(paragraphs)

@@ -12,17 +12,8 @@ from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import DocumentBucket
 from megabert.tokens.masking.masking import MaskingOptions, count_predictions
 
-NAMES = (
-    "instances",
-    "random",
-    "tokens",
-    "full",
-    "a_tokens",
-    "random_tokens",
-    "short",
-    "one_token_sides",
-    "predictions",
-)
+NAMES = ["instances", "random", "tokens", "full", "a_tokens", "random_tokens", "short", "one_token_sides"]
+NAMES += ["predictions"]
 # Ratios of the statistics above that are compared: share of random next, mean length, ...
 RATIOS = [("random", "instances"), ("tokens", "instances"), ("full", "instances"), ("a_tokens", "tokens"),
           ("random_tokens", "random"), ("short", "instances"), ("one_token_sides", "instances"),

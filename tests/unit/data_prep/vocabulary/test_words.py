@@ -30,8 +30,7 @@ def counted(extracted, folder, options, share=1.0):
     return [task.path for task in tasks]
 
 
-@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe", "unigram"])
-@pytest.mark.parametrize("share", [1.0, 0.6])
+@pytest.mark.parametrize(("pieces", "share"), [("wordpiece", 1.0), ("byte_bpe", 0.6), ("unigram", 0.6)])
 def test_counts_of_parts_give_the_vocabulary_and_the_report_of_all(extracted, tmp_path, monkeypatch, pieces, share):
     monkeypatch.setattr(vocabulary_words, "ROWS_PER_MERGE", 1000)
     options = VocabularyOptions(pieces=pieces, vocab_size=1000, held_out_share=0.2)

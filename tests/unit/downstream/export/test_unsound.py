@@ -40,12 +40,9 @@ LAYER = "bert.encoder.layer.1.output.dense.weight"
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({LAYER: lambda old: old * float("nan")}, rf"model\.safetensors: {LAYER} holds NaN"),
         ({"another.head": lambda old: torch.full((2,), float("-inf"))}, "another.head holds NaN or infinite"),
         ({LAYER: lambda old: old.double() * 1e300}, f"{LAYER} holds NaN or infinite"),
-        ({WORDS: lambda old: old * 0}, "would give the same"),
         ({"bert.encoder.layer.0.output.LayerNorm.weight": lambda old: old * 0}, "would give the same"),
-        ({"bert.encoder.layer.2.output.dense.weight": lambda old: torch.ones(2, 2)}, r"hold bert\.encoder\.layer\.2"),
         ({LAYER: lambda old: old.to(torch.int8)}, "of type torch.int8"),
         ({"bert.encoder.layer.0.attention.self.key.weight": lambda old: old.to(torch.int8)}, "key.weight: its numbers"),
         ({"bert.encoder.layer.0.attention.self.key.weight": lambda old: old[:5]}, "key .5, 32."),
@@ -106,8 +103,6 @@ def test_rows_of_positions_that_no_token_reaches_are_kept(tokenizer_dir, tmp_pat
 @pytest.mark.parametrize(
     "changes",
     [
-        {"num_hidden_layers": 10**9},
-        {"vocab_size": 10**9},
         {"hidden_size": 10**9},
         {"vocab_size": "auto"},
         {"hidden_act": ["gelu"]},

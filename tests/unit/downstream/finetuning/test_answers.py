@@ -7,36 +7,10 @@ import pytest
 
 from megabert.downstream.finetuning.metrics import best_null_threshold, exact_match, f1, score_answers
 
-PIECES = [
-    "the",
-    "A",
-    "an",
-    "cat",
-    "cat",
-    "Dog's",
-    "U.S.",
-    "...",
-    "42",
-    "the-end",
-    "",
-    " ",
-    "\t",
-    "theory",
-    "\u00e9t\u00e9",
-    "\u2019",
-]
-KOREAN = [
-    "\uc11c\uc6b8",
-    "\uc11c\uc6b8\uc5d0\uc11c",
-    "\u300a\ubd04\u300b",
-    "1948\ub144",
-    "(\ubd04)",
-    "\u2018\uac00\u2019",
-    "...",
-    "A",
-    "",
-    " ",
-]
+PIECES = ["the", "A", "an", "cat", "cat", "Dog's", "U.S.", "...", "42", "the-end", "", " ", "\t", "theory"]
+PIECES += ["\u00e9t\u00e9", "\u2019"]
+KOREAN = ["\uc11c\uc6b8", "\uc11c\uc6b8\uc5d0\uc11c", "\u300a\ubd04\u300b", "1948\ub144", "(\ubd04)"]
+KOREAN += ["\u2018\uac00\u2019", "...", "A", "", " "]
 
 
 def spelled_out(answer: str) -> list[str]:

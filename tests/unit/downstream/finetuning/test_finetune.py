@@ -189,21 +189,6 @@ def test_random_weights_take_shape_and_tokenizer_alone(glue, model_dir, tmp_path
     assert f"random weights of the shape of {shape}" in (models[0] / "README.md").read_text()
 
 
-def test_other_settings_in_the_same_folder_are_refused(finished, glue, model_dir, capsys):
-    words = [
-        "finetune",
-        "rte",
-        "--model",
-        str(model_dir),
-        "--data",
-        str(glue / "RTE"),
-        "--output-dir",
-        str(finished[0]),
-    ]
-    code = main([*words, *FLAGS, "--weight-decay", "0.5"])
-    refused(capsys, code, 4, "settings.weight_decay: 0.01 -> 0.5", "--output-dir")
-
-
 def test_settings_without_effect_on_an_evaluation_are_refused(finished, glue, capsys):
     words = ["evaluate", "--model", str(finished[0] / "seed_5" / "model"), "--data", str(glue / "RTE")]
     refused(capsys, main([*words, "--n-best", "5"]), 2, "--n-best has no effect", "span")

@@ -58,10 +58,6 @@ def test_sts_baseline_is_the_better_of_two_constant_numbers(make_kind):
     assert baseline == {"pearson": 0, "f1_of_similar": pytest.approx(4 / 5)}
 
 
-def test_nli_accuracy():
-    assert METRICS["accuracy"]([0, 1, 2, 2], [0, 1, 2, 1]) == 3 / 4
-
-
 def test_re_micro_f1_leaves_no_relation_out():
     # Label 0 is no_relation. Of the others: said 1 1 2 2 (4), gold 1 2 2 (3), right: one 1 and one 2.
     # Precision 2/4, recall 2/3: F1 = 2*2/(4+3) = 4/7. The right no_relation counts for nothing.

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from support.exported_models import write_huggingface
+from support.exported_models import write, write_huggingface
 from support.parity_heads import ENCODERS
 from support.tiny_models import SIZES
 
@@ -35,9 +35,8 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     config = ModelConfig(**{"family": family, **sizes, **ENCODERS[encoder]})
     pretrained = build_model(config)
     initialize(pretrained, 3)
-    state = {name: value.detach() for name, value in pretrained.named_parameters()}
     folder = tmp_path / "model"
-    write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    state = write(folder, pretrained, tokenizer_dir)
     prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
     assert prepared.model.family == family
     assert prepared.kind.has_segments is (config.type_vocab_size > 1)
@@ -81,8 +80,7 @@ def test_discriminator_with_a_shallower_generator_is_fine_tuned_without_it(
 )
 def test_a_fine_tuning_says_how_it_read_its_file(task, file, content, words, model_config, tokenizer_dir, tmp_path):
     folder = tmp_path / "model"
-    state = {name: value.detach() for name, value in build_model(model_config).named_parameters()}
-    write_huggingface(folder, state=state, config=model_config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    write(folder, build_model(model_config), tokenizer_dir)
     (tmp_path / file).write_text(content)
     prepared = prepare(find_task(task), FinetuneConfig(model=str(folder), data=str(tmp_path / file)))
     said = prepared.describe()
@@ -104,8 +102,7 @@ def test_length_is_one_that_the_model_was_trained_on(
     settings, length, said, model_config, tokenizer_dir, data, tmp_path, caplog
 ):
     folder, config = tmp_path / "model", replace(model_config, max_position_embeddings=32)
-    state = {name: value.detach() for name, value in build_model(config).named_parameters()}
-    write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    write(folder, build_model(config), tokenizer_dir)
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": 16}))
     with caplog.at_level("INFO"):
@@ -117,9 +114,7 @@ def test_length_is_one_that_the_model_was_trained_on(
 
 def test_one_label_alone_is_refused_where_the_task_has_two(model_config, tokenizer_dir, data, tmp_path):
     folder = tmp_path / "model"
-    model = build_model(model_config)
-    state = {name: value.detach() for name, value in model.named_parameters()}
-    write_huggingface(folder, state=state, config=model_config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
+    write(folder, build_model(model_config), tokenizer_dir)
     (data / "train.tsv").write_text("sentence\tlabel\nthe cat\t0\nsat\t0\n")
     (data / "dev.tsv").write_text("sentence\tlabel\nthe cat\t1\n")
     with pytest.raises(DataError, match=r"train.tsv: every example has the label '0'"):

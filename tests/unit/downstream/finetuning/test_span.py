@@ -196,15 +196,9 @@ def test_columns_of_questions_may_have_other_names(tmp_path):
         ({"answers": [{"answer_start": 90, "text": "cat"}]}, ["character 90"]),
         ({"answers": []}, ["has no answer", "squad2"]),
         ({}, ["qas[0]", "has no answer"]),
-        (
-            {"answers": [{"answer_start": "x", "text": "cat"}]},
-            ["answers.0.answer_start", "SQuAD's form"],
-        ),
+        ({"answers": [{"answer_start": "x", "text": "cat"}]}, ["answers.0.answer_start", "SQuAD's form"]),
         ({"answers": [{"answer_start": 4, "text": None}]}, ["qas.0.answers.0.text: Input should be a valid string"]),
-        (
-            {"answers": [{"answer_start": 4, "text": "cat"}], "question": None},
-            ["qas.0.question: Input should be"],
-        ),
+        ({"answers": [{"answer_start": 4, "text": "cat"}], "question": None}, ["qas.0.question: Input should be"]),
     ],
 )
 def test_bad_question_is_named(tmp_path, fields, phrases):

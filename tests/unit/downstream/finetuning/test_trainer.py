@@ -67,13 +67,7 @@ def fitting(make_kind, model_config, world, monkeypatch):
         initialize(model, 1)
         engine = PlainEngine(model)
         data = SimpleNamespace(name="dev")
-        fitting = TaskTrainer(
-            engine=engine,
-            kind=kind,
-            train=batcher_of(features),
-            evaluation=[data],
-            world=world,
-        )
+        fitting = TaskTrainer(engine=engine, kind=kind, train=batcher_of(features), evaluation=[data], world=world)
         seen = []
 
         def evaluate(_):

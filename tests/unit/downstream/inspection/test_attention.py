@@ -106,11 +106,6 @@ def test_recording_leaves_no_trace_on_the_model(model, tokenizer):
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_text_beyond_the_positions_is_refused(model, tokenizer):
-    with pytest.raises(ConfigError, match="13 tokens, and the model reads 12 at most"):
-        record_attention(model, tokenizer, "the " * 11)
-
-
 def test_page_fetches_nothing_and_quotes_tokens(record):
     pieces = [*record.pieces[:-1], HOSTILE]
     page = render_attention(replace(record, pieces=pieces), model=HOSTILE)

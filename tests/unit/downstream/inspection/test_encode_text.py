@@ -5,7 +5,6 @@ from support.tiny_models import tiny_model
 from megabert.downstream.inspection.attention import record_attention
 from megabert.downstream.inspection.encode_text import encode_text
 from megabert.downstream.inspection.similar import word_ids
-from megabert.foundation.errors import ConfigError
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_byte_bpe, train_wordpiece
 
 TEXTS = ["the ship sailed over the sea", "the sea took the ship", "a ship sailed"] * 3
@@ -25,11 +24,6 @@ def test_ids_of_texts_and_pairs_are_those_of_transformers(folder):
     pair = encode_text(ours, first, second, limit=99)
     assert pair.ids.tolist() == theirs(first, second)["input_ids"]
     assert pair.segment_b_start == len(pair.ids) - len(ours.encode(second)) - 1
-
-
-def test_a_text_beyond_the_limit_is_refused(folder):
-    with pytest.raises(ConfigError, match="the model reads 5 at most"):
-        encode_text(load_tokenizer(folder), "the ship sailed over the sea", limit=5)
 
 
 def test_roberta_attends_within_a_pair_without_segments():

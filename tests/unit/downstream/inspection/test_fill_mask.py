@@ -1,14 +1,12 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 
 from megabert.cli import main
 from megabert.downstream.export import model_folder as folders
 from megabert.downstream.inspection.encode_text import RankedPiece
 from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses, unigram_guesses
-from megabert.foundation.errors import ConfigError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 
@@ -52,15 +50,6 @@ def test_dropout_is_off_and_the_mode_restored(model, tokenizer):
     assert not model.training
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("the cat", r"has no \[MASK\]"), ("the " * 11 + "[MASK]", "14 tokens, and the model reads 12 at most")],
-)
-def test_texts_that_cannot_be_filled_are_refused(text, message, model, tokenizer):
-    with pytest.raises(ConfigError, match=message):
-        fill_mask(model, tokenizer, text)
-
-
 def test_unigram_guesses_are_the_most_frequent(tokenizer):
     counts = np.zeros(len(PIECES), np.int64)
     counts[PIECES.index("cat")], counts[PIECES.index("the")] = 1, 3
@@ -81,15 +70,6 @@ def test_guesses_are_shown_side_by_side():
         "  the 25.0%  cat 50.0%",
         "  a 10.0%    dog 25.0%",
     ]
-
-
-def test_the_command_finds_a_shipped_model_by_its_name(model_folder, tmp_path, monkeypatch, capsys):
-    model_folder.rename(tmp_path / "english")
-    monkeypatch.setattr(folders, "SHIPPED_MODELS", tmp_path)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert main(["fill-mask", "--model", "english", "the [MASK] sat", "--top", "1"]) == 0
-    assert "the [MASK] sat" in capsys.readouterr().out
 
 
 def test_an_output_in_the_folder_of_a_shipped_model_is_refused(model_folder, tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 from collections import Counter
 
@@ -109,12 +108,6 @@ def test_what_is_no_text_is_named(name, content, message, model_folder, tmp_path
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         score_masked_lm(open_source(str(model_folder)), tmp_path / name, OPTIONS)
-
-
-def test_pipe_is_refused_at_once(model_folder, tmp_path):
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(DataError, match="a pipe, not a regular file"):
-        score_masked_lm(open_source(str(model_folder)), tmp_path / "pipe.txt", OPTIONS)
 
 
 def test_shards_are_scored_with_their_masks_and_pairs(model_folder, tokenizer, tmp_path):

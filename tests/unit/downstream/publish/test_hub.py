@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import transformers
-from huggingface_hub import HfApi, ModelCard, constants
+from huggingface_hub import HfApi, constants
 from support import hub_server
 from support.hub_server import Fault, sha256
 from transformers import AutoModel, AutoTokenizer
@@ -259,11 +259,3 @@ def test_private_makes_a_private_repository_and_refuses_a_public_one(server, fol
     server.repositories[REPO].is_private = False
     with pytest.raises(ConfigError, match=r"--private: .*is public"):
         push(folder, private)
-
-
-def test_the_hubs_own_parser_reads_the_card(folder):
-    data = ModelCard.load(folder / "README.md").data
-    (loss, accuracy) = data.eval_results
-    assert (data.model_name, data.license, data.language) == ("Little BERT", "apache-2.0", ["en"])
-    assert (loss.metric_type, loss.metric_value, loss.task_type) == ("eval/mlm_loss", 4.25, "fill-mask")
-    assert accuracy.metric_value == 0.125

@@ -65,11 +65,7 @@ def test_what_the_system_refuses_is_one_sentence_with_place_and_remedy(fail, num
         (CheckpointError("torn"), 4, "CheckpointError: torn"),
         (MemoryError(), 2, "ConfigError: memory is used up"),
         (RecursionError("deep"), 3, "DataError: a file is nested too deeply"),
-        (
-            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
-            3,
-            "DataError: a file is not in",
-        ),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), 3, "DataError: a file is not in"),
         (UnicodeEncodeError("ascii", "\ud55c", 0, 1, "no"), 3, "DataError: '\\ud55c' cannot be written as ascii"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],

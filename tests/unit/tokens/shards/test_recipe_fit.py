@@ -65,10 +65,7 @@ def dry_run(recipe: Path, data: Path, *flags: str) -> int:
             "masked_lm_prob: 0.4, mask_unit: span",
             ["mask_unit: token in the shards, span wanted", "masked_lm_prob: 0.15 in the shards, 0.4 wanted"],
         ),
-        (
-            "max_predictions_per_seq: [13, 10]",
-            ["max_predictions_per_seq: 5 in the shards, 13 wanted"],
-        ),
+        ("max_predictions_per_seq: [13, 10]", ["max_predictions_per_seq: 5 in the shards, 13 wanted"]),
         (
             "vocab_size: 500, uncased: true",
             ["vocab_size: 600 in the shards, 500 wanted", "uncased: false in the shards, true wanted"],

@@ -85,14 +85,6 @@ def test_rank_that_sees_another_run_folder_is_named(tmp_path, free_port):
     assert not outputs[1][0]
 
 
-def test_wrong_flag_is_reported_by_rank_zero_alone(tmp_path, free_port):
-    ranks = [start_rank(rank, 2, free_port, tmp_path, "--model.hidden-size", "256") for rank in (0, 1)]
-    errors = [rank.communicate(timeout=60)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [2, 2]
-    assert "without --prove" in errors[0]
-    assert not errors[1]
-
-
 def test_file_that_cannot_be_saved_ends_all_ranks_with_one_message(tmp_path, free_port):
     file = tmp_path / "nowhere" / "proof.json"  # as only rank 0 may see it
     flags = ["--prove", "--recipe", "debug", "--device", "cpu", "--save", str(file)]

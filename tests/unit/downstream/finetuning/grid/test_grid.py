@@ -34,12 +34,12 @@ def words_of(sets_dir, model_dir, out, *flags: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(sets_dir, model_dir, tmp_path_factory) -> tuple[Path, str]:
-    """A grid of two sets, two rates and two seeds, and what it printed. Two cells are processes of their own."""
+    """A grid of two sets, two rates and two seeds, and what it printed. One cell is a process of its own."""
     out = tmp_path_factory.mktemp("out") / "grid"
 
     def run(commands, *, logs, slots):
-        yield from run_children(commands[:2], logs=logs[:2], slots=slots)
-        yield from ((2 + number, code) for number, code in forked(commands[2:], logs=logs[2:], slots=slots))
+        yield from run_children(commands[:1], logs=logs[:1], slots=slots)
+        yield from ((1 + number, code) for number, code in forked(commands[1:], logs=logs[1:], slots=slots))
 
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
@@ -191,18 +191,8 @@ def with_mnli(sets_dir: Path, folder: Path) -> Path:
 def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
     with_mnli(sets_dir, tmp_path)
     monkeypatch.setattr(grid_module, "run_children", forked)
-    words = [
-        "finetune",
-        "rte",
-        "mnli",
-        "--model",
-        str(model_dir),
-        "--data",
-        str(tmp_path),
-        "--epochs",
-        "1",
-        *FLAGS[:-2],
-    ]
+    words = ["finetune", "rte", "mnli", "--model", str(model_dir), "--data", str(tmp_path), *FLAGS[:-2]]
+    words += ["--epochs", "1"]
     grid = [*words, "--output-dir", str(tmp_path / "out"), "--learning-rates", "1e-3", "3e-3", "--start-from", "mnli"]
     assert main(grid) == 0
     sets = sets_of(tmp_path / "out")
