@@ -124,12 +124,11 @@ def read_folder_settings(folder: Path) -> FolderSettings:
         DataError: A file is damaged, a setting has a value that is not known here, or the class cuts words in another
             way.
     """
-    settings = FolderSettings()
+    settings, contents = FolderSettings(), dict[Path, dict[str, Any]]()
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         # Added pieces of the first file make the second one superfluous; otherwise the second prevails.
         if (folder / name).exists() and settings.added_tokens_decoder is None:
-            content = read_json(folder / name, dict[str, Any], remedy=REMEDY)
-            _refuse_other_settings(folder / name, content)
+            contents[folder / name] = content = read_json(folder / name, dict[str, Any], remedy=REMEDY)
             said = vars(parse_values(content, FolderSettings, where=str(folder / name), remedy=REMEDY)).items()
             settings = replace(settings, **{name: value for name, value in said if value is not None})
         if name == "tokenizer_config.json":  # transformers 5 reads the older name of this file only as the newer one
@@ -143,6 +142,8 @@ def read_folder_settings(folder: Path) -> FolderSettings:
             f"{folder}: tokenizer_class={settings.tokenizer_class}, which {OTHER_WORDS[settings.tokenizer_class]}; "
             "megabert has WordPiece, byte-level BPE and Unigram on plain text, with other ids. Give another model."
         )
+    for path, content in contents.items():
+        _refuse_other_settings(path, content)
     names = settings.model_input_names
     if names is not None and "token_type_ids" not in names and model.model_type in BERT_TYPES - {"distilbert"}:
         raise DataError(

@@ -339,8 +339,15 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}. Convert the vocabulary to UTF-8.") from error
     if lines and not lines[-1]:
         lines.pop()
-    # As transformers 5 and google-research/bert read it; a piece of blanks alone stays, since no text has it.
-    return {line.rstrip() or line: index for index, line in enumerate(lines)}
+    # As transformers 5 and google-research/bert read it; a piece of blanks alone stays, since no text has it. A piece
+    # that is there twice has its last id; its earlier row gets a name with a space, which no word has.
+    vocabulary: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        piece = line.rstrip() or line
+        if piece in vocabulary:
+            vocabulary[f"{piece} {vocabulary[piece]}"] = vocabulary[piece]
+        vocabulary[piece] = index
+    return vocabulary
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -84,16 +84,20 @@ def test_a_vocabulary_of_another_class_is_refused(cased, tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_blanks_at_the_ends_of_lines_are_no_part_of_a_piece(cased, tmp_path):
+@pytest.mark.parametrize("twice", [(), ("Ishmael",), ("Qahab", "Ishmael", "Qahab"), ("saw ", "saw\t")])
+def test_blanks_at_the_ends_of_lines_are_no_part_of_a_piece(twice, cased, tmp_path):
+    """A piece that is there twice has its last id."""
     write_files(tmp_path, cased, removed=["tokenizer.json"])
-    lines = [*cased.pieces, "Ishmael", "Qahab", "\u3000"]
+    lines = [*cased.pieces, "Ishmael", "Qahab", "\u3000", *twice]
     ends = ["\t", " ", "\u00a0", " \t", "\r", ""]
     content = "".join(f"{line}{ends[index % 6]}\n" for index, line in enumerate(lines))
     (tmp_path / "vocab.txt").write_bytes(content.encode())
     ours, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
     text = "Ishmael Qahab \u3000 saw Caf\u00e9."
     assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False)["input_ids"]
-    assert ours.pieces[len(cased.pieces) + 1] == "Qahab"
+    assert ours.vocab_size == len(lines)
+    save_huggingface(ours, tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").encode(text).tolist() == ours.encode(text).tolist()
 
 
 TEXTS = [
