@@ -34,6 +34,7 @@ from megabert.tokens.tokenization.folder_settings import (
     BERT_CLASSES,
     BYTE_BPE_CLASSES,
     GENERAL_CLASSES,
+    OWN_CLASSES,
     FolderSettings,
     added_pieces,
     read_folder_settings,
@@ -293,10 +294,11 @@ def _written_settings(backend: tokenizers.Tokenizer, checked: TokenizerJson) -> 
 
 
 def _refuse_contradiction(path: Path, settings: FolderSettings, written: Mapping[str, bool]) -> None:
+    stated = text_options(settings) if settings.tokenizer_class in OWN_CLASSES else settings
     for name, value in written.items():
-        if getattr(settings, name) not in (None, value):
+        if getattr(stated, name, None) not in (None, value):
             raise DataError(
-                f"{path}: {name} is {value}, but {getattr(settings, name)} in tokenizer_config.json, and "
+                f"{path}: {name} is {value}, but {getattr(stated, name)} in tokenizer_config.json, and "
                 f"tokenizer_class={settings.tokenizer_class} does not say which counts. Make the two equal, or state "
                 "tokenizer_class: BertTokenizer to take tokenizer_config.json's."
             )
