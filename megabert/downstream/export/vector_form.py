@@ -289,8 +289,8 @@ def _read_fields(path: Path, name: str) -> dict[str, Any]:
     taken, problems = read_fields(content, MODULES[name])
     for field_name, value in taken.items():
         kind = _KINDS.get(field_name, bool)
-        is_number = kind is int and not isinstance(value, bool)
-        if value is not None and not (isinstance(value, kind) and (not is_number or value > 0)):
+        is_count = kind is not int or (type(value) is int and value > 0)
+        if value is not None and not (isinstance(value, kind) and is_count):
             problems.append(f"{field_name}={value!r:.60} has another type or range than sentence-transformers writes")
     if problems:
         raise ConfigError(f"{path}: {'; '.join(problems)}. {_REMEDY}")
