@@ -128,7 +128,7 @@ def _untrained_positions(config: RunConfig) -> list[str]:
 
 
 def _odd_width(model: ModelConfig) -> list[str]:
-    """Name a default of the inner width that a changed outer width left behind; families have 1.5 to 4 times it."""
+    """Name an inner width that suits another outer width, such as its default; families have 1.5 to 4 times it."""
     times = model.intermediate_size / model.hidden_size
     says = f"model.intermediate_size={model.intermediate_size} is {times:.3g} times hidden_size={model.hidden_size}"
     return [] if 1.2 < times < 6 else [f"{says}; BERT has 4 times, {4 * model.hidden_size}"]
