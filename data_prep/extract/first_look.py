@@ -148,8 +148,8 @@ def _require_compression(file: InputFile) -> None:
         return
     kind = next((kind for other, kind, _ in SIGNATURES if stored.startswith(other)), "not compressed so")
     raise DataError(
-        f"{file.path}: its name says {file.compression}, but it is {kind}: it begins with {ascii(stored)[1:]}. Give it "
-        "the suffix of what it is; a download that was unpacked on its way is plain text."
+        f"{file.path}: its name says {file.compression}, but it is {kind}: it begins with {ascii(stored)[1:]}. Correct "
+        "the suffix; a download that was unpacked on its way is plain text."
     )
 
 
