@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from pathlib import PurePosixPath
 
 from data_prep.execution.problems import Problems
-from data_prep.extract.opening import BLOCK_BYTES, InputFile, content_blocks, is_url
+from data_prep.extract.opening import BLOCK_BYTES, InputFile, content_blocks, is_url, open_stored
 from data_prep.extract.text import UNCUTTABLE
 from megabert.foundation.errors import DataError
 
@@ -61,6 +61,10 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"Rar!", "an archive of RAR", _UNPACK),
     (b"WARC/", "an archive of the web", "Extract the text of its pages first, and give that as JSON Lines"),
     (b"\x93NUMPY", *_NUMPY_ARRAY),
+    (b"version https://git-lfs", "a pointer of Git LFS to a file", "Fetch the file itself, with Git LFS"),
+    (b"Obj\x01", "Avro", "Write its text as JSON Lines or Parquet"),
+    (b"07070", "an archive of cpio", _UNPACK),
+    (b"!<arch>", "an archive of ar", _UNPACK),
     (b"\x89HDF", "HDF5", "Write its text as JSON Lines or Parquet"),
     (b"SQLite format 3", "a database", "Export its text as JSON Lines"),
     (b"\x89PNG", "a picture", "Leave it out"),
@@ -68,16 +72,18 @@ SIGNATURES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x7fELF", "a program", "Leave it out"),
 )
 """First bytes of files that are not text, whatever they are named: the kind of file, and the remedy."""
+_COMPRESSED = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ", "zst": b"\x28\xb5\x2f\xfd"}
+"""First bytes by `InputFile.compression`."""
 _OBJECT = rb'\{\s*"(?:[^"\\]|\\.){0,200}"\s*:'
 _BEGINS: tuple[tuple[re.Pattern[bytes], str, str], ...] = tuple(
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*" + pattern, re.IGNORECASE), kind, remedy)
     for pattern, kind, remedy in (
-        (rb"(<!doctype html|<html[\s>])", "HTML", OTHER_KINDS["HTML"][1]),
+        (rb"(<!--[^>]*-->\s*)?<(!doctype html|html[\s>]|head>|body[\s>])", "HTML", OTHER_KINDS["HTML"][1]),
         (_OBJECT, "JSON Lines", "Say --format jsonl, and with --field which key holds the text"),
         (rb"\[\s*" + _OBJECT, "JSON", OTHER_KINDS["JSON"][1]),
         (rb"(<\?xml[^>]*>\s*)?<mediawiki\b", "a dump of a wiki", "Say --format wikipedia"),
         (rb'<doc id="', "what wikiextractor writes", "Let it write --json, and say --format jsonl"),
-        (rb"<\?xml\b", "XML", _PANDOC),
+        (rb"<(\?xml\b|doc>\s*<docno>)", "XML", _PANDOC),
     )
 )
 """How text begins that is not plain: its kind, and the remedy."""
@@ -114,6 +120,8 @@ def refuse_other_kinds(files: Sequence[InputFile]) -> None:
             or (is_url(file.path) and remote > LOOKS_PER_SOURCE)
         ):
             continue
+        if file.compression:
+            _require_compression(file)
         head = _head(file, 1 << 10)
         for signature, kind, remedy in SIGNATURES:
             if head.startswith(signature):
@@ -129,6 +137,22 @@ def refuse_other_kinds(files: Sequence[InputFile]) -> None:
             )
 
 
+def _require_compression(file: InputFile) -> None:
+    """Refuse a name of a compression that the bytes are not in: a download may have been unpacked on its way."""
+    begin = _COMPRESSED[file.compression]
+    with open_stored(file.path) as stream:
+        stored = stream.read(8)
+    # Padding may come before the data, in Zstandard a frame to skip; a file may also be cut here.
+    is_padding = not stored.strip(b"\0") or (file.compression == "zst" and stored[1:4] == b"*M\x18")
+    if is_padding or stored[: len(begin)] == begin[: len(stored)]:
+        return
+    kind = next((kind for other, kind, _ in SIGNATURES if stored.startswith(other)), "not compressed so")
+    raise DataError(
+        f"{file.path}: its name says {file.compression}, but it is {kind}: it begins with {ascii(stored)[1:]}. Correct "
+        "the suffix; a download that was unpacked on its way is plain text."
+    )
+
+
 def _is_tar(head: bytes) -> bool:
     """Return whether bytes begin with a member's header, whose checksum fits."""
     try:
@@ -139,9 +163,15 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _wide_encoding(head: bytes) -> str:
-    """Return the UTF-16 that bytes are in: by their mark, or because every other byte is zero; else nothing."""
+    """Return the UTF-16 or UTF-32 that bytes are in, by their mark or their zero bytes; else nothing."""
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    if len(head) >= 8 and not (any(head[0::4]) or any(head[1::4])):  # no character is above 0x10FFFF, few above 0xFFFF
+        return "utf-32-be"
+    if len(head) >= 8 and not (any(head[2::4]) or any(head[3::4])):
+        return "utf-32-le"
     zeros = head[0::2].count(0), head[1::2].count(0)
     half = len(head) // 2
     if half and max(zeros) > half // 2 > 0 and min(zeros) < half // 8:

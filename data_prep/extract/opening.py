@@ -256,5 +256,10 @@ def _zstd_blocks(file: InputFile, stream: BinaryIO, problems: Problems) -> Itera
                 f"{file.path}: was compressed with a window above 128 MiB (`zstd --long`), which is not read. "
                 f"Unpack it first: zstd -d --long=31 {file.path}"
             ) from error
+        if "Dictionary mismatch" in str(error):
+            raise DataError(
+                f"{file.path}: was compressed with a dictionary (`zstd -D`), which is not read. Unpack it first: "
+                f"zstd -d -D DICTIONARY {file.path}"
+            ) from error
         message = f"{file.path}: its zst data are damaged or end too early ({str(error).splitlines()[0]})"
         problems.lose_end("cut_files", message, file.bytes - read)

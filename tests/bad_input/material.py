@@ -27,6 +27,7 @@ COMMANDS = {
     "--validation-share 0.2 --dupe-factor 1",
     "run": f"megabert pretrain {run_flags()} --run-dir run",
     "hf": "megabert export run --to hf",
+    "vectors": "megabert export hf --to vectors --sentence-transformers mean",
     "tuned": "megabert finetune classification --model hf --data labels.tsv --eval-data labels.tsv --output-dir tuned "
     "--epochs 1 --max-seq-length 32 --device cpu",
 }

@@ -73,6 +73,13 @@ def test_more_ranks_take_fewer_micro_steps(shards, capsys):
     assert count == [2, 3, 1, 1]
 
 
+@pytest.mark.parametrize(("inner", "is_named"), [(512, True), (288, False), (128, False), (64, True)])
+def test_dry_run_names_an_inner_width_that_fits_another_model(inner, is_named, shards, capsys):
+    assert dry_run(shards, "--model.hidden_size", "64", "--model.intermediate_size", str(inner)) == 0
+    shown = f"model.intermediate_size={inner} is {inner // 64} times hidden_size=64; BERT has 4 times, 256"
+    assert (shown in capsys.readouterr().out) == is_named
+
+
 def test_dry_run_warns_of_many_passes(shards, capsys):
     assert dry_run(shards, "--phases.0.steps", "40000") == 0
     assert "WARNING" in capsys.readouterr().out

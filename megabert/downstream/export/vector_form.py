@@ -9,9 +9,10 @@ none of these tables is refused by its name, since the vectors would be others.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from megabert.downstream.export.config_fields import COMPUTED, Entry, Fixed, Taken, Unused
@@ -67,6 +68,8 @@ _LAYERS: Mapping[str, Mapping[str, Entry]] = {
 }
 MODULES: Mapping[str, Mapping[str, Entry]] = {"Transformer": _ENCODER, **_POOLING, **_LAYERS}
 """The fields of each module that is read."""
+_KINDS = {"max_seq_length": int, "pooling_mode": str | list, "activation_function": str, **dict.fromkeys(_IO, str)}
+"""Types of fields that are taken over; the others are true or false."""
 _ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU")
 _REMEDY = "Use sentence-transformers for this folder, or give --pooling for vectors of the encoder alone."
 POOL: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -177,7 +180,7 @@ class _Prompts:
 class _Length:
     """The length in ``tokenizer_config.json``; transformers writes 1e30 if there is no limit."""
 
-    model_max_length: int | float | None = None
+    model_max_length: Annotated[int | float, Field(gt=0)] | None = None
 
 
 def read_vector_form(folder: Path) -> VectorForm | None:
@@ -187,7 +190,7 @@ def read_vector_form(folder: Path) -> VectorForm | None:
         ConfigError: A module or a field is not known here, or has a value that is not.
         CheckpointError: The weights of a module are missing, or do not fit the module before it.
     """
-    if not (folder / MODULES_FILE).is_file():
+    if not _is_listed(folder / MODULES_FILE):
         return None
     modules = _read_modules(folder / MODULES_FILE)
     own = _read_fields(folder / TRANSFORMER_FILE, "Transformer")
@@ -240,7 +243,7 @@ def _read_modules(path: Path) -> tuple[NamedModule, ...]:
 def _read_prompt(folder: Path) -> str:
     """Return the prompt that sentence-transformers puts in front of every text unless it is given another one."""
     path = folder / PROMPTS_FILE
-    if not path.is_file():
+    if not _is_listed(path):
         return ""
     settings = _read(path, _Prompts)
     if settings.default_prompt_name is None:
@@ -282,11 +285,21 @@ def _read_dense(path: Path, fields: Mapping[str, Any], width: int) -> _Dense:
 
 def _read_fields(path: Path, name: str) -> dict[str, Any]:
     """Return the fields of a module that are taken over; a file that is not there states none."""
-    content = _read(path, dict[str, Any]) if path.is_file() else {}
+    content = _read(path, dict[str, Any]) if _is_listed(path) else {}
     taken, problems = read_fields(content, MODULES[name])
+    for field_name, value in taken.items():
+        kind = _KINDS.get(field_name, bool)
+        is_count = kind is not int or (type(value) is int and value > 0)
+        if value is not None and not (isinstance(value, kind) and is_count):
+            problems.append(f"{field_name}={value!r:.60} has another type or range than sentence-transformers writes")
     if problems:
         raise ConfigError(f"{path}: {'; '.join(problems)}. {_REMEDY}")
     return taken
+
+
+def _is_listed(path: Path) -> bool:
+    """Return whether a folder lists a file, even as a link to nowhere or a folder, which reading it refuses."""
+    return path.is_symlink() or path.exists()
 
 
 def _read(path: Path, cls: Any) -> Any:

@@ -78,9 +78,13 @@ def _texts(name: str, value: Any, _: Any) -> list[str]:
 
 
 def _count(name: str, value: Any, _: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < 1:
+    try:
+        count = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:  # classes and arrays have the method, too
+        count = 0
+    if count < 1:
         raise ConfigError(f"{_shown(name, value)} is no whole number of 1 or more. Give one.")
-    return operator.index(value)
+    return count
 
 
 def _choice(name: str, value: Any, kind: Any) -> Any:

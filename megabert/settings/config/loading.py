@@ -15,7 +15,7 @@ from megabert.foundation.json_files import adapter_of, to_json
 from megabert.settings.config.contradictions import check_family, contradictions
 from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.phase import PhaseConfig
-from megabert.settings.config.problems import FileValues, describe_problems, unfit_texts
+from megabert.settings.config.problems import FileValues, describe_problems, to_plain, unfit_values
 from megabert.settings.config.run import UNCLIPPED, RunConfig
 from megabert.settings.config.yaml_text import parse_yaml, write_yaml
 
@@ -57,11 +57,11 @@ def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path | str) -> 
     merged: Any = {}
     for layer in read:
         merged = _merge(merged, layer, where="")
-    problems = list(unfit_texts(merged))
+    problems = list(unfit_values(merged))
     try:
         # As JSON, since strict types take a list for a tuple, and a mapping for a dataclass, out of JSON alone.
         if not problems:
-            config: Config = adapter_of(cls).validate_json(json.dumps(merged), strict=True)  # type: ignore[arg-type]
+            config: Config = adapter_of(cls).validate_json(json.dumps(merged, default=to_plain), strict=True)  # type: ignore[arg-type]
             return config
     except ValidationError as error:
         problems = describe_problems(error.errors(), cls, read)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,27 @@ def describe_problems(errors: Sequence[Any], cls: type, layers: Sequence[Mapping
     ]
 
 
-def unfit_texts(values: Any, where: str = "") -> Iterator[str]:
-    """Yield a line for each text that cannot be written as UTF-8, or has a NUL, which nothing can be named by."""
+def to_plain(value: Any) -> Any:
+    """Return a path as a text, a number of numpy or torch as one of Python, and another value as it is."""
+    if isinstance(value, PathLike):
+        return str(value)
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def unfit_values(values: Any, where: str = "") -> Iterator[str]:
+    """Yield a line for each value that no file could hold: a text that is no UTF-8 or has a NUL, and other objects."""
+    values = to_plain(values)
     if isinstance(values, str) and re.search("[\0\ud800-\udfff]", values):
         yield f"  {where[:-1]}: has a character that is no text (found {ascii(values)[:100]}); leave it out"
     elif isinstance(values, Mapping):
         for key, value in values.items():
-            yield from unfit_texts(value, f"{where}{key}.")
+            yield from (*unfit_values(key, where), *unfit_values(value, f"{where}{key}."))
     elif isinstance(values, list | tuple):
         for index, value in enumerate(values):
-            yield from unfit_texts(value, f"{where}{index}.")
+            yield from unfit_values(value, f"{where}{index}.")
+    elif not isinstance(values, str | int | float | None):
+        kind = type(values).__name__
+        yield f"  {where[:-1]}: is no number, text, list or mapping (found {ascii(values)[:100]}, a {kind}); give one"
 
 
 def _innermost(problems: Sequence[Any]) -> list[Any]:

@@ -18,13 +18,26 @@ BERT_CLASSES = frozenset(
     f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "LayoutLM", "Lxmert")
 )
 """Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names."""
-BERT_TYPES = frozenset(("bert", "distilbert", "electra", "ernie", "mobilebert", "squeezebert", "layoutlm", "lxmert"))
+_BERTS = "bert distilbert electra ernie mobilebert squeezebert layoutlm lxmert convbert megatron-bert nomic_bert"
+BERT_TYPES = frozenset((*_BERTS.split(), "visual_bert"))
 """Types of models for which that is the class if none is stated."""
-BYTE_BPE_TYPES = {"roberta": "RobertaTokenizer", "deberta": "DebertaTokenizer"}
-"""The same for byte-level BPE."""
+OTHER_TYPES = {
+    "roberta": "RobertaTokenizer",
+    "deberta": "DebertaTokenizer",
+    "funnel": "FunnelTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "splinter": "SplinterTokenizer",
+}
+"""The same for other classes."""
 BYTE_BPE_CLASSES = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Deberta", "GPT2", "Bart", "Longformer"))
+OWN_CLASSES = frozenset(
+    f"{name}Tokenizer"
+    for name in ("ConvBert", "DPRContextEncoder", "DPRQuestionEncoder", "DPRReader", "Funnel", "MPNet", "Splinter")
+)
+"""Classes of WordPiece with BertTokenizer's defaults, which here have to be what ``tokenizer.json`` says."""
 OTHER_WORDS = {
     "BertJapaneseTokenizer": "cuts words by MeCab or Sudachi first",
+    "BertTokenizerLegacy": "is transformers' older code in Python",
     "BertweetTokenizer": "rewrites tweets first",
     "CanineTokenizer": "reads characters",
     "FlaubertTokenizer": "cuts words by Moses first",
@@ -37,6 +50,8 @@ OTHER_WORDS = {
 
 GENERAL_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 """Classes that take ``tokenizer.json`` as it is."""
+GENERAL_TYPES = frozenset(("modernbert",))
+"""Types of models for which transformers 5 takes the general class, whatever class is stated."""
 
 _CUTS_WORDS = "words are cut as google-research/bert does"
 ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -124,12 +139,11 @@ def read_folder_settings(folder: Path) -> FolderSettings:
         DataError: A file is damaged, a setting has a value that is not known here, or the class cuts words in another
             way.
     """
-    settings = FolderSettings()
+    settings, contents = FolderSettings(), dict[Path, dict[str, Any]]()
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         # Added pieces of the first file make the second one superfluous; otherwise the second prevails.
         if (folder / name).exists() and settings.added_tokens_decoder is None:
-            content = read_json(folder / name, dict[str, Any], remedy=REMEDY)
-            _refuse_other_settings(folder / name, content)
+            contents[folder / name] = content = read_json(folder / name, dict[str, Any], remedy=REMEDY)
             said = vars(parse_values(content, FolderSettings, where=str(folder / name), remedy=REMEDY)).items()
             settings = replace(settings, **{name: value for name, value in said if value is not None})
         if name == "tokenizer_config.json":  # transformers 5 reads the older name of this file only as the newer one
@@ -143,6 +157,8 @@ def read_folder_settings(folder: Path) -> FolderSettings:
             f"{folder}: tokenizer_class={settings.tokenizer_class}, which {OTHER_WORDS[settings.tokenizer_class]}; "
             "megabert has WordPiece, byte-level BPE and Unigram on plain text, with other ids. Give another model."
         )
+    for path, content in contents.items():
+        _refuse_other_settings(path, content)
     names = settings.model_input_names
     if names is not None and "token_type_ids" not in names and model.model_type in BERT_TYPES - {"distilbert"}:
         raise DataError(
@@ -167,8 +183,10 @@ def _refuse_other_settings(path: Path, content: Mapping[str, Any]) -> None:
 
 def _class_of(model: _ModelConfig, settings: FolderSettings) -> str | None:
     """Return the class that transformers takes, without ``Fast``; None if no file chooses one."""
-    usual = "BertTokenizer" if model.model_type in BERT_TYPES else BYTE_BPE_TYPES.get(model.model_type or "")
+    usual = "BertTokenizer" if model.model_type in BERT_TYPES else OTHER_TYPES.get(model.model_type or "")
     name = settings.tokenizer_class or model.tokenizer_class or usual
+    if model.model_type in GENERAL_TYPES and name not in OTHER_WORDS:
+        return GENERAL_CLASSES[-1]
     return name and name.removesuffix("Fast")
 
 

@@ -34,6 +34,7 @@ from megabert.tokens.tokenization.folder_settings import (
     BERT_CLASSES,
     BYTE_BPE_CLASSES,
     GENERAL_CLASSES,
+    OWN_CLASSES,
     FolderSettings,
     added_pieces,
     read_folder_settings,
@@ -293,10 +294,11 @@ def _written_settings(backend: tokenizers.Tokenizer, checked: TokenizerJson) -> 
 
 
 def _refuse_contradiction(path: Path, settings: FolderSettings, written: Mapping[str, bool]) -> None:
+    stated = text_options(settings) if settings.tokenizer_class in OWN_CLASSES else settings
     for name, value in written.items():
-        if getattr(settings, name) not in (None, value):
+        if getattr(stated, name, None) not in (None, value):
             raise DataError(
-                f"{path}: {name} is {value}, but {getattr(settings, name)} in tokenizer_config.json, and "
+                f"{path}: {name} is {value}, but {getattr(stated, name)} in tokenizer_config.json, and "
                 f"tokenizer_class={settings.tokenizer_class} does not say which counts. Make the two equal, or state "
                 "tokenizer_class: BertTokenizer to take tokenizer_config.json's."
             )
@@ -339,8 +341,15 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}. Convert the vocabulary to UTF-8.") from error
     if lines and not lines[-1]:
         lines.pop()
-    # As transformers 5 and google-research/bert read it; a piece of blanks alone stays, since no text has it.
-    return {line.rstrip() or line: index for index, line in enumerate(lines)}
+    # As transformers 5 and google-research/bert read it; a piece of blanks alone stays, since no text has it. A piece
+    # that is there twice has its last id; its earlier row gets a name with a space, which no word has.
+    vocabulary: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        piece = line.rstrip() or line
+        if piece in vocabulary:
+            vocabulary[f"{piece} {vocabulary[piece]}"] = vocabulary[piece]
+        vocabulary[piece] = index
+    return vocabulary
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
 from megabert.observability.progress import span
 from megabert.optim.schedules import learning_rate
 from megabert.settings.config.loading import phase_name
+from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.checked_shards import verify_shards
@@ -107,7 +108,11 @@ def describe_run(dry_run: DryRun, run_dir: Path) -> str:
             lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
         first_step += steps
     lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
-    warnings = [*_untrained_positions(inputs.config), *warn_of(_passes_at_the_end(dry_run))]
+    warnings = [
+        *_untrained_positions(inputs.config),
+        *_odd_width(inputs.config.model),
+        *warn_of(_passes_at_the_end(dry_run)),
+    ]
     warnings += describe_small_budget(inputs.config)
     return "\n".join([*lines, *warnings, *_describe_time(dry_run), _describe_disk(dry_run, run_dir)])
 
@@ -120,6 +125,13 @@ def _untrained_positions(config: RunConfig) -> list[str]:
     texts = f"no phase is longer than {begin}, and the commands that use the model cut texts there"
     says = f"positions {begin} to {end - 1} are never trained: {texts}"
     return [says] if has_table and not is_read and begin < end else []
+
+
+def _odd_width(model: ModelConfig) -> list[str]:
+    """Name an inner width that suits another outer width, such as its default; families have 1.5 to 4 times it."""
+    times = model.intermediate_size / model.hidden_size
+    says = f"model.intermediate_size={model.intermediate_size} is {times:.3g} times hidden_size={model.hidden_size}"
+    return [] if 1.2 < times < 6 else [f"{says}; BERT has 4 times, {4 * model.hidden_size}"]
 
 
 def _passes_at_the_end(dry_run: DryRun) -> float:

@@ -17,13 +17,14 @@ from bad_input.cases import (
     settings,
     shards,
     text,
+    tokenizers,
 )
 
 CASES = [
     case
     for module in (
         *(json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment),
-        *(exports, grids, probes, recipes),
+        *(exports, grids, probes, recipes, tokenizers),
     )
     for case in module.CASES
 ]

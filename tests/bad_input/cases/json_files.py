@@ -46,9 +46,18 @@ OF_METRICS = {"cut": "", "numbers for words": "", "bytes": DAMAGED_LINE}
 OF_TOKENIZER_CONFIG = dict.fromkeys(("empty object", "words for numbers"), "")
 # The summary is written anew from the results of the seeds.
 OF_SUMMARY = dict.fromkeys(DAMAGES, "")
+# A file of no fields states none, and neither numbers of modules nor widths are read.
+OF_MODULES = {
+    "modules.json": ("words for numbers",),
+    "1_Pooling/config.json": ("empty object", "words for numbers", "numbers for words"),
+    "sentence_bert_config.json": ("empty object", "numbers for words"),
+    "config_sentence_transformers.json": ("empty object", "words for numbers", "nulls"),
+}
+VERIFY = "megabert-data verify build/instances/32"
+EMBED = "megabert embed lines.txt --model vectors --output new.npy"
 
 READERS = (
-    Reader(MANIFEST, "megabert-data verify build/instances/32", BUILD, 3, "manifest.json"),
+    Reader(MANIFEST, VERIFY, BUILD, 3, "manifest.json"),
     Reader(MANIFEST, "megabert-data stats build/instances/32", BUILD, 3, "manifest.json"),
     Reader(MANIFEST, PRETRAIN_NEW, BUILD, 3, "manifest.json"),
     # So is a damaged plan: it is warned of, and made again.
@@ -95,6 +104,19 @@ READERS = (
         "tokenizer_config.json",
         accepts=OF_TOKENIZER_CONFIG,
     ),
+    *(
+        Reader(
+            f"vectors/{name}",
+            EMBED,
+            ("vectors", "lines.txt"),
+            (2, 3),
+            name,
+            accepts=dict.fromkeys(accepted, ""),
+            leaves=("new.npy",),
+        )
+        for name, accepted in OF_MODULES.items()
+    ),
+    Reader("build/instances/32/tokenizer/tokenizer.json", f"{VERIFY} --workers 1", BUILD, 3, "tokenizer"),
     Reader(
         "tuned/results.json",
         COMMANDS["tuned"],

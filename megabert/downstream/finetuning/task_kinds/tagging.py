@@ -125,13 +125,14 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
     refuse_columns(task, path)
     tokens: list[str] = []
     tags: list[str] = []
-    first = 0
+    first, is_begin = 0, True
     with reading(path), open_text(path) as file:
         # A blank line after the last one ends the last sentence, too.
         for number, line in enumerate(chain(file, [""]), 1):
             parts = SPACES.split(line.strip(" \t\n"))
             if parts[0] in ("", DOCUMENT):
                 if tokens:
+                    is_begin = is_begin and _refuse_numbers(path, tokens)
                     yield TaggedSentence(where=f"{path}:{first}", line=first, tokens=tuple(tokens), tags=tuple(tags))
                 tokens, tags = [], []
                 continue
@@ -140,6 +141,17 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
             first = first if tokens else number
             tokens.append(parts[0])
             tags.append(parts[-1])
+
+
+def _refuse_numbers(path: Path, tokens: Sequence[str]) -> bool:
+    """Refuse a first sentence whose words are 1, 2, 3 ..., as in CoNLL-U and GermEval; else return False."""
+    words = [token for token in tokens if token != "#"]  # comments
+    if len(words) > 2 and words == [str(number) for number in range(1, len(words) + 1)]:
+        raise DataError(
+            f"{path}: its first column numbers the words (CoNLL-U and GermEval do), and it is read as the words. Write "
+            "the columns of words and tags alone."
+        )
+    return False
 
 
 def _read_lists(task: Task, path: Path) -> Iterator[TaggedSentence]:

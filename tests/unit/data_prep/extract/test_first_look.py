@@ -38,6 +38,9 @@ def test_files_that_are_not_text_are_told_by_their_first_bytes(tmp_path, signatu
         ('<?xml version="1.0"?>\n<mediawiki>', r"a dump of a wiki, .*--format wikipedia"),
         ('<doc id="12" url="x" title="A">\nA\n', r"what wikiextractor writes, .*--json"),
         ('<?xml version="1.0"?>\n<TEI>', r"XML, .*pandoc"),
+        ("<DOC>\n<DOCNO> AP-1 </DOCNO>", r"XML, .*pandoc"),
+        ("<!-- saved -->\n<!DOCTYPE html>", r"HTML, .*pandoc"),
+        ("<head><title>404</title></head>", r"HTML, .*pandoc"),
     ],
 )
 @pytest.mark.parametrize("format_", ["text", "book"])
@@ -66,8 +69,23 @@ def test_tar_archives_are_told_by_their_first_header_whatever_packs_them(tmp_pat
         files_of(packed, format="text")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf_16_is_named(tmp_path, encoding):
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.bz2", "a.jsonl.xz", "a.zst"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"Plain text.\n", "not compressed so: it begins with 'Plain te'"),
+        (b"\x04\x22\x4d\x18\x64\x40\xa7\x00", "it is LZ4"),
+        (b"%PDF-1.7", "it is PDF"),
+    ],
+)
+def test_a_name_of_another_compression_is_not_called_damage(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"its name says {name.split('.')[-1]}, but .*{says}"):
+        files_of(tmp_path / name)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_wide_encodings_are_named(tmp_path, encoding):
     (tmp_path / "a.txt").write_bytes(UNWRAPPED.encode(encoding))
     with pytest.raises(DataError, match=f"--encoding {encoding}"):
         files_of(tmp_path / "a.txt")

@@ -156,6 +156,35 @@ def test_a_window_above_the_limit_is_told_with_a_remedy_that_works(tmp_path):
     assert read_all(tmp_path / "b.txt") == read_all(tmp_path / "a.txt")
 
 
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the program zstd")
+def test_a_dictionary_of_zstd_is_told_with_a_remedy_that_works(tmp_path):
+    samples = [tmp_path / f"{number}" for number in range(60)]
+    for sample in samples:
+        sample.write_text(f"Document {sample.name}: it rained on {sample.name} days and nights. " * 9)
+    subprocess.run(["zstd", "-q", "--train", *samples, "-o", tmp_path / "words", "--maxdict=2000"], check=True)
+    path = tmp_path / "b.txt.zst"
+    subprocess.run(["zstd", "-q", "-D", tmp_path / "words", tmp_path / "7", "-o", path], check=True)
+    with pytest.raises(DataError, match=r"with a dictionary \(`zstd -D`\)") as refused:
+        read_all(path, problems=Problems(is_strict=False))
+    remedy = str(refused.value).partition("Unpack it first: ")[2].replace("DICTIONARY", str(tmp_path / "words"))
+    subprocess.run(remedy.split(), check=True, capture_output=True)
+    assert (tmp_path / "b.txt").read_text() == (tmp_path / "7").read_text()
+
+
+@pytest.mark.parametrize("options", [["-1"], ["-19"], ["--long=27"], ["--no-check"], ["-T2"], ["--fast=5"]])
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the program zstd")
+def test_every_form_of_zstd_within_the_window_is_read(tmp_path, options):
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
+    text = (tmp_path / "a.txt").read_bytes()
+    frames = [
+        subprocess.run(["zstd", "-cq", *options], input=part, capture_output=True).stdout
+        for part in (text[:100], b"", text[100:])
+    ]
+    skipped = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+    (tmp_path / "b.txt.zst").write_bytes(skipped + skipped.join(frames))
+    assert read_all(tmp_path / "b.txt.zst") == read_all(tmp_path / "a.txt")
+
+
 def test_damaged_parquet_is_named(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(DataError, match=r"a\.parquet: cannot be read as parquet"):

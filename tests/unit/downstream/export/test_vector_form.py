@@ -14,7 +14,7 @@ from megabert import library
 from megabert.cli import main
 from megabert.downstream.export.export_folder import EXPORTED
 from megabert.downstream.export.vector_form import MODULES
-from megabert.foundation.errors import CheckpointError, ConfigError
+from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
 
 TOLERANCE = 1e-5  # float32, absolute
 LINES = ["a cab, a bee", "", "x", "the dog ate 12 figs. " * 9, "The SEA"]
@@ -44,6 +44,10 @@ LAYOUTS = {
     "mean, Dense, Dense, Normalize": (
         "mean",
         [dense(activation=torch.nn.GELU(), bias=False), dense(5, 3, torch.nn.Identity()), modules.Normalize()],
+    ),
+    "mean, every activation": (
+        "mean",
+        [dense(activation=torch.nn.ReLU()), dense(5, 5, torch.nn.Sigmoid()), dense(5, 4, torch.nn.SiLU())],
     ),
     "residual": ("mean", [dense(use_residual=True), dense(5, 5, use_residual=True)]),
     "two poolings": (("max", "cls"), [modules.Dropout(0.5), dense(2 * WIDTH)]),
@@ -139,11 +143,22 @@ def change(folder, name, **fields):
 @pytest.mark.parametrize(
     ("name", "fields", "message"),
     [
-        ("modules.json", {"type": "sentence_transformers.models.CNN"}, "module 2 is sentence_transformers.models.CNN"),
+        *(
+            ("modules.json", {"type": f"sentence_transformers.models.{name}"}, rf"module 2 is \S+models\.{name}")
+            for name in sorted({name for name in dir(modules) if name[0].isupper()} - {"Dense", "Normalize", "Dropout"})
+        ),
         ("modules.json", {"type": "pylate.models.Dense"}, r"module 2 is pylate\.models\.Dense"),
         ("modules.json", {"path": "../2_Dense"}, r"module 2 has the path '\.\./2_Dense'"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task='fill-mask'"),
         ("sentence_bert_config.json", {"query_length": 4}, "query_length is no field"),
+        *(
+            ("sentence_bert_config.json", {"max_seq_length": n}, "max_seq_length=")
+            for n in ("16", 0, -1, 7.5, True, [])
+        ),
+        ("sentence_bert_config.json", {"do_lower_case": "false"}, "do_lower_case='false'"),
+        ("2_Dense/config.json", {"use_residual": 1}, "use_residual=1"),
+        ("2_Dense/config.json", {"activation_function": None}, "activation_function"),
+        ("1_Pooling/config.json", {"pooling_mode": {"mean": True}}, "pooling_mode="),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode='median'"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.ELU"}, "ELU"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
@@ -156,6 +171,15 @@ def test_what_is_not_known_is_refused_by_name(name, fields, message, encoders, t
     with pytest.raises(ConfigError, match=message):
         model.embed(LINES[:3])
     assert model.embed(LINES[:3], pooling="mean").shape == (3, WIDTH)
+
+
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"])
+def test_a_file_of_modules_that_links_to_nowhere_is_refused(name, encoders, tmp_path):
+    save(encoders["bert"], tmp_path / "model", "cls", [])
+    (tmp_path / "model" / name).unlink()
+    (tmp_path / "model" / name).symlink_to(tmp_path / "blobs" / "none")
+    with pytest.raises(MegabertError, match=name):
+        library.load_model(tmp_path / "model", device="cpu").embed(LINES[:3])
 
 
 def test_lower_case_is_the_tokenizers_or_refused(encoders, tmp_path):

@@ -130,6 +130,8 @@ def test_columns_of_a_file_without_names_are_refused(tmp_path, name, kind, file)
     [
         ("t.conll", "the O\ncat\n", "t.conll:2: 'cat' has no tag"),
         ("t.conll", "\n\n", "holds no examples"),
+        ("t.conll", "# text = x\n1\tThe\tDET\n2\tcat\tNOUN\n3\t.\tPUNCT\n\n", "its first column numbers the words"),
+        ("t.conll", "#\thttp://x [2009]\n1\tDie\tO\tO\n2\tDB\tB-ORG\tO\n3\t.\tO\tO\n\n", "numbers the words"),
         ("t.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "found 2 values and 1 values"),
         ("t.jsonl", '{"tokens": "a b", "tags": ["O"]}\n', "must be lists"),
         ("t.jsonl", '{"tokens": ["a"], "tags": [null]}\n', "a value in column 'tags' is empty"),
@@ -140,6 +142,11 @@ def test_bad_tags_are_named(tmp_path, name, content, phrase):
     with pytest.raises(DataError) as caught:
         read_examples(find_task("tagging"), tmp_path / name)
     assert phrase in str(caught.value)
+
+
+def test_numbers_are_words_after_the_first_sentence(tmp_path):
+    (tmp_path / "t.conll").write_text("One O\n\n1 O\n2 O\n3 O\n\n")
+    assert [one.tokens for one in read_examples(find_task("tagging"), tmp_path / "t.conll")][1] == ("1", "2", "3")
 
 
 def test_conll_columns_end_at_spaces_and_tabs_alone(tmp_path):

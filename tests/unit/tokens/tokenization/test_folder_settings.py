@@ -17,6 +17,7 @@ from megabert.tokens.tokenization.folder_settings import (
     BERT_CLASSES,
     BERT_TYPES,
     OTHER_WORDS,
+    OWN_CLASSES,
     UNUSED,
     FolderSettings,
 )
@@ -44,7 +45,7 @@ def test_the_table_of_classes_is_that_of_transformers():
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
 @pytest.mark.parametrize(
     ("stated", "model_type"),
-    [*((name, "bert") for name in sorted(BERT_CLASSES)), (None, "bert"), (None, "electra"), (None, "distilbert")],
+    [*((name, "bert") for name in sorted(BERT_CLASSES)), *((None, name) for name in sorted(BERT_TYPES))],
 )
 def test_files_that_disagree_on_case_are_read_as_transformers_does(stated, model_type, file, lower, cased, tmp_path):
     """tokenizer.json keeps case and accents."""
@@ -56,16 +57,27 @@ def test_files_that_disagree_on_case_are_read_as_transformers_does(stated, model
     assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
 
 
-@pytest.mark.parametrize("stated", ["PreTrainedTokenizerFast", "TokenizersBackend"])
-def test_the_general_class_takes_tokenizer_json_as_it_is(stated, cased, tmp_path):
-    write_files(tmp_path, cased, do_lower_case=True, tokenizer_class=stated)
+@pytest.mark.parametrize(
+    ("stated", "model_type"),
+    [
+        *((name, "bert") for name in ("PreTrainedTokenizerFast", "TokenizersBackend")),
+        *((name, "modernbert") for name in ("PreTrainedTokenizerFast", "BertTokenizer", "RobertaTokenizer", None)),
+    ],
+)
+def test_the_general_class_takes_tokenizer_json_as_it_is(stated, model_type, cased, tmp_path):
+    write_files(tmp_path, cased, do_lower_case=True, tokenizer_class=stated, model_type=model_type)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ids = [ids.tolist() for ids in load_tokenizer(tmp_path).encode_batch(SENTENCES)]
     assert ids == theirs(SENTENCES, add_special_tokens=False)["input_ids"]
 
 
-def test_files_that_disagree_under_another_class_are_refused(cased, tmp_path):
-    write_files(tmp_path, cased, do_lower_case=True, tokenizer_class="FunnelTokenizer")
+@pytest.mark.parametrize("lower", [True, None])
+@pytest.mark.parametrize(
+    ("stated", "model_type"), [*((name, "bert") for name in sorted(OWN_CLASSES)), (None, "mpnet"), (None, "funnel")]
+)
+def test_files_that_disagree_under_another_class_are_refused(stated, model_type, lower, cased, tmp_path):
+    """Lower case is these classes' default."""
+    write_files(tmp_path, cased, do_lower_case=lower, tokenizer_class=stated, model_type=model_type)
     with pytest.raises(DataError, match=r"do_lower_case is False, but True in tokenizer_config\.json"):
         load_tokenizer(tmp_path)
 
@@ -84,16 +96,20 @@ def test_a_vocabulary_of_another_class_is_refused(cased, tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_blanks_at_the_ends_of_lines_are_no_part_of_a_piece(cased, tmp_path):
+@pytest.mark.parametrize("twice", [(), ("Ishmael",), ("Qahab", "Ishmael", "Qahab"), ("saw ", "saw\t")])
+def test_blanks_at_the_ends_of_lines_are_no_part_of_a_piece(twice, cased, tmp_path):
+    """A piece that is there twice has its last id."""
     write_files(tmp_path, cased, removed=["tokenizer.json"])
-    lines = [*cased.pieces, "Ishmael", "Qahab", "\u3000"]
+    lines = [*cased.pieces, "Ishmael", "Qahab", "\u3000", *twice]
     ends = ["\t", " ", "\u00a0", " \t", "\r", ""]
     content = "".join(f"{line}{ends[index % 6]}\n" for index, line in enumerate(lines))
     (tmp_path / "vocab.txt").write_bytes(content.encode())
     ours, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
     text = "Ishmael Qahab \u3000 saw Caf\u00e9."
     assert ours.encode(text).tolist() == theirs(text, add_special_tokens=False)["input_ids"]
-    assert ours.pieces[len(cased.pieces) + 1] == "Qahab"
+    assert ours.vocab_size == len(lines)
+    save_huggingface(ours, tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").encode(text).tolist() == ours.encode(text).tolist()
 
 
 TEXTS = [

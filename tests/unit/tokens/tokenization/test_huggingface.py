@@ -143,13 +143,6 @@ def test_damaged_files_are_named(cased, tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_a_vocabulary_with_a_piece_twice_is_refused(cased, tmp_path):
-    pieces = [*cased.pieces, cased.pieces[100]]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    with pytest.raises(DataError, match="id 100 is missing or used twice"):
-        load_tokenizer(tmp_path)
-
-
 def test_added_pieces_survive_saving(cased, tmp_path):
     import tokenizers
 

@@ -1,0 +1,64 @@
+"""Tokenizers of others, under each command that reads one: classes, settings and pieces with which ids would differ."""
+
+from collections.abc import Iterator
+
+from bad_input.given import copy, remove, set_json, write
+from bad_input.harness import Case, Step
+
+from megabert.tokens.tokenization.folder_settings import OTHER_WORDS
+
+DOORS = {
+    "fill-mask": "megabert fill-mask --model hf 'the [MASK] ship'",
+    "build": "megabert-data build --input text.jsonl --tokenizer hf --output out --lengths 32 --workers 1",
+    "finetune": "megabert finetune classification --model hf --data labels.tsv --output-dir new --epochs 1",
+}
+SETTINGS = {  # tokenizer_config.json's, each with a value that reads text in another way
+    "never_split": ["[X]"],
+    "do_basic_tokenize": False,
+    "do_subword_tokenize": False,
+    "word_tokenizer_type": "sudachi",
+    "subword_tokenizer_type": "character",
+    "split_special_tokens": True,
+    "truncation_side": "left",
+    "auto_map": {"AutoTokenizer": ["code.py", None]},
+    "fast_tokenizer_files": ["tokenizer.4.0.0.json"],
+    "model_input_names": ["input_ids"],
+    "do_lowercase": False,
+    "added_tokens_decoder": {"-1": {"content": "[X]"}},
+    "additional_special_tokens": {"a": 7},
+}
+REPLACES = {"type": "Replace", "pattern": {"String": "e"}, "content": "eeeeeeee"}
+PARTS = {  # parts of tokenizer.json that abort `tokenizers`, fill the memory, or are of another kind of model
+    "model": [{"type": "Unigram", "vocab": [["[UNK]", -1.0]], "unk_id": 0}, {"type": "BPE", "vocab": {}, "merges": []}],
+    "model.vocab": [{"x" * 300_000: 0}, {"[PAD]": -1}, {"[PAD]": 0.5}, [["[UNK]", "low"]]],
+    "model.dropout": [0.1],
+    "normalizer": [{"type": "Sequence", "normalizers": [REPLACES] * 9}, {"type": "Nobody"}],
+    "pre_tokenizer": [{"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}],
+    "added_tokens": [[{"id": 10**9, "content": "[X]"}], [{"id": 1, "content": ""}], [{"id": 1, "content": "the"}], 7],
+}
+
+
+def _forms() -> Iterator[tuple[str, tuple[Step, ...], str]]:
+    """Yield name, what is done to the material, and what the message names."""
+    for name in OTHER_WORDS:
+        yield f"of the class {name}", (set_json("hf/tokenizer_config.json", "tokenizer_class", name),), name
+    for name, value in SETTINGS.items():
+        yield f"with {name}", (set_json("hf/tokenizer_config.json", name, value),), name
+    for part, values in PARTS.items():
+        for number, value in enumerate(values, 1):
+            yield f"with {part}, {number}", (set_json("hf/tokenizer.json", part, value),), "hf/tokenizer.json"
+    for name in ("spiece.model", "bpe_encoder.bin", "dict.txt"):
+        yield f"in {name}", (remove("hf/tokenizer.json"), write(f"hf/{name}", b"\0")), name
+
+
+CASES = [
+    Case(
+        name=f"{door}: a tokenizer {name}",
+        given=(copy("hf", "labels.tsv", "text.jsonl"), *steps),
+        command=command,
+        says=(says,),
+        quick=name == "with added_tokens, 1",
+    )
+    for door, command in DOORS.items()
+    for name, steps, says in _forms()
+]
