@@ -2,9 +2,10 @@
 
 # M labelled positions
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,6 +84,9 @@ class Features:
     """Sequences in one item."""
     rows: NDArray[np.int64]
     """Rows of logits that each item gives."""
+    origins: Sequence[Any] = ()
+    """Where each item came from, if its kind asks for that: a context's window, or the first and past-the-last
+    character of each labelled piece, of shape (pieces, 2)."""
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -3,8 +3,6 @@
 import csv
 import math
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import open_to_read
+from megabert.foundation.files import open_text, open_to_read, reading
 from megabert.foundation.json_files import parse_json, read_json_lines
 from megabert.observability.logs import logger
 
@@ -77,26 +75,6 @@ def as_text(value: Any, where: str) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what can go wrong while a text file is read into errors that name the file.
-
-    Raises:
-        DataError: The file cannot be read, or is not UTF-8.
-    """
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Name another file.") from None
-
-
-def open_text(path: Path, *, newline: str | None = None) -> TextIOWrapper:
-    """Open a text file of the user's."""
-    return TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline=newline)
-
-
 def read_table(
     path: Path,
     names: Sequence[str],
@@ -120,8 +98,7 @@ def read_table(
     reader = READERS.get(path.suffix)
     if reader is None:
         raise DataError(f"{path}: unknown kind of table; known are {', '.join(READERS)}. Rename or convert it.")
-    with reading(path):
-        return _pick(path, _of_one_width(reader(path, header), spare_columns), names, skips_broken_rows)
+    return _pick(path, _of_one_width(reader(path, header), spare_columns), names, skips_broken_rows)
 
 
 def _of_one_width(rows: Iterator[tuple[int, Any]], spare: int) -> Iterator[tuple[int, Any]]:
@@ -215,7 +192,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[Any]]]:
     try:
-        with open_to_read(path) as stored, pq.ParquetFile(stored) as file:
+        with reading(path), open_to_read(path) as stored, pq.ParquetFile(stored) as file:
             yield 0, file.schema_arrow.names
             row = 0
             for batch in file.iter_batches():

@@ -26,7 +26,7 @@ from megabert.data.packing import runs_within
 from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.inspection.encode_text import check_outputs, evaluating
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.foundation.files import atomic_path, open_to_read
+from megabert.foundation.files import atomic_path, open_to_read, reading
 from megabert.models.bert import PretrainingModel
 from megabert.settings.command_line.arguments import Pooling, checks_arguments
 from megabert.tokens.tokenization import Tokenizer
@@ -89,7 +89,7 @@ def embed_file(
         open_vectors(output, width=width, pieces=tokenizer.pieces if form.has_tokens else None) as write,
     ):
         for lines in read_blocks(path):
-            sequences = _encode(tokenizer, [line.after(form.prompt) for line in lines], limit, counts)
+            sequences = _encode(tokenizer, lines, form.prompt, limit, counts)
             sizes = [4 * width * (len(ids) if form.has_tokens else 1) for ids in sequences]
             for run in runs_within(range(len(sizes)), sizes, GROUP_BYTES):
                 group = [sequences[index] for index in run]
@@ -118,7 +118,7 @@ def embed_texts(
     """
     counts, form = Embedded(), _form_of(pooling)
     limit = form.limit(model.config.max_position_embeddings)
-    sequences = _encode(tokenizer, [Line(form.prompt + text, True) for text in texts], limit, counts)
+    sequences = _encode(tokenizer, [Line(text, True) for text in texts], form.prompt, limit, counts)
     if counts.truncated:
         raise ConfigError(
             f"text {counts.first_truncated} of {len(texts)} has more tokens than the {limit} that the model reads. "
@@ -135,10 +135,6 @@ class Line(NamedTuple):
     is_whole: bool
     """Whether the text is all of the line: of a very long one it is the beginning, up to a space if there is one."""
 
-    def after(self, prompt: str) -> "Line":
-        """Return the line with a prompt in front of it."""
-        return self._replace(text=prompt + self.text)
-
 
 def read_blocks(path: Path) -> Iterator[list[Line]]:
     """Yield the lines of a UTF-8 file, a block at a time.
@@ -148,21 +144,18 @@ def read_blocks(path: Path) -> Iterator[list[Line]]:
     """
     number = size = 0
     block: list[Line] = []
-    try:
-        with open_to_read(path) as stream:
-            while start := stream.readline(MAX_LINE_BYTES):
-                number += 1
-                block.append(_read_line(start, stream, path, number))
-                size += len(start)
-                if len(block) == BLOCK_LINES or size >= BLOCK_BYTES:
-                    yield block
-                    block = []
-                # Bytes are counted over blocks of BLOCK_LINES: other borders would pack other lines together, which
-                # changes the last digits of vectors.
-                if size >= BLOCK_BYTES:
-                    size = 0
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
+    with reading(path), open_to_read(path) as stream:
+        while start := stream.readline(MAX_LINE_BYTES):
+            number += 1
+            block.append(_read_line(start, stream, path, number))
+            size += len(start)
+            if len(block) == BLOCK_LINES or size >= BLOCK_BYTES:
+                yield block
+                block = []
+            # Bytes are counted over blocks of BLOCK_LINES: other borders would pack other lines together, which
+            # changes the last digits of vectors.
+            if size >= BLOCK_BYTES:
+                size = 0
     if block:
         yield block
 
@@ -185,11 +178,13 @@ def _read_line(start: bytes, stream: BinaryIO, path: Path, number: int) -> Line:
     return Line(text[: text.rfind(" ") + 1] or text, False)
 
 
-def _encode(tokenizer: Tokenizer, lines: list[Line], limit: int, counts: Embedded) -> list[NDArray[np.int64]]:
-    """Return ``[CLS] text [SEP]`` of each line, cut to the model's positions, and count lines and tokens."""
+def _encode(
+    tokenizer: Tokenizer, lines: list[Line], prompt: str, limit: int, counts: Embedded
+) -> list[NDArray[np.int64]]:
+    """Return ``[CLS] text [SEP]`` of each line after a prompt, cut to the model's positions; count lines and tokens."""
     cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
     sequences = []
-    for line, ids in zip(lines, tokenizer.encode_batch([line.text for line in lines]), strict=True):
+    for line, ids in zip(lines, tokenizer.encode_batch([prompt + line.text for line in lines]), strict=True):
         counts.lines += 1
         if len(ids) > limit - 2 or not line.is_whole:
             counts.truncated += 1

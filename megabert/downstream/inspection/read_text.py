@@ -5,7 +5,6 @@ A document of plain text ends with a blank line, one of JSON Lines with its obje
 """
 
 from collections.abc import Iterator
-from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import open_to_read
+from megabert.foundation.files import open_text
 from megabert.foundation.json_files import JSON_SUFFIXES, read_json_lines
 from megabert.tokens.tokenization import Tokenizer
 
@@ -44,25 +43,14 @@ def read_parts(path: Path, column: str = "text") -> Iterator[TextPart]:
     if path.suffix in JSON_SUFFIXES:
         yield from (TextPart(text, True) for _, text in _json_texts(path, column))
         return
-    try:
-        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
-            yield from _plain_parts(file, path)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it, or give shards' folder."
-        ) from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
-
-
-def _plain_parts(file: TextIOWrapper, path: Path) -> Iterator[TextPart]:
     number, is_start = 1, True
-    while line := file.readline(PART_CHARACTERS):
-        if "\0" in line:
-            raise DataError(f"{path}:{number}: holds a NUL character, as binary files do. Give a file of text.")
-        yield TextPart(line.strip(), is_start and not line.strip())
-        is_start = line.endswith("\n")
-        number += is_start
+    with open_text(path, newline="\n") as file:
+        while line := file.readline(PART_CHARACTERS):
+            if "\0" in line:
+                raise DataError(f"{path}:{number}: holds a NUL character, as binary files do. Give a file of text.")
+            yield TextPart(line.strip(), is_start and not line.strip())
+            is_start = line.endswith("\n")
+            number += is_start
     yield TextPart("", True)
 
 
