@@ -56,8 +56,13 @@ def run(options: Namespace) -> int:
         from megabert.downstream.inspection.fill_mask import compare_guesses
         from megabert.foundation.files import atomic_write
         from megabert.tooling.reports.curves import draw_losses, draw_page, render_run_page
-        from megabert.tooling.reports.report import render_positions, render_reports, report_run, score_positions
-        from megabert.tooling.reports.samples import held_out_samples
+        from megabert.tooling.reports.report import (
+            held_out_samples,
+            render_positions,
+            render_reports,
+            report_run,
+            score_positions,
+        )
 
     _refuse_files_of_run(options)
     # The tables; positions and guesses are compared with the last validated phase's word frequencies.
@@ -118,8 +123,8 @@ def _refuse_files_of_run(options: Namespace) -> None:
 
 def _report_finetuning(options: Namespace) -> int:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
+    from megabert.downstream.finetuning.comparison import render_report
     from megabert.downstream.finetuning.grid.results import is_grid, read_grid, read_summaries, render_grid
-    from megabert.downstream.finetuning.predictions import render_report
     from megabert.downstream.finetuning.results import GRID_NAME, SETTINGS_NAME
     from megabert.foundation.files import atomic_write
 

@@ -10,12 +10,11 @@ from support.runs import Run
 
 from megabert.cli import main
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pairs import score_pairs
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer, score_pairs
 from megabert.foundation.errors import ConfigError
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
-from megabert.tooling.reports.samples import held_out_samples
+from megabert.tooling.reports.report import held_out_samples
 from megabert.training.probes.minimal_pairs import read_pairs, score_groups
 from megabert.training.probes.run_probes import open_probes
 

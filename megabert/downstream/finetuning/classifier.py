@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 
 from megabert.downstream.export.huggingface import load_fitting_tokenizer
-from megabert.downstream.finetuning.evaluate import compute_logits
 from megabert.downstream.finetuning.saved_model import SavedModel, recorded_settings
 from megabert.downstream.finetuning.setup import bind_kind
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.tasks import find_task
+from megabert.downstream.finetuning.trainer import compute_logits
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.arguments import checks_arguments
 

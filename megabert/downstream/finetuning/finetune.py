@@ -20,12 +20,11 @@ from megabert.distributed.process_group import (
 from megabert.distributed.run_lock import RunLock
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning import results
-from megabert.downstream.finetuning.evaluate import NonFiniteOutputs
 from megabert.downstream.finetuning.model import TaskModel
 from megabert.downstream.finetuning.saved_model import write_model
 from megabert.downstream.finetuning.setup import Prepared, prepare
 from megabert.downstream.finetuning.tasks import Task
-from megabert.downstream.finetuning.trainer import NonFiniteSteps, TaskTrainer
+from megabert.downstream.finetuning.trainer import NonFiniteOutputs, NonFiniteSteps, TaskTrainer
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
 from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters

@@ -17,13 +17,12 @@ from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokeni
 from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device
-from megabert.downstream.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
 from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, read_examples, subset
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
-from megabert.downstream.finetuning.trainer import TrainingSummary
+from megabert.downstream.finetuning.trainer import EvaluationSet, TrainingSummary, evaluate
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment

@@ -9,11 +9,11 @@ import numpy as np
 
 from megabert.downstream.export.sources import Source, open_source
 from megabert.downstream.finetuning.batches import Features
-from megabert.downstream.finetuning.evaluate import EvaluationSet
 from megabert.downstream.finetuning.model import architecture_of
 from megabert.downstream.finetuning.tables import READERS
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS, TaskKind
 from megabert.downstream.finetuning.tasks import COLUMNS, Task
+from megabert.downstream.finetuning.trainer import EvaluationSet
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.randomness.keyed import stream, string_key

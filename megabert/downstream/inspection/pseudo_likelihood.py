@@ -2,7 +2,7 @@
 
 The score of a sentence is the sum of the log-probabilities of its pieces, each guessed from all others (Salazar et al.
 2020); `training.probes.masked_copies` says how the pieces are masked. It ranks sentences, but is no probability: scores
-of all sentences do not add up to one.
+of all sentences do not add up to one. Of a minimal pair the good sentence should have the higher score (`score_pairs`).
 """
 
 # S sentences, P pieces of all sentences, C copies of a batch, M masked positions
@@ -10,10 +10,10 @@ of all sentences do not add up to one.
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from megabert.models.electra import ElectraForPreTraining
 from megabert.settings.command_line.arguments import CopyMask
 from megabert.tokens.tokenization import Tokenizer
 from megabert.training.probes.masked_copies import copy_batches, encode_sentences
+from megabert.training.probes.minimal_pairs import GroupBy, GroupScore, Pair, score_groups, sentences_of
 
 _GROUP_TEXTS, _GROUP_CHARACTERS = 1024, 1 << 17
 """Texts that are tokenized, and whose copies are packed, at once."""
@@ -199,3 +200,67 @@ def render_text_score(total: TextScore) -> str:
         ("bits per character", f"{total.bits_per_character:.3f}"),
     )
     return render_table(rows, align="lr")
+
+
+_AT_ONCE = 512
+"""Pairs whose sentences are packed together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairScores:
+    """The scores of a file or set."""
+
+    name: str
+    pairs: list[Pair]
+    scores: Scores
+    """Scores of `sentences_of` the pairs."""
+    windowed: int
+    """Sentences that are longer than the model's positions."""
+
+    def groups(self, by: GroupBy) -> list[GroupScore]:
+        """Return the groups' scores, and all pairs' as the last."""
+        return score_groups(self.pairs, self.scores.scores_S, by)
+
+    @property
+    def pieces_apart(self) -> float:
+        """Mean of the pieces of the bad sentence minus the pieces of the good one."""
+        good_N, bad_N = np.split(self.scores.counts_S, 2)
+        return float((bad_N - good_N).mean())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the accuracies by each kind of group as JSON holds them."""
+        groups = {by: [row.to_dict() for row in self.groups(by)[:-1]] for by in get_args(GroupBy)}
+        total = self.groups("UID")[-1].to_dict()
+        return {"name": self.name, **total, "pieces_apart": self.pieces_apart, "windowed": self.windowed, **groups}
+
+
+def score_pairs(scorer: SentenceScorer, sets: Mapping[str, list[Pair]]) -> list[PairScores]:
+    """Score minimal pairs.
+
+    Args:
+        scorer: The model.
+        sets: Pairs by the name of their file or set.
+    """
+    results = []
+    for name, pairs in sets.items():
+        texts = sentences_of(pairs)
+        parts = [scorer.score(texts[start : start + 2 * _AT_ONCE]) for start in range(0, len(texts), 2 * _AT_ONCE)]
+        scores = Scores(*map(np.concatenate, zip(*parts, strict=True)))
+        windowed = int((scores.counts_S + 2 > scorer.longest).sum())
+        results.append(PairScores(name=name, pairs=pairs, scores=scores, windowed=windowed))
+    return results
+
+
+def render_pairs(result: PairScores, by: GroupBy) -> str:
+    """Return a table with a row for each group, and one for all."""
+    rows = [
+        (
+            row.group,
+            f"{row.pairs:,}",
+            f"{100 * row.accuracy:.1f}",
+            " to ".join(f"{100 * share:.1f}" for share in row.interval),
+            f"{row.ties:,}",
+        )
+        for row in result.groups(by)
+    ]
+    return render_table(rows, headers=(result.name, "pairs", "accuracy %", "95% interval", "ties"), align="lrrrr")

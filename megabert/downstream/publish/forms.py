@@ -116,8 +116,7 @@ def add_forms(
         _new_modules(folder, forms.vectors, width=config.hidden_size, max_length=longest)
     if forms.has_onnx:
         # transformers, and onnxruntime for the comparison: extras that few need.
-        from megabert.downstream.publish.check_forms import require_equal_onnx
-        from megabert.downstream.publish.onnx_graph import write_onnx
+        from megabert.downstream.publish.onnx_graph import require_equal_onnx, write_onnx
 
         write_onnx(folder, forms.vectors)
         require_equal_onnx(folder, forms.vectors)

@@ -7,8 +7,7 @@ import pytest
 
 from megabert.cli import main
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pairs import score_pairs
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer, score_pairs
 from megabert.training.probes.minimal_pairs import read_pairs
 
 PAIRS = [("the cat sat.", "the cat the."), ("the dogs sat.", "the dog sats."), ("cat dog", "dog cat"), ("ab", "cd")]
