@@ -139,7 +139,7 @@ def _report_finetuning(options: Namespace) -> int:
     ]
     picture = b""
     if has_grid:
-        from megabert.downstream.finetuning.grid.picture import draw_grid
+        from megabert.downstream.finetuning.grid.results import draw_grid
 
         grid = read_grid(run_dir)
         sections[:0] = zip(("The choices", "Every setting"), render_grid(grid), strict=True)
@@ -149,7 +149,7 @@ def _report_finetuning(options: Namespace) -> int:
         atomic_write(options.png, picture)
         print(f"curves: {options.png}")
     if options.html:
-        from megabert.tooling.reports.page import folded, image, render_page, section
+        from megabert.tooling.reports.curves import folded, image, render_page, section
 
         parts = [image("scores over learning rates", picture)] if has_grid else []
         parts += [section(title, text) for title, text in sections]

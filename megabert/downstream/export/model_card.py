@@ -135,19 +135,6 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
 
 
 def _header(card: ModelCard, family: str, task: str) -> str:
-    header: dict[str, Any] = {
-        "library_name": "transformers",
-        "pipeline_tag": "feature-extraction" if task == "replaced-token detection" else task,
-        "tags": [family, task, "megabert"],
-    }
-    if card.gives_vectors:
-        header |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
-    if card.base_model and card.base_model not in SHIPPED_NAMES and is_hub_name(card.base_model):
-        header["base_model"] = card.base_model
-    if card.languages:
-        header["language"] = list(card.languages)
-    if card.license:
-        header["license"] = card.license
     results = []
     if card.metrics:
         name = "Masked language modelling" if card.pipeline == "fill-mask" else card.pipeline
@@ -158,9 +145,21 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         if one.published:
             data |= {"type": one.published[0], "config": one.published[1]}
         results.append(_result({"type": one.task, "name": one.note}, data, one.metrics))
-    if results:
-        header["model-index"] = [{"name": card.name, "results": results}]
-    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
+    library, pipeline = "transformers", "feature-extraction" if task == "replaced-token detection" else task
+    if card.gives_vectors:
+        library, pipeline = "sentence-transformers", "sentence-similarity"
+    base = card.base_model
+    header: dict[str, Any] = {
+        "library_name": library,
+        "pipeline_tag": pipeline,
+        "tags": [family, task, "megabert"],
+        "base_model": base if base and base not in SHIPPED_NAMES and is_hub_name(base) else None,
+        "language": list(card.languages),
+        "license": card.license,
+        "model-index": [{"name": card.name, "results": results}] if results else None,
+    }
+    stated = {name: value for name, value in header.items() if value}
+    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
 
 
 def _result(task: dict[str, str], data: dict[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from typing import Any
 
 from megabert.downstream.finetuning.grid.results import read_summaries
 from megabert.downstream.finetuning.results import (
+    SETTINGS_NAME,
     UNIT,
+    FinetuneSettings,
     Summary,
     in_points,
     metrics_of,
@@ -211,7 +213,8 @@ def compare_finetunings(first: Path, second: Path, *, tolerance: float = 0.0) ->
     settings, sets = {}, []
     for task in tasks:
         folders, summaries = (a[task][0], b[task][0]), (a[task][1], b[task][1])
-        old, new = ({**own.settings, "model": own.model} for own in map(read_settings, folders))
+        recorded = (read_settings(folder / SETTINGS_NAME, FinetuneSettings) for folder in folders)
+        old, new = ({**own.settings, "model": own.model} for own in recorded)
         settings[task] = differences(old, new)
         names = [name for name in summaries[0].mean if name in summaries[1].mean]
         sets += [_compare_set(task, name, folders, summaries) for name in names]

@@ -17,7 +17,6 @@ from megabert.downstream.finetuning.trainer import EvaluationSet
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.randomness.keyed import stream, string_key
-from megabert.models.build import InitialWeights
 from megabert.observability.logs import logger
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
@@ -90,8 +89,11 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     encoded = kind.encode(train, is_training=True)
     sets = {name: subset(examples, config.max_eval_examples) for name, examples in sets.items()}
     evaluation = [EvaluationSet(name, own, kind.encode(own, is_training=False)) for name, own in sets.items()]
+    if not config.random_weights:  # read now, so that bad ones are refused here, and held until their first use
+        weights, held = source.weights, [source.weights.read()]
+        source = replace(source, weights=replace(weights, read=lambda: held.pop() if held else weights.read()))
     return Prepared(
-        source=source if config.random_weights else replace(source, weights=_read_now(source.weights)),
+        source=source,
         model=replace(
             source.model,
             hidden_dropout_prob=config.hidden_dropout_prob,
@@ -119,12 +121,6 @@ def read_examples(task: Task, path: Path) -> list[Any]:
     if not examples:
         raise DataError(f"{path}: holds no examples. Name a file with rows, sentences or questions.")
     return examples
-
-
-def _read_now(weights: InitialWeights) -> InitialWeights:
-    """Read weights, so that bad ones are refused here; they are held until they are used for the first time."""
-    held = [weights.read()]
-    return replace(weights, read=lambda: held.pop() if held else weights.read())
 
 
 def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> FinetuneConfig:

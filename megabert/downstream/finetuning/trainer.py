@@ -59,33 +59,27 @@ def evaluate(
     forward: Forward, kind: TaskKind, data: EvaluationSet, *, device: torch.device, world: World | None = None
 ) -> Evaluation:
     """Score a set; every rank of a world calls it, with a model in evaluation mode."""
-    logits_of_items = compute_logits(forward, kind, data.features, title=data.name, device=device, world=world)
+    logits_of_items = compute_logits(forward, kind, data, device=device, world=world)
     predictions = kind.predict(logits_of_items, data.examples, data.features)
     return Evaluation(predictions=predictions, metrics=kind.score(predictions, data.examples))
 
 
 def compute_logits(
-    forward: Forward,
-    kind: TaskKind,
-    features: Features,
-    *,
-    title: str,
-    device: torch.device,
-    world: World | None = None,
+    forward: Forward, kind: TaskKind, data: EvaluationSet, *, device: torch.device, world: World | None = None
 ) -> list[NDArray]:
     """Return the logits of each item, of shape (rows, outputs); every rank of a world calls it.
 
     Args:
         forward: The model, in evaluation mode.
         kind: The task.
-        features: The encoded examples.
-        title: Their name in a progress bar and in an error.
+        data: The encoded examples, with their name in a progress bar and in an error.
         device: Where the model is.
         world: The ranks that share the items; None for one process.
 
     Raises:
         NonFiniteOutputs: The logits are not finite.
     """
+    features, title = data.features, data.name
     rank, ranks = (world.rank, world.size) if world else (0, 1)
     # Each rank computes the logits of its share of the items.
     mine: list[tuple[NDArray, HostCopy]] = []

@@ -81,7 +81,7 @@ def embed_file(
         ConfigError: The output's suffix is unknown, or its format cannot hold token vectors.
         DataError: The file is missing, empty or not UTF-8.
     """
-    counts, form = Embedded(), _form_of(pooling)
+    counts, form = Embedded(), VectorForm((pooling,)) if isinstance(pooling, str) else pooling
     width, limit = form.width(model.config.hidden_size), form.limit(model.config.max_position_embeddings)
     with (
         evaluating(model),
@@ -116,7 +116,7 @@ def embed_texts(
     Raises:
         ConfigError: A text has more tokens than the model has positions.
     """
-    counts, form = Embedded(), _form_of(pooling)
+    counts, form = Embedded(), VectorForm((pooling,)) if isinstance(pooling, str) else pooling
     limit = form.limit(model.config.max_position_embeddings)
     sequences = _encode(tokenizer, [Line(text, True) for text in texts], form.prompt, limit, counts)
     if counts.truncated:
@@ -209,10 +209,6 @@ def _vectors(model: PretrainingModel, group: list[NDArray], form: VectorForm, ba
     return vectors
 
 
-def _form_of(pooling: Pooling | VectorForm) -> VectorForm:
-    return VectorForm((pooling,)) if isinstance(pooling, str) else pooling
-
-
 @contextmanager
 def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None) -> Iterator[Write]:
     """Open a file for vectors; it appears once the block has ended without an error.
@@ -221,12 +217,8 @@ def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None)
         path: ``.parquet`` (columns ``line``, from 1, and ``embedding``; with tokens ``line``, ``tokens``,
             ``embeddings``) or ``.npy`` (float32 of shape (lines, D)).
         width: Size D of a vector.
-        pieces: The vocabulary, if each token has a vector; None if each line has one.
-
-    Raises:
-        ConfigError: The suffix is neither of the two, or vectors of tokens are to go to a ``.npy`` file.
+        pieces: The vocabulary, if each token has a vector; None if each line has one. `check_output` has accepted both.
     """
-    check_output(path, has_tokens=pieces is not None)
     with (
         atomic_path(path) as temporary,
         open(temporary, "xb") as stream,

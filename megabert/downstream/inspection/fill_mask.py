@@ -51,17 +51,6 @@ def fill_mask(
     return [best_pieces(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 
 
-def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k: int = 5) -> list[RankedPiece]:
-    """Guess by frequency alone, which gives the same guesses for every mask of every text.
-
-    Args:
-        counts_V: How often each id was a training target, smoothed or not.
-        tokenizer: The tokenizer whose pieces were counted.
-        top_k: Number of guesses.
-    """
-    return best_pieces(counts_V / counts_V.sum(), tokenizer, top_k)
-
-
 def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[RankedPiece]]]) -> str:
     """Return a plain-text table of guesses side by side.
 
@@ -97,12 +86,11 @@ def compare_guesses(
     trained = open_source(str(run_dir), checkpoint)
     tokenizer = trained.load_tokenizer()
     models = {"untrained": trained.build_untrained_model(), "trained": trained.build_model()}
-    blocks = []
+    blocks, frequent = [], best_pieces(counts / counts.sum(), tokenizer, 5)  # the same for every mask of every text
     for text, word in zip_longest(texts, words):
         guesses = {name: fill_mask(model, tokenizer, text, longest=trained.longest) for name, model in models.items()}
-        unigram = [unigram_guesses(counts, tokenizer) for _ in guesses["trained"]]
         heading = text if word is None else f"{text}  (the text: {word})"
-        blocks.append(render_guesses(heading, {"unigram": unigram, **guesses}))
+        blocks.append(render_guesses(heading, {"unigram": [frequent] * len(guesses["trained"]), **guesses}))
     return "\n\n".join(blocks)
 
 

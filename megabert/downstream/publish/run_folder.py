@@ -65,13 +65,8 @@ def export_run(
     state = read_masters(path, average=average)  # refuses an average that the run does not keep
     card = replace(_card(run_dir, config, manifest, checkpoint, average=average), **(facts or {}))
     with open_export(folder) as new:
-        write_model_files(
-            new,
-            state=state,
-            config=model,
-            tokenizer_dir=tokenizer_dir(run_dir),
-            card=forms.on_card(card),
-        )
+        pieces, card = tokenizer_dir(run_dir), forms.on_card(card)
+        write_model_files(new, state=state, config=model, tokenizer_dir=pieces, card=card)
         _state_length(new, card.longest)
         add_forms(new, model, forms, longest=card.longest)
         results = render_eval_results(card.scores)
@@ -128,9 +123,9 @@ def _card(
         for index, phase in enumerate(config.phases)
     }
     # A path of this machine is nobody else's business: of a folder the card has the name.
-    base = config.init_from and (
-        config.init_from if _is_name(config.init_from) else Path(config.init_from).resolve().name
-    )
+    base = config.init_from
+    if base and base not in SHIPPED_NAMES and not is_hub_name(base):
+        base = Path(base).resolve().name
     values = to_dict(config)
     is_scored = config.validation.weights == "average"
     return ModelCard(
@@ -169,11 +164,6 @@ def _state_length(folder: Path, longest: int | None) -> None:
     for path in folder.rglob("tokenizer_config.json") if longest is not None else ():
         content = {**read_object(path), "model_max_length": longest}
         atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def _is_name(source: str) -> bool:
-    """Whether initial weights are named as on the hub or among the shipped models, and not by a folder."""
-    return source in SHIPPED_NAMES or is_hub_name(source)
 
 
 def _example_of_symbols(tokenizer: Tokenizer) -> tuple[str, str] | None:

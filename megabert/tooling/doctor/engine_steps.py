@@ -114,7 +114,7 @@ def _train(config: RunConfig, title: str, ds_config: dict[str, Any], world: Worl
     model = small_model(config.model)
     engine = small_engine(config, model, ds_config, world)
     terms, losses = terms_of(engine.module), []
-    initial = _whole(engine, world, lambda fragment: fragment.view())
+    initial = _whole(engine, world)
     for step in range(1, STEPS + 1):
         seeds = [(step * MICRO_STEPS + i) * world.size + world.rank for i in range(MICRO_STEPS)]
         batches = [random_batch(model, tokens=TOKENS, length=LENGTH, seed=seed, masked_share=None) for seed in seeds]
@@ -128,16 +128,15 @@ def _train(config: RunConfig, title: str, ds_config: dict[str, Any], world: Worl
         result = engine.step(StepSettings(lr=LEARNING_RATE, bias_step=step), total)
         losses.append(float(result.totals[0]))
     engine.settle()
-    return Trained(title, engine, losses, initial, _whole(engine, world, lambda fragment: fragment.view()))
+    return Trained(title, engine, losses, initial, _whole(engine, world))
 
 
-def _whole(engine: Engine, world: World, values_of: Callable[[Fragment], Tensor]) -> dict[str, Tensor]:
+def _whole(engine: Engine, world: World, values_of: Callable[[Fragment], Tensor] = Fragment.view) -> dict[str, Tensor]:
     """Gather every parameter whole, in float64 on the CPU: a sum to which each rank gives its own elements."""
     whole = {name: torch.zeros(shape.numel(), dtype=torch.float64) for name, shape in engine.shapes.items()}
     for fragment in engine.fragments:
-        whole[fragment.parameter][fragment.start : fragment.start + fragment.numel] += (
-            values_of(fragment).double().cpu()
-        )
+        values = values_of(fragment).double().cpu()
+        whole[fragment.parameter][fragment.start : fragment.start + fragment.numel] += values
     if not engine.is_replicated:
         for tensor in whole.values():
             dist.all_reduce(tensor, group=world.control)

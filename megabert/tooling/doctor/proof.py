@@ -8,9 +8,9 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -31,8 +31,7 @@ from megabert.tokens.shards.shard_set import open_training_split
 from megabert.tooling.doctor import links, rates
 from megabert.tooling.doctor.devices import check_ops
 from megabert.tooling.doctor.engine_steps import check_engines
-from megabert.tooling.doctor.finding import Finding, failure, judge_rates, merge_findings
-from megabert.tooling.doctor.links import HostRank
+from megabert.tooling.doctor.finding import Finding, failure, judge_rates, merge_findings, named_ranks
 from megabert.tooling.doctor.machine import check_versions, describe_disk_error, time_disk
 from megabert.tooling.measurements.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
 
@@ -41,8 +40,7 @@ DISK_BYTES = 64 * 2**20
 EXCLUDE = "Leave the node out (sbatch --exclude=NODE), or find out what else runs there (top, nvidia-smi)."
 
 
-@dataclass(frozen=True)
-class Proof:
+class Proof(NamedTuple):
     """What came of the checks, the same on every rank."""
 
     findings: list[Finding]
@@ -83,8 +81,7 @@ def prove_in(
     refuse_fp16_on_cpu(config.precision, world.device)
     config = run_on_all_ranks(world, lambda: resolve(config, world.device))
     set_matmul_precision()
-    places = [HostRank(rank, host) for rank, host in enumerate(world.gather(platform.node()))]
-    return _Prover(config, run_dir, world, places).prove()
+    return _Prover(config, run_dir, world).prove()
 
 
 def resolve(config: RunConfig, device: torch.device) -> RunConfig:
@@ -102,8 +99,9 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
 class _Prover:
     """The checks in their order. ``own`` findings are about this rank, ``joint`` ones about all ranks together."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, world: World, places: list[HostRank]) -> None:
-        self._config, self._run_dir, self._world, self._places = config, run_dir, world, places
+    def __init__(self, config: RunConfig, run_dir: Path, world: World) -> None:
+        self._config, self._run_dir, self._world = config, run_dir, world
+        self._hosts: list[str] = world.gather(platform.node())
         self._own: list[Finding] = []
         self._joint: list[Finding] = []
 
@@ -114,16 +112,15 @@ class _Prover:
             self._own += check_problems(self._config, self._world.device)
         with self._part("collectives"):
             elements = self._bucket_elements()
-            self._joint += links.check_collectives(self._world, self._places, elements)
-            self._joint += links.compare_links(self._world, self._places)
-            collectives = tuple(links.measure_collectives(self._world, self._places, elements))
+            self._joint += links.check_collectives(self._world, self._hosts, elements)
+            self._joint += links.compare_links(self._world, self._hosts)
+            collectives = tuple(links.measure_collectives(self._world, self._hosts, elements))
         with self._part("engines and a checkpoint"):
             self._own += check_engines(self._config, self._world, self._run_dir)
         with self._part("rates"):
             measured = self._measure(collectives)
         by_rank = self._world.gather([vars(finding) for finding in self._own])
-        merged = merge_findings([place.host for place in self._places], by_rank)
-        return Proof([*merged, *self._joint], measured)
+        return Proof([*merge_findings(self._hosts, by_rank), *self._joint], measured)
 
     @contextlib.contextmanager
     def _part(self, title: str) -> Iterator[None]:
@@ -168,7 +165,7 @@ class _Prover:
         self._joint.append(Finding(area="rates", level="ok", text=text))
         if written is None or read is None or copy is None or products is None:
             return None
-        nodes = len({place.host for place in self._places})
+        nodes = len(set(self._hosts))
         return MeasuredRates(
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory_gib=rates.device_memory_gib(device),
@@ -199,8 +196,8 @@ class _Prover:
 
     def _slowest(self, name: str, unit: str, rate: float | None) -> float | None:
         """Return the slowest rank's rate, None if no rank has one, and judge each rank's by the others'."""
-        gathered = zip(self._places, self._world.gather(rate), strict=True)
-        by_rank = {str(place): value for place, value in gathered if value}
+        gathered = zip(named_ranks(self._hosts), self._world.gather(rate), strict=True)
+        by_rank = {place: value for place, value in gathered if value}
         self._joint += judge_rates("rates", name, unit, by_rank, EXCLUDE)
         return min(by_rank.values(), default=None)
 

@@ -16,8 +16,7 @@ from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.shard_set import ShardSet, open_training_split
 from megabert.tokens.shards.statistics import InstanceStatistics
 from megabert.tooling.measurements.measured import MeasuredRates
-from megabert.tooling.planning.memory import BUDGETS, Memory, estimate_memory, planned_budget
-from megabert.tooling.planning.parameters import count_parameters
+from megabert.tooling.planning.memory import BUDGETS, Memory, count_parameters, estimate_memory, planned_budget
 from megabert.tooling.planning.step_time import (
     Cluster,
     Communication,

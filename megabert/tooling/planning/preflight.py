@@ -26,7 +26,7 @@ from megabert.tokens.shards.checked_shards import verify_shards
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.planning import memory
 from megabert.tooling.planning.estimate import describe_small_budget, estimate, passes_over, warn_of
-from megabert.tooling.planning.parameters import count_parameters
+from megabert.tooling.planning.memory import count_parameters
 from megabert.tooling.planning.schedule_plot import draw_schedules
 from megabert.tooling.planning.step_time import Cluster
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time

@@ -1,7 +1,12 @@
-"""Curves of a run as PNGs, also of the minimal pairs that it scored (`validation.probes`), and the page about it."""
+"""Curves of a run as PNGs, also of the minimal pairs that it scored (`validation.probes`), and the page about it.
 
+The page is one HTML file of pictures and tables, which holds everything, loads nothing, and follows light and dark.
+"""
+
+import base64
+import html
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -9,7 +14,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from megabert.foundation.errors import MegabertError
-from megabert.foundation.files import atomic_write
+from megabert.foundation.files import atomic_write, read_small
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
@@ -18,7 +23,6 @@ from megabert.settings.config.loading import split_fork
 from megabert.settings.config.run import RunConfig
 from megabert.tooling.measurements.reference import Reference, reference_for
 from megabert.tooling.reports.on_track import Track, bands, shards_of
-from megabert.tooling.reports.page import folded, image, render_page, section
 from megabert.tooling.reports.report import PhaseReport
 from megabert.tooling.reports.watch import read_overview
 from megabert.training.run.folder import read_config
@@ -56,7 +60,7 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary. Of a fork, the
     steps of the run that it comes from are grey.
     """
-    figure = Figure(figsize=(8, 4.5), dpi=120)
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="tight")
     axes = figure.subplots()
     config = read_config(run_dir)
     fork = _forked_from(config)
@@ -79,7 +83,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     config, rows = read_config(run_dir), read_metrics(run_dir)
     fork = _forked_from(config)
     plans = _planned(config, rows, first=fork[0])
-    figure = Figure(figsize=(11, 13), dpi=110)
+    figure = Figure(figsize=(11, 13), dpi=110, layout="tight")
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
     _plot_losses(axes[0], rows, reports, reference_for(config, shards_of(run_dir, config)), fork)
@@ -99,7 +103,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
 def draw_track(track: Track) -> bytes:
     """Return a PNG of a run beside the bands of its reference, with a panel for each series."""
     tags = list(track.series)
-    figure = Figure(figsize=(11, 2.6 * -(-len(tags) // 2)), dpi=110)
+    figure = Figure(figsize=(11, 2.6 * -(-len(tags) // 2)), dpi=110, layout="tight")
     rows = read_metrics(track.run_dir)
     for axes, tag in zip(figure.subplots(-(-len(tags) // 2), 2, squeeze=False).flat, tags, strict=False):
         _plot_band(axes, track.reference, tag)
@@ -113,10 +117,9 @@ def draw_track(track: Track) -> bytes:
     return _png(figure)
 
 
-def _png(figure: Figure) -> bytes:
-    figure.tight_layout()
+def _png(figure: Figure, **options: Any) -> bytes:
     picture = io.BytesIO()
-    figure.savefig(picture, format="png")
+    figure.savefig(picture, format="png", **options)
     return picture.getvalue()
 
 
@@ -246,9 +249,7 @@ def draw_probes(rows: Sequence[Row]) -> bytes:
         axes.set_ylabel(f"{printable(name)}: accuracy on minimal pairs (%)", parse_math=False)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
         axes.set_xlabel("step")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", bbox_inches="tight")
-    return picture.getvalue()
+    return _png(figure, bbox_inches="tight")
 
 
 def render_probes(rows: Sequence[Row]) -> str:
@@ -268,3 +269,63 @@ def _render_set(rows: Sequence[Row], name: str, groups: Sequence[str]) -> str:
 
 def _points(rows: Sequence[Row], tag: str) -> list[tuple[int, float]]:
     return [(int(row["step"]), 100 * row[tag]) for row in rows if tag in row]
+
+
+_PAGE = """\
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<style>
+:root {{ color-scheme: light dark; --ink: #222; --paper: #fff; --shade: #f6f6f6 }}
+body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+body {{ color: var(--ink); background: var(--paper) }}
+img {{ width: 100%; height: auto }}
+pre {{ background: var(--shade); padding: .8rem; overflow-x: auto; font-size: 13px }}
+h1 {{ font-size: 1.4rem; overflow-wrap: anywhere }}
+h2 {{ font-size: 1.1rem; margin-top: 2rem }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #ddd; --paper: #161616; --shade: #232323 }}
+  /* The pictures are drawn on white: their lightness is turned over, their hues stay. */
+  img {{ filter: invert(.914) hue-rotate(180deg) }}
+}}
+</style></head><body>
+<h1>{heading}</h1>
+{parts}
+</body></html>
+"""
+
+
+def render_page(folder: Path, parts: Iterable[str]) -> str:
+    """Return the page about a folder as HTML.
+
+    Args:
+        folder: The folder that the title names.
+        parts: HTML from ``image``, ``section`` and ``folded``.
+    """
+    return _PAGE.format(
+        title=html.escape(folder.name), heading=html.escape(str(folder)), parts="\n".join(filter(None, parts))
+    )
+
+
+def image(about: str, picture: bytes) -> str:
+    """Return a PNG as a part of the page.
+
+    Args:
+        about: A description for readers who do not see it.
+        picture: The PNG.
+    """
+    return f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(picture).decode("ascii")}">'
+
+
+def section(title: str, text: str, picture: str = "") -> str:
+    """Return a titled table or other plain text, with a picture from ``image`` above it."""
+    return f"<h2>{html.escape(title)}</h2>\n{picture}<pre>{html.escape(text)}</pre>"
+
+
+def folded(path: Path) -> str:
+    """Return a file that a click unfolds; nothing if there is none."""
+    if not path.is_file():
+        return ""
+    text = html.escape(read_small(path).decode(errors="replace"))
+    return f"<details><summary>{html.escape(path.name)}</summary><pre>{text}</pre></details>"

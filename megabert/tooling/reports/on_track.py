@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,7 @@ LEAST_WIDTHS = 2.0
 """Least half of the band of next-sentence accuracy, in binomial standard deviations."""
 
 
-@dataclass(frozen=True)
-class BandPoint:
+class BandPoint(NamedTuple):
     """The band of one series at a step of the reference."""
 
     after: int
@@ -69,8 +68,7 @@ class BandPoint:
     """Number of values in the mean."""
 
 
-@dataclass(frozen=True)
-class TrackPoint:
+class TrackPoint(NamedTuple):
     """A series of a run at one step, beside its band."""
 
     step: int
@@ -251,10 +249,10 @@ def track_as_dict(track: Track) -> dict[str, Any]:
     return {
         "on_track": track.is_on_track,
         "step": track.step,
-        "first_outside": None if first is None else {"series": first[0], **vars(first[1])},
+        "first_outside": None if first is None else {"series": first[0], **first[1]._asdict()},
         "same_shards": track.has_same_shards,
         "config": track.config,
-        "series": {tag: [{**vars(p), "inside": p.is_inside} for p in ps] for tag, ps in track.series.items()},
+        "series": {tag: [{**p._asdict(), "inside": p.is_inside} for p in ps] for tag, ps in track.series.items()},
     }
 
 

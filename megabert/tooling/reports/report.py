@@ -24,6 +24,7 @@ from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import read_config, run_data
@@ -55,10 +56,13 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
         max_instances: How many held-out instances are scored, the first ones, as in a validation.
     """
     # In blocks of rows, because a corpus' targets do not fit into memory at once.
-    counts = np.ones(train.metadata.vocab_size, np.int64)
+    pieces = train.metadata.vocab_size
+    counts = np.ones(pieces, np.int64)
     for first in range(0, train.num_rows, _SPAN_ROWS):
-        counts += _counts(train, first, min(first + _SPAN_ROWS, train.num_rows))
-    targets = _counts(held_out, 0, min(max_instances, held_out.num_rows))
+        columns = _masked_columns(train, first, min(first + _SPAN_ROWS, train.num_rows))
+        counts += np.bincount(columns.masked_ids, minlength=pieces)
+    scored = _masked_columns(held_out, 0, min(max_instances, held_out.num_rows))
+    targets = np.bincount(scored.masked_ids, minlength=pieces)
     log_probability = np.log(counts / counts.sum())
     total = max(1, int(targets.sum()))
     return UnigramBaseline(
@@ -68,11 +72,10 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
     )
 
 
-def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
+def _masked_columns(shards: ShardSet, first: int, stop: int) -> FlatInstances:
+    """Return some rows, with the masks of a validation if they have none."""
     columns = shards.columns(((first, stop),))
-    if not shards.has_masks:  # the same masks as in a validation
-        columns = DynamicMasker(shards, seed=0).mask(columns, 0)
-    return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)
+    return columns if shards.has_masks else DynamicMasker(shards, seed=0).mask(columns, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,9 +266,7 @@ def held_out_samples(run_dir: Path, phase: int, *, count: int = 5) -> list[tuple
 
 def _sample_of(row: int, shards: ShardSet, tokenizer: Tokenizer) -> tuple[str, str] | None:
     """Return the first sample of an instance, if it has one."""
-    columns = shards.columns(((row, row + 1),))
-    if not shards.has_masks:
-        columns = DynamicMasker(shards, seed=0).mask(columns, 0)
+    columns = _masked_columns(shards, row, row + 1)
     ids_T, positions_M = columns.input_ids.astype(np.int64), columns.masked_positions.astype(np.int64)
     ids_T[positions_M] = columns.masked_ids  # the text as it was
     return next(filter(None, (_sample_at(ids_T, position, tokenizer) for position in positions_M.tolist())), None)

@@ -11,7 +11,6 @@
 import gc
 import os
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -187,12 +186,8 @@ class GridRun:
         """Return the choice's scores on a test file."""
         logger.info("%s: the test set is scored with the choice", path)
         scores = [rescore(folder / "model", path, device=self.device) for folder in folders]
-        metrics = [{path.stem: one.metrics} for one in scores]
-        means, deviations = (
-            results.over_seeds(metrics, statistics.fmean),
-            results.over_seeds(metrics, results.deviation),
-        )
-        return replace(summary, mean=means, deviation=deviations, baseline={path.stem: scores[0].baseline})
+        means = results.over_seeds([{path.stem: one.metrics} for one in scores])
+        return replace(summary, **means, baseline={path.stem: scores[0].baseline})
 
     def _settings(self) -> results.GridSettings:
         """Return which grid the folder is to record."""
@@ -210,10 +205,11 @@ class GridRun:
     def _has_finished(self, cell: Cell) -> bool:
         """Tell whether a cell has its result and its model, and was run on this task with these settings."""
         folder = cell.folder(self.output_dir)
-        if not (folder / results.SETTINGS_NAME).is_file() or not has_finished(folder, cell.seed):
+        path = folder / results.SETTINGS_NAME
+        if not path.is_file() or not has_finished(folder, cell.seed):
             return False
         # One of other settings, such as another model of MNLI to start from, is run: it is refused there, with a diff.
-        recorded = results.read_settings(folder)
+        recorded = results.read_settings(path, results.FinetuneSettings)
         return (recorded.task, recorded.settings) == (cell.labelled.task.name, fixed_settings(self._config(cell)))
 
     def _pending(self, sets: Sequence[LabelledSet]) -> list[Cell]:

@@ -6,8 +6,8 @@ import torch
 
 from megabert.cli import main
 from megabert.downstream.export import model_folder as folders
-from megabert.downstream.inspection.encode_text import RankedPiece
-from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses, unigram_guesses
+from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces
+from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses
 from megabert.foundation.errors import ConfigError
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
@@ -61,10 +61,10 @@ def test_texts_that_cannot_be_filled_are_refused(text, message, model, tokenizer
         fill_mask(model, tokenizer, text)
 
 
-def test_unigram_guesses_are_the_most_frequent(tokenizer):
+def test_best_pieces_are_the_most_frequent(tokenizer):
     counts = np.zeros(len(PIECES), np.int64)
     counts[PIECES.index("cat")], counts[PIECES.index("the")] = 1, 3
-    assert unigram_guesses(counts, tokenizer, top_k=2) == [RankedPiece("the", 0.75), RankedPiece("cat", 0.25)]
+    assert best_pieces(counts / counts.sum(), tokenizer, 2) == [RankedPiece("the", 0.75), RankedPiece("cat", 0.25)]
 
 
 def test_guesses_are_shown_side_by_side():
