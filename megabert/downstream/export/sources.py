@@ -53,10 +53,10 @@ class Source:
     """Returns the longest length that the weights were trained on, if it is known."""
 
     def build_untrained_model(self) -> PretrainingModel:
-        """Return the model as its run began, with the random weights of its seed."""
+        """Return the model as its run began, with the random weights of its seed, in evaluation mode."""
         model = build_model(self.model)
         initialize(model, self.seed)
-        return model
+        return model.eval()
 
     def build_model(self, *, fills_masks: bool = False, judges_pairs: bool = False) -> PretrainingModel:
         """Return the model with its weights, in float32 on the CPU. Heads that the weights lack are random.

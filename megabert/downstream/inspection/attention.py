@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megabert.downstream.inspection.encode_text import check_outputs, evaluating, pack_text
+from megabert.downstream.inspection.encode_text import check_outputs, pack_text
 from megabert.models.bert import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
@@ -89,7 +89,7 @@ def record_attention(
     """Run a text, or a pair of texts, through the model and keep the inputs of its attention.
 
     Args:
-        model: The model, on any device; its mode is restored afterwards.
+        model: The model, on any device, in evaluation mode.
         tokenizer: The model's tokenizer.
         text: First text; a mask is written as in the vocabulary.
         second: Second text.
@@ -99,7 +99,7 @@ def record_attention(
         ConfigError: The text is longer.
     """
     encoded, batch = pack_text(model, tokenizer, text, second, longest=longest)
-    with evaluating(model), _observing(model) as seen:
+    with _observing(model) as seen:
         check_outputs(model.bert(batch)[0])
     config, heads = model.config, model.config.num_attention_heads
     qkv_LS3NH = torch.stack(seen.qkv_TC).float().cpu().unflatten(-1, (3, heads, -1))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from megabert.data.batch import pack_sequences
 from megabert.data.packing import runs_within
 from megabert.downstream.export.vector_form import VectorForm
-from megabert.downstream.inspection.encode_text import check_outputs, evaluating
+from megabert.downstream.inspection.encode_text import check_outputs
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import atomic_path, open_to_read, reading
 from megabert.models.bert import PretrainingModel
@@ -38,6 +38,8 @@ BLOCK_BYTES = 1 << 20
 """Size of a block of text, which ends with the line that reaches it."""
 MAX_LINE_BYTES = 1 << 20
 """So much of a line is tokenized: two thousand bytes for each of BERT's 512 positions."""
+BATCH_TOKENS = 8192
+"""Packed tokens of a forward pass, unless others are asked for."""
 GROUP_BYTES = 1 << 26
 """Memory for the vectors of a group."""
 
@@ -62,14 +64,14 @@ def embed_file(
     output: Path,
     *,
     pooling: Pooling | VectorForm = "mean",
-    batch_tokens: int = 8192,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> Embedded:
     """Write one vector for each line, or the vectors of its tokens.
 
     An empty line is a text without words, ``[CLS] [SEP]``, and has a vector too: row i always belongs to line i + 1.
 
     Args:
-        model: The model, on any device.
+        model: The model, on any device, in evaluation mode.
         tokenizer: The model's tokenizer.
         path: A UTF-8 file with one text per line.
         output: A ``.parquet`` file, or ``.npy`` for one vector per line. It is written whole or not at all.
@@ -84,7 +86,6 @@ def embed_file(
     counts, form = Embedded(), VectorForm((pooling,)) if isinstance(pooling, str) else pooling
     width, limit = form.width(model.config.hidden_size), form.limit(model.config.max_position_embeddings)
     with (
-        evaluating(model),
         torch.inference_mode(),
         open_vectors(output, width=width, pieces=tokenizer.pieces if form.has_tokens else None) as write,
     ):
@@ -102,12 +103,7 @@ def embed_file(
 @checks_arguments
 @torch.inference_mode()
 def embed_texts(
-    model: PretrainingModel,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    *,
-    pooling: Pooling | VectorForm = "mean",
-    batch_tokens: int = 8192,
+    model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str], *, form: VectorForm
 ) -> list[NDArray[np.float32]]:
     """Return a vector of shape (D,) for each text, or with ``tokens`` its tokens' vectors of shape (S, D).
 
@@ -116,16 +112,14 @@ def embed_texts(
     Raises:
         ConfigError: A text has more tokens than the model has positions.
     """
-    counts, form = Embedded(), VectorForm((pooling,)) if isinstance(pooling, str) else pooling
-    limit = form.limit(model.config.max_position_embeddings)
+    counts, limit = Embedded(), form.limit(model.config.max_position_embeddings)
     sequences = _encode(tokenizer, [Line(text, True) for text in texts], form.prompt, limit, counts)
     if counts.truncated:
         raise ConfigError(
             f"text {counts.first_truncated} of {len(texts)} has more tokens than the {limit} that the model reads. "
             "Shorten it, or split it and take the mean of its parts."
         )
-    with evaluating(model):
-        return _vectors(model, sequences, form, batch_tokens)
+    return _vectors(model, sequences, form, BATCH_TOKENS)
 
 
 class Line(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, evaluating, pack_text
+from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, pack_text
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import BertForPreTraining, PretrainingModel
@@ -28,7 +28,7 @@ def fill_mask(
     """Guess each ``[MASK]`` of a text, all at once.
 
     Args:
-        model: The model, on any device and in any precision; its mode is restored afterwards.
+        model: The model, on any device and in any precision, in evaluation mode.
         tokenizer: The model's tokenizer.
         text: A text with at least one mask, written as in the vocabulary.
         top_k: Number of guesses for each mask.
@@ -40,13 +40,11 @@ def fill_mask(
     Raises:
         ConfigError: The text has no mask, or is longer.
     """
-    mask_id = tokenizer.special_ids.mask
-    encoded, batch = pack_text(model, tokenizer, text, mask_id=mask_id, longest=longest)
-    if mask_id not in encoded.ids:
+    encoded, batch = pack_text(model, tokenizer, text, longest=longest)
+    if tokenizer.special_ids.mask not in encoded.ids:
         raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
-    with evaluating(model):
-        # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
-        logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
+    # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
+    logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
     probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
     return [best_pieces(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
 
@@ -104,7 +102,7 @@ def next_sentence(
     A model that was trained on swapped pairs (Lan et al. 2020) gives the probability that the two are in order.
 
     Args:
-        model: The model, on any device; its mode is restored afterwards.
+        model: The model, on any device, in evaluation mode.
         tokenizer: The model's tokenizer.
         first: First text.
         second: Second text.
@@ -119,7 +117,6 @@ def next_sentence(
             "for them. Take a BERT or an ALBERT, compare pseudo-log-likelihoods, or fine-tune on pairs of your own."
         )
     _, batch = pack_text(model, tokenizer, first, second, longest=longest)
-    with evaluating(model):
-        output = model(batch, with_logits=True)
+    output = model(batch, with_logits=True)
     # Of the two classes, 0 is a true next sentence and 1 a random one.
     return float(torch.softmax(check_outputs(output.nsp_logits_B2.float()), -1)[0, 0])

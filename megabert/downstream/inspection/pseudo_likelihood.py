@@ -11,7 +11,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -21,31 +21,19 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from megabert.downstream.export.sources import Source
-from megabert.downstream.inspection.encode_text import check_outputs, evaluating
+from megabert.downstream.inspection.encode_text import check_outputs
 from megabert.downstream.inspection.read_text import read_texts
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
-from megabert.settings.command_line.arguments import CopyMask
 from megabert.tokens.tokenization import Tokenizer
 from megabert.training.probes.masked_copies import copy_batches, encode_sentences
 from megabert.training.probes.minimal_pairs import GroupBy, GroupScore, Pair, score_groups, sentences_of
 
 _GROUP_TEXTS, _GROUP_CHARACTERS = 1024, 1 << 17
 """Texts that are tokenized, and whose copies are packed, at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyOptions:
-    """The masks of the copies and the size of a batch."""
-
-    mask: CopyMask = "within-word"
-    batch_tokens: int = 8192
-    """Most packed tokens of a forward pass."""
-    longest: int | None = None
-    """Most tokens that the model sees at once; None reads its positions."""
 
 
 class Scores(NamedTuple):
@@ -61,9 +49,15 @@ class SentenceScorer:
     """A model that scores texts."""
 
     def __init__(
-        self, source: Source, options: CopyOptions, *, device: torch.device | str = "cpu", is_random: bool = False
+        self, source: Source, *, device: torch.device | str = "cpu", is_random: bool = False, **copies: Any
     ) -> None:
         """Load the model, or draw its weights at random as a baseline.
+
+        Args:
+            source: The model.
+            device: Where it runs.
+            is_random: Whether its weights are random.
+            copies: ``mask`` and ``batch_tokens``, as for `copy_batches`.
 
         Raises:
             CheckpointError: The weights have no masked-LM head. An ELECTRA is scored by its generator.
@@ -74,7 +68,7 @@ class SentenceScorer:
         self.model.to(device).eval()
         self.longest = source.model.max_position_embeddings if is_random else source.longest
         """Most tokens that the model sees at once."""
-        self._options = replace(options, longest=self.longest)
+        self._copies = copies
 
     def score(self, texts: Sequence[str]) -> Scores:
         """Score texts.
@@ -82,26 +76,27 @@ class SentenceScorer:
         Raises:
             CheckpointError: The model's outputs are not finite.
         """
-        return score_texts(self.model, self.tokenizer, texts, self._options)
+        return score_texts(self.model, self.tokenizer, texts, longest=self.longest, **self._copies)
 
 
 @torch.inference_mode()
-def score_texts(model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str], options: CopyOptions) -> Scores:
-    """Score texts with a model on any device, whose mode is restored afterwards; an ELECTRA gives its generator.
+def score_texts(
+    model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str], *, longest: int, **copies: Any
+) -> Scores:
+    """Score texts with a model on any device, in evaluation mode; an ELECTRA gives its generator.
+
+    The model sees ``longest`` tokens at once; the masks of the copies and the size of a batch are as in `copy_batches`.
 
     Raises:
         CheckpointError: The model's outputs are not finite.
     """
     sentences = encode_sentences(tokenizer, texts)
     scores_P = np.zeros(len(sentences.ids_P))
-    longest = options.longest or model.config.max_position_embeddings
-    sizes = {"longest": longest, "batch_tokens": options.batch_tokens}
-    with evaluating(model):
-        for pieces_C, batch in copy_batches(sentences, tokenizer.special_ids, mask=options.mask, **sizes):
-            moved = batch.to(next(model.parameters()).device)
-            logits_MV = check_outputs(model(moved, with_logits=True).mlm_logits_MV.float())
-            losses_M = functional.cross_entropy(logits_MV, moved.masked_ids_M, reduction="none")
-            scores_P[pieces_C] = -losses_M.double().cpu().numpy()
+    for pieces_C, batch in copy_batches(sentences, tokenizer.special_ids, longest=longest, **copies):
+        moved = batch.to(next(model.parameters()).device)
+        logits_MV = check_outputs(model(moved, with_logits=True).mlm_logits_MV.float())
+        losses_M = functional.cross_entropy(logits_MV, moved.masked_ids_M, reduction="none")
+        scores_P[pieces_C] = -losses_M.double().cpu().numpy()
     # Differences of the running sum would lose digits: each sentence is summed by itself.
     sums = [scores_P[start:stop].sum() for start, stop in zip(sentences.starts, sentences.starts[1:], strict=False)]
     return Scores(np.array(sums), sentences.counts_S)

@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
 from megabert.downstream.inspection import embed
-from megabert.downstream.inspection.embed import embed_file, open_vectors, read_blocks
+from megabert.downstream.inspection.embed import check_output, embed_file, open_vectors, read_blocks
 from megabert.foundation.errors import ConfigError, DataError
 
 LINES = ["the cat sat .", "", "the dogs sat", "the " * 40 + "dog", "cat", "a zebra sat", "  "]
@@ -102,9 +103,9 @@ def test_vectors_are_written_block_by_block(model, tokenizer, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("name", "pooling", "message"), [("x.csv", "mean", r"\.parquet or \.npy"), ("x.npy", "tokens", "Write to .parquet")]
 )
-def test_outputs_that_cannot_hold_the_vectors_are_refused(name, pooling, message, model, tokenizer, text):
+def test_outputs_that_cannot_hold_the_vectors_are_refused(name, pooling, message):
     with pytest.raises(ConfigError, match=message):
-        embed_file(model, tokenizer, text, text.with_name(name), pooling=pooling)
+        check_output(Path(name), has_tokens=pooling == "tokens")
 
 
 def test_bad_input_is_named_by_line_and_leaves_nothing(model, tokenizer, tmp_path):
