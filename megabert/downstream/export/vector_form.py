@@ -137,8 +137,6 @@ class VectorForm:
     """Keys of `POOL`; the vectors of several are joined."""
     layers: nn.Sequential = field(default_factory=nn.Sequential)
     """Further modules, which scale a vector to length 1 or give it another width."""
-    dense_width: int | None = None
-    """Width of the last Dense layer; None if there is none."""
     max_length: int | None = None
     """Most tokens of a text, special ones included; None if only the model's positions limit it."""
     prompt: str = ""
@@ -153,7 +151,8 @@ class VectorForm:
 
     def width(self, hidden_size: int) -> int:
         """Return the size of a vector, given the encoder's width."""
-        return self.dense_width or hidden_size * len(self.modes)
+        dense = [layer.width for layer in self.layers if isinstance(layer, _Dense)]
+        return dense[-1] if dense else hidden_size * len(self.modes)
 
     def limit(self, positions: int) -> int:
         """Return the most tokens of a text, given the number of the model's positions."""
@@ -214,10 +213,7 @@ def read_vector_form(folder: Path) -> VectorForm | None:
             layer = _read_dense(path, fields, width)
             layers.append(layer)
             width = layer.width
-    has_dense = any(isinstance(layer, _Dense) for layer in layers)
-    return VectorForm(
-        modes, layers, width if has_dense else None, int(min(length, 1 << 30)) if length else None, prompt, modules
-    )
+    return VectorForm(modes, layers, int(min(length, 1 << 30)) if length else None, prompt, modules)
 
 
 def _read_modules(path: Path) -> tuple[NamedModule, ...]:

@@ -138,11 +138,6 @@ class TrainingSummary:
     history: list[dict[str, Any]] = field(default_factory=list)
     """Step and metrics of each evaluation."""
 
-    @property
-    def evaluations_in_vain(self) -> int:
-        """Number of evaluations since the best one."""
-        return sum(entry["step"] > self.best_step for entry in self.history)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, and the examples trained on per second."""
         rates = {"examples_per_s": self.train_s, "examples_per_cpu_s": self.train_cpu_s}
@@ -184,8 +179,8 @@ class TaskTrainer:
             if world.is_main:
                 writer = stack.enter_context(closing(MetricWriter(folder, resumed_step=0, config=config, scores=tags)))
             progress = stack.enter_context(Progress(title=f"seed {seed}", total=steps, is_main=world.is_main))
-            # Patience ends the training early, after this number of evaluations in a row without a new best.
-            while summary.steps < steps and not (config.patience and summary.evaluations_in_vain >= config.patience):
+            in_vain = 0  # evaluations since the best one: patience ends the training early after this number of them
+            while summary.steps < steps and not (config.patience and in_vain >= config.patience):
                 summary.steps += 1
                 metrics = self._timed_step(summary, seed, steps)
                 if writer:
@@ -199,8 +194,9 @@ class TaskTrainer:
                     progress.report(summary.steps, text, left_s=left_s)
                 if summary.steps % every == 0 or summary.steps == steps:
                     evaluation = self.evaluate(data)
+                    in_vain += 1
                     if self._is_best(summary, evaluation):
-                        best, masters = evaluation, copy_masters(self.engine)
+                        best, masters, in_vain = evaluation, copy_masters(self.engine), 0
                     row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
                     if writer:
                         writer.write(summary.steps, row)

@@ -28,7 +28,7 @@ from megabert.downstream.inspection.encode_text import check_outputs
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import atomic_path, open_to_read, reading
 from megabert.models.bert import PretrainingModel
-from megabert.settings.command_line.arguments import Pooling, checks_arguments
+from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 
 Write = Callable[[Sequence[NDArray[np.integer]], Sequence[NDArray[np.float32]]], None]
@@ -58,13 +58,7 @@ class Embedded:
 
 
 def embed_file(
-    model: PretrainingModel,
-    tokenizer: Tokenizer,
-    path: Path,
-    output: Path,
-    *,
-    pooling: Pooling | VectorForm = "mean",
-    batch_tokens: int = BATCH_TOKENS,
+    model: PretrainingModel, tokenizer: Tokenizer, path: Path, output: Path, *, form: VectorForm, batch_tokens: int
 ) -> Embedded:
     """Write one vector for each line, or the vectors of its tokens.
 
@@ -75,15 +69,14 @@ def embed_file(
         tokenizer: The model's tokenizer.
         path: A UTF-8 file with one text per line.
         output: A ``.parquet`` file, or ``.npy`` for one vector per line. It is written whole or not at all.
-        pooling: ``cls`` takes the last hidden state of [CLS], ``mean`` the mean over all tokens, [CLS] and [SEP]
-            included, and ``tokens`` keeps each token's; or all that a folder's modules do.
+        form: How a text becomes a vector.
         batch_tokens: Packed tokens of a forward pass; a longer text is a pass of its own.
 
     Raises:
         ConfigError: The output's suffix is unknown, or its format cannot hold token vectors.
         DataError: The file is missing, empty or not UTF-8.
     """
-    counts, form = Embedded(), VectorForm((pooling,)) if isinstance(pooling, str) else pooling
+    counts = Embedded()
     width, limit = form.width(model.config.hidden_size), form.limit(model.config.max_position_embeddings)
     with (
         torch.inference_mode(),

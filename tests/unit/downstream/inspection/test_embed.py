@@ -10,9 +10,12 @@ from sentence_transformers import SentenceTransformer
 
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
+from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.inspection import embed
 from megabert.downstream.inspection.embed import check_output, embed_file, open_vectors, read_blocks
 from megabert.foundation.errors import ConfigError, DataError
+
+MEAN = {"form": VectorForm(), "batch_tokens": 8192}
 
 LINES = ["the cat sat .", "", "the dogs sat", "the " * 40 + "dog", "cat", "a zebra sat", "  "]
 
@@ -35,7 +38,7 @@ def hidden_of(model, tokenizer, line):
 @pytest.mark.parametrize("batch_tokens", [1, 20, 8192])
 def test_every_line_has_its_own_vector_in_its_row(pooling, suffix, batch_tokens, model, tokenizer, text):
     output = text.with_suffix(suffix)
-    counts = embed_file(model, tokenizer, text, output, pooling=pooling, batch_tokens=batch_tokens)
+    counts = embed_file(model, tokenizer, text, output, form=VectorForm((pooling,)), batch_tokens=batch_tokens)
     if suffix == ".npy":
         vectors = np.load(output)
         assert vectors.dtype == np.float32
@@ -52,7 +55,7 @@ def test_every_line_has_its_own_vector_in_its_row(pooling, suffix, batch_tokens,
 def test_tokens_are_next_to_their_vectors(model, tokenizer, text, monkeypatch):
     monkeypatch.setattr(embed, "GROUP_BYTES", 4 * 16 * 12)  # several groups
     output = text.with_suffix(".parquet")
-    counts = embed_file(model, tokenizer, text, output, pooling="tokens", batch_tokens=16)
+    counts = embed_file(model, tokenizer, text, output, form=VectorForm(("tokens",)), batch_tokens=16)
     rows = pq.read_table(output).to_pylist()
     assert pq.ParquetFile(output).num_row_groups > 1
     assert [row["line"] for row in rows] == list(range(1, len(LINES) + 1))
@@ -94,7 +97,7 @@ def test_vectors_are_written_block_by_block(model, tokenizer, tmp_path, monkeypa
     monkeypatch.setattr(embed, "open_vectors", spying_open)
     path = tmp_path / "lines.txt"
     path.write_text("the cat sat .\n" * 500)
-    embed_file(model, tokenizer, path, path.with_suffix(".npy"))
+    embed_file(model, tokenizer, path, path.with_suffix(".npy"), **MEAN)
     assert np.load(path.with_suffix(".npy")).shape == (500, 16)
     assert sum(written) == 500
     assert max(written) <= 1024 // len("the cat sat .") + 1
@@ -112,12 +115,12 @@ def test_bad_input_is_named_by_line_and_leaves_nothing(model, tokenizer, tmp_pat
     path, output = tmp_path / "bad.txt", tmp_path / "bad.npy"
     path.write_bytes(b"the cat\n" * 5000 + b"the \xe9t\xe9\n")
     with pytest.raises(DataError, match=r"bad\.txt:5001: byte 5 of the line is not UTF-8"):
-        embed_file(model, tokenizer, path, output)
+        embed_file(model, tokenizer, path, output, **MEAN)
     path.write_bytes(b"")
     with pytest.raises(DataError, match="is empty"):
-        embed_file(model, tokenizer, path, output)
+        embed_file(model, tokenizer, path, output, **MEAN)
     with pytest.raises(DataError, match="cannot be read"):
-        embed_file(model, tokenizer, tmp_path / "none.txt", output)
+        embed_file(model, tokenizer, tmp_path / "none.txt", output, **MEAN)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.txt", "vocab.txt"]
 
 
