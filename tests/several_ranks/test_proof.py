@@ -150,7 +150,7 @@ def engines_with_a_wrong_rank(world, config, run_dir) -> list[Finding]:
         return outcome
 
     with some_cases("zero2"), mock.patch.object(engine_steps, "_train", spoiled):
-        return check_engines(config, world, run_dir)
+        return list(check_engines(config, world, run_dir))
 
 
 def some_cases(stage):
@@ -235,7 +235,7 @@ def test_checkpoint_that_loses_a_byte_fails(workers, tmp_path):
 
 def engines_on_a_lossy_disk(world, config, run_dir) -> list[Finding]:
     with some_cases("zero1"), mock.patch.object(os, "fsync", losing(os.fsync, path_of)):
-        return check_engines(config, world, run_dir)
+        return list(check_engines(config, world, run_dir))
 
 
 def test_disk_error_of_another_kind_is_no_damage():

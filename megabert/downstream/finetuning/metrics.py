@@ -71,11 +71,6 @@ def normalize(answer: str, language: Language) -> str:
     return " ".join(answer.split())
 
 
-def exact_match(predicted: str, gold: str, language: Language = "en") -> float:
-    """Return 1 if the normalised forms are equal, else 0."""
-    return float(normalize(predicted, language) == normalize(gold, language))
-
-
 def f1(predicted: str, gold: str, language: Language = "en", *, allows_none: bool = False) -> float:
     """Return the F1 of the units that two answers share; by SQuAD 2.0's rules, two answers without units are equal."""
     # A unit that one answer repeats counts as often as the other has it, as in the official script.
@@ -143,7 +138,7 @@ def _best_scores(
         if allows_none:  # answers that normalise to nothing do not count, unless there is no other
             counted = [answer for answer in answers if normalize(answer, language)] or [""]
         guess = predicted[identity]
-        exact.append(max(exact_match(guess, answer, language) for answer in counted))
+        exact.append(float(normalize(guess, language) in {normalize(answer, language) for answer in counted}))
         overlap.append(max(f1(guess, answer, language, allows_none=allows_none) for answer in counted))
     return exact, overlap
 

@@ -86,8 +86,7 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
     settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": kind.max_seq_length}
     # In place of "auto", the threshold that was best on the evaluation set.
     first = next(iter(metrics.values()))
-    if THRESHOLD in first:
-        settings[THRESHOLD] = first[THRESHOLD]
+    settings |= {name: value for name, value in first.items() if name == THRESHOLD}
     fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
     if kind.task.kind in ("sequence", "tagging", "characters", "regression"):
         fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}

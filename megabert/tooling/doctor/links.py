@@ -166,7 +166,7 @@ def compare_links(world: World, hosts: list[str]) -> list[Finding]:
     # Both ends have measured; the slower one counts.
     gathered = world.gather([best[edge] for edge in edges])
     slowest = [max(times[i] for times in gathered if times[i] != float("inf")) for i in range(len(edges))]
-    return judge_links({edge: LINK_BYTES / s / 1e9 for edge, s in zip(edges, slowest, strict=True)}, hosts)
+    return list(judge_links({edge: LINK_BYTES / s / 1e9 for edge, s in zip(edges, slowest, strict=True)}, hosts))
 
 
 def _exchange(world: World, edge: tuple[int, int] | None) -> None:
@@ -189,19 +189,18 @@ def describe_speeds(speeds: Iterable[CollectiveSpeed]) -> list[Finding]:
     return [Finding(area="rates", level="ok", text=text) for text in texts]
 
 
-def judge_links(rates: dict[tuple[int, int], float], hosts: list[str]) -> list[Finding]:
-    """Return the findings about links, each compared with the links of its kind.
+def judge_links(rates: dict[tuple[int, int], float], hosts: list[str]) -> Iterator[Finding]:
+    """Yield the findings about links, each compared with the links of its kind.
 
     Args:
         rates: GB/s in each direction between two ranks.
         hosts: Each rank's host.
     """
-    findings, places = [], named_ranks(hosts)
+    places = named_ranks(hosts)
     for kind, is_inside in (("inside a node", True), ("between nodes", False)):
         own = {
             f"{places[one]} - {places[other]}": rate
             for (one, other), rate in rates.items()
             if (hosts[one] == hosts[other]) == is_inside
         }
-        findings += judge_rates("links", f"link {kind}", "GB/s each way", own, LINK_REMEDY, least=MIN_LINK_GB_S)
-    return findings
+        yield from judge_rates("links", f"link {kind}", "GB/s each way", own, LINK_REMEDY, least=MIN_LINK_GB_S)

@@ -202,11 +202,10 @@ class _Prover:
         return min(by_rank.values(), default=None)
 
 
-def check_problems(config: RunConfig, device: torch.device) -> list[Finding]:
+def check_problems(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """Hold the backend that a run would take of each op against the op's definition, in the run's shapes."""
     length = max(phase.max_seq_length for phase in config.phases)
     shapes = Shapes.of_model(config.model, length=length, dtype=DTYPES[config.precision])
-    findings = []
     for op in (*shapes.ops, "dense"):
         setting = SETTINGS.get(op, op) or op
         asked = getattr(config.ops, setting, "auto")
@@ -218,10 +217,9 @@ def check_problems(config: RunConfig, device: torch.device) -> list[Finding]:
         rows = list(compare(op, backend, shapes, device))
         flag = f"--ops.{setting.replace('_', '-')}"
         remedy = f"Take another backend of this op ({flag}) if there is one, and report this line."
-        findings += [failure("ops", str(row), remedy) for row in rows if not row.passes]
+        yield from (failure("ops", str(row), remedy) for row in rows if not row.passes)
         if all(row.passes for row in rows):
             masks = sum(row.bound == 0 for row in rows)
             exact = f", {masks} of them bit for bit" if masks else ""
             text = f"{op} by {backend}: {len(rows)} problem(s) within their bounds, values and gradients{exact}"
-            findings.append(Finding(area="ops", level="ok", text=text))
-    return findings
+            yield Finding(area="ops", level="ok", text=text)

@@ -130,7 +130,6 @@ def estimate(
     *,
     efficiency: float | None = None,
     instances: int | None = None,
-    communication: Communication | None = None,
     measured: MeasuredRates | None = None,
 ) -> Estimate:
     """Estimate a recipe on a cluster. Neither GPUs nor data need to be there.
@@ -140,7 +139,6 @@ def estimate(
         cluster: GPUs and nodes.
         efficiency: Share of the peak while computing; None takes the share of published systems.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
-        communication: Traffic of another training system; None takes the traffic of the recipe's engine.
         measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
 
     Raises:
@@ -177,7 +175,7 @@ def estimate(
         memory=memory_of(zero_stage=stage, micro_batch_tokens=budget),
         efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
-        communication=communication or communication_of(config, stage, parameters),
+        communication=communication_of(config, stage, parameters),
         measured=measured,
     )
     # How long it takes: each phase by itself.

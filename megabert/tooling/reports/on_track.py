@@ -111,8 +111,10 @@ def _floor(phase: ReferencePhase, tag: str, centre: float) -> float:
     return max(floor, LEAST_WIDTHS * math.sqrt(max(0.0, centre * (1 - centre)) / phase.held_out_instances))
 
 
-def points_in_band(reference: Reference, tag: str, rows: Sequence[dict[str, Any]], *, phases: int) -> list[TrackPoint]:
-    """Return a series of a run beside its band.
+def points_in_band(
+    reference: Reference, tag: str, rows: Sequence[dict[str, Any]], *, phases: int
+) -> Iterator[TrackPoint]:
+    """Yield a series of a run next to its band.
 
     Args:
         reference: The curves.
@@ -120,11 +122,9 @@ def points_in_band(reference: Reference, tag: str, rows: Sequence[dict[str, Any]
         rows: Rows of the run's metrics.
         phases: How many of the phases are compared.
     """
-    points: list[TrackPoint] = []
     for number, band in enumerate(bands(reference, tag)[:phases], 1):
         own = [(row["step"], row[tag]) for row in rows if row.get("phase") == number and tag in row]
-        points += _means(band, own) if tag.startswith("train/") else _between(band, own)
-    return points
+        yield from _means(band, own) if tag.startswith("train/") else _between(band, own)
 
 
 def _means(band: Sequence[BandPoint], own: Sequence[tuple[int, float]]) -> Iterator[TrackPoint]:
@@ -191,7 +191,7 @@ def compare_with_curves(run_dir: Path, curves: Path | None = None) -> Track:
     shards = shards_of(run_dir, config)
     reference = _chosen(run_dir, config, shards) if curves is None else read_reference(curves)
     phases = _refuse_unlike(run_dir, config, reference, curves)
-    series = {tag: points_in_band(reference, tag, rows, phases=phases) for tag in SERIES}
+    series = {tag: list(points_in_band(reference, tag, rows, phases=phases)) for tag in SERIES}
     series = {tag: points for tag, points in series.items() if points}
     if not series:
         raise CheckpointError(
@@ -302,11 +302,10 @@ def _describe_outside(points: Sequence[TrackPoint]) -> str:
 
 
 def _verdict(track: Track) -> str:
-    first = track.first_outside
-    where = "" if first is None else f"outside of the band first at step {first[1].step}: {first[0]} is "
-    if first is not None:
-        where += f"{first[1].value:.4f}, not {first[1].low:.4f} to {first[1].high:.4f}"
-    if track.is_on_track:
-        return f"on track at step {track.step}" + (f"; {where}" if where else "")
-    reasons = [] if track.has_same_shards is not False else [OTHER_SHARDS]
-    return "; ".join([f"not on track at step {track.step}", *reasons, *([where] if where else [])])
+    parts = [f"{'' if track.is_on_track else 'not '}on track at step {track.step}"]
+    parts += [OTHER_SHARDS] * (track.has_same_shards is False)
+    if track.first_outside is not None:
+        tag, point = track.first_outside
+        place = f"{point.value:.4f}, not {point.low:.4f} to {point.high:.4f}"
+        parts.append(f"outside of the band first at step {point.step}: {tag} is {place}")
+    return "; ".join(parts)
