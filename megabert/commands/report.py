@@ -101,7 +101,7 @@ def run(options: Namespace) -> int:
     if options.html:
         atomic_write(options.html, render_run_page(run_dir, curves, tables))
         print(f"page: {options.html}")
-    margin = positions[0].margin  # at [MASK]
+    margin = positions[0].unigram - positions[0].model  # at [MASK]
     if options.min_margin is not None and not margin >= options.min_margin:
         raise DataError(
             f"{run_dir}: the held-out loss at [MASK] is {margin:.3f} nats below the unigram baseline, --min-margin "

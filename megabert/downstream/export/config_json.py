@@ -283,6 +283,16 @@ def _translate_modernbert(taken: dict[str, Any]) -> None:
         taken["hidden_dropout_prob"] = taken["attention_probs_dropout_prob"]
 
 
+def stated_length(folder: Path, positions: int) -> int | None:
+    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions.
+
+    transformers writes 1e30 if there is no limit.
+    """
+    path = folder / "tokenizer_config.json"
+    length = read_object(path).get("model_max_length") if path.is_file() else None
+    return length if type(length) is int and 0 < length <= positions else None
+
+
 def is_ours(folder: Path) -> bool:
     """Tell whether a folder was exported by this package."""
     try:

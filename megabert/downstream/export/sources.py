@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.downstream.export.config_json import read_config_json, read_object
+from megabert.downstream.export.config_json import read_config_json, stated_length
 from megabert.downstream.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.downstream.export.model_folder import find_model, kind_of_folder
 from megabert.downstream.export.vector_form import VectorForm, read_vector_form
@@ -154,13 +154,6 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
     weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
     return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed, trained_length=trained_length)
-
-
-def stated_length(folder: Path, positions: int) -> int | None:
-    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions."""
-    path = folder / "tokenizer_config.json"
-    length = read_object(path).get("model_max_length") if path.is_file() else None
-    return length if type(length) is int and 0 < length <= positions else None
 
 
 def find_device(name: str) -> torch.device:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from megabert.downstream.export.config_fields import COMPUTED, Entry, Fixed, Taken, Unused
-from megabert.downstream.export.config_json import read_config_json, read_fields
+from megabert.downstream.export.config_json import read_config_json, read_fields, stated_length
 from megabert.downstream.export.huggingface import read_weights
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.json_files import read_json
@@ -172,13 +172,6 @@ class _Prompts:
     default_prompt_name: str | None = None
 
 
-@dataclass(frozen=True)
-class _Length:
-    """The length in ``tokenizer_config.json``; transformers writes 1e30 if there is no limit."""
-
-    model_max_length: int | float | None = None
-
-
 def read_vector_form(folder: Path) -> VectorForm | None:
     """Read how a folder's modules make vectors; None if it has no ``modules.json``.
 
@@ -194,12 +187,10 @@ def read_vector_form(folder: Path) -> VectorForm | None:
         upper, lower = load_tokenizer(folder).encode_batch(["A", "a"])
         if upper.tolist() != lower.tolist():
             raise ConfigError(f"{folder / TRANSFORMER_FILE}: do_lower_case, but the tokenizer keeps case. {_REMEDY}")
-    length = own["max_seq_length"]
-    if length is None and (folder / "tokenizer_config.json").is_file():
-        length = _read(folder / "tokenizer_config.json", _Length).model_max_length
-    prompt = _read_prompt(folder)
+    config, prompt = read_config_json(folder), _read_prompt(folder)
+    length = own["max_seq_length"] or stated_length(folder, config.max_position_embeddings)
     modes = _read_modes(folder / modules[1].path / "config.json", modules[1].name, prompt)
-    layers, width = nn.Sequential(), read_config_json(folder).hidden_size * len(modes)
+    layers, width = nn.Sequential(), config.hidden_size * len(modes)
     for module in modules[2:]:
         path = folder / module.path / "config.json"
         fields = _read_fields(path, module.name)

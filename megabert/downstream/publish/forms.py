@@ -67,9 +67,6 @@ class Forms:
         return replace(card, gives_vectors=True, usage=usage) if self.vectors else card
 
 
-ONLY_WEIGHTS = Forms()
-
-
 def refuse_lost_forms(source: Path, forms: Forms) -> None:
     """Refuse to write a folder once more without a form that it has, which a push would delete on the hub as well.
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from megabert.data.batch import pack_sequences
-from megabert.downstream.export.config_json import read_object
+from megabert.downstream.export.config_json import read_config_json, read_object
 from megabert.downstream.export.export_folder import ONNX_FILE
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.publish.forms import VectorKind
@@ -236,7 +236,7 @@ def check_forms(
         ConfigError: A package of the extra ``onnx`` is not installed, or transformers lacks the class of the model.
         CheckpointError: The folder lacks weights of that class, or onnxruntime cannot compute its ONNX form.
     """
-    graph, limit = _opened(folder, kind, "--check")
+    graph, limit = load_graph(folder, kind, flag="--check"), read_config_json(folder).max_position_embeddings
     sizes = [(batch, length) for batch in BATCHES for length in sorted({min(length, limit) for length in lengths})]
     rows = [("megabert", "last_hidden_state", _encoder_difference(folder, graph, sizes))]
     half = torch_run(load_graph(folder, kind, flag="--check").half())
@@ -246,18 +246,13 @@ def check_forms(
     return rows
 
 
-def _opened(folder: Path, kind: VectorKind | None, flag: str) -> tuple[Graph, int]:
-    """Return transformers' class of a folder, and the number of positions of the model."""
-    return load_graph(folder, kind, flag=flag), open_source(str(folder)).model.max_position_embeddings
-
-
 def require_equal_onnx(folder: Path, kind: VectorKind | None) -> None:
     """Compare the ONNX form of a folder with transformers' class on two small batches.
 
     Raises:
         CheckpointError: They differ, or onnxruntime cannot compute the ONNX form.
     """
-    graph, limit = _opened(folder, kind, "--onnx")
+    graph, limit = load_graph(folder, kind, flag="--onnx"), read_config_json(folder).max_position_embeddings
     sizes = [(1, 1), (3, min(limit, 12))]
     reference = torch_run(graph)
     difference = largest_difference(reference, onnx_run(folder), graph, sizes)

@@ -8,13 +8,12 @@ from typing import Any
 
 from megabert.checkpoints.format import CheckpointManifest, RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object
+from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object, stated_length
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
 from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
 from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of, render_eval_results
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
-from megabert.downstream.export.sources import stated_length
-from megabert.downstream.publish.forms import ONLY_WEIGHTS, Forms, add_forms, refuse_lost_forms
+from megabert.downstream.publish.forms import Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.settings.config.loading import phase_name, to_dict
@@ -38,7 +37,7 @@ def export_run(
     checkpoint: str = "last",
     weights: Weights | None = None,
     facts: Mapping[str, Any] | None = None,
-    forms: Forms = ONLY_WEIGHTS,
+    forms: Forms | None = None,
 ) -> int:
     """Write a run's checkpoint in Hugging Face form.
 
@@ -58,7 +57,7 @@ def export_run(
     Raises:
         CheckpointError, ConfigError, DataError: There is no such run or checkpoint, or the folder holds something else.
     """
-    config = read_config(run_dir)
+    config, forms = read_config(run_dir), forms or Forms()
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
     manifest, average = read_checkpoint_manifest(path), (weights or config.weights_of(checkpoint)) == "average"
     model = config.model_in_phase(manifest.run.phase)

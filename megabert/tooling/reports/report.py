@@ -184,11 +184,6 @@ class KindLoss:
     unigram: float
     """Mean loss of the unigram baseline at the same positions."""
 
-    @property
-    def margin(self) -> float:
-        """How far the model's loss is below the unigram predictor's, in nats."""
-        return self.unigram - self.model
-
 
 @torch.no_grad()
 def score_positions(
