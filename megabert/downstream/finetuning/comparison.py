@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from megabert.downstream.finetuning.grid.results import read_summaries
 from megabert.downstream.finetuning.results import (
@@ -164,8 +164,7 @@ class SetComparison:
         return float(binomtest(len(self.fixed), changes).pvalue) if changes else 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinetuningComparison:
+class FinetuningComparison(NamedTuple):
     """Two fine-tunings, or two folders of them, side by side."""
 
     folders: tuple[Path, Path]

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -129,8 +129,7 @@ def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> Mod
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SavedModel:
+class SavedModel(NamedTuple):
     """The content of a fine-tuned model's folder."""
 
     folder: Path

@@ -1,9 +1,9 @@
 """Model, tokenizer, files and labels of a fine-tuning, read and checked before anything is written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,8 +39,7 @@ _DRAW_KEY = string_key("finetuning/setup")
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A fine-tuning that is ready to run."""
 
     source: Source

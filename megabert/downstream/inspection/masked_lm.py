@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,8 +82,7 @@ class LengthScore:
         return math.exp(min(self.loss, 700.0))  # e to the 710 is no number
 
 
-@dataclass(frozen=True, kw_only=True)
-class MaskedLMScore:
+class MaskedLMScore(NamedTuple):
     """Scores of a model on a text."""
 
     total: LengthScore

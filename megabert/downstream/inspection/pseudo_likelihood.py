@@ -201,8 +201,7 @@ _AT_ONCE = 512
 """Pairs whose sentences are packed together."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairScores:
+class PairScores(NamedTuple):
     """The scores of a file or set."""
 
     name: str

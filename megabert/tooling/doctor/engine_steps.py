@@ -8,10 +8,10 @@ import math
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -44,8 +44,7 @@ REMEDY = "Train with another engine file (--engine), and report this line with t
 DISK_REMEDY = "Name a run folder on another file system (--run-dir), and look at the one that it is on now."
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """The result of training the small model. Weights are whole, by parameter: float64, on the CPU."""
 
     title: str

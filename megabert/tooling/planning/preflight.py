@@ -1,8 +1,9 @@
 """``pretrain --dry-run``: check configuration and data, and print the plan of the run on a number of ranks."""
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +42,7 @@ HASHED_SHARDS = 4
 """Shards of each split that are hashed, at most. The run itself hashes all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
+class DryRun(NamedTuple):
     """A run that is not started."""
 
     inputs: RunInputs

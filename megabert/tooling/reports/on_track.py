@@ -16,7 +16,6 @@ The band is ``WIDTHS`` of the standard deviations that one more run is expected 
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,8 +149,7 @@ def _between(band: Sequence[BandPoint], own: Sequence[tuple[int, float]]) -> Ite
 OTHER_SHARDS = "other ones than the reference's (another text, vocabulary or masks), so losses cannot be compared"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Track:
+class Track(NamedTuple):
     """A run beside a reference."""
 
     run_dir: Path

@@ -9,7 +9,7 @@ import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +32,7 @@ from megabert.training.run.folder import read_config, run_data
 _SPAN_ROWS = 65_536
 
 
-@dataclass(frozen=True, eq=False)
-class UnigramBaseline:
+class UnigramBaseline(NamedTuple):
     """A unigram predictor of masked tokens.
 
     Attributes:

@@ -9,9 +9,8 @@ the answer, or there is none, both are [CLS].
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,8 +38,7 @@ _Scores = tuple[float, float, float]
 """Sum of the two logits of an answer, then the logit of its start and the one of its end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContextWindow:
+class ContextWindow(NamedTuple):
     """Consecutive tokens of a context, as they are in one sequence."""
 
     question: int
