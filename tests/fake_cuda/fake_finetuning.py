@@ -20,6 +20,7 @@ from megabert.downstream.finetuning.tasks import find_task
 from megabert.downstream.finetuning.trainer import EvaluationSet, TaskTrainer
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
+from megabert.tokens import tokenization
 
 EXAMPLES, WORDS = 8, 92
 LABELS = ("O", "B-X")
@@ -32,6 +33,7 @@ class Tokenizer:
 
     special_ids = SimpleNamespace(pad=0, cls=1, sep=2, unk=3)
     separators_in_pair = 1
+    join = tokenization.Tokenizer.join
 
     def encode_batch(self, texts: list[str]) -> list[NDArray[np.int32]]:
         """Return one id for each word."""

@@ -167,16 +167,15 @@ def _read_line(start: bytes, stream: BinaryIO, path: Path, number: int) -> Line:
 
 def _encode(
     tokenizer: Tokenizer, lines: list[Line], prompt: str, limit: int, counts: Embedded
-) -> list[NDArray[np.int64]]:
+) -> list[NDArray[np.int32]]:
     """Return ``[CLS] text [SEP]`` of each line after a prompt, cut to the model's positions; count lines and tokens."""
-    cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
     sequences = []
     for line, ids in zip(lines, tokenizer.encode_batch([prompt + line.text for line in lines]), strict=True):
         counts.lines += 1
         if len(ids) > limit - 2 or not line.is_whole:
             counts.truncated += 1
             counts.first_truncated = counts.first_truncated or counts.lines
-        sequences.append(np.array([cls, *ids[: limit - 2], sep], np.int64))
+        sequences.append(tokenizer.join(ids[: limit - 2])[0])
         counts.tokens += len(sequences[-1])
     return sequences
 

@@ -38,17 +38,12 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
     Raises:
         ConfigError: There are more ids.
     """
-    cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
-    ids = [cls, *_with_masks(tokenizer, text), sep]
-    segment_b_start = len(ids)
-    if second is not None:
-        ids += [sep] * (tokenizer.separators_in_pair - 1)
-        segment_b_start = len(ids)
-        ids += [*_with_masks(tokenizer, second), sep]
+    b = None if second is None else _with_masks(tokenizer, second)
+    ids, segment_b_start = tokenizer.join(_with_masks(tokenizer, text), b)
     if len(ids) > limit:
         most = f"the model reads {limit} at most: its positions, or its longest length in training"
         raise ConfigError(f"the text has {len(ids)} tokens, and {most}. Shorten the text.")
-    return Encoded(np.array(ids, dtype=np.int64), segment_b_start)
+    return Encoded(ids.astype(np.int64), segment_b_start)
 
 
 def pack_text(

@@ -89,13 +89,7 @@ def sequences_of(tokenizer: Tokenizer, parts: Iterator[TextPart], length: int) -
         parts: What `read_parts` yields.
         length: Most tokens of a sequence, [CLS] and [SEP] included.
     """
-    special, room = tokenizer.special_ids, length - 2
-    pending = np.empty(0, np.int32)
-
-    def sequence(ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        return np.concatenate([[special.cls], ids, [special.sep]]).astype(np.int32)
-
-    is_start = True
+    room, pending, is_start = length - 2, np.empty(0, np.int32), True
     while block := list(islice(parts, _PARTS)):
         # Inside a document a line follows a space, which is part of the pieces of some tokenizers.
         texts = []
@@ -105,8 +99,8 @@ def sequences_of(tokenizer: Tokenizer, parts: Iterator[TextPart], length: int) -
         for (_, ends_document), ids in zip(block, tokenizer.encode_batch(texts), strict=True):
             pending = np.concatenate([pending, ids.astype(np.int32)])
             while len(pending) >= room:
-                yield sequence(pending[:room])
+                yield tokenizer.join(pending[:room])[0]
                 pending = pending[room:]
             if ends_document and len(pending):
-                yield sequence(pending)
+                yield tokenizer.join(pending)[0]
                 pending = pending[:0]
