@@ -83,9 +83,7 @@ GENERATOR_FIELDS = tuple(_GENERATOR.split())
 """Fields of a generator that follow from its discriminator's, whatever its width and depth."""
 
 
-def config_json(
-    config: ModelConfig, *, architecture: str, special_ids: SpecialIds, is_tied: bool = True
-) -> dict[str, Any]:
+def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialIds, is_tied: bool) -> dict[str, Any]:
     """Return the content of ``config.json``.
 
     Args:

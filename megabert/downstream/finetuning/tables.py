@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_text, open_to_read, reading
 from megabert.foundation.json_files import parse_json, read_json_lines
@@ -18,6 +19,8 @@ ID_COLUMNS = ("id", "guid", "pairID", "index", "idx")
 """Columns that name a row in published sets; the first that a file has is taken, predictions repeat it."""
 
 
+ANY_TASK = Task("", "")
+"""A task whose tables have a header line and rows of one width."""
 MAX_CHARACTERS = 1 << 20
 """Characters of a value at most: more than any model reads, and its tokens would take hundreds of times as much."""
 
@@ -75,22 +78,13 @@ def as_text(value: Any, where: str) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def read_table(
-    path: Path,
-    names: Sequence[str],
-    *,
-    header: Sequence[str] | None = None,
-    skips_broken_rows: bool = False,
-    spare_columns: int = 0,
-) -> list[Row]:
+def read_table(path: Path, names: Sequence[str], task: Task = ANY_TASK) -> list[Row]:
     """Read some columns of a table.
 
     Args:
         path: The file; its suffix tells the format. TSV has no quotes, as in GLUE.
         names: Names of the columns to keep.
-        header: Names of the columns of a TSV or CSV without a header line.
-        skips_broken_rows: Whether TSV and CSV rows with a wrong number of columns are left out instead of refused.
-        spare_columns: Columns before the last that such a row may have more or fewer than the header.
+        task: Says how TSV and CSV are written: ``header``, ``skips_broken_rows``, ``spare_columns``.
 
     Raises:
         DataError: The file is missing, lacks a column, has a broken row, or is not UTF-8.
@@ -98,7 +92,8 @@ def read_table(
     reader = READERS.get(path.suffix)
     if reader is None:
         raise DataError(f"{path}: unknown kind of table; known are {', '.join(READERS)}. Rename or convert it.")
-    return _pick(path, _of_one_width(reader(path, header), spare_columns), names, skips_broken_rows)
+    rows = _of_one_width(reader(path, task.header), task.spare_columns)
+    return _pick(path, rows, names, task.skips_broken_rows)
 
 
 def _of_one_width(rows: Iterator[tuple[int, Any]], spare: int) -> Iterator[tuple[int, Any]]:

@@ -85,9 +85,7 @@ def refuse_lost_forms(source: Path, forms: Forms) -> None:
         )
 
 
-def add_forms(
-    folder: Path, config: ModelConfig, forms: Forms, *, longest: int | None = None, source: Path | None = None
-) -> None:
+def add_forms(folder: Path, config: ModelConfig, forms: Forms, *, longest: int | None, source: Path | None) -> None:
     """Add the files of each form to a folder with an exported model. Modules that its source has are kept.
 
     Args:

@@ -67,7 +67,7 @@ def export_run(
         pieces, card = tokenizer_dir(run_dir), forms.on_card(card)
         write_model_files(new, state=state, config=model, tokenizer_dir=pieces, card=card)
         _state_length(new, card.longest)
-        add_forms(new, model, forms, longest=card.longest)
+        add_forms(new, model, forms, longest=card.longest, source=None)
         results = render_eval_results(card.scores)
         if results:
             (new / EVAL_RESULTS).parent.mkdir()

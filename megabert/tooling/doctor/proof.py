@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -23,6 +23,7 @@ from megabert.observability.logs import log_to_stderr, logger
 from megabert.ops.backend import SETTINGS, usable_backends
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of
 from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
@@ -48,13 +49,7 @@ class Proof(NamedTuple):
     """None if a check of the machine failed before all rates were known."""
 
 
-def prove(
-    config: RunConfig,
-    run_dir: Path,
-    *,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> Proof:
+def prove(config: RunConfig, run_dir: Path, *, device: Device, is_stopped: Callable[[], bool]) -> Proof:
     """Check and measure on this process, or on all ranks of the job that it is part of.
 
     Args:
@@ -69,12 +64,10 @@ def prove(
     """
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
-        return prove_in(world, config, run_dir, is_stopped=is_stopped)
+        return prove_in(world, config, run_dir, is_stopped)
 
 
-def prove_in(
-    world: World, config: RunConfig, run_dir: Path, *, is_stopped: Callable[[], bool] = lambda: False
-) -> Proof:
+def prove_in(world: World, config: RunConfig, run_dir: Path, is_stopped: Callable[[], bool] = lambda: False) -> Proof:
     """Do what `prove` does in a world that is entered already."""
     if any(world.gather(is_stopped())):
         return Proof([], None)

@@ -110,9 +110,7 @@ def _floor(phase: ReferencePhase, tag: str, centre: float) -> float:
     return max(floor, LEAST_WIDTHS * math.sqrt(max(0.0, centre * (1 - centre)) / phase.held_out_instances))
 
 
-def points_in_band(
-    reference: Reference, tag: str, rows: Sequence[dict[str, Any]], *, phases: int
-) -> Iterator[TrackPoint]:
+def points_in_band(reference: Reference, tag: str, rows: Sequence[dict], *, phases: int) -> Iterator[TrackPoint]:
     """Yield a series of a run next to its band.
 
     Args:

@@ -166,7 +166,7 @@ def _percent(share: float | None) -> str:
 
 KINDS = ("[MASK]", "its own piece", "a random piece")
 _POSITION_ROWS = 256
-"""How many held-out instances are scored position by position, unless asked for more or less."""
+"""How many held-out instances are scored position by position, the first ones."""
 _BATCH_TOKENS = 8192
 
 
@@ -185,9 +185,7 @@ class KindLoss:
 
 
 @torch.no_grad()
-def score_positions(
-    run_dir: Path, report: PhaseReport, *, checkpoint: str, max_instances: int = _POSITION_ROWS
-) -> list[KindLoss]:
+def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> list[KindLoss]:
     """Score a phase's held-out positions on the CPU, kind by kind in the order of ``KINDS``.
 
     80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section
@@ -198,14 +196,13 @@ def score_positions(
         run_dir: Run folder.
         report: The phase's report.
         checkpoint: ``last``, ``best`` or a step.
-        max_instances: How many held-out instances are scored, the first ones.
     """
     config = read_config(run_dir)
     shards = ShardSet.open(run_data(run_dir, config, config.phases[report.index]), "validation")
     model = open_source(str(run_dir), checkpoint).build_model().eval()
     shape = shape_for(
         shards.statistics,
-        global_batch_size=max_instances,
+        global_batch_size=_POSITION_ROWS,
         world_size=1,
         micro_batch_tokens=max(_BATCH_TOKENS, shards.metadata.max_seq_length),
     )
@@ -213,7 +210,7 @@ def score_positions(
     counts = torch.from_numpy(report.unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []
-    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=max_instances):
+    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=_POSITION_ROWS):
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]

@@ -53,14 +53,7 @@ class GridRun:
     """A grid and its folder: `plan` checks and estimates it, `run` makes it."""
 
     def __init__(
-        self,
-        grid: Grid,
-        output_dir: Path | str,
-        *,
-        device: Device = "auto",
-        processes: int | None = None,
-        launcher: str = "",
-        import_s: float = 0.0,
+        self, grid: Grid, output_dir: Path, *, device: Device, processes: int | None, launcher: str, import_s: float
     ) -> None:
         """Find the places for cells.
 
@@ -68,7 +61,7 @@ class GridRun:
             grid: The grid.
             output_dir: A new folder, or the folder of a grid with the same settings and data.
             device: The device to train on; ``auto`` takes GPUs if there are any.
-            processes: Cells side by side; by default one per GPU, or one on a CPU.
+            processes: Cells side by side; None takes one per GPU, or one on a CPU.
             launcher: Words before ``megabert finetune``, such as ``torchrun --nproc_per_node 2 -m``.
             import_s: Seconds that a command's imports take, for the estimate.
 
@@ -80,7 +73,7 @@ class GridRun:
                 "a grid starts a process per cell and cannot itself run on several ranks. Start it alone, and give it "
                 "the launcher: --launcher 'torchrun --nproc_per_node 2 -m'"
             )
-        self.grid, self.output_dir, self.device, self.launcher = grid, Path(output_dir), device, launcher
+        self.grid, self.output_dir, self.device, self.launcher = grid, output_dir, device, launcher
         self.import_s = import_s
         gpus = 0 if device == "cpu" else torch.cuda.device_count()
         self.slots = _slots(processes or (1 if launcher else max(1, gpus)), gpus, has_launcher=bool(launcher))

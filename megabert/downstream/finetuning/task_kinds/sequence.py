@@ -52,8 +52,7 @@ class _SequenceKind(TaskKind[LabelledText]):
         """Read a table."""
         entities = [f"{column}.{name}" for column in task.entities for name in FIELDS]
         names = [task.text, *([task.pair] if task.pair else []), *entities, task.label]
-        form: dict[str, Any] = {"skips_broken_rows": task.skips_broken_rows, "spare_columns": task.spare_columns}
-        rows = read_table(path, names, header=task.header, **form)
+        rows = read_table(path, names, task)
         examples = [
             LabelledText(
                 **row.origin(), text=_marked_text(task, row), pair=task.pair and row.text(task.pair), label=label

@@ -74,7 +74,7 @@ def test_several_ranks_are_refused(tmp_path, monkeypatch):
     config = grid_module.FinetuneConfig(model="m", data="d")
     grid = Grid(config=config, sets=find_sets(["rte"], config), settings=(Setting(1e-5, 3.0),))
     with pytest.raises(ConfigError, match="--launcher"):
-        grid_module.GridRun(grid, tmp_path / "out")
+        grid_module.GridRun(grid, tmp_path / "out", device="cpu", processes=1, launcher="", import_s=0.0)
 
 
 def test_missing_setting_is_named(capsys):

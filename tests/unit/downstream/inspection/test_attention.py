@@ -82,7 +82,9 @@ def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
     torch.testing.assert_close(context_LNSH.transpose(1, 2).flatten(2), record.context_LSD, **TOLERANCE)
     assert record.position_scores_LNSS.abs().max() > 0.1
     config = deberta.config
-    content = json.loads(json.dumps(config_json(config, architecture="none", special_ids=tokenizer.special_ids)))
+    content = json.loads(
+        json.dumps(config_json(config, architecture="none", special_ids=tokenizer.special_ids, is_tied=True))
+    )
     theirs = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**content)).eval()
     state = {name: value.detach() for name, value in deberta.named_parameters()}
     named = {name.removeprefix("deberta."): value for name, value in to_huggingface(state, config).items()}
