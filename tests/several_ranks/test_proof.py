@@ -18,7 +18,7 @@ from torch.nn import functional
 from megabert.settings.config.loading import load_run_config
 from megabert.tooling.doctor import engine_steps, links, machine, probe, proof, rates
 from megabert.tooling.doctor.engine_steps import check_engines
-from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings
+from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings, named_ranks
 from megabert.tooling.doctor.links import check_collectives, compare_links, judge_links, measure_collectives
 from megabert.tooling.doctor.machine import check_disk
 from megabert.tooling.doctor.probe import probe_world
@@ -188,7 +188,7 @@ def test_links_are_compared_with_links_of_their_kind():
 
 
 def test_slow_rank_is_named():
-    by_rank = dict(zip(map(str, HOSTS), (100.0, 99.0, 20.0, 98.0), strict=True))
+    by_rank = dict(zip(named_ranks(HOSTS), (100.0, 99.0, 20.0, 98.0), strict=True))
     (finding,) = failures(judge_rates("rates", "copy", "GB/s", by_rank, "Leave it out."))
     assert finding.where == "node2 (rank 2)"
     assert finding.text == "copy: 20 GB/s; allowed are 24.75 or more (median 99)"
