@@ -94,9 +94,7 @@ def compare_guesses(
 
 @checks_arguments
 @torch.no_grad()
-def next_sentence(
-    model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str, *, longest: int | None = None
-) -> float:
+def next_sentence(model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str, *, longest: int) -> float:
     """Return the probability that the second text follows the first one (Devlin et al. 2019, section 3.1).
 
     A model that was trained on swapped pairs (Lan et al. 2020) gives the probability that the two are in order.
@@ -106,7 +104,7 @@ def next_sentence(
         tokenizer: The model's tokenizer.
         first: First text.
         second: Second text.
-        longest: Most tokens of both together; None reads the model's positions.
+        longest: Most tokens of both together.
 
     Raises:
         ConfigError: The model has no head for pairs, or the two texts are longer.

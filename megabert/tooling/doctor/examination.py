@@ -30,9 +30,7 @@ REMEDIES = {
 }
 
 
-def examine(
-    run_dir: Path, *, device: str = "auto", is_quick: bool = False, own: Sequence[Finding] = ()
-) -> list[Finding]:
+def examine(run_dir: Path, *, device: str, is_quick: bool, own: Sequence[Finding] = ()) -> list[Finding]:
     """Examine this machine or, in a job of several ranks, all of them; then every rank has to call it.
 
     Args:

@@ -132,13 +132,13 @@ class GridRun:
         """
         for labelled in self.grid.sets:
             config = self._config(self.grid.cells_of(labelled)[0])
-            self.surveys[labelled.name] = survey(labelled, config, world, import_s=self.import_s)
+            self.surveys[labelled.name] = survey(labelled, config, world)
             if world is not None and world.device.type == "cuda":  # the cells need the memory
                 gc.collect()
                 torch.cuda.empty_cache()
-        # The first set paid for imports that every cell will pay for.
-        longest_s = max(one.build_s for one in self.surveys.values())
-        self.surveys = {name: replace(one, build_s=longest_s) for name, one in self.surveys.items()}
+        # The first set paid for imports that every cell will pay for, and the command for others.
+        longest_s = self.import_s + max(one.build_s for one in self.surveys.values())
+        self.surveys = {name: one._replace(build_s=longest_s) for name, one in self.surveys.items()}
 
     def recall_models(self) -> None:
         """Let sets start from the model of an earlier call's choice, if all cells that it is chosen from are there."""
