@@ -8,7 +8,9 @@ import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -271,31 +273,6 @@ def _points(rows: Sequence[Row], tag: str) -> list[tuple[int, float]]:
     return [(int(row["step"]), 100 * row[tag]) for row in rows if tag in row]
 
 
-_PAGE = """\
-<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<style>
-:root {{ color-scheme: light dark; --ink: #222; --paper: #fff; --shade: #f6f6f6 }}
-body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
-body {{ color: var(--ink); background: var(--paper) }}
-img {{ width: 100%; height: auto }}
-pre {{ background: var(--shade); padding: .8rem; overflow-x: auto; font-size: 13px }}
-h1 {{ font-size: 1.4rem; overflow-wrap: anywhere }}
-h2 {{ font-size: 1.1rem; margin-top: 2rem }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ink: #ddd; --paper: #161616; --shade: #232323 }}
-  /* The pictures are drawn on white: their lightness is turned over, their hues stay. */
-  img {{ filter: invert(.914) hue-rotate(180deg) }}
-}}
-</style></head><body>
-<h1>{heading}</h1>
-{parts}
-</body></html>
-"""
-
-
 def render_page(folder: Path, parts: Iterable[str]) -> str:
     """Return the page about a folder as HTML.
 
@@ -303,9 +280,9 @@ def render_page(folder: Path, parts: Iterable[str]) -> str:
         folder: The folder that the title names.
         parts: HTML from ``image``, ``section`` and ``folded``.
     """
-    return _PAGE.format(
-        title=html.escape(folder.name), heading=html.escape(str(folder)), parts="\n".join(filter(None, parts))
-    )
+    page = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+    body = "\n".join(filter(None, parts))
+    return page.substitute(title=html.escape(folder.name), heading=html.escape(str(folder)), parts=body)
 
 
 def image(about: str, picture: bytes) -> str:
