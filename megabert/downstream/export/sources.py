@@ -1,6 +1,5 @@
 """The models that a command line can name: a run folder, or a Hugging Face folder."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -19,12 +18,11 @@ from megabert.downstream.export.vector_form import VectorForm, read_vector_form
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
+from megabert.observability.logs import logger
 from megabert.settings.command_line.arguments import Pooling
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
-
-logger = logging.getLogger(__name__)
 
 Head = Literal["masked-LM", "sentence"]
 HEADS: dict[Head, tuple[tuple[str, ...], str]] = {

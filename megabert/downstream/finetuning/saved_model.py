@@ -1,6 +1,5 @@
 """The folder of a fine-tuned model: written for ``transformers``, read back, and scored on a labelled file."""
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,14 +25,13 @@ from megabert.downstream.finetuning.trainer import EvaluationSet, TrainingSummar
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
+from megabert.observability.logs import logger
 from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.names import did_you_mean
 from megabert.tokens.tokenization.huggingface import download_remedy
-
-logger = logging.getLogger(__name__)
 
 KEY = "megabert_task"
 """The field of config.json that keeps the settings of ``megabert evaluate``."""
