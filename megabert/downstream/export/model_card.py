@@ -11,23 +11,11 @@ import yaml
 from megabert.downstream.export.model_folder import SHIPPED_NAMES
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import read_small
-from megabert.settings.config.families import FamilyName
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization.huggingface import is_hub_name
 
 DISCRIMINATORS = {"ElectraForPreTraining": "is_replaced = {}.logits > 0", "DebertaV2Model": "hidden = {}[0]"}
 """The pre-trained architectures that do not fill masks, and a line that shows how to use them."""
-FAMILY_TITLES: dict[FamilyName, str] = {
-    "bert": "BERT",
-    "roberta": "RoBERTa",
-    "albert": "ALBERT",
-    "electra": "ELECTRA",
-    "deberta": "DeBERTa",
-    "deberta-v2": "DeBERTa (version 2 or 3)",
-    "deberta-v3": "DeBERTa (version 3)",
-    "modernbert": "ModernBERT",
-}
-"""The families as their papers write them."""
 PIPELINES = {
     "MaskedLM": "fill-mask",
     "PreTraining": "fill-mask",

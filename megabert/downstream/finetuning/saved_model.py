@@ -13,7 +13,7 @@ from torch import Tensor
 from megabert.downstream.export.config_json import read_object
 from megabert.downstream.export.export_folder import open_export
 from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_model_files
-from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of
+from megabert.downstream.export.model_card import ModelCard, facts_of
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
@@ -99,7 +99,7 @@ def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> Mod
     first = next(iter(metrics))
     return ModelCard(
         name=f"{task.name}, fine-tuned",
-        description=f"An encoder of the family {FAMILY_TITLES[prepared.model.family]}, fine-tuned with megabert for "
+        description=f"An encoder of the family {prepared.model.traits.title}, fine-tuned with megabert for "
         f"the task `{task.name}`: {task.about}. Its scores are fractions: 1 is perfect.",
         data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
         | {"training examples or windows": f"{len(prepared.train):,}"},

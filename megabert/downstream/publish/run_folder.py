@@ -11,7 +11,7 @@ from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object, stated_length
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
 from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
-from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of, render_eval_results
+from megabert.downstream.export.model_card import ModelCard, facts_of, pipeline_of, render_eval_results
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
 from megabert.downstream.publish.forms import Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
@@ -129,7 +129,7 @@ def _card(
     is_scored = config.validation.weights == "average"
     return ModelCard(
         name=config.name,
-        description=f"An encoder of the family {FAMILY_TITLES[config.model.family]}, pre-trained with megabert.",
+        description=f"An encoder of the family {config.model.traits.title}, pre-trained with megabert.",
         data=_data(run_dir, config, run),
         longest=None if config.init_from else config.longest_before(run.phase + 1),
         recipe={
