@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
@@ -146,7 +145,7 @@ def engines_with_a_wrong_rank(world, config, run_dir) -> list[Finding]:
     def spoiled(config, title, ds_config, world):
         outcome = train(config, title, ds_config, world)
         if world.rank == 1 and title == "zero2":
-            return replace(outcome, weights={name: values + 0.01 for name, values in outcome.weights.items()})
+            return outcome._replace(weights={name: values + 0.01 for name, values in outcome.weights.items()})
         return outcome
 
     with some_cases("zero2"), mock.patch.object(engine_steps, "_train", spoiled):
