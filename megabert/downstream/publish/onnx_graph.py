@@ -52,11 +52,10 @@ class Graph(nn.Module):
         super().__init__()
         self.model: Any = model
         self.kind = kind
-        self.output_names: tuple[str, ...] = ()
-        """Names of the results, in their order."""
         with torch.inference_mode():
             results, shorter = (self._results(self.sample(length=length)) for length in (SAMPLE[1], SAMPLE[1] - 1))
         self.output_names = tuple(results)
+        """Names of the results, in their order."""
         self.are_of_tokens = [value.shape != shorter[name].shape for name, value in results.items()]
         """For each result, whether it has a value for every token, padding included."""
 
