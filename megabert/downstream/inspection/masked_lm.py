@@ -63,8 +63,7 @@ class ScoringOptions:
     """Split of shards."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LengthScore:
+class LengthScore(NamedTuple):
     """Scores of the sequences of some lengths; losses in nats, accuracies as fractions."""
 
     lengths: str
@@ -94,7 +93,7 @@ class MaskedLMScore(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as a JSON file holds them."""
-        rows = [{**vars(row), "perplexity": row.perplexity} for row in (self.total, *self.by_length)]
+        rows = [{**row._asdict(), "perplexity": row.perplexity} for row in (self.total, *self.by_length)]
         names = ("next_sentence_accuracy", "next_sentence_majority")
         sentences = dict(zip(names, self.next_sentence, strict=True)) if self.next_sentence else {}
         return {**rows[0], "tokens": self.tokens, **sentences, "by_length": rows[1:]}

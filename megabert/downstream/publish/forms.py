@@ -5,7 +5,7 @@ sentence-transformers builds a model around an exported encoder by the files tha
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -51,8 +51,7 @@ KIND_MODES: Mapping[VectorKind, tuple[str, ...]] = {"mean": ("mean",), "cls": ("
 """The poolings of each kind."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forms:
+class Forms(NamedTuple):
     """Further forms of a model."""
 
     vectors: VectorKind | None = None

@@ -7,7 +7,7 @@ totals have not been compared with a GPU's yet.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from megabert.observability.gpus import Gpu
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, IN_FLIGHT
@@ -29,8 +29,7 @@ MASKED_SHARE = 0.16
 """Predicted positions per token that activations are counted for, unless a phase has more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes on one GPU at the fullest moment of a step."""
 
     weights: float
