@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
@@ -64,8 +65,7 @@ bytes) to float32 ones (4 read, 4 written).
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseEstimate:
+class PhaseEstimate(NamedTuple):
     """What one phase takes."""
 
     name: str

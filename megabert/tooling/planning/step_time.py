@@ -94,8 +94,7 @@ class StepWork:
     """Tokens that the loader collects; 0 leaves the loader out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepTime:
+class StepTime(NamedTuple):
     """Seconds of one optimizer step."""
 
     compute_s: float
