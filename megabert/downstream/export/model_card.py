@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -27,8 +27,7 @@ PIPELINES = {
 """The hub's names for the tasks of classes, by the part of the class's name after ``For``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(NamedTuple):
     """Metrics of a model on a set other than the held-out data of its run."""
 
     task: str

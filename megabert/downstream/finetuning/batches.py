@@ -5,7 +5,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -118,8 +118,7 @@ class Features:
 _NO_LIMIT = 1 << 30
 
 
-@dataclass(frozen=True, eq=False)
-class TaskBatch:
+class TaskBatch(NamedTuple):
     """One rank's micro-batch with its labels."""
 
     inputs: MicroBatch
@@ -137,8 +136,7 @@ class TaskBatch:
         return TaskBatch(self.inputs.to(device), sent_to(device, self.labels), positions_M, self.items)
 
 
-@dataclass(frozen=True)
-class Batcher:
+class Batcher(NamedTuple):
     """Distributes items over ranks and micro-steps. Every rank plans the same and takes its own share."""
 
     features: Features

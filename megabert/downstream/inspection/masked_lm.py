@@ -9,7 +9,7 @@ harder to beat than one that had to learn them elsewhere.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,8 +43,7 @@ _GROUP = 1024
 """Sequences that are masked, sorted by length and packed at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoringOptions:
+class ScoringOptions(NamedTuple):
     """The part of a text that is scored, its masks, and the size of a batch."""
 
     max_seq_length: int
