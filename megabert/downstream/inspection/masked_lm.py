@@ -156,7 +156,7 @@ def score_masked_lm(
         batches = text_batches(data, tokenizer, options)
     # The weights are read once: their names tell which heads the model has.
     source = replace(source, weights=replace(source.weights, read=lambda: state))
-    model = source.build_model(fills_masks=True).to(device).eval()
+    model = source.build_model(fills_masks=True).to(device)
     totals = _Totals(tokenizer.vocab_size)
     for batch in batches:
         _add(totals, model, batch.to(device), tokenizer.special_ids)
@@ -223,8 +223,13 @@ def _shard_batches(
     if metadata.max_seq_length > limit:
         raise ConfigError(f"{folder}: has sequences of {metadata.max_seq_length} tokens, the model {limit} positions.")
     rows = min(options.max_instances or shards.num_rows, shards.num_rows)
-    budget = max(options.batch_tokens, metadata.max_seq_length)
-    shape = shape_for(shards.statistics, global_batch_size=rows, world_size=1, micro_batch_tokens=budget)
+    return first_batches(shards, rows, batch_tokens=options.batch_tokens)
+
+
+def first_batches(shards: ShardSet, rows: int, *, batch_tokens: int) -> Iterator[MicroBatch]:
+    """Return the first rows of shards in micro-batches, masked as in a validation if they have no masks."""
+    tokens = max(batch_tokens, shards.metadata.max_seq_length)
+    shape = shape_for(shards.statistics, global_batch_size=rows, world_size=1, micro_batch_tokens=tokens)
     return validation_batches(shards, RankShare(shape=shape), max_instances=rows)
 
 

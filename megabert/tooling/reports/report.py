@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from megabert.data.dynamic_masking import DynamicMasker
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, validation_batches
 from megabert.downstream.export.sources import open_source
+from megabert.downstream.inspection.masked_lm import first_batches
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
@@ -199,25 +198,18 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
     """
     config = read_config(run_dir)
     shards = ShardSet.open(run_data(run_dir, config, config.phases[report.index]), "validation")
-    model = open_source(str(run_dir), checkpoint).build_model().eval()
-    shape = shape_for(
-        shards.statistics,
-        global_batch_size=_POSITION_ROWS,
-        world_size=1,
-        micro_batch_tokens=max(_BATCH_TOKENS, shards.metadata.max_seq_length),
-    )
+    model = open_source(str(run_dir), checkpoint).build_model()
     # The same positions for both: the model's loss is in float64, the baseline's is minus the log of a frequency.
     counts = torch.from_numpy(report.unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []
-    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=_POSITION_ROWS):
+    for batch in first_batches(shards, _POSITION_ROWS, batch_tokens=_BATCH_TOKENS):
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]
         # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
-        kind_M = torch.where(
-            seen_M == shards.metadata.special_ids["mask"], 0, (seen_M != batch.masked_ids_M).long() + 1
-        )
+        is_mask_M = seen_M == shards.metadata.special_ids["mask"]
+        kind_M = torch.where(is_mask_M, 0, (seen_M != batch.masked_ids_M).long() + 1)
         parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
     kinds_M, *losses = torch.cat(parts, dim=1)
     return [
