@@ -24,9 +24,8 @@ from megabert.downstream.export.export_folder import open_export
 from megabert.downstream.export.huggingface import write_model_files
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.sources import Source, open_source
-from megabert.downstream.publish.check_forms import onnx_run, torch_run
 from megabert.downstream.publish.forms import Forms
-from megabert.downstream.publish.onnx_graph import load_graph
+from megabert.downstream.publish.onnx_graph import load_graph, onnx_run, torch_run
 from megabert.downstream.publish.run_folder import export_again
 
 BATCHES, LENGTHS = (1, 8), (16, 64, 128, 512)

@@ -20,7 +20,7 @@ import torch
 import transformers
 
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 from megabert.training.probes.masked_copies import CopyMask
 
 CORPUS = Path(__file__).parent.parent / "examples/corpus/public_domain.jsonl"
@@ -41,7 +41,7 @@ def sentences_of(count: int, tokenizer: transformers.PreTrainedTokenizerBase) ->
 def ours(folder: str) -> Score:
     """Return megabert's scorer."""
     source = open_source(folder)
-    scorers = {mask: SentenceScorer(source, CopyOptions(mask=mask)) for mask in ("within-word", "token")}
+    scorers = {mask: SentenceScorer(source, mask=mask) for mask in ("within-word", "token")}
     return lambda texts, mask: scorers[mask].score(texts).scores_S.tolist()
 
 

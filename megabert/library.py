@@ -25,7 +25,7 @@ from megabert.downstream.inspection.attention import AttentionRecord, record_att
 from megabert.downstream.inspection.embed import embed_texts
 from megabert.downstream.inspection.encode_text import RankedPiece, encode_text
 from megabert.downstream.inspection.fill_mask import fill_mask, next_sentence
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, Scores, score_texts
+from megabert.downstream.inspection.pseudo_likelihood import Scores, score_texts
 from megabert.downstream.inspection.similar import nearest, parse_queries, word_ids
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError, MegabertError
 from megabert.models.bert import PretrainingModel
@@ -124,7 +124,7 @@ class Model:
         form = self._source.pooled(pooling) if pooling else self._source.vector_form
         if form.has_tokens:
             raise ConfigError("the folder's modules give each token a vector. Use embed_tokens, or state a pooling.")
-        vectors = embed_texts(self._network, self._tokenizer, texts, pooling=form)
+        vectors = embed_texts(self._network, self._tokenizer, texts, form=form)
         return np.array(vectors, np.float32).reshape(-1, form.width(self._source.model.hidden_size))
 
     @checks_arguments
@@ -134,7 +134,7 @@ class Model:
         Raises:
             ConfigError: A text has more tokens than the model was trained on.
         """
-        return embed_texts(self._network, self._tokenizer, texts, pooling=self._source.pooled("tokens"))
+        return embed_texts(self._network, self._tokenizer, texts, form=self._source.pooled("tokens"))
 
     @checks_arguments
     def embed_words(self, words: Sequence[str]) -> NDArray[np.float32]:
@@ -206,7 +206,7 @@ class Model:
         """
         network = self._with_head("fills_masks")
         scored = network.generator if isinstance(network, ElectraForPreTraining) else network
-        return score_texts(scored, self._tokenizer, texts, CopyOptions(mask=mask, longest=self._source.longest))
+        return score_texts(scored, self._tokenizer, texts, longest=self._source.longest, mask=mask)
 
     @checks_arguments
     def next_sentence(self, first: str, second: str) -> float:

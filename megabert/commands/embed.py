@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
     check_output(output, has_tokens=form.has_tokens)
     tokenizer = source.load_tokenizer()
     model = source.build_model().to("cuda" if torch.cuda.is_available() else "cpu")
-    done = embed_file(model, tokenizer, options.file, output, pooling=form, batch_tokens=options.batch_tokens)
+    done = embed_file(model, tokenizer, options.file, output, form=form, batch_tokens=options.batch_tokens)
     if done.truncated:
         limit = form.limit(model.config.max_position_embeddings)
         why = ", as its run or its tokenizer states" if limit < model.config.max_position_embeddings else ""

@@ -112,10 +112,10 @@ def _score_text(options: Namespace) -> int:
 def _settings(scoring: "ScoringOptions", data: Path) -> dict[str, Any]:
     """Return the settings of a score as far as they were used; shards have their own length and share of masks."""
     if not data.is_dir():
-        return {name: value for name, value in vars(scoring).items() if name != "split"}
+        return {name: value for name, value in scoring._asdict().items() if name != "split"}
     from megabert.tokens.shards.shard_set import ShardSet
 
-    used = {name: vars(scoring)[name] for name in ("split", "batch_tokens", "max_instances")}
+    used = {name: getattr(scoring, name) for name in ("split", "batch_tokens", "max_instances")}
     metadata = ShardSet.open(data, scoring.split).metadata
     return {"max_seq_length": metadata.max_seq_length, "masked_lm_prob": metadata.masked_lm_prob, **used}
 

@@ -140,7 +140,7 @@ def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
 def _report_check(options: Namespace) -> int:
     """Print the differences of the forms, if they are asked for."""
     if options.check:
-        from megabert.downstream.publish.check_forms import check_forms
+        from megabert.downstream.publish.onnx_graph import check_forms
 
         rows = check_forms(options.to, options.sentence_transformers)
         cells = [(name, f"{difference:.1e}", results) for name, results, difference in rows]

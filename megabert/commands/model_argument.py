@@ -59,7 +59,7 @@ def open_scorer(
     """Open a model that scores sentences, as `open_model` does; or its shape with random weights."""
     source = open_model(options, *inputs, outputs=outputs)
     from megabert.downstream.export.sources import find_device
-    from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+    from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 
-    copies = CopyOptions(mask=options.mask, batch_tokens=options.batch_tokens)
-    return SentenceScorer(source, copies, device=find_device(options.device), is_random=is_random)
+    copies = {"mask": options.mask, "batch_tokens": options.batch_tokens}
+    return SentenceScorer(source, device=find_device(options.device), is_random=is_random, **copies)

@@ -39,7 +39,7 @@ def run(options: Namespace) -> int:
         refuse_input(options.json, *map(Path, options.sets), find_model(options.model))
     sets = {name: read_pairs(Path(name)) for name in options.sets}
     scorer = open_scorer(options, is_random=options.random_weights)
-    from megabert.downstream.inspection.pairs import render_pairs, score_pairs
+    from megabert.downstream.inspection.pseudo_likelihood import render_pairs, score_pairs
 
     results = score_pairs(scorer, sets)
     print("\n\n".join(render_pairs(result, options.by) for result in results))

@@ -56,8 +56,13 @@ def run(options: Namespace) -> int:
         from megabert.downstream.inspection.fill_mask import compare_guesses
         from megabert.foundation.files import atomic_write
         from megabert.tooling.reports.curves import draw_losses, draw_page, render_run_page
-        from megabert.tooling.reports.report import render_positions, render_reports, report_run, score_positions
-        from megabert.tooling.reports.samples import held_out_samples
+        from megabert.tooling.reports.report import (
+            held_out_samples,
+            render_positions,
+            render_reports,
+            report_run,
+            score_positions,
+        )
 
     _refuse_files_of_run(options)
     # The tables; positions and guesses are compared with the last validated phase's word frequencies.
@@ -96,7 +101,7 @@ def run(options: Namespace) -> int:
     if options.html:
         atomic_write(options.html, render_run_page(run_dir, curves, tables))
         print(f"page: {options.html}")
-    margin = positions[0].margin  # at [MASK]
+    margin = positions[0].unigram - positions[0].model  # at [MASK]
     if options.min_margin is not None and not margin >= options.min_margin:
         raise DataError(
             f"{run_dir}: the held-out loss at [MASK] is {margin:.3f} nats below the unigram baseline, --min-margin "
@@ -118,8 +123,8 @@ def _refuse_files_of_run(options: Namespace) -> None:
 
 def _report_finetuning(options: Namespace) -> int:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
+    from megabert.downstream.finetuning.comparison import render_report
     from megabert.downstream.finetuning.grid.results import is_grid, read_grid, read_summaries, render_grid
-    from megabert.downstream.finetuning.predictions import render_report
     from megabert.downstream.finetuning.results import GRID_NAME, SETTINGS_NAME
     from megabert.foundation.files import atomic_write
 
@@ -134,7 +139,7 @@ def _report_finetuning(options: Namespace) -> int:
     ]
     picture = b""
     if has_grid:
-        from megabert.downstream.finetuning.grid.picture import draw_grid
+        from megabert.downstream.finetuning.grid.results import draw_grid
 
         grid = read_grid(run_dir)
         sections[:0] = zip(("The choices", "Every setting"), render_grid(grid), strict=True)
@@ -144,7 +149,7 @@ def _report_finetuning(options: Namespace) -> int:
         atomic_write(options.png, picture)
         print(f"curves: {options.png}")
     if options.html:
-        from megabert.tooling.reports.page import folded, image, render_page, section
+        from megabert.tooling.reports.curves import folded, image, render_page, section
 
         parts = [image("scores over learning rates", picture)] if has_grid else []
         parts += [section(title, text) for title, text in sections]

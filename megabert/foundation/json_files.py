@@ -8,14 +8,13 @@ import json
 import math
 from collections.abc import Iterator
 from functools import cache
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.foundation.errors import DataError, MegabertError
-from megabert.foundation.files import open_to_read, read_small
+from megabert.foundation.files import open_text, read_small
 
 Content = TypeVar("Content")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -94,24 +93,15 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
     Raises:
         DataError: The file is missing, no regular file, not UTF-8, or a line is of another form.
     """
-    try:
-        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
-            number = 0
-            while line := file.readline(MOST_CHARACTERS):
-                number += 1
-                where = f"{path}:{number}"
-                if len(line) == MOST_CHARACTERS:
-                    raise DataError(
-                        f"{where}: has {MOST_CHARACTERS:,} characters or more. Cut the text into documents."
-                    )
-                if line.strip():
-                    yield number, parse_json(line, cls, where=where, remedy=remedy)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it with iconv -t UTF-8."
-        ) from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
+    with open_text(path, newline="\n") as file:
+        number = 0
+        while line := file.readline(MOST_CHARACTERS):
+            number += 1
+            where = f"{path}:{number}"
+            if len(line) == MOST_CHARACTERS:
+                raise DataError(f"{where}: has {MOST_CHARACTERS:,} characters or more. Cut the text into documents.")
+            if line.strip():
+                yield number, parse_json(line, cls, where=where, remedy=remedy)
 
 
 def dumped(value: Any) -> str:

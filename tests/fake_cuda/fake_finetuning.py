@@ -10,7 +10,6 @@ from fake_cuda.fake_gpu import FAMILIES, SIZES, fake_engine, fake_gpu, ops_of
 from fake_cuda.watch import Seen, Watch
 from numpy.typing import NDArray
 
-from megabert.downstream.finetuning.evaluate import EvaluationSet
 from megabert.downstream.finetuning.model import TaskModel
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS, Example
 from megabert.downstream.finetuning.task_kinds.choice import ENDINGS, ChoiceQuestion
@@ -18,9 +17,10 @@ from megabert.downstream.finetuning.task_kinds.questions import SpanQuestion
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence
 from megabert.downstream.finetuning.tasks import find_task
-from megabert.downstream.finetuning.trainer import TaskTrainer
+from megabert.downstream.finetuning.trainer import EvaluationSet, TaskTrainer
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
+from megabert.tokens import tokenization
 
 EXAMPLES, WORDS = 8, 92
 LABELS = ("O", "B-X")
@@ -33,6 +33,7 @@ class Tokenizer:
 
     special_ids = SimpleNamespace(pad=0, cls=1, sep=2, unk=3)
     separators_in_pair = 1
+    join = tokenization.Tokenizer.join
 
     def encode_batch(self, texts: list[str]) -> list[NDArray[np.int32]]:
         """Return one id for each word."""

@@ -8,7 +8,7 @@ from fake_cuda.fake_finetuning import MICRO_STEPS, finetuning
 from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
-from megabert.downstream.finetuning import batches, evaluate
+from megabert.downstream.finetuning import batches, trainer
 from megabert.downstream.finetuning.task_kinds.span import Span
 from megabert.engine import engine
 
@@ -62,7 +62,7 @@ def test_an_evaluation_that_waits_for_each_batch_is_seen(monkeypatch):
             super().__init__(tensor)
             self.wait()
 
-    monkeypatch.setattr(evaluate, "HostCopy", Waiting)
+    monkeypatch.setattr(trainer, "HostCopy", Waiting)
     seen = finetuning("classification")[1][1]
     assert seen.launches_before_waits[0] < seen.kernels.total()
 
@@ -72,5 +72,5 @@ def test_logits_that_are_copied_while_the_host_waits_are_seen(monkeypatch):
         logits.cpu()
         return SimpleNamespace(wait=lambda: torch.ones(logits.shape, device="cpu"))
 
-    monkeypatch.setattr(evaluate, "HostCopy", blocking)
+    monkeypatch.setattr(trainer, "HostCopy", blocking)
     assert dict(finetuning("classification")[1][1].faults) == {"blocking copy to the host": MICRO_STEPS}

@@ -10,12 +10,11 @@ from support.runs import Run
 
 from megabert.cli import main
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pairs import score_pairs
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer, score_pairs
 from megabert.foundation.errors import ConfigError
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
-from megabert.tooling.reports.samples import held_out_samples
+from megabert.tooling.reports.report import held_out_samples
 from megabert.training.probes.minimal_pairs import read_pairs, score_groups
 from megabert.training.probes.run_probes import open_probes
 
@@ -50,7 +49,7 @@ def test_probes_are_alike_in_every_world_and_change_nothing(shards, uninterrupte
     assert f"few {100 * last['probe/few']:.1f}%" in one.output
     # The same pairs by the command; the last phase's positions are the model's.
     source = open_source(str(one.run_dir))
-    (result,) = score_pairs(SentenceScorer(source, CopyOptions()), {"few": read_pairs(pairs_file)})
+    (result,) = score_pairs(SentenceScorer(source), {"few": read_pairs(pairs_file)})
     assert source.model.max_position_embeddings > result.scores.counts_S.max() + 2
     groups = {f"probe/few/{row.group}": row.accuracy for row in score_groups(result.pairs, result.scores.scores_S)}
     assert groups.pop("probe/few/all") == last["probe/few"]

@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
@@ -18,8 +17,8 @@ from torch.nn import functional
 from megabert.settings.config.loading import load_run_config
 from megabert.tooling.doctor import engine_steps, links, machine, probe, proof, rates
 from megabert.tooling.doctor.engine_steps import check_engines
-from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings
-from megabert.tooling.doctor.links import HostRank, check_collectives, compare_links, judge_links, measure_collectives
+from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings, named_ranks
+from megabert.tooling.doctor.links import check_collectives, compare_links, judge_links, measure_collectives
 from megabert.tooling.doctor.machine import check_disk
 from megabert.tooling.doctor.probe import probe_world
 from megabert.tooling.doctor.proof import check_problems, prove_in
@@ -28,7 +27,7 @@ from megabert.tooling.planning.estimate import estimate
 from megabert.tooling.planning.step_time import measured_cluster
 
 CPU = torch.device("cpu")
-PLACES = [HostRank(rank, f"node{rank // 2 + 1}") for rank in range(4)]
+HOSTS = ["node1", "node1", "node2", "node2"]
 
 
 def narrow(**changes):
@@ -128,9 +127,8 @@ def collectives_with_a_wrong_rank(world, name) -> list[Finding]:
         own[own.numel() // 2] *= 1.5
         return right(*tensors, **options)
 
-    places = [HostRank(0, "here"), HostRank(1, "there")]
     with mock.patch.object(dist, name, wrong if world.rank == 1 else right):
-        return check_collectives(world, places, 1000)
+        return check_collectives(world, ["here", "there"], 1000)
 
 
 def test_rank_with_wrong_weights_is_named(workers, tmp_path):
@@ -147,11 +145,11 @@ def engines_with_a_wrong_rank(world, config, run_dir) -> list[Finding]:
     def spoiled(config, title, ds_config, world):
         outcome = train(config, title, ds_config, world)
         if world.rank == 1 and title == "zero2":
-            return replace(outcome, weights={name: values + 0.01 for name, values in outcome.weights.items()})
+            return outcome._replace(weights={name: values + 0.01 for name, values in outcome.weights.items()})
         return outcome
 
     with some_cases("zero2"), mock.patch.object(engine_steps, "_train", spoiled):
-        return check_engines(config, world, run_dir)
+        return list(check_engines(config, world, run_dir))
 
 
 def some_cases(stage):
@@ -177,19 +175,19 @@ def slow_link(world) -> list[Finding]:
         exchange(world, edge)
 
     with mock.patch.object(links, "_exchange", slow), mock.patch.object(links, "LINK_BYTES", 1 << 20):
-        return compare_links(world, [HostRank(0, "a"), HostRank(1, "b"), HostRank(2, "c")])
+        return compare_links(world, ["a", "b", "c"])
 
 
 def test_links_are_compared_with_links_of_their_kind():
     rates = {(0, 1): 100.0, (1, 2): 10.0, (2, 3): 90.0, (3, 0): 9.0}
-    assert not failures(judge_links(rates, PLACES))
-    (finding,) = failures(judge_links({**rates, (3, 0): 1.0}, PLACES))
+    assert not failures(judge_links(rates, HOSTS))
+    (finding,) = failures(judge_links({**rates, (3, 0): 1.0}, HOSTS))
     assert finding.where == "node2 (rank 3) - node1 (rank 0)"
     assert "between nodes: 1 GB/s each way; allowed are 2.5 or more (median 10)" in finding.text
 
 
 def test_slow_rank_is_named():
-    by_rank = dict(zip(map(str, PLACES), (100.0, 99.0, 20.0, 98.0), strict=True))
+    by_rank = dict(zip(named_ranks(HOSTS), (100.0, 99.0, 20.0, 98.0), strict=True))
     (finding,) = failures(judge_rates("rates", "copy", "GB/s", by_rank, "Leave it out."))
     assert finding.where == "node2 (rank 2)"
     assert finding.text == "copy: 20 GB/s; allowed are 24.75 or more (median 99)"
@@ -236,7 +234,7 @@ def test_checkpoint_that_loses_a_byte_fails(workers, tmp_path):
 
 def engines_on_a_lossy_disk(world, config, run_dir) -> list[Finding]:
     with some_cases("zero1"), mock.patch.object(os, "fsync", losing(os.fsync, path_of)):
-        return check_engines(config, world, run_dir)
+        return list(check_engines(config, world, run_dir))
 
 
 def test_disk_error_of_another_kind_is_no_damage():
@@ -251,7 +249,7 @@ def test_speed_of_a_collective_is_positive_and_finite(workers):
 
 
 def speeds_of(world):
-    return list(measure_collectives(world, [HostRank(0, "a"), HostRank(1, "b")], 1 << 16))
+    return list(measure_collectives(world, ["a", "b"], 1 << 16))
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw", "muon"])

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import onnxruntime
 
-from megabert.downstream.publish.check_forms import LENGTHS, check_forms, torch_run
 from megabert.downstream.publish.forms import Forms, VectorKind
-from megabert.downstream.publish.onnx_graph import ONNX_FILE, load_graph
+from megabert.downstream.publish.onnx_graph import LENGTHS, ONNX_FILE, check_forms, load_graph, torch_run
 from megabert.downstream.publish.run_folder import export_again
 
 

@@ -16,7 +16,7 @@ from support.exported_models import write_english
 
 from megabert import library
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 from megabert.library import CheckpointError, ConfigError, DataError, Model, fine_tune, load_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
@@ -109,7 +109,7 @@ def test_vectors_and_next_sentence_equal_transformers(bert_folder, bert):
 
 
 def test_scores_are_those_of_the_command(bert_folder, bert):
-    theirs = SentenceScorer(open_source(str(bert_folder)), CopyOptions(mask="token")).score(TEXTS)
+    theirs = SentenceScorer(open_source(str(bert_folder)), mask="token").score(TEXTS)
     np.testing.assert_array_equal(bert.score(TEXTS, mask="token").scores_S, theirs.scores_S)
     assert bert.score([]).scores_S.shape == (0,)
 

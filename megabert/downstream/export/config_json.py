@@ -83,9 +83,7 @@ GENERATOR_FIELDS = tuple(_GENERATOR.split())
 """Fields of a generator that follow from its discriminator's, whatever its width and depth."""
 
 
-def config_json(
-    config: ModelConfig, *, architecture: str, special_ids: SpecialIds, is_tied: bool = True
-) -> dict[str, Any]:
+def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialIds, is_tied: bool) -> dict[str, Any]:
     """Return the content of ``config.json``.
 
     Args:
@@ -281,6 +279,16 @@ def _translate_modernbert(taken: dict[str, Any]) -> None:
     # transformers has one dropout for the probabilities and the output of attention; ours may differ.
     if taken["hidden_dropout_prob"] is None:
         taken["hidden_dropout_prob"] = taken["attention_probs_dropout_prob"]
+
+
+def stated_length(folder: Path, positions: int) -> int | None:
+    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions.
+
+    transformers writes 1e30 if there is no limit.
+    """
+    path = folder / "tokenizer_config.json"
+    length = read_object(path).get("model_max_length") if path.is_file() else None
+    return length if type(length) is int and 0 < length <= positions else None
 
 
 def is_ours(folder: Path) -> bool:

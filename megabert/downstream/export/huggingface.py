@@ -147,40 +147,33 @@ def write_model_files(
         DataError: The tokenizer does not fit the model, or the disk is full.
     """
     special_ids = load_fitting_tokenizer(tokenizer_dir, config).special_ids
-
-    def write(
-        folder: Path, state: Mapping[str, Tensor], config: ModelConfig, card: ModelCard, task: TaskHead | None = None
-    ) -> None:
-        """Write one model, with its tokenizer and card, into an empty folder."""
-        # The heads of a pre-trained model tell its objective, and thereby its class.
-        objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
-        if "cls.seq_relationship.weight" in state:
-            objective = config.traits.objectives[0]
-        head = task or TaskHead(ARCHITECTURES[config.family][objective], {}, {})
-        weights = convert.to_huggingface(_plain_floats(state), config, pad_id=special_ids.pad) | _plain_floats(
-            head.weights
-        )
-        try:
-            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise library_error(error) or error from error
-        is_tied = DECODER not in state
-        content = config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
-        atomic_write(folder / "config.json", json.dumps(content | head.fields, indent=2) + "\n")
-        # safetensors makes its file private: give it the permissions of config.json.
-        shutil.copymode(folder / "config.json", folder / "model.safetensors")
-        copy_tokenizer(tokenizer_dir, folder)
-        parameters = sum(value.numel() for value in weights.values())
-        text = render_card(card, config, architecture=head.architecture, parameters=parameters)
-        atomic_write(folder / "README.md", text)
-
-    own, generator = convert.split_generator(state, config)
-    write(folder, own, config, card, task)
+    state, generator = convert.split_generator(state, config)
+    # The heads of a pre-trained model tell its objective, and thereby its class.
+    objective: Objective | Literal["rtd"] = "none" if config.generator_size is None else "rtd"
+    if "cls.seq_relationship.weight" in state:
+        objective = config.traits.objectives[0]
+    head = task or TaskHead(ARCHITECTURES[config.family][objective], {}, {})
+    encoder = convert.to_huggingface(_plain_floats(state), config, pad_id=special_ids.pad)
+    weights = encoder | _plain_floats(head.weights)
+    try:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise library_error(error) or error from error
+    is_tied = DECODER not in state
+    content = config_json(config, architecture=head.architecture, special_ids=special_ids, is_tied=is_tied)
+    atomic_write(folder / "config.json", json.dumps(content | head.fields, indent=2) + "\n")
+    # safetensors makes its file private: give it the permissions of config.json.
+    shutil.copymode(folder / "config.json", folder / "model.safetensors")
+    copy_tokenizer(tokenizer_dir, folder)
+    parameters = sum(value.numel() for value in weights.values())
+    text = render_card(card, config, architecture=head.architecture, parameters=parameters)
+    atomic_write(folder / "README.md", text)
     if generator is not None:
-        (folder / GENERATOR_FOLDER).mkdir()
+        inner, (state, config) = folder / GENERATOR_FOLDER, generator
+        inner.mkdir()
         # Forms such as vectors are the discriminator's, and so are its task and the lines that use them.
-        own_card = replace(card, gives_vectors=False, usage=None, pipeline="fill-mask")
-        write(folder / GENERATOR_FOLDER, *generator, own_card)
+        card = replace(card, gives_vectors=False, usage=None, pipeline="fill-mask")
+        write_model_files(inner, state=state, config=config, tokenizer_dir=tokenizer_dir, card=card)
 
 
 def _plain_floats(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

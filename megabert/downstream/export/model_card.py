@@ -4,30 +4,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from megabert.downstream.export.model_folder import SHIPPED_NAMES
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import read_small
-from megabert.settings.config.families import FamilyName
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization.huggingface import is_hub_name
 
 DISCRIMINATORS = {"ElectraForPreTraining": "is_replaced = {}.logits > 0", "DebertaV2Model": "hidden = {}[0]"}
 """The pre-trained architectures that do not fill masks, and a line that shows how to use them."""
-FAMILY_TITLES: dict[FamilyName, str] = {
-    "bert": "BERT",
-    "roberta": "RoBERTa",
-    "albert": "ALBERT",
-    "electra": "ELECTRA",
-    "deberta": "DeBERTa",
-    "deberta-v2": "DeBERTa (version 2 or 3)",
-    "deberta-v3": "DeBERTa (version 3)",
-    "modernbert": "ModernBERT",
-}
-"""The families as their papers write them."""
 PIPELINES = {
     "MaskedLM": "fill-mask",
     "PreTraining": "fill-mask",
@@ -39,8 +27,7 @@ PIPELINES = {
 """The hub's names for the tasks of classes, by the part of the class's name after ``For``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(NamedTuple):
     """Metrics of a model on a set other than the held-out data of its run."""
 
     task: str
@@ -135,19 +122,6 @@ def render_card(card: ModelCard, config: ModelConfig, *, architecture: str, para
 
 
 def _header(card: ModelCard, family: str, task: str) -> str:
-    header: dict[str, Any] = {
-        "library_name": "transformers",
-        "pipeline_tag": "feature-extraction" if task == "replaced-token detection" else task,
-        "tags": [family, task, "megabert"],
-    }
-    if card.gives_vectors:
-        header |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
-    if card.base_model and card.base_model not in SHIPPED_NAMES and is_hub_name(card.base_model):
-        header["base_model"] = card.base_model
-    if card.languages:
-        header["language"] = list(card.languages)
-    if card.license:
-        header["license"] = card.license
     results = []
     if card.metrics:
         name = "Masked language modelling" if card.pipeline == "fill-mask" else card.pipeline
@@ -158,9 +132,21 @@ def _header(card: ModelCard, family: str, task: str) -> str:
         if one.published:
             data |= {"type": one.published[0], "config": one.published[1]}
         results.append(_result({"type": one.task, "name": one.note}, data, one.metrics))
-    if results:
-        header["model-index"] = [{"name": card.name, "results": results}]
-    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
+    library, pipeline = "transformers", "feature-extraction" if task == "replaced-token detection" else task
+    if card.gives_vectors:
+        library, pipeline = "sentence-transformers", "sentence-similarity"
+    base = card.base_model
+    header: dict[str, Any] = {
+        "library_name": library,
+        "pipeline_tag": pipeline,
+        "tags": [family, task, "megabert"],
+        "base_model": base if base and base not in SHIPPED_NAMES and is_hub_name(base) else None,
+        "language": list(card.languages),
+        "license": card.license,
+        "model-index": [{"name": card.name, "results": results}] if results else None,
+    }
+    stated = {name: value for name, value in header.items() if value}
+    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
 
 
 def _result(task: dict[str, str], data: dict[str, str], metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The models that a command line can name: a run folder, or a Hugging Face folder."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -12,19 +11,18 @@ from torch import Tensor
 
 from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.downstream.export.config_json import read_config_json, read_object
+from megabert.downstream.export.config_json import read_config_json, stated_length
 from megabert.downstream.export.huggingface import load_fitting_tokenizer, read_huggingface
 from megabert.downstream.export.model_folder import find_model, kind_of_folder
 from megabert.downstream.export.vector_form import VectorForm, read_vector_form
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model, initialize, load_initial_weights
 from megabert.models.key_maps import DECODER
+from megabert.observability.logs import logger
 from megabert.settings.command_line.arguments import Pooling
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import checkpoints_dir, read_config, tokenizer_dir
-
-logger = logging.getLogger(__name__)
 
 Head = Literal["masked-LM", "sentence"]
 HEADS: dict[Head, tuple[tuple[str, ...], str]] = {
@@ -53,10 +51,10 @@ class Source:
     """Returns the longest length that the weights were trained on, if it is known."""
 
     def build_untrained_model(self) -> PretrainingModel:
-        """Return the model as its run began, with the random weights of its seed."""
+        """Return the model as its run began, with the random weights of its seed, in evaluation mode."""
         model = build_model(self.model)
         initialize(model, self.seed)
-        return model
+        return model.eval()
 
     def build_model(self, *, fills_masks: bool = False, judges_pairs: bool = False) -> PretrainingModel:
         """Return the model with its weights, in float32 on the CPU. Heads that the weights lack are random.
@@ -154,13 +152,6 @@ def open_source(name: str, checkpoint: str = "last") -> Source:
 
     weights = InitialWeights(source=str(folder), tokenizer_sha256=load_tokenizer(pieces).sha256, read=read)
     return Source(model=model, tokenizer_dir=pieces, weights=weights, seed=seed, trained_length=trained_length)
-
-
-def stated_length(folder: Path, positions: int) -> int | None:
-    """Return the length at which a folder's tokenizer cuts texts, if it is one of the model's positions."""
-    path = folder / "tokenizer_config.json"
-    length = read_object(path).get("model_max_length") if path.is_file() else None
-    return length if type(length) is int and 0 < length <= positions else None
 
 
 def find_device(name: str) -> torch.device:

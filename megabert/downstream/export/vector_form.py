@@ -9,14 +9,13 @@ none of these tables is refused by its name, since the vectors would be others.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from megabert.downstream.export.config_fields import COMPUTED, Entry, Fixed, Taken, Unused
-from megabert.downstream.export.config_json import read_config_json, read_fields
+from megabert.downstream.export.config_json import read_config_json, read_fields, stated_length
 from megabert.downstream.export.huggingface import read_weights
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.json_files import read_json
@@ -140,8 +139,6 @@ class VectorForm:
     """Keys of `POOL`; the vectors of several are joined."""
     layers: nn.Sequential = field(default_factory=nn.Sequential)
     """Further modules, which scale a vector to length 1 or give it another width."""
-    dense_width: int | None = None
-    """Width of the last Dense layer; None if there is none."""
     max_length: int | None = None
     """Most tokens of a text, special ones included; None if only the model's positions limit it."""
     prompt: str = ""
@@ -156,7 +153,8 @@ class VectorForm:
 
     def width(self, hidden_size: int) -> int:
         """Return the size of a vector, given the encoder's width."""
-        return self.dense_width or hidden_size * len(self.modes)
+        dense = [layer.width for layer in self.layers if isinstance(layer, _Dense)]
+        return dense[-1] if dense else hidden_size * len(self.modes)
 
     def limit(self, positions: int) -> int:
         """Return the most tokens of a text, given the number of the model's positions."""
@@ -176,13 +174,6 @@ class _Prompts:
     default_prompt_name: str | None = None
 
 
-@dataclass(frozen=True)
-class _Length:
-    """The length in ``tokenizer_config.json``; transformers writes 1e30 if there is no limit."""
-
-    model_max_length: Annotated[int | float, Field(gt=0)] | None = None
-
-
 def read_vector_form(folder: Path) -> VectorForm | None:
     """Read how a folder's modules make vectors; None if it has no ``modules.json``.
 
@@ -198,12 +189,10 @@ def read_vector_form(folder: Path) -> VectorForm | None:
         upper, lower = load_tokenizer(folder).encode_batch(["A", "a"])
         if upper.tolist() != lower.tolist():
             raise ConfigError(f"{folder / TRANSFORMER_FILE}: do_lower_case, but the tokenizer keeps case. {_REMEDY}")
-    length = own["max_seq_length"]
-    if length is None and (folder / "tokenizer_config.json").is_file():
-        length = _read(folder / "tokenizer_config.json", _Length).model_max_length
-    prompt = _read_prompt(folder)
+    config, prompt = read_config_json(folder), _read_prompt(folder)
+    length = own["max_seq_length"] or stated_length(folder, config.max_position_embeddings)
     modes = _read_modes(folder / modules[1].path / "config.json", modules[1].name, prompt)
-    layers, width = nn.Sequential(), read_config_json(folder).hidden_size * len(modes)
+    layers, width = nn.Sequential(), config.hidden_size * len(modes)
     for module in modules[2:]:
         path = folder / module.path / "config.json"
         fields = _read_fields(path, module.name)
@@ -217,10 +206,7 @@ def read_vector_form(folder: Path) -> VectorForm | None:
             layer = _read_dense(path, fields, width)
             layers.append(layer)
             width = layer.width
-    has_dense = any(isinstance(layer, _Dense) for layer in layers)
-    return VectorForm(
-        modes, layers, width if has_dense else None, int(min(length, 1 << 30)) if length else None, prompt, modules
-    )
+    return VectorForm(modes, layers, int(min(length, 1 << 30)) if length else None, prompt, modules)
 
 
 def _read_modules(path: Path) -> tuple[NamedModule, ...]:

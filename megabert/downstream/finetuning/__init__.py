@@ -5,11 +5,11 @@ In the order in which a fine-tuning runs:
 1. ``setup`` reads model, tokenizer and files and checks them before anything is written. The task is a row of the
    table in ``tasks``; how examples become sequences, labels and scores is one of the six ``task_kinds``, with the
    official ``metrics``. ``tables`` reads files with named columns.
-2. ``trainer`` trains the encoder with its head (``model``) on micro-batches (``batches``) and keeps the best weights.
-3. ``evaluate`` scores a set with the present weights.
-4. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder to score it.
+2. ``trainer`` trains the encoder with its head (``model``) on micro-batches (``batches``), scores sets with the present
+   weights, and keeps the best ones.
+3. ``saved_model`` writes the result as a model folder that transformers loads, and reads such a folder to score it.
 
 ``finetune`` does these for one seed after the other and keeps the finished ones (``results``). ``grid`` runs one such
 fine-tuning per cell, side by side: ``cells`` says which there are, ``survey`` measures before it starts, and
-``grid.results`` chooses. ``predictions`` and ``comparison`` look at finished ones.
+``grid.results`` chooses. ``comparison`` looks at finished ones.
 """

@@ -2,9 +2,10 @@
 
 # M labelled positions
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,19 +17,17 @@ from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
 from megabert.observability.logs import logger
 from megabert.tokens.shards.columns import FlatInstances
-from megabert.tokens.tokenization import SpecialIds
+from megabert.tokens.tokenization import Tokenizer
 
 
 @dataclass
 class Sequences:
     """A list of sequences that grows example by example."""
 
-    special_ids: SpecialIds
+    tokenizer: Tokenizer
     max_length: int
     has_segments: bool = True
     """Whether the second text is a segment of its own."""
-    separators: int = 1
-    """Number of [SEP] tokens between the two texts of a pair."""
     ids: list[NDArray[np.int32]] = field(default_factory=list)
     segment_b_starts: list[int] = field(default_factory=list)
     num_truncated: int = 0
@@ -45,17 +44,15 @@ class Sequences:
         """
         # Of a pair that is too long, a ``b`` shorter than half of the room stays whole, and a longer one keeps half of
         # it or all that ``a`` leaves. So both are cut to the same length, or only the longer one is cut.
-        room = self.max_length - (2 if b is None else 2 + self.separators)
+        room = self.max_length - (2 if b is None else 2 + self.tokenizer.separators_in_pair)
         total = len(a) + (0 if b is None else len(b))
         if total > room:
             self.num_truncated += 1
             kept_b = 0 if b is None else min(len(b), max(room // 2, room - len(a)))
             a, b = a[: room - kept_b], None if b is None else b[:kept_b]
-        cls, sep = (np.array([index], np.int32) for index in (self.special_ids.cls, self.special_ids.sep))
-        end: list[NDArray[np.int32]] = [sep] if b is None else [*[sep] * self.separators, b, sep]
-        self.ids.append(np.concatenate([cls, a, *end]))
-        has_b = b is not None and self.has_segments
-        self.segment_b_starts.append(len(a) + 1 + self.separators if has_b else len(self.ids[-1]))
+        ids, start = self.tokenizer.join(a, b)
+        self.ids.append(ids)
+        self.segment_b_starts.append(start if self.has_segments else len(ids))
 
     def columns(self) -> FlatInstances:
         """Return all sequences, end to end, and log how many of them lost their end."""
@@ -83,6 +80,9 @@ class Features:
     """Sequences in one item."""
     rows: NDArray[np.int64]
     """Rows of logits that each item gives."""
+    origins: Sequence[Any] = ()
+    """Where each item came from, if its kind asks for that: a context's window, or the first and past-the-last
+    character of each labelled piece, of shape (pieces, 2)."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -118,8 +118,7 @@ class Features:
 _NO_LIMIT = 1 << 30
 
 
-@dataclass(frozen=True, eq=False)
-class TaskBatch:
+class TaskBatch(NamedTuple):
     """One rank's micro-batch with its labels."""
 
     inputs: MicroBatch
@@ -137,8 +136,7 @@ class TaskBatch:
         return TaskBatch(self.inputs.to(device), sent_to(device, self.labels), positions_M, self.items)
 
 
-@dataclass(frozen=True)
-class Batcher:
+class Batcher(NamedTuple):
     """Distributes items over ranks and micro-steps. Every rank plans the same and takes its own share."""
 
     features: Features

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 
 from megabert.downstream.export.huggingface import load_fitting_tokenizer
-from megabert.downstream.finetuning.evaluate import compute_logits
 from megabert.downstream.finetuning.saved_model import SavedModel, recorded_settings
 from megabert.downstream.finetuning.setup import bind_kind
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.tasks import find_task
+from megabert.downstream.finetuning.trainer import EvaluationSet, compute_logits
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.arguments import checks_arguments
 
@@ -83,7 +83,7 @@ class Classifier:
             LabelledText(where=f"text {number}", line=number, text=text, pair=second, label=self.labels[0])
             for number, (text, second) in enumerate(zip(texts, pairs, strict=True), 1)
         ]
-        features = self._kind.encode(examples, is_training=False)
-        logits = compute_logits(self._model, self._kind, features, title="texts", device=self._device)
-        answers = self._kind.answers(logits, examples, features)
+        data = EvaluationSet("texts", examples, self._kind.encode(examples, is_training=False))
+        logits = compute_logits(self._model, self._kind, data, device=self._device)
+        answers = self._kind.answers(logits, examples, data.features)
         return [Judgement(answer["prediction"], answer["probabilities"]) for answer in answers]

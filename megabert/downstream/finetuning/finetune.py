@@ -20,19 +20,17 @@ from megabert.distributed.process_group import (
 from megabert.distributed.run_lock import RunLock
 from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning import results
-from megabert.downstream.finetuning.evaluate import NonFiniteOutputs
 from megabert.downstream.finetuning.model import TaskModel
 from megabert.downstream.finetuning.saved_model import write_model
 from megabert.downstream.finetuning.setup import Prepared, prepare
 from megabert.downstream.finetuning.tasks import Task
-from megabert.downstream.finetuning.trainer import NonFiniteSteps, TaskTrainer
+from megabert.downstream.finetuning.trainer import NonFiniteOutputs, NonFiniteSteps, TaskTrainer
 from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
-from megabert.engine.engine import Engine
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import to_json
-from megabert.models.build import InitialWeights, initial_value, initialize, load_initial_weights
+from megabert.models.build import initial_value, initialize, load_initial_weights
 from megabert.models.convert import UNREAD_POSITIONS
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
 from megabert.ops.backend import describe_choices
@@ -143,7 +141,9 @@ def build_trainer(prepared: Prepared, world: World) -> ReadyTrainer:
     replaced = prove_ops(prepared.model, config.ops, world, lengths=lengths, precision=precision, has_lamb=False)
     model, given, kept = run_on_all_ranks(world, lambda: build_task_model(prepared))
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    engine = _build_engine(model, config, world)
+    adamw = OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    optimizer = build_optimizer(model.named_parameters(), adamw)
+    engine = build_engine(model, optimizer, engine_settings(config, world.device), world)
     batcher = kind.batcher(prepared.train, rank=world.rank, world_size=world.size)
     trainer = TaskTrainer(engine, kind, batcher, prepared.evaluation, world)
     return ReadyTrainer(trainer, start, given, kept, replaced)
@@ -219,7 +219,7 @@ def build_task_model(prepared: Prepared) -> tuple[TaskModel, set[str], dict[str,
     Raises:
         CheckpointError: The weights lack a part of the encoder.
     """
-    kind, config = prepared.kind, prepared.kind.config
+    kind, config, source = prepared.kind, prepared.kind.config, prepared.source.weights
     checkpointing = config.activation_checkpointing
     model = TaskModel(
         prepared.model, kind.head, kind.num_outputs, ops=config.ops, activation_checkpointing=checkpointing
@@ -228,20 +228,14 @@ def build_task_model(prepared: Prepared) -> tuple[TaskModel, set[str], dict[str,
     if config.random_weights:
         logger.info("random weights: %s gives shape and tokenizer alone", config.model)
         return model, set(), {}
-    state = _load_weights(model, prepared.source.weights)
-    return model, set(state), {name: value for name, value in state.items() if name == UNREAD_POSITIONS}
-
-
-def _load_weights(model: TaskModel, source: InitialWeights) -> dict[str, Tensor]:
-    """Load the encoder and return the source's weights; parameters that it lacks are drawn by seed."""
+    # Parameters that the source lacks stay as they were drawn; of the encoder it may lack none but the pooler's.
     state = source.read()
-    load_initial_weights(model, replace(source, read=lambda: state))
-    lacking = [name for name, _ in model.named_parameters() if name not in state]
-    encoder = [name for name in lacking if name.startswith("bert.") and not name.startswith("bert.pooler.")]
+    new = load_initial_weights(model, replace(source, read=lambda: state))
+    encoder = [name for name in new if name.startswith("bert.") and not name.startswith("bert.pooler.")]
     if encoder:
         lost = f"{len(encoder)} parameters of the encoder, such as {encoder[0]}"
         raise CheckpointError(f"{source.source}: the weights lack {lost}. Give a complete model.")
-    return state
+    return model, set(state), {name: value for name, value in state.items() if name == UNREAD_POSITIONS}
 
 
 def engine_settings(config: FinetuneConfig, device: torch.device) -> dict[str, Any]:
@@ -255,11 +249,3 @@ def engine_settings(config: FinetuneConfig, device: torch.device) -> dict[str, A
     # In fp32 the weights are their own masters: there is little to shard, and flattening them would only cost time.
     chosen = ("zero0" if precision == "fp32" else "zero1") if config.engine == "auto" else config.engine
     return derive_deepspeed(chosen, precision=precision, max_grad_norm=config.max_grad_norm)
-
-
-def _build_engine(model: TaskModel, config: FinetuneConfig, world: World) -> Engine:
-    optimizer = build_optimizer(
-        model.named_parameters(),
-        OptimizerConfig(name="adamw", betas=config.betas, eps=config.eps, weight_decay=config.weight_decay),
-    )
-    return build_engine(model, optimizer, engine_settings(config, world.device), world)

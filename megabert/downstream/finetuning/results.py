@@ -7,7 +7,7 @@ people read points, 100 times that.
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -152,16 +152,12 @@ def seed_folder(output_dir: Path, seed: int) -> Path:
     return output_dir / f"seed_{seed}"
 
 
-def read_settings(output_dir: Path) -> FinetuneSettings:
-    """Read which fine-tuning a folder belongs to.
+def read_settings(path: Path, cls: type[Recorded]) -> Recorded:
+    """Read which fine-tuning, or which grid, a folder belongs to.
 
     Raises:
         CheckpointError: The file is missing or damaged.
     """
-    return _read_settings(output_dir / SETTINGS_NAME, FinetuneSettings)
-
-
-def _read_settings(path: Path, cls: type[Recorded]) -> Recorded:
     return read_json(path, cls, remedy="Name a new --output-dir.", error=CheckpointError)
 
 
@@ -183,7 +179,7 @@ def check_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> Re
         if foreign:
             raise CheckpointError(f"{folder}: holds {foreign[0]}, so it is left alone. Name a new --output-dir.")
         return mine
-    recorded = _read_settings(path, type(mine))
+    recorded = read_settings(path, type(mine))
     grown = replace(mine, **{name: getattr(recorded, name) | getattr(mine, name) for name in grows})
     known = replace(recorded, **{name: getattr(mine, name) | getattr(recorded, name) for name in grows})
     names = [one.name for one in fields(mine) if one.compare]
@@ -201,7 +197,7 @@ def check_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> Re
 def claim_folder(path: Path, mine: Recorded, *, grows: Sequence[str] = ()) -> None:
     """Record the settings of a folder, unless they are recorded; see `check_folder`."""
     settings = check_folder(path, mine, grows=grows)
-    if not path.is_file() or settings != _read_settings(path, type(mine)):
+    if not path.is_file() or settings != read_settings(path, type(mine)):
         atomic_write(path, json.dumps(asdict(settings), indent=2, ensure_ascii=False) + "\n")
 
 
@@ -238,8 +234,7 @@ def summarize_seeds(task_name: str, folders: Mapping[int, Path]) -> Summary:
     return Summary(
         task=task_name,
         seeds=list(folders),
-        mean=over_seeds([result.metrics for result in results], statistics.fmean),
-        deviation=over_seeds([result.metrics for result in results], deviation),
+        **over_seeds([result.metrics for result in results]),
         baseline=results[0].baseline,
         examples_per_s=statistics.fmean(result.examples_per_s for result in results),
         best_seed=best,
@@ -280,9 +275,12 @@ def render_summary(summary: Summary) -> str:
     return f"{heading}\n{table}\nbest model  {summary.best_model}"
 
 
-def over_seeds(metrics: Sequence[Metrics], function: Callable[[list[float]], float]) -> Metrics:
-    """Return a function of each metric's values over the seeds."""
+def over_seeds(metrics: Sequence[Metrics]) -> dict[str, Any]:
+    """Return ``mean`` and ``deviation`` of each metric over the seeds, as fields of a `Summary`."""
     return {
-        name: {metric: function([one[name][metric] for one in metrics]) for metric in own}
-        for name, own in metrics[0].items()
+        field: {
+            name: {metric: function([one[name][metric] for one in metrics]) for metric in own}
+            for name, own in metrics[0].items()
+        }
+        for field, function in (("mean", statistics.fmean), ("deviation", deviation))
     }

@@ -1,9 +1,8 @@
 """The folder of a fine-tuned model: written for ``transformers``, read back, and scored on a labelled file."""
 
-import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -14,27 +13,25 @@ from torch import Tensor
 from megabert.downstream.export.config_json import read_object
 from megabert.downstream.export.export_folder import open_export
 from megabert.downstream.export.huggingface import TaskHead, load_fitting_tokenizer, read_huggingface, write_model_files
-from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of
+from megabert.downstream.export.model_card import ModelCard, facts_of
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device
-from megabert.downstream.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
 from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, read_examples, subset
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
-from megabert.downstream.finetuning.trainer import TrainingSummary
+from megabert.downstream.finetuning.trainer import EvaluationSet, TrainingSummary, evaluate
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.convert import load_parameters
 from megabert.observability.environment import describe_environment
+from megabert.observability.logs import logger
 from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.names import did_you_mean
 from megabert.tokens.tokenization.huggingface import download_remedy
-
-logger = logging.getLogger(__name__)
 
 KEY = "megabert_task"
 """The field of config.json that keeps the settings of ``megabert evaluate``."""
@@ -87,8 +84,7 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
     settings = {name: config[name] for name in SCORING_SETTINGS} | {"max_seq_length": kind.max_seq_length}
     # In place of "auto", the threshold that was best on the evaluation set.
     first = next(iter(metrics.values()))
-    if THRESHOLD in first:
-        settings[THRESHOLD] = first[THRESHOLD]
+    settings |= {name: value for name, value in first.items() if name == THRESHOLD}
     fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
     if kind.task.kind in ("sequence", "tagging", "characters", "regression"):
         fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
@@ -103,7 +99,7 @@ def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> Mod
     first = next(iter(metrics))
     return ModelCard(
         name=f"{task.name}, fine-tuned",
-        description=f"An encoder of the family {FAMILY_TITLES[prepared.model.family]}, fine-tuned with megabert for "
+        description=f"An encoder of the family {prepared.model.traits.title}, fine-tuned with megabert for "
         f"the task `{task.name}`: {task.about}. Its scores are fractions: 1 is perfect.",
         data={f"SHA-256 of {name}": digest for name, digest in prepared.identity.items()}
         | {"training examples or windows": f"{len(prepared.train):,}"},
@@ -131,8 +127,7 @@ def _card(prepared: Prepared, metrics: Metrics, summary: TrainingSummary) -> Mod
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SavedModel:
+class SavedModel(NamedTuple):
     """The content of a fine-tuned model's folder."""
 
     folder: Path

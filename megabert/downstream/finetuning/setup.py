@@ -1,23 +1,22 @@
 """Model, tokenizer, files and labels of a fine-tuning, read and checked before anything is written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from megabert.downstream.export.sources import Source, open_source
 from megabert.downstream.finetuning.batches import Features
-from megabert.downstream.finetuning.evaluate import EvaluationSet
 from megabert.downstream.finetuning.model import architecture_of
 from megabert.downstream.finetuning.tables import READERS
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS, TaskKind
 from megabert.downstream.finetuning.tasks import COLUMNS, Task
+from megabert.downstream.finetuning.trainer import EvaluationSet
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.randomness.keyed import stream, string_key
-from megabert.models.build import InitialWeights
 from megabert.observability.logs import logger
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.model import ModelConfig
@@ -40,8 +39,7 @@ _DRAW_KEY = string_key("finetuning/setup")
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A fine-tuning that is ready to run."""
 
     source: Source
@@ -90,8 +88,11 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     encoded = kind.encode(train, is_training=True)
     sets = {name: subset(examples, config.max_eval_examples) for name, examples in sets.items()}
     evaluation = [EvaluationSet(name, own, kind.encode(own, is_training=False)) for name, own in sets.items()]
+    if not config.random_weights:  # read now, so that bad ones are refused here, and held until their first use
+        weights, held = source.weights, [source.weights.read()]
+        source = replace(source, weights=replace(weights, read=lambda: held.pop() if held else weights.read()))
     return Prepared(
-        source=source if config.random_weights else replace(source, weights=_read_now(source.weights)),
+        source=source,
         model=replace(
             source.model,
             hidden_dropout_prob=config.hidden_dropout_prob,
@@ -119,12 +120,6 @@ def read_examples(task: Task, path: Path) -> list[Any]:
     if not examples:
         raise DataError(f"{path}: holds no examples. Name a file with rows, sentences or questions.")
     return examples
-
-
-def _read_now(weights: InitialWeights) -> InitialWeights:
-    """Read weights, so that bad ones are refused here; they are held until they are used for the first time."""
-    held = [weights.read()]
-    return replace(weights, read=lambda: held.pop() if held else weights.read())
 
 
 def _with_trained_length(task: Task, config: FinetuneConfig, source: Source) -> FinetuneConfig:

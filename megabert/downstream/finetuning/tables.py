@@ -3,16 +3,15 @@
 import csv
 import math
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import open_to_read
+from megabert.foundation.files import open_text, open_to_read, reading
 from megabert.foundation.json_files import parse_json, read_json_lines
 from megabert.observability.logs import logger
 
@@ -20,6 +19,8 @@ ID_COLUMNS = ("id", "guid", "pairID", "index", "idx")
 """Columns that name a row in published sets; the first that a file has is taken, predictions repeat it."""
 
 
+ANY_TASK = Task("", "")
+"""A task whose tables have a header line and rows of one width."""
 MAX_CHARACTERS = 1 << 20
 """Characters of a value at most: more than any model reads, and its tokens would take hundreds of times as much."""
 
@@ -77,42 +78,13 @@ def as_text(value: Any, where: str) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what can go wrong while a text file is read into errors that name the file.
-
-    Raises:
-        DataError: The file cannot be read, or is not UTF-8.
-    """
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 (byte {error.object[error.start]:#04x}). Convert the file.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}). Name another file.") from None
-
-
-def open_text(path: Path, *, newline: str | None = None) -> TextIOWrapper:
-    """Open a text file of the user's."""
-    return TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline=newline)
-
-
-def read_table(
-    path: Path,
-    names: Sequence[str],
-    *,
-    header: Sequence[str] | None = None,
-    skips_broken_rows: bool = False,
-    spare_columns: int = 0,
-) -> list[Row]:
+def read_table(path: Path, names: Sequence[str], task: Task = ANY_TASK) -> list[Row]:
     """Read some columns of a table.
 
     Args:
         path: The file; its suffix tells the format. TSV has no quotes, as in GLUE.
         names: Names of the columns to keep.
-        header: Names of the columns of a TSV or CSV without a header line.
-        skips_broken_rows: Whether TSV and CSV rows with a wrong number of columns are left out instead of refused.
-        spare_columns: Columns before the last that such a row may have more or fewer than the header.
+        task: Says how TSV and CSV are written: ``header``, ``skips_broken_rows``, ``spare_columns``.
 
     Raises:
         DataError: The file is missing, lacks a column, has a broken row, or is not UTF-8.
@@ -120,8 +92,8 @@ def read_table(
     reader = READERS.get(path.suffix)
     if reader is None:
         raise DataError(f"{path}: unknown kind of table; known are {', '.join(READERS)}. Rename or convert it.")
-    with reading(path):
-        return _pick(path, _of_one_width(reader(path, header), spare_columns), names, skips_broken_rows)
+    rows = _of_one_width(reader(path, task.header), task.spare_columns)
+    return _pick(path, rows, names, task.skips_broken_rows)
 
 
 def _of_one_width(rows: Iterator[tuple[int, Any]], spare: int) -> Iterator[tuple[int, Any]]:
@@ -215,7 +187,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 def _read_parquet(path: Path, header: Sequence[str] | None) -> Iterator[tuple[int, list[Any]]]:
     try:
-        with open_to_read(path) as stored, pq.ParquetFile(stored) as file:
+        with reading(path), open_to_read(path) as stored, pq.ParquetFile(stored) as file:
             yield 0, file.schema_arrow.names
             row = 0
             for batch in file.iter_batches():

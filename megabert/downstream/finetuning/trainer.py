@@ -1,29 +1,111 @@
-"""One seed of a fine-tuning: steps, evaluations, and the best weights."""
+"""One seed of a fine-tuning: steps, evaluations (a pass over a set with the present weights), and the best weights."""
 
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from megabert.data.batch import MicroBatch
 from megabert.distributed.process_group import World
-from megabert.downstream.finetuning.batches import Batcher
-from megabert.downstream.finetuning.evaluate import Evaluation, EvaluationSet, evaluate
+from megabert.downstream.finetuning.batches import Batcher, Features
 from megabert.downstream.finetuning.model import empty_loss
 from megabert.downstream.finetuning.results import in_points
-from megabert.downstream.finetuning.task_kinds import TaskKind
-from megabert.engine.engine import Engine
+from megabert.downstream.finetuning.task_kinds import Example, Prediction, TaskKind
+from megabert.engine.engine import Engine, HostCopy
 from megabert.engine.master_weights import copy_masters, put_back_masters
-from megabert.foundation.errors import DataError
+from megabert.foundation.errors import CheckpointError, DataError
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.progress import Progress
 from megabert.optim import StepSettings, linear_warmup_decay
+
+
+class NonFiniteOutputs(CheckpointError):
+    """The outputs of a model are NaN or infinite. Every rank of a world has all of them, and raises it alike."""
+
+
+class EvaluationSet(NamedTuple):
+    """A set to score."""
+
+    name: str
+    """Stem of the set's file, or ``held_out``."""
+    examples: Sequence[Example]
+    features: Features
+    """The examples, encoded."""
+
+
+class Evaluation(NamedTuple):
+    """The result of one pass over a set."""
+
+    predictions: list[Prediction]
+    """One prediction per example, as it is written to a file."""
+    metrics: dict[str, float]
+
+
+Forward = Callable[[MicroBatch, Tensor | None], Tensor]
+"""Takes packed sequences and the labelled positions, if the task has any; returns logits."""
+
+
+def evaluate(
+    forward: Forward, kind: TaskKind, data: EvaluationSet, *, device: torch.device, world: World | None = None
+) -> Evaluation:
+    """Score a set; every rank of a world calls it, with a model in evaluation mode."""
+    logits_of_items = compute_logits(forward, kind, data, device=device, world=world)
+    predictions = kind.predict(logits_of_items, data.examples, data.features)
+    return Evaluation(predictions=predictions, metrics=kind.score(predictions, data.examples))
+
+
+def compute_logits(
+    forward: Forward, kind: TaskKind, data: EvaluationSet, *, device: torch.device, world: World | None = None
+) -> list[NDArray]:
+    """Return the logits of each item, of shape (rows, outputs); every rank of a world calls it.
+
+    Args:
+        forward: The model, in evaluation mode.
+        kind: The task.
+        data: The encoded examples, with their name in a progress bar and in an error.
+        device: Where the model is.
+        world: The ranks that share the items; None for one process.
+
+    Raises:
+        NonFiniteOutputs: The logits are not finite.
+    """
+    features, title = data.features, data.name
+    rank, ranks = (world.rank, world.size) if world else (0, 1)
+    # Each rank computes the logits of its share of the items.
+    mine: list[tuple[NDArray, HostCopy]] = []
+    with Progress(title=title, total=len(features), unit="example", is_main=rank == 0) as progress:
+        for batch in kind.batcher(features, rank=rank, world_size=ranks).all():
+            on_device = batch.to(device)
+            output = forward(on_device.inputs, on_device.label_positions_M)
+            # The copy is under way while the next micro-batch is launched; the host waits after the last one.
+            mine.append((batch.items, HostCopy(output.detach().float())))
+            progress.advance(len(batch.items) * ranks, is_reported=False)
+    # Packing mixes the items: put the rows of each, of shape (rows, outputs), back where the item belongs.
+    logits_of_items: list[NDArray] = [np.empty(0)] * len(features)
+    arrived = [(items, copy.wait().numpy()[: features.rows[items].sum()]) for items, copy in mine]
+    for parts in world.gather(arrived) if world else [arrived]:
+        for items, logits in parts:
+            if len(items):
+                ends = np.cumsum(features.rows[items])[:-1]
+                for item, rows in zip(items, np.split(logits, ends), strict=True):
+                    logits_of_items[item] = rows
+    if not all(np.isfinite(rows).all() for rows in logits_of_items):
+        raise NonFiniteOutputs(
+            f"{title}: the model's outputs are NaN or infinite: its weights are damaged, or have diverged. Take "
+            "another model, or a lower learning_rate."
+        )
+    return logits_of_items
+
 
 MOST_SKIPS = 10
 """Consecutive non-finite steps after which a fine-tuning ends."""
@@ -55,11 +137,6 @@ class TrainingSummary:
     """Processor seconds of rank 0 during training, the steadier measure on a shared machine."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """Step and metrics of each evaluation."""
-
-    @property
-    def evaluations_in_vain(self) -> int:
-        """Number of evaluations since the best one."""
-        return sum(entry["step"] > self.best_step for entry in self.history)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, and the examples trained on per second."""
@@ -102,8 +179,8 @@ class TaskTrainer:
             if world.is_main:
                 writer = stack.enter_context(closing(MetricWriter(folder, resumed_step=0, config=config, scores=tags)))
             progress = stack.enter_context(Progress(title=f"seed {seed}", total=steps, is_main=world.is_main))
-            # Patience ends the training early, after this number of evaluations in a row without a new best.
-            while summary.steps < steps and not (config.patience and summary.evaluations_in_vain >= config.patience):
+            in_vain = 0  # evaluations since the best one: patience ends the training early after this number of them
+            while summary.steps < steps and not (config.patience and in_vain >= config.patience):
                 summary.steps += 1
                 metrics = self._timed_step(summary, seed, steps)
                 if writer:
@@ -117,8 +194,9 @@ class TaskTrainer:
                     progress.report(summary.steps, text, left_s=left_s)
                 if summary.steps % every == 0 or summary.steps == steps:
                     evaluation = self.evaluate(data)
+                    in_vain += 1
                     if self._is_best(summary, evaluation):
-                        best, masters = evaluation, copy_masters(self.engine)
+                        best, masters, in_vain = evaluation, copy_masters(self.engine), 0
                     row = {f"eval/{name}": value for name, value in evaluation.metrics.items()}
                     if writer:
                         writer.write(summary.steps, row)

@@ -8,15 +8,16 @@ which the record keeps separately (``ops.attention.disentangled``).
 
 # L layers, N heads, G sequences (one), S tokens, H head width, D = N * H
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from megabert.downstream.inspection.encode_text import check_outputs, evaluating, pack_text
+from megabert.downstream.inspection.encode_text import check_outputs, pack_text
 from megabert.models.bert import PretrainingModel
 from megabert.models.deberta import DisentangledSelfAttention
 from megabert.models.encoder import SelfAttention
@@ -72,15 +73,6 @@ class AttentionRecord:
         return self.scores().softmax(-1)
 
 
-@dataclass
-class _Seen:
-    """Tensors in the order in which layers ran. A layer whose weights are shared (ALBERT) adds one for each pass."""
-
-    qkv_TC: list[Tensor] = field(default_factory=list)
-    context_TD: list[Tensor] = field(default_factory=list)
-    positions: list[RelativePositions] = field(default_factory=list)
-
-
 @checks_arguments
 @torch.no_grad()
 def record_attention(
@@ -89,7 +81,7 @@ def record_attention(
     """Run a text, or a pair of texts, through the model and keep the inputs of its attention.
 
     Args:
-        model: The model, on any device; its mode is restored afterwards.
+        model: The model, on any device, in evaluation mode.
         tokenizer: The model's tokenizer.
         text: First text; a mask is written as in the vocabulary.
         second: Second text.
@@ -99,10 +91,10 @@ def record_attention(
         ConfigError: The text is longer.
     """
     encoded, batch = pack_text(model, tokenizer, text, second, longest=longest)
-    with evaluating(model), _observing(model) as seen:
+    with _observing(model) as seen:
         check_outputs(model.bert(batch)[0])
     config, heads = model.config, model.config.num_attention_heads
-    qkv_LS3NH = torch.stack(seen.qkv_TC).float().cpu().unflatten(-1, (3, heads, -1))
+    qkv_LS3NH = torch.stack(seen["qkv_TC"]).float().cpu().unflatten(-1, (3, heads, -1))
     q_LNSH, k_LNSH, v_LNSH = qkv_LS3NH.permute(2, 0, 3, 1, 4).unbind(0)
     return AttentionRecord(
         pieces=readable_pieces(tokenizer, encoded.ids.tolist()),
@@ -110,17 +102,17 @@ def record_attention(
         q_LNSH=q_LNSH.contiguous(),
         k_LNSH=k_LNSH.contiguous(),
         v_LNSH=v_LNSH.contiguous(),
-        context_LSD=torch.stack(seen.context_TD).float().cpu(),
+        context_LSD=torch.stack(seen["context_TD"]).float().cpu(),
         reaches=tuple(None if config.is_global(depth) else config.reach for depth in range(config.num_hidden_layers)),
-        position_scores_LNSS=_position_scores(seen, heads),
-        kinds=seen.positions[0].kinds if seen.positions else 1,
+        position_scores_LNSS=_position_scores(seen["qkv_TC"], seen["positions"], heads),
+        kinds=seen["positions"][0].kinds if seen["positions"] else 1,
     )
 
 
-def _position_scores(seen: _Seen, heads: int) -> Tensor | None:
+def _position_scores(qkv: list[Tensor], positions_of: list[RelativePositions], heads: int) -> Tensor | None:
     """Return the scores of relative positions; None for a model without them."""
     scores_LNSS = []
-    for qkv_TC, positions in zip(seen.qkv_TC, seen.positions, strict=False):
+    for qkv_TC, positions in zip(qkv, positions_of, strict=False):
         # As in the model, the queries carry the scale, and the one sequence is a batch of G = 1.
         q_NGSH, k_NGSH, _ = qkv_TC.unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)[:, :, None].contiguous()
         scale = 1 / score_divisor(q_NGSH.shape[-1], positions.kinds)
@@ -130,9 +122,12 @@ def _position_scores(seen: _Seen, heads: int) -> Tensor | None:
 
 
 @contextmanager
-def _observing(model: nn.Module) -> Iterator[_Seen]:
-    """Keep what goes into and comes out of every attention op while the block runs."""
-    seen = _Seen()
+def _observing(model: nn.Module) -> Iterator[dict[str, list[Any]]]:
+    """Keep what goes into and comes out of every attention op while the block runs, in the order in which layers run.
+
+    A layer whose weights are shared (ALBERT) adds a tensor for each pass.
+    """
+    seen: dict[str, list[Any]] = defaultdict(list)
 
     # The inputs are projected a second time: no hook observes the methods by which a DeBERTa projects contents and
     # positions, and the op itself turns the queries and keys of a ModernBERT. One sequence is observed, so its tokens
@@ -141,14 +136,14 @@ def _observing(model: nn.Module) -> Iterator[_Seen]:
         x_TD, packing, _ = inputs
         match module:
             case DisentangledSelfAttention():
-                seen.qkv_TC.append(module.project_contents(x_TD))
-                seen.positions.append(module.project_positions(packing))
+                seen["qkv_TC"].append(module.project_contents(x_TD))
+                seen["positions"].append(module.project_positions(packing))
             case RotarySelfAttention():
                 turns_T2E = packing.turns[module.is_global][: len(x_TD)]
-                seen.qkv_TC.append(turn(module.qkv(x_TD), turns_T2E, num_heads=module.num_heads))
+                seen["qkv_TC"].append(turn(module.qkv(x_TD), turns_T2E, num_heads=module.num_heads))
             case SelfAttention():
-                seen.qkv_TC.append(module.qkv(x_TD)[0])
-        seen.context_TD.append(output)
+                seen["qkv_TC"].append(module.qkv(x_TD)[0])
+        seen["context_TD"].append(output)
 
     kinds = (SelfAttention, RotarySelfAttention, DisentangledSelfAttention)
     handles = [module.register_forward_hook(keep) for module in model.modules() if isinstance(module, kinds)]

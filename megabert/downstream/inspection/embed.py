@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from megabert.data.batch import pack_sequences
 from megabert.data.packing import runs_within
 from megabert.downstream.export.vector_form import VectorForm
-from megabert.downstream.inspection.encode_text import check_outputs, evaluating
+from megabert.downstream.inspection.encode_text import check_outputs
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.foundation.files import atomic_path, open_to_read
+from megabert.foundation.files import atomic_path, open_to_read, reading
 from megabert.models.bert import PretrainingModel
-from megabert.settings.command_line.arguments import Pooling, checks_arguments
+from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer
 
 Write = Callable[[Sequence[NDArray[np.integer]], Sequence[NDArray[np.float32]]], None]
@@ -38,6 +38,8 @@ BLOCK_BYTES = 1 << 20
 """Size of a block of text, which ends with the line that reaches it."""
 MAX_LINE_BYTES = 1 << 20
 """So much of a line is tokenized: two thousand bytes for each of BERT's 512 positions."""
+BATCH_TOKENS = 8192
+"""Packed tokens of a forward pass, unless others are asked for."""
 GROUP_BYTES = 1 << 26
 """Memory for the vectors of a group."""
 
@@ -56,40 +58,32 @@ class Embedded:
 
 
 def embed_file(
-    model: PretrainingModel,
-    tokenizer: Tokenizer,
-    path: Path,
-    output: Path,
-    *,
-    pooling: Pooling | VectorForm = "mean",
-    batch_tokens: int = 8192,
+    model: PretrainingModel, tokenizer: Tokenizer, path: Path, output: Path, *, form: VectorForm, batch_tokens: int
 ) -> Embedded:
     """Write one vector for each line, or the vectors of its tokens.
 
     An empty line is a text without words, ``[CLS] [SEP]``, and has a vector too: row i always belongs to line i + 1.
 
     Args:
-        model: The model, on any device.
+        model: The model, on any device, in evaluation mode.
         tokenizer: The model's tokenizer.
         path: A UTF-8 file with one text per line.
         output: A ``.parquet`` file, or ``.npy`` for one vector per line. It is written whole or not at all.
-        pooling: ``cls`` takes the last hidden state of [CLS], ``mean`` the mean over all tokens, [CLS] and [SEP]
-            included, and ``tokens`` keeps each token's; or all that a folder's modules do.
+        form: How a text becomes a vector.
         batch_tokens: Packed tokens of a forward pass; a longer text is a pass of its own.
 
     Raises:
         ConfigError: The output's suffix is unknown, or its format cannot hold token vectors.
         DataError: The file is missing, empty or not UTF-8.
     """
-    counts, form = Embedded(), _form_of(pooling)
+    counts = Embedded()
     width, limit = form.width(model.config.hidden_size), form.limit(model.config.max_position_embeddings)
     with (
-        evaluating(model),
         torch.inference_mode(),
         open_vectors(output, width=width, pieces=tokenizer.pieces if form.has_tokens else None) as write,
     ):
         for lines in read_blocks(path):
-            sequences = _encode(tokenizer, [line.after(form.prompt) for line in lines], limit, counts)
+            sequences = _encode(tokenizer, lines, form.prompt, limit, counts)
             sizes = [4 * width * (len(ids) if form.has_tokens else 1) for ids in sequences]
             for run in runs_within(range(len(sizes)), sizes, GROUP_BYTES):
                 group = [sequences[index] for index in run]
@@ -102,12 +96,7 @@ def embed_file(
 @checks_arguments
 @torch.inference_mode()
 def embed_texts(
-    model: PretrainingModel,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    *,
-    pooling: Pooling | VectorForm = "mean",
-    batch_tokens: int = 8192,
+    model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str], *, form: VectorForm
 ) -> list[NDArray[np.float32]]:
     """Return a vector of shape (D,) for each text, or with ``tokens`` its tokens' vectors of shape (S, D).
 
@@ -116,16 +105,14 @@ def embed_texts(
     Raises:
         ConfigError: A text has more tokens than the model has positions.
     """
-    counts, form = Embedded(), _form_of(pooling)
-    limit = form.limit(model.config.max_position_embeddings)
-    sequences = _encode(tokenizer, [Line(form.prompt + text, True) for text in texts], limit, counts)
+    counts, limit = Embedded(), form.limit(model.config.max_position_embeddings)
+    sequences = _encode(tokenizer, [Line(text, True) for text in texts], form.prompt, limit, counts)
     if counts.truncated:
         raise ConfigError(
             f"text {counts.first_truncated} of {len(texts)} has more tokens than the {limit} that the model reads. "
             "Shorten it, or split it and take the mean of its parts."
         )
-    with evaluating(model):
-        return _vectors(model, sequences, form, batch_tokens)
+    return _vectors(model, sequences, form, BATCH_TOKENS)
 
 
 class Line(NamedTuple):
@@ -134,10 +121,6 @@ class Line(NamedTuple):
     text: str
     is_whole: bool
     """Whether the text is all of the line: of a very long one it is the beginning, up to a space if there is one."""
-
-    def after(self, prompt: str) -> "Line":
-        """Return the line with a prompt in front of it."""
-        return self._replace(text=prompt + self.text)
 
 
 def read_blocks(path: Path) -> Iterator[list[Line]]:
@@ -148,21 +131,18 @@ def read_blocks(path: Path) -> Iterator[list[Line]]:
     """
     number = size = 0
     block: list[Line] = []
-    try:
-        with open_to_read(path) as stream:
-            while start := stream.readline(MAX_LINE_BYTES):
-                number += 1
-                block.append(_read_line(start, stream, path, number))
-                size += len(start)
-                if len(block) == BLOCK_LINES or size >= BLOCK_BYTES:
-                    yield block
-                    block = []
-                # Bytes are counted over blocks of BLOCK_LINES: other borders would pack other lines together, which
-                # changes the last digits of vectors.
-                if size >= BLOCK_BYTES:
-                    size = 0
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
+    with reading(path), open_to_read(path) as stream:
+        while start := stream.readline(MAX_LINE_BYTES):
+            number += 1
+            block.append(_read_line(start, stream, path, number))
+            size += len(start)
+            if len(block) == BLOCK_LINES or size >= BLOCK_BYTES:
+                yield block
+                block = []
+            # Bytes are counted over blocks of BLOCK_LINES: other borders would pack other lines together, which
+            # changes the last digits of vectors.
+            if size >= BLOCK_BYTES:
+                size = 0
     if block:
         yield block
 
@@ -185,16 +165,17 @@ def _read_line(start: bytes, stream: BinaryIO, path: Path, number: int) -> Line:
     return Line(text[: text.rfind(" ") + 1] or text, False)
 
 
-def _encode(tokenizer: Tokenizer, lines: list[Line], limit: int, counts: Embedded) -> list[NDArray[np.int64]]:
-    """Return ``[CLS] text [SEP]`` of each line, cut to the model's positions, and count lines and tokens."""
-    cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
+def _encode(
+    tokenizer: Tokenizer, lines: list[Line], prompt: str, limit: int, counts: Embedded
+) -> list[NDArray[np.int32]]:
+    """Return ``[CLS] text [SEP]`` of each line after a prompt, cut to the model's positions; count lines and tokens."""
     sequences = []
-    for line, ids in zip(lines, tokenizer.encode_batch([line.text for line in lines]), strict=True):
+    for line, ids in zip(lines, tokenizer.encode_batch([prompt + line.text for line in lines]), strict=True):
         counts.lines += 1
         if len(ids) > limit - 2 or not line.is_whole:
             counts.truncated += 1
             counts.first_truncated = counts.first_truncated or counts.lines
-        sequences.append(np.array([cls, *ids[: limit - 2], sep], np.int64))
+        sequences.append(tokenizer.join(ids[: limit - 2])[0])
         counts.tokens += len(sequences[-1])
     return sequences
 
@@ -214,10 +195,6 @@ def _vectors(model: PretrainingModel, group: list[NDArray], form: VectorForm, ba
     return vectors
 
 
-def _form_of(pooling: Pooling | VectorForm) -> VectorForm:
-    return VectorForm((pooling,)) if isinstance(pooling, str) else pooling
-
-
 @contextmanager
 def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None) -> Iterator[Write]:
     """Open a file for vectors; it appears once the block has ended without an error.
@@ -226,12 +203,8 @@ def open_vectors(path: Path, *, width: int, pieces: Sequence[str] | None = None)
         path: ``.parquet`` (columns ``line``, from 1, and ``embedding``; with tokens ``line``, ``tokens``,
             ``embeddings``) or ``.npy`` (float32 of shape (lines, D)).
         width: Size D of a vector.
-        pieces: The vocabulary, if each token has a vector; None if each line has one.
-
-    Raises:
-        ConfigError: The suffix is neither of the two, or vectors of tokens are to go to a ``.npy`` file.
+        pieces: The vocabulary, if each token has a vector; None if each line has one. `check_output` has accepted both.
     """
-    check_output(path, has_tokens=pieces is not None)
     with (
         atomic_path(path) as temporary,
         open(temporary, "xb") as stream,

@@ -3,13 +3,11 @@
 A text gets its special pieces, a written [MASK] becomes the mask, and the length is checked.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from megabert.data.batch import MicroBatch, pack_sequences
 from megabert.foundation.errors import CheckpointError, ConfigError
@@ -40,29 +38,18 @@ def encode_text(tokenizer: Tokenizer, text: str, second: str | None = None, *, l
     Raises:
         ConfigError: There are more ids.
     """
-    cls, sep = tokenizer.special_ids.cls, tokenizer.special_ids.sep
-    ids = [cls, *_with_masks(tokenizer, text), sep]
-    segment_b_start = len(ids)
-    if second is not None:
-        ids += [sep] * (tokenizer.separators_in_pair - 1)
-        segment_b_start = len(ids)
-        ids += [*_with_masks(tokenizer, second), sep]
+    b = None if second is None else _with_masks(tokenizer, second)
+    ids, segment_b_start = tokenizer.join(_with_masks(tokenizer, text), b)
     if len(ids) > limit:
         most = f"the model reads {limit} at most: its positions, or its longest length in training"
         raise ConfigError(f"the text has {len(ids)} tokens, and {most}. Shorten the text.")
-    return Encoded(np.array(ids, dtype=np.int64), segment_b_start)
+    return Encoded(ids.astype(np.int64), segment_b_start)
 
 
 def pack_text(
-    model: PretrainingModel,
-    tokenizer: Tokenizer,
-    text: str,
-    second: str | None = None,
-    *,
-    mask_id: int | None = None,
-    longest: int | None = None,
+    model: PretrainingModel, tokenizer: Tokenizer, text: str, second: str | None = None, *, longest: int | None = None
 ) -> tuple[Encoded, MicroBatch]:
-    """Return a text, or a pair of texts, as ids and as a batch on the model's device; ``mask_id`` as `pack_sequences`.
+    """Return a text, or a pair of texts, as ids and as a batch on the model's device, whose masks are to be guessed.
 
     Raises:
         ConfigError: There are more than ``longest`` ids, or than the model has positions.
@@ -70,7 +57,7 @@ def pack_text(
     config = model.config
     encoded = encode_text(tokenizer, text, second, limit=longest or config.max_position_embeddings)
     starts = [encoded.segment_b_start] if config.type_vocab_size > 1 else None
-    batch = pack_sequences([encoded.ids], segment_b_starts=starts, mask_id=mask_id)
+    batch = pack_sequences([encoded.ids], segment_b_starts=starts, mask_id=tokenizer.special_ids.mask)
     return encoded, batch.to(next(model.parameters()).device)
 
 
@@ -86,17 +73,6 @@ def check_outputs(values: Tensor) -> Tensor:
             "another model or checkpoint."
         )
     return values
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off while the block runs, then restore the model's mode."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 class RankedPiece(NamedTuple):

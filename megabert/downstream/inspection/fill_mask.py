@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, evaluating, pack_text
+from megabert.downstream.inspection.encode_text import RankedPiece, best_pieces, check_outputs, pack_text
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import BertForPreTraining, PretrainingModel
@@ -28,7 +28,7 @@ def fill_mask(
     """Guess each ``[MASK]`` of a text, all at once.
 
     Args:
-        model: The model, on any device and in any precision; its mode is restored afterwards.
+        model: The model, on any device and in any precision, in evaluation mode.
         tokenizer: The model's tokenizer.
         text: A text with at least one mask, written as in the vocabulary.
         top_k: Number of guesses for each mask.
@@ -40,26 +40,13 @@ def fill_mask(
     Raises:
         ConfigError: The text has no mask, or is longer.
     """
-    mask_id = tokenizer.special_ids.mask
-    encoded, batch = pack_text(model, tokenizer, text, mask_id=mask_id, longest=longest)
-    if mask_id not in encoded.ids:
+    encoded, batch = pack_text(model, tokenizer, text, longest=longest)
+    if tokenizer.special_ids.mask not in encoded.ids:
         raise ConfigError(f"the text {text!r} has no {tokenizer.names.mask} to fill. Put one where a word is missing.")
-    with evaluating(model):
-        # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
-        logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
+    # A model may have more rows than the vocabulary has pieces; padded rows are no guesses.
+    logits_MV = check_outputs(model(batch, with_logits=True).mlm_logits_MV[:, : tokenizer.vocab_size])
     probabilities_MV = torch.softmax(logits_MV.float(), -1).cpu().numpy()
     return [best_pieces(probabilities_V, tokenizer, top_k) for probabilities_V in probabilities_MV]
-
-
-def unigram_guesses(counts_V: NDArray[np.int64], tokenizer: Tokenizer, *, top_k: int = 5) -> list[RankedPiece]:
-    """Guess by frequency alone, which gives the same guesses for every mask of every text.
-
-    Args:
-        counts_V: How often each id was a training target, smoothed or not.
-        tokenizer: The tokenizer whose pieces were counted.
-        top_k: Number of guesses.
-    """
-    return best_pieces(counts_V / counts_V.sum(), tokenizer, top_k)
 
 
 def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[RankedPiece]]]) -> str:
@@ -97,30 +84,27 @@ def compare_guesses(
     trained = open_source(str(run_dir), checkpoint)
     tokenizer = trained.load_tokenizer()
     models = {"untrained": trained.build_untrained_model(), "trained": trained.build_model()}
-    blocks = []
+    blocks, frequent = [], best_pieces(counts / counts.sum(), tokenizer, 5)  # the same for every mask of every text
     for text, word in zip_longest(texts, words):
         guesses = {name: fill_mask(model, tokenizer, text, longest=trained.longest) for name, model in models.items()}
-        unigram = [unigram_guesses(counts, tokenizer) for _ in guesses["trained"]]
         heading = text if word is None else f"{text}  (the text: {word})"
-        blocks.append(render_guesses(heading, {"unigram": unigram, **guesses}))
+        blocks.append(render_guesses(heading, {"unigram": [frequent] * len(guesses["trained"]), **guesses}))
     return "\n\n".join(blocks)
 
 
 @checks_arguments
 @torch.no_grad()
-def next_sentence(
-    model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str, *, longest: int | None = None
-) -> float:
+def next_sentence(model: PretrainingModel, tokenizer: Tokenizer, first: str, second: str, *, longest: int) -> float:
     """Return the probability that the second text follows the first one (Devlin et al. 2019, section 3.1).
 
     A model that was trained on swapped pairs (Lan et al. 2020) gives the probability that the two are in order.
 
     Args:
-        model: The model, on any device; its mode is restored afterwards.
+        model: The model, on any device, in evaluation mode.
         tokenizer: The model's tokenizer.
         first: First text.
         second: Second text.
-        longest: Most tokens of both together; None reads the model's positions.
+        longest: Most tokens of both together.
 
     Raises:
         ConfigError: The model has no head for pairs, or the two texts are longer.
@@ -131,7 +115,6 @@ def next_sentence(
             "for them. Take a BERT or an ALBERT, compare pseudo-log-likelihoods, or fine-tune on pairs of your own."
         )
     _, batch = pack_text(model, tokenizer, first, second, longest=longest)
-    with evaluating(model):
-        output = model(batch, with_logits=True)
+    output = model(batch, with_logits=True)
     # Of the two classes, 0 is a true next sentence and 1 a random one.
     return float(torch.softmax(check_outputs(output.nsp_logits_B2.float()), -1)[0, 0])

@@ -9,10 +9,10 @@ harder to beat than one that had to learn them elsewhere.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,8 +43,7 @@ _GROUP = 1024
 """Sequences that are masked, sorted by length and packed at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoringOptions:
+class ScoringOptions(NamedTuple):
     """The part of a text that is scored, its masks, and the size of a batch."""
 
     max_seq_length: int
@@ -63,8 +62,7 @@ class ScoringOptions:
     """Split of shards."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LengthScore:
+class LengthScore(NamedTuple):
     """Scores of the sequences of some lengths; losses in nats, accuracies as fractions."""
 
     lengths: str
@@ -82,8 +80,7 @@ class LengthScore:
         return math.exp(min(self.loss, 700.0))  # e to the 710 is no number
 
 
-@dataclass(frozen=True, kw_only=True)
-class MaskedLMScore:
+class MaskedLMScore(NamedTuple):
     """Scores of a model on a text."""
 
     total: LengthScore
@@ -95,7 +92,7 @@ class MaskedLMScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as a JSON file holds them."""
-        rows = [{**vars(row), "perplexity": row.perplexity} for row in (self.total, *self.by_length)]
+        rows = [{**row._asdict(), "perplexity": row.perplexity} for row in (self.total, *self.by_length)]
         names = ("next_sentence_accuracy", "next_sentence_majority")
         sentences = dict(zip(names, self.next_sentence, strict=True)) if self.next_sentence else {}
         return {**rows[0], "tokens": self.tokens, **sentences, "by_length": rows[1:]}
@@ -159,7 +156,7 @@ def score_masked_lm(
         batches = text_batches(data, tokenizer, options)
     # The weights are read once: their names tell which heads the model has.
     source = replace(source, weights=replace(source.weights, read=lambda: state))
-    model = source.build_model(fills_masks=True).to(device).eval()
+    model = source.build_model(fills_masks=True).to(device)
     totals = _Totals(tokenizer.vocab_size)
     for batch in batches:
         _add(totals, model, batch.to(device), tokenizer.special_ids)
@@ -226,8 +223,13 @@ def _shard_batches(
     if metadata.max_seq_length > limit:
         raise ConfigError(f"{folder}: has sequences of {metadata.max_seq_length} tokens, the model {limit} positions.")
     rows = min(options.max_instances or shards.num_rows, shards.num_rows)
-    budget = max(options.batch_tokens, metadata.max_seq_length)
-    shape = shape_for(shards.statistics, global_batch_size=rows, world_size=1, micro_batch_tokens=budget)
+    return first_batches(shards, rows, batch_tokens=options.batch_tokens)
+
+
+def first_batches(shards: ShardSet, rows: int, *, batch_tokens: int) -> Iterator[MicroBatch]:
+    """Return the first rows of shards in micro-batches, masked as in a validation if they have no masks."""
+    tokens = max(batch_tokens, shards.metadata.max_seq_length)
+    shape = shape_for(shards.statistics, global_batch_size=rows, world_size=1, micro_batch_tokens=tokens)
     return validation_batches(shards, RankShare(shape=shape), max_instances=rows)
 
 

@@ -2,7 +2,7 @@
 
 The score of a sentence is the sum of the log-probabilities of its pieces, each guessed from all others (Salazar et al.
 2020); `training.probes.masked_copies` says how the pieces are masked. It ranks sentences, but is no probability: scores
-of all sentences do not add up to one.
+of all sentences do not add up to one. Of a minimal pair the good sentence should have the higher score (`score_pairs`).
 """
 
 # S sentences, P pieces of all sentences, C copies of a batch, M masked positions
@@ -10,10 +10,10 @@ of all sentences do not add up to one.
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -21,30 +21,19 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from megabert.downstream.export.sources import Source
-from megabert.downstream.inspection.encode_text import check_outputs, evaluating
+from megabert.downstream.inspection.encode_text import check_outputs
 from megabert.downstream.inspection.read_text import read_texts
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
-from megabert.settings.command_line.arguments import CopyMask
 from megabert.tokens.tokenization import Tokenizer
 from megabert.training.probes.masked_copies import copy_batches, encode_sentences
+from megabert.training.probes.minimal_pairs import GroupBy, GroupScore, Pair, score_groups, sentences_of
 
 _GROUP_TEXTS, _GROUP_CHARACTERS = 1024, 1 << 17
 """Texts that are tokenized, and whose copies are packed, at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CopyOptions:
-    """The masks of the copies and the size of a batch."""
-
-    mask: CopyMask = "within-word"
-    batch_tokens: int = 8192
-    """Most packed tokens of a forward pass."""
-    longest: int | None = None
-    """Most tokens that the model sees at once; None reads its positions."""
 
 
 class Scores(NamedTuple):
@@ -60,9 +49,15 @@ class SentenceScorer:
     """A model that scores texts."""
 
     def __init__(
-        self, source: Source, options: CopyOptions, *, device: torch.device | str = "cpu", is_random: bool = False
+        self, source: Source, *, device: torch.device | str = "cpu", is_random: bool = False, **copies: Any
     ) -> None:
         """Load the model, or draw its weights at random as a baseline.
+
+        Args:
+            source: The model.
+            device: Where it runs.
+            is_random: Whether its weights are random.
+            copies: ``mask`` and ``batch_tokens``, as for `copy_batches`.
 
         Raises:
             CheckpointError: The weights have no masked-LM head. An ELECTRA is scored by its generator.
@@ -73,7 +68,7 @@ class SentenceScorer:
         self.model.to(device).eval()
         self.longest = source.model.max_position_embeddings if is_random else source.longest
         """Most tokens that the model sees at once."""
-        self._options = replace(options, longest=self.longest)
+        self._copies = copies
 
     def score(self, texts: Sequence[str]) -> Scores:
         """Score texts.
@@ -81,26 +76,27 @@ class SentenceScorer:
         Raises:
             CheckpointError: The model's outputs are not finite.
         """
-        return score_texts(self.model, self.tokenizer, texts, self._options)
+        return score_texts(self.model, self.tokenizer, texts, longest=self.longest, **self._copies)
 
 
 @torch.inference_mode()
-def score_texts(model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str], options: CopyOptions) -> Scores:
-    """Score texts with a model on any device, whose mode is restored afterwards; an ELECTRA gives its generator.
+def score_texts(
+    model: PretrainingModel, tokenizer: Tokenizer, texts: Sequence[str], *, longest: int, **copies: Any
+) -> Scores:
+    """Score texts with a model on any device, in evaluation mode; an ELECTRA gives its generator.
+
+    The model sees ``longest`` tokens at once; the masks of the copies and the size of a batch are as in `copy_batches`.
 
     Raises:
         CheckpointError: The model's outputs are not finite.
     """
     sentences = encode_sentences(tokenizer, texts)
     scores_P = np.zeros(len(sentences.ids_P))
-    longest = options.longest or model.config.max_position_embeddings
-    sizes = {"longest": longest, "batch_tokens": options.batch_tokens}
-    with evaluating(model):
-        for pieces_C, batch in copy_batches(sentences, tokenizer.special_ids, mask=options.mask, **sizes):
-            moved = batch.to(next(model.parameters()).device)
-            logits_MV = check_outputs(model(moved, with_logits=True).mlm_logits_MV.float())
-            losses_M = functional.cross_entropy(logits_MV, moved.masked_ids_M, reduction="none")
-            scores_P[pieces_C] = -losses_M.double().cpu().numpy()
+    for pieces_C, batch in copy_batches(sentences, tokenizer.special_ids, longest=longest, **copies):
+        moved = batch.to(next(model.parameters()).device)
+        logits_MV = check_outputs(model(moved, with_logits=True).mlm_logits_MV.float())
+        losses_M = functional.cross_entropy(logits_MV, moved.masked_ids_M, reduction="none")
+        scores_P[pieces_C] = -losses_M.double().cpu().numpy()
     # Differences of the running sum would lose digits: each sentence is summed by itself.
     sums = [scores_P[start:stop].sum() for start, stop in zip(sentences.starts, sentences.starts[1:], strict=False)]
     return Scores(np.array(sums), sentences.counts_S)
@@ -199,3 +195,66 @@ def render_text_score(total: TextScore) -> str:
         ("bits per character", f"{total.bits_per_character:.3f}"),
     )
     return render_table(rows, align="lr")
+
+
+_AT_ONCE = 512
+"""Pairs whose sentences are packed together."""
+
+
+class PairScores(NamedTuple):
+    """The scores of a file or set."""
+
+    name: str
+    pairs: list[Pair]
+    scores: Scores
+    """Scores of `sentences_of` the pairs."""
+    windowed: int
+    """Sentences that are longer than the model's positions."""
+
+    def groups(self, by: GroupBy) -> list[GroupScore]:
+        """Return the groups' scores, and all pairs' as the last."""
+        return score_groups(self.pairs, self.scores.scores_S, by)
+
+    @property
+    def pieces_apart(self) -> float:
+        """Mean of the pieces of the bad sentence minus the pieces of the good one."""
+        good_N, bad_N = np.split(self.scores.counts_S, 2)
+        return float((bad_N - good_N).mean())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the accuracies by each kind of group as JSON holds them."""
+        groups = {by: [row.to_dict() for row in self.groups(by)[:-1]] for by in get_args(GroupBy)}
+        total = self.groups("UID")[-1].to_dict()
+        return {"name": self.name, **total, "pieces_apart": self.pieces_apart, "windowed": self.windowed, **groups}
+
+
+def score_pairs(scorer: SentenceScorer, sets: Mapping[str, list[Pair]]) -> list[PairScores]:
+    """Score minimal pairs.
+
+    Args:
+        scorer: The model.
+        sets: Pairs by the name of their file or set.
+    """
+    results = []
+    for name, pairs in sets.items():
+        texts = sentences_of(pairs)
+        parts = [scorer.score(texts[start : start + 2 * _AT_ONCE]) for start in range(0, len(texts), 2 * _AT_ONCE)]
+        scores = Scores(*map(np.concatenate, zip(*parts, strict=True)))
+        windowed = int((scores.counts_S + 2 > scorer.longest).sum())
+        results.append(PairScores(name=name, pairs=pairs, scores=scores, windowed=windowed))
+    return results
+
+
+def render_pairs(result: PairScores, by: GroupBy) -> str:
+    """Return a table with a row for each group, and one for all."""
+    rows = [
+        (
+            row.group,
+            f"{row.pairs:,}",
+            f"{100 * row.accuracy:.1f}",
+            " to ".join(f"{100 * share:.1f}" for share in row.interval),
+            f"{row.ties:,}",
+        )
+        for row in result.groups(by)
+    ]
+    return render_table(rows, headers=(result.name, "pairs", "accuracy %", "95% interval", "ties"), align="lrrrr")

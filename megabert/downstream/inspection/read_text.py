@@ -5,16 +5,15 @@ A document of plain text ends with a blank line, one of JSON Lines with its obje
 """
 
 from collections.abc import Iterator
-from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import open_to_read
+from megabert.foundation.files import open_text
 from megabert.foundation.json_files import JSON_SUFFIXES, read_json_lines
 from megabert.tokens.tokenization import Tokenizer
 
@@ -24,11 +23,8 @@ _PARTS = 256
 """Parts that are tokenized at once."""
 
 
-class TextPart(NamedTuple):
-    """A line or a part of one, or an empty text at a document's end."""
-
-    text: str
-    ends_document: bool
+TextPart = tuple[str, bool]
+"""A line or a part of one, or an empty text, and whether it ends a document."""
 
 
 def read_parts(path: Path, column: str = "text") -> Iterator[TextPart]:
@@ -42,28 +38,17 @@ def read_parts(path: Path, column: str = "text") -> Iterator[TextPart]:
         DataError: The file is missing, no regular file, not UTF-8, or a line is no JSON object with text.
     """
     if path.suffix in JSON_SUFFIXES:
-        yield from (TextPart(text, True) for _, text in _json_texts(path, column))
+        yield from ((text, True) for _, text in _json_texts(path, column))
         return
-    try:
-        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
-            yield from _plain_parts(file, path)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it, or give shards' folder."
-        ) from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
-
-
-def _plain_parts(file: TextIOWrapper, path: Path) -> Iterator[TextPart]:
     number, is_start = 1, True
-    while line := file.readline(PART_CHARACTERS):
-        if "\0" in line:
-            raise DataError(f"{path}:{number}: holds a NUL character, as binary files do. Give a file of text.")
-        yield TextPart(line.strip(), is_start and not line.strip())
-        is_start = line.endswith("\n")
-        number += is_start
-    yield TextPart("", True)
+    with open_text(path, newline="\n") as file:
+        while line := file.readline(PART_CHARACTERS):
+            if "\0" in line:
+                raise DataError(f"{path}:{number}: holds a NUL character, as binary files do. Give a file of text.")
+            yield line.strip(), is_start and not line.strip()
+            is_start = line.endswith("\n")
+            number += is_start
+    yield "", True
 
 
 def read_texts(path: Path, column: str = "text") -> Iterator[tuple[int, str]]:
@@ -79,7 +64,7 @@ def read_texts(path: Path, column: str = "text") -> Iterator[tuple[int, str]]:
     if path.suffix in JSON_SUFFIXES:
         rows = _json_texts(path, column)
     else:
-        rows = ((number, part.text) for number, part in enumerate(read_parts(path), start=1))
+        rows = ((number, text) for number, (text, _) in enumerate(read_parts(path), start=1))
     for number, text in rows:
         if len(text) >= PART_CHARACTERS:
             raise DataError(f"{path}:{number}: has {PART_CHARACTERS:,} characters or more. Cut it into sentences.")
@@ -104,24 +89,18 @@ def sequences_of(tokenizer: Tokenizer, parts: Iterator[TextPart], length: int) -
         parts: What `read_parts` yields.
         length: Most tokens of a sequence, [CLS] and [SEP] included.
     """
-    special, room = tokenizer.special_ids, length - 2
-    pending = np.empty(0, np.int32)
-
-    def sequence(ids: NDArray[np.int32]) -> NDArray[np.int32]:
-        return np.concatenate([[special.cls], ids, [special.sep]]).astype(np.int32)
-
-    is_start = True
+    room, pending, is_start = length - 2, np.empty(0, np.int32), True
     while block := list(islice(parts, _PARTS)):
         # Inside a document a line follows a space, which is part of the pieces of some tokenizers.
         texts = []
-        for part in block:
-            texts.append(part.text if is_start or not tokenizer.kind.keeps_spaces or not part.text else f" {part.text}")
-            is_start = part.ends_document
-        for part, ids in zip(block, tokenizer.encode_batch(texts), strict=True):
+        for text, ends_document in block:
+            texts.append(text if is_start or not tokenizer.kind.keeps_spaces or not text else f" {text}")
+            is_start = ends_document
+        for (_, ends_document), ids in zip(block, tokenizer.encode_batch(texts), strict=True):
             pending = np.concatenate([pending, ids.astype(np.int32)])
             while len(pending) >= room:
-                yield sequence(pending[:room])
+                yield tokenizer.join(pending[:room])[0]
                 pending = pending[room:]
-            if part.ends_document and len(pending):
-                yield sequence(pending)
+            if ends_document and len(pending):
+                yield tokenizer.join(pending)[0]
                 pending = pending[:0]

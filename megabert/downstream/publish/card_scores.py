@@ -82,7 +82,7 @@ def read_scores(path: Path, *, export: Path, run: Path | None, checkpoint: str) 
         file = path / (GRID_NAME if is_grid(path) else SETTINGS_NAME)
         settings = read_json(file, dict[str, Any], remedy=_AGAIN).get("settings")
         origin = parse_values(settings, _Tuning, where=f"{file}: settings", remedy=_AGAIN)
-        scores = list(_of_grid(path, origin) if is_grid(path) else _of_single(path, origin))
+        scores = list(_of_folder(path, origin))
     else:
         origin = read_json(path, _JsonFile, remedy=_AGAIN)
         scores = list(_of_json(origin))
@@ -111,19 +111,18 @@ def refuse_repeated(scores: list[Score]) -> None:
         raise DataError(f"--scores: {repeated[0]} is in two of the paths. Give one of them, or rename the data.")
 
 
-def _of_grid(path: Path, tuning: _Tuning) -> Iterator[Score]:
+def _of_folder(path: Path, tuning: _Tuning) -> Iterator[Score]:
+    if not is_grid(path):
+        summary = read_summary(path)
+        yield from _of_summary(summary.task, summary, tuning, Setting(tuning.learning_rate, tuning.epochs), "")
+        return
     for name, one in read_grid(path).sets.items():
         start = f"with --start-from {tuning.start_from}, " if tuning.start_from not in (None, name) else ""
         how = f"{start}the best of {len(one.settings)} settings"
-        for summary, where in ((one.summary, ""), (one.test, " on the evaluation set")):
-            if summary and one.chosen:
+        for own, where in ((one.summary, ""), (one.test, " on the evaluation set")):
+            if own and one.chosen:
                 setting = Setting(one.chosen.learning_rate, one.chosen.epochs)
-                yield from _of_summary(name, summary, tuning, setting, how + where)
-
-
-def _of_single(path: Path, tuning: _Tuning) -> Iterator[Score]:
-    summary = read_summary(path)
-    yield from _of_summary(summary.task, summary, tuning, Setting(tuning.learning_rate, tuning.epochs), "")
+                yield from _of_summary(name, own, tuning, setting, how + where)
 
 
 def _of_summary(name: str, summary: Summary, tuning: _Tuning, setting: Setting, how: str) -> Iterator[Score]:

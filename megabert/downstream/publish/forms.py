@@ -5,7 +5,7 @@ sentence-transformers builds a model around an exported encoder by the files tha
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -40,24 +40,18 @@ _MODULES = {
 """Classes by name. The first two have the paths that all versions read; the others exist since version 6."""
 _POOLING_MODES = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": None, "mean_sqrt_len_tokens": None}
 """All modes that text-embeddings-inference asks for, and the kind of vector that each gives, if it is offered here."""
-_ONE = """\
+_USAGE = """\
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer(".")  # where this file lies
 vectors = model.encode(["The ship sailed over the sea.", "A boat crossed the water."])
 print(model.similarity(vectors, vectors))"""
-USAGES: dict[VectorKind, str] = {
-    "mean": _ONE,
-    "cls": _ONE,
-    "colbert": _ONE.replace("SentenceTransformer", "MultiVectorEncoder"),
-}
 """Lines of a model card that compare two sentences."""
 KIND_MODES: Mapping[VectorKind, tuple[str, ...]] = {"mean": ("mean",), "cls": ("cls",), "colbert": ("tokens",)}
 """The poolings of each kind."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forms:
+class Forms(NamedTuple):
     """Further forms of a model."""
 
     vectors: VectorKind | None = None
@@ -67,10 +61,9 @@ class Forms:
 
     def on_card(self, card: ModelCard) -> ModelCard:
         """Return the card of a model that has these forms."""
-        return replace(card, gives_vectors=True, usage=USAGES[self.vectors]) if self.vectors else card
-
-
-ONLY_WEIGHTS = Forms()
+        model = "MultiVectorEncoder" if self.vectors == "colbert" else "SentenceTransformer"
+        usage = _USAGE.replace("SentenceTransformer", model)
+        return replace(card, gives_vectors=True, usage=usage) if self.vectors else card
 
 
 def refuse_lost_forms(source: Path, forms: Forms) -> None:
@@ -91,23 +84,20 @@ def refuse_lost_forms(source: Path, forms: Forms) -> None:
         )
 
 
-def add_forms(
-    folder: Path, config: ModelConfig, forms: Forms, *, longest: int | None = None, source: Path | None = None
-) -> None:
+def add_forms(folder: Path, config: ModelConfig, forms: Forms, *, longest: int, source: Path | None) -> None:
     """Add the files of each form to a folder with an exported model. Modules that its source has are kept.
 
     Args:
         folder: The folder.
         config: The model's sizes.
         forms: The forms.
-        longest: Length at which longer texts are cut; None reads the model's positions.
+        longest: Length at which longer texts are cut.
         source: The folder that the model is from, whose modules are kept; None for a run.
 
     Raises:
         ConfigError: A package that a form needs is not installed, or the source's modules give other vectors.
         CheckpointError: The ONNX form gives other results than transformers.
     """
-    longest = longest or config.max_position_embeddings
     form = read_vector_form(source) if source else None
     if forms.vectors and source and form:
         _refuse_other_vectors(source, form, forms.vectors, has_onnx=forms.has_onnx)
@@ -116,8 +106,7 @@ def add_forms(
         _new_modules(folder, forms.vectors, width=config.hidden_size, max_length=longest)
     if forms.has_onnx:
         # transformers, and onnxruntime for the comparison: extras that few need.
-        from megabert.downstream.publish.check_forms import require_equal_onnx
-        from megabert.downstream.publish.onnx_graph import write_onnx
+        from megabert.downstream.publish.onnx_graph import require_equal_onnx, write_onnx
 
         write_onnx(folder, forms.vectors)
         require_equal_onnx(folder, forms.vectors)
@@ -174,7 +163,10 @@ def _new_modules(folder: Path, kind: VectorKind, *, width: int, max_length: int)
     MultiVectorEncoder of sentence-transformers 6: a vector for each token, scaled to length 1 as ColBERT's are
     (Khattab and Zaharia 2020, section 3.2), without the projection to fewer dimensions, which only training gives.
     """
-    inner: dict[str, dict[str, Any]] = {"Pooling": _pooling(kind, width)}
+    # In the form that all versions and text-embeddings-inference read.
+    modes = {f"pooling_mode_{mode}": owner == kind for mode, owner in _POOLING_MODES.items()}
+    pooling = {"word_embedding_dimension": width, **modes, "include_prompt": True}
+    inner: dict[str, dict[str, Any]] = {"Pooling": pooling}
     model_type, similarity = "SentenceTransformer", "cosine"
     if kind == "colbert":
         inner = {
@@ -203,12 +195,6 @@ def _keep_modules(source: Path, folder: Path, form: VectorForm, *, positions: in
 def _read(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file; a file that is not there is empty, as sentence-transformers has it."""
     return read_json(path, dict[str, Any], remedy="Fetch the folder again.") if path.is_file() else {}
-
-
-def _pooling(kind: VectorKind, width: int) -> dict[str, Any]:
-    """Return the settings of the pooling, in the form that all versions and text-embeddings-inference read."""
-    chosen = {f"pooling_mode_{mode}": owner == kind for mode, owner in _POOLING_MODES.items()}
-    return {"word_embedding_dimension": width, **chosen, "include_prompt": True}
 
 
 def _write(path: Path, content: Any) -> None:

@@ -10,9 +10,9 @@ import os
 import re
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, get_token, set_client_factory
@@ -43,8 +43,7 @@ _MOST_CHARACTERS = 300
 """Characters of a server's answer in a message: some answer with a page."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PushTarget:
+class PushTarget(NamedTuple):
     """Where a folder goes."""
 
     repo: str

@@ -17,7 +17,7 @@ from torch import Tensor
 from megabert.downstream.export.config_json import read_object
 from megabert.downstream.export.export_folder import open_export
 from megabert.downstream.export.huggingface import write_model_files
-from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard
+from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.model_folder import find_model, folder_and_checkpoint
 from megabert.downstream.export.sources import Source, open_source
 from megabert.foundation.errors import CheckpointError, ConfigError
@@ -152,7 +152,7 @@ def write_merge(folder: Path, merge: Source, parts: Sequence[MergePart], scores:
     """
     card = ModelCard(
         name=MERGE,
-        description=f"The weighted mean of {len(parts)} encoders of the family {FAMILY_TITLES[merge.model.family]}.",
+        description=f"The weighted mean of {len(parts)} encoders of the family {merge.model.traits.title}.",
         recipe={part.name: f"{part.share:.4f} of the mean" for part in parts},
         checkpoint={f"held-out loss of {name}": f"{loss:.4f}" for name, loss in scores.items()},
     )

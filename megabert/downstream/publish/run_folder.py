@@ -8,13 +8,12 @@ from typing import Any
 
 from megabert.checkpoints.format import CheckpointManifest, RunSummary, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
-from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object
+from megabert.downstream.export.config_json import GENERATOR_FOLDER, read_object, stated_length
 from megabert.downstream.export.export_folder import EVAL_RESULTS, open_export
 from megabert.downstream.export.huggingface import TaskHead, read_huggingface, write_model_files
-from megabert.downstream.export.model_card import FAMILY_TITLES, ModelCard, facts_of, pipeline_of, render_eval_results
+from megabert.downstream.export.model_card import ModelCard, facts_of, pipeline_of, render_eval_results
 from megabert.downstream.export.model_folder import SHIPPED_NAMES, config_path
-from megabert.downstream.export.sources import stated_length
-from megabert.downstream.publish.forms import ONLY_WEIGHTS, Forms, add_forms, refuse_lost_forms
+from megabert.downstream.publish.forms import Forms, add_forms, refuse_lost_forms
 from megabert.foundation.errors import ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.settings.config.loading import phase_name, to_dict
@@ -38,7 +37,7 @@ def export_run(
     checkpoint: str = "last",
     weights: Weights | None = None,
     facts: Mapping[str, Any] | None = None,
-    forms: Forms = ONLY_WEIGHTS,
+    forms: Forms | None = None,
 ) -> int:
     """Write a run's checkpoint in Hugging Face form.
 
@@ -58,23 +57,18 @@ def export_run(
     Raises:
         CheckpointError, ConfigError, DataError: There is no such run or checkpoint, or the folder holds something else.
     """
-    config = read_config(run_dir)
+    config, forms = read_config(run_dir), forms or Forms()
     path = find_checkpoint(checkpoints_dir(run_dir), checkpoint, falls_back=False)
     manifest, average = read_checkpoint_manifest(path), (weights or config.weights_of(checkpoint)) == "average"
     model = config.model_in_phase(manifest.run.phase)
     state = read_masters(path, average=average)  # refuses an average that the run does not keep
     card = replace(_card(run_dir, config, manifest, checkpoint, average=average), **(facts or {}))
     with open_export(folder) as new:
-        write_model_files(
-            new,
-            state=state,
-            config=model,
-            tokenizer_dir=tokenizer_dir(run_dir),
-            card=forms.on_card(card),
-        )
+        pieces, card = tokenizer_dir(run_dir), forms.on_card(card)
+        write_model_files(new, state=state, config=model, tokenizer_dir=pieces, card=card)
         longest = card.longest or model.max_position_embeddings
         _state_length(new, longest)
-        add_forms(new, model, forms, longest=longest)
+        add_forms(new, model, forms, longest=longest, source=None)
         results = render_eval_results(card.scores)
         if results:
             (new / EVAL_RESULTS).parent.mkdir()
@@ -129,14 +123,14 @@ def _card(
         for index, phase in enumerate(config.phases)
     }
     # A path of this machine is nobody else's business: of a folder the card has the name.
-    base = config.init_from and (
-        config.init_from if _is_name(config.init_from) else Path(config.init_from).resolve().name
-    )
+    base = config.init_from
+    if base and base not in SHIPPED_NAMES and not is_hub_name(base):
+        base = Path(base).resolve().name
     values = to_dict(config)
     is_scored = config.validation.weights == "average"
     return ModelCard(
         name=config.name,
-        description=f"An encoder of the family {FAMILY_TITLES[config.model.family]}, pre-trained with megabert.",
+        description=f"An encoder of the family {config.model.traits.title}, pre-trained with megabert.",
         data=_data(run_dir, config, run),
         longest=None if config.init_from else config.longest_before(run.phase + 1),
         recipe={
@@ -170,11 +164,6 @@ def _state_length(folder: Path, longest: int) -> None:
     for path in folder.rglob("tokenizer_config.json"):
         content = {**read_object(path), "model_max_length": longest}
         atomic_write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-
-
-def _is_name(source: str) -> bool:
-    """Whether initial weights are named as on the hub or among the shipped models, and not by a folder."""
-    return source in SHIPPED_NAMES or is_hub_name(source)
 
 
 def _example_of_symbols(tokenizer: Tokenizer) -> tuple[str, str] | None:

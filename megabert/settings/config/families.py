@@ -12,6 +12,8 @@ Objective = Literal["nsp", "sop", "none"]
 class Family:
     """How a family differs from BERT beyond its sizes."""
 
+    title: str
+    """The family as its paper writes it."""
     objectives: tuple[Objective, ...]
     """Sentence objectives that the family is pre-trained with; the first is the paper's."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -65,9 +67,10 @@ _BUCKETS = {**_RELATIVE, "position_buckets": 256, "share_att_key": True, "norm_r
 
 FAMILIES: dict[str, Family] = {
     # Devlin et al. 2019
-    "bert": Family(objectives=("nsp", "sop", "none")),
+    "bert": Family(title="BERT", objectives=("nsp", "sop", "none")),
     # Liu et al. 2019; roberta-base's config.json
     "roberta": Family(
+        title="RoBERTa",
         objectives=("none",),
         defaults={"type_vocab_size": 1, "layer_norm_eps": 1e-5},
         head_act="gelu",
@@ -75,14 +78,18 @@ FAMILIES: dict[str, Family] = {
     ),
     # Lan et al. 2020; version 2 of the checkpoints drops nothing
     "albert": Family(
+        title="ALBERT",
         objectives=("sop", "none"),
         defaults={"embedding_size": 128, "num_hidden_groups": 1, "hidden_act": "gelu_new", **_NO_DROPOUT},
         always_projects=True,
     ),
     # Clark et al. 2020
-    "electra": Family(objectives=("none",), head_act="gelu", pooler_act="gelu", has_discriminator=True),
+    "electra": Family(
+        title="ELECTRA", objectives=("none",), head_act="gelu", pooler_act="gelu", has_discriminator=True
+    ),
     # He et al. 2021; deberta-base's config.json
     "deberta": Family(
+        title="DeBERTa",
         objectives=("none",),
         defaults=_RELATIVE,
         pooler_act="gelu",
@@ -92,6 +99,7 @@ FAMILIES: dict[str, Family] = {
     ),
     # Its authors' second version, and the encoder of He et al. 2023 (version 3); deberta-v3-base's config.json
     "deberta-v2": Family(
+        title="DeBERTa (version 2 or 3)",
         objectives=("none",),
         defaults=_BUCKETS,
         pooler_act="gelu",
@@ -103,6 +111,7 @@ FAMILIES: dict[str, Family] = {
     ),
     # He et al. 2023: that encoder, pre-trained by replaced-token detection; rtd_base.json of microsoft/DeBERTa
     "deberta-v3": Family(
+        title="DeBERTa (version 3)",
         objectives=("none",),
         defaults={**_BUCKETS, "embedding_sharing": "disentangled", "enhanced_mask_decoder": True},
         pooler_act="gelu",
@@ -118,6 +127,7 @@ FAMILIES: dict[str, Family] = {
     ),
     # Warner et al. 2024; config.json of ModernBERT-base and ModernBERT-large
     "modernbert": Family(
+        title="ModernBERT",
         objectives=("none",),
         defaults={
             "position_biased_input": False,

@@ -210,6 +210,20 @@ class Tokenizer:
         """How many [SEP]s separate the two texts of a pair: one, or two for RoBERTa."""
         return max(1, self._backend.num_special_tokens_to_add(True) - 2)
 
+    def join(
+        self, a: Sequence[int] | NDArray, b: Sequence[int] | NDArray | None = None
+    ) -> tuple[NDArray[np.int32], int]:
+        """Return ``[CLS] a [SEP]`` or ``[CLS] a [SEP] b [SEP]``, and the index of the first token of b.
+
+        Args:
+            a: Ids of the first text.
+            b: Ids of the second text; without it, the index is the number of all ids.
+        """
+        start: list[Sequence[int] | NDArray]
+        start = [[self.special_ids.cls], a, [self.special_ids.sep] * (1 if b is None else self.separators_in_pair)]
+        ids = np.concatenate(start if b is None else [*start, b, [self.special_ids.sep]]).astype(np.int32)
+        return ids, sum(map(len, start))
+
     def encode_words(self, words: Sequence[str]) -> list[NDArray[np.int32]]:
         """Tokenize each word by itself as inside a text: if pieces keep the space before a word, it gets one."""
         return self.encode_batch([f" {word}" for word in words] if self.kind.keeps_spaces else words)

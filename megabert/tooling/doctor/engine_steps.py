@@ -7,11 +7,11 @@ all-reduce. All of them, with overlap and without, have to come to the same loss
 import math
 import shutil
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -44,8 +44,7 @@ REMEDY = "Train with another engine file (--engine), and report this line with t
 DISK_REMEDY = "Name a run folder on another file system (--run-dir), and look at the one that it is on now."
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(NamedTuple):
     """The result of training the small model. Weights are whole, by parameter: float64, on the CPU."""
 
     title: str
@@ -91,8 +90,8 @@ def _engine(name: str, precision: str) -> dict[str, Any]:
     return derived
 
 
-def check_engines(config: RunConfig, world: World, run_dir: Path) -> list[Finding]:
-    """Train under every engine and compare; return this rank's findings. Every rank calls it."""
+def check_engines(config: RunConfig, world: World, run_dir: Path) -> Iterator[Finding]:
+    """Train under every engine and compare; yield this rank's findings. Every rank goes through it."""
     outcomes = [
         _train(replace(config, precision=precision), title, ds_config, world)
         for title, precision, ds_config in run_cases(config)
@@ -100,21 +99,20 @@ def check_engines(config: RunConfig, world: World, run_dir: Path) -> list[Findin
     # In 16 bits, DeepSpeed's own stage 3 is nearer to our stages than stage 0 in fp32 is.
     plain = outcomes[0]
     deepspeeds = next(outcome for outcome in outcomes if outcome.engine.zero_stage == 3)
-    findings = []
     for outcome in outcomes[1:]:
-        findings.append(_compare_losses(outcome, plain, allowed=LOSS_TOLERANCE[config.precision]))
+        yield _compare_losses(outcome, plain, allowed=LOSS_TOLERANCE[config.precision])
         is_same = config.precision == "fp32" or outcome is not deepspeeds
         other = plain if config.precision == "fp32" or outcome is deepspeeds else deepspeeds
-        findings.append(_compare_weights(outcome, other, allowed=SAME_PRECISION if is_same else OTHER_PRECISION))
+        yield _compare_weights(outcome, other, allowed=SAME_PRECISION if is_same else OTHER_PRECISION)
     written = next(outcome for outcome in outcomes if outcome.engine.zero_stage == 1)
-    return [*findings, *_check_checkpoint(written, deepspeeds, world, run_dir)]
+    yield _check_checkpoint(written, deepspeeds, world, run_dir)
 
 
 def _train(config: RunConfig, title: str, ds_config: dict[str, Any], world: World) -> Trained:
     model = small_model(config.model)
     engine = small_engine(config, model, ds_config, world)
     terms, losses = terms_of(engine.module), []
-    initial = _whole(engine, world, lambda fragment: fragment.view())
+    initial = _whole(engine, world)
     for step in range(1, STEPS + 1):
         seeds = [(step * MICRO_STEPS + i) * world.size + world.rank for i in range(MICRO_STEPS)]
         batches = [random_batch(model, tokens=TOKENS, length=LENGTH, seed=seed, masked_share=None) for seed in seeds]
@@ -128,16 +126,15 @@ def _train(config: RunConfig, title: str, ds_config: dict[str, Any], world: Worl
         result = engine.step(StepSettings(lr=LEARNING_RATE, bias_step=step), total)
         losses.append(float(result.totals[0]))
     engine.settle()
-    return Trained(title, engine, losses, initial, _whole(engine, world, lambda fragment: fragment.view()))
+    return Trained(title, engine, losses, initial, _whole(engine, world))
 
 
-def _whole(engine: Engine, world: World, values_of: Callable[[Fragment], Tensor]) -> dict[str, Tensor]:
+def _whole(engine: Engine, world: World, values_of: Callable[[Fragment], Tensor] = Fragment.view) -> dict[str, Tensor]:
     """Gather every parameter whole, in float64 on the CPU: a sum to which each rank gives its own elements."""
     whole = {name: torch.zeros(shape.numel(), dtype=torch.float64) for name, shape in engine.shapes.items()}
     for fragment in engine.fragments:
-        whole[fragment.parameter][fragment.start : fragment.start + fragment.numel] += (
-            values_of(fragment).double().cpu()
-        )
+        values = values_of(fragment).double().cpu()
+        whole[fragment.parameter][fragment.start : fragment.start + fragment.numel] += values
     if not engine.is_replicated:
         for tensor in whole.values():
             dist.all_reduce(tensor, group=world.control)
@@ -174,7 +171,7 @@ def _compare_weights(outcome: Trained, other: Trained, *, allowed: float) -> Fin
     return Finding(area="engines", level="ok", text=f"{compared} by less than {allowed:g} of the {STEPS} steps' update")
 
 
-def _check_checkpoint(written: Trained, read: Trained, world: World, run_dir: Path) -> list[Finding]:
+def _check_checkpoint(written: Trained, read: Trained, world: World, run_dir: Path) -> Finding:
     """Save one engine, load another one with it, and compare masters and moments bit for bit."""
     folder = run_on_main_rank(world, lambda: str(existing_folder(run_dir) / f".megabert-doctor-{uuid.uuid4().hex}"))
     title = f"checkpoint of {written.title}, read by {read.title}"
@@ -189,15 +186,15 @@ def _check_checkpoint(written: Trained, read: Trained, world: World, run_dir: Pa
         if world.is_main:
             shutil.rmtree(folder, ignore_errors=True)
     if problem:
-        return [failure("checkpoint", f"{title}: {problem}", DISK_REMEDY)]
+        return failure("checkpoint", f"{title}: {problem}", DISK_REMEDY)
     differing = []
     for number, name in enumerate(("weights", *written.engine.optimizer.state_names)):
         ours, theirs = (_whole(side.engine, world, partial(_stored, side.engine, number)) for side in (written, read))
         differing += [f"{name} of {key}" for key, values in ours.items() if not torch.equal(values, theirs[key])]
     if differing:
         text = f"{title}: {len(differing)} tensors came back changed: {listing(differing)}"
-        return [failure("checkpoint", f"{text}; they have to be equal bit for bit", DISK_REMEDY)]
-    return [Finding(area="checkpoint", level="ok", text=f"{title}: weights and moments equal bit for bit")]
+        return failure("checkpoint", f"{text}; they have to be equal bit for bit", DISK_REMEDY)
+    return Finding(area="checkpoint", level="ok", text=f"{title}: weights and moments equal bit for bit")
 
 
 def _stored(engine: Engine, number: int, fragment: Fragment) -> Tensor:

@@ -30,9 +30,7 @@ REMEDIES = {
 }
 
 
-def examine(
-    run_dir: Path, *, device: str = "auto", is_quick: bool = False, own: Sequence[Finding] = ()
-) -> list[Finding]:
+def examine(run_dir: Path, *, device: str, is_quick: bool, own: Sequence[Finding] = ()) -> list[Finding]:
     """Examine this machine or, in a job of several ranks, all of them; then every rank has to call it.
 
     Args:
@@ -100,22 +98,20 @@ def judge(answers: "Sequence[Answer]", *, expected_hosts: Sequence[str]) -> list
     return findings + [failure("collectives", text, EXCLUDE, where=place) for place in stuck]
 
 
-def _judge_one(name: str, answers: "Sequence[Answer]") -> list[Finding]:
-    """Return the findings about one backend, or about the shared folder."""
+def _judge_one(name: str, answers: "Sequence[Answer]") -> Iterator[Finding]:
+    """Yield the findings about one backend, or about the shared folder."""
     by_text: dict[str, list[Answer]] = {}
     for answer in answers:
         by_text.setdefault((answer.collectives or {}).get(name, ""), []).append(answer)
     by_text.pop("", None)  # ranks without a problem
     if not by_text:
-        return [Finding(area="collectives", level="ok", text=_success(name, answers))]
-    findings = []
+        yield Finding(area="collectives", level="ok", text=_success(name, answers))
     for text, group in by_text.items():
         # If all fail alike no node is bad, but something that they share.
         is_everywhere = len(group) == len(answers)
         where = "all ranks" if is_everywhere else listing((answer.place for answer in group), "; ")
         remedy = REMEDIES.get(name, "") if is_everywhere or name == SHARED else EXCLUDE
-        findings.append(failure("collectives", f"{name}: {text}", remedy, where=where))
-    return findings
+        yield failure("collectives", f"{name}: {text}", remedy, where=where)
 
 
 def _success(name: str, answers: "Sequence[Answer]") -> str:

@@ -75,6 +75,11 @@ def judge_rates(
     return slow or [Finding(area=area, level="ok", text=f"{name}: {rates[place]:,.4g} {unit}{others}")]
 
 
+def named_ranks(hosts: Sequence[str]) -> list[str]:
+    """Return how findings name each rank, given its host."""
+    return [f"{host} (rank {rank})" for rank, host in enumerate(hosts)]
+
+
 def listing(items: Iterable[object], separator: str = ", ") -> str:
     """Return the first eight items as text, and dots for the others: a job may have a thousand ranks."""
     words = list(map(str, items))

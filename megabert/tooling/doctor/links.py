@@ -7,7 +7,6 @@ float32. If one is wrong, each rank contributes alone, in turn: the rank whose c
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megabert.distributed.process_group import World
-from megabert.tooling.doctor.finding import Finding, failure, judge_rates, listing
+from megabert.tooling.doctor.finding import Finding, failure, judge_rates, listing, named_ranks
 from megabert.tooling.measurements.measured import CollectiveName, CollectiveSpeed, Scope
 
 SMALL_ELEMENTS = 1 << 12
@@ -33,26 +32,15 @@ _PATTERN = 97
 _REPETITIONS = 5
 
 
-@dataclass(frozen=True)
-class HostRank:
-    """A rank by its host, as findings name it."""
-
-    rank: int
-    host: str
-
-    def __str__(self) -> str:
-        return f"{self.host} (rank {self.rank})"
-
-
-def check_collectives(world: World, places: list[HostRank], elements: int) -> list[Finding]:
+def check_collectives(world: World, hosts: list[str], elements: int) -> list[Finding]:
     """Run every collective of a run once, at its bucket size, and check each element; the same findings on all ranks.
 
     Args:
         world: This rank and the others.
-        places: All ranks, in order.
+        hosts: Each rank's host.
         elements: Float32 elements of a bucket.
     """
-    findings = []
+    findings, places = [], named_ranks(hosts)
     elements = _divisible(elements, world.size)
     for name, collective in COLLECTIVES.items():
         is_wrong = world.gather(not _is_right(world, collective, elements, range(world.size)))
@@ -115,9 +103,9 @@ def _is_right(world: World, collective: Collective, elements: int, ranks: range)
     return torch.equal(result, expected if collective is _all_reduce else expected.view(size, -1)[world.rank])
 
 
-def measure_collectives(world: World, places: list[HostRank], elements: int) -> Iterator[CollectiveSpeed]:
+def measure_collectives(world: World, hosts: list[str], elements: int) -> Iterator[CollectiveSpeed]:
     """Yield the speed of each collective, over the job, inside the nodes and between them; the slowest rank's."""
-    for scope, group in _groups(world, places):
+    for scope, group in _groups(world, hosts):
         size = dist.get_world_size(group)
         for name, collective in COLLECTIVES.items():
             sizes = [_divisible(numel, size) for numel in (SMALL_ELEMENTS, max(elements, 4 * SMALL_ELEMENTS))]
@@ -127,24 +115,19 @@ def measure_collectives(world: World, places: list[HostRank], elements: int) -> 
             yield CollectiveSpeed(name=name, scope=scope, message_s=message_s, byte_s=byte_s)
 
 
-def _groups(world: World, places: list[HostRank]) -> Iterator[tuple[Scope, dist.ProcessGroup | None]]:
+def _groups(world: World, hosts: list[str]) -> Iterator[tuple[Scope, dist.ProcessGroup | None]]:
     """Yield the groups of this rank by scope: none for a rank alone, no parts if nodes have different numbers."""
-    by_host: dict[str, list[int]] = {}
-    for place in places:
-        by_host.setdefault(place.host, []).append(place.rank)
-    nodes = list(by_host.values())
+    nodes = [[rank for rank, own in enumerate(hosts) if own == host] for host in dict.fromkeys(hosts)]
     if world.size == 1:
         return
-    if len(nodes) == 1:
-        yield "node", None
-    elif len(nodes) == world.size:
-        yield "network", None
-    else:
-        yield "job", None
-        if len({len(ranks) for ranks in nodes}) == 1:
-            yield "node", dist.new_subgroups_by_enumeration(nodes)[0]
-            columns = [list(ranks) for ranks in zip(*nodes, strict=True)]
-            yield "network", dist.new_subgroups_by_enumeration(columns)[0]
+    if len(nodes) in (1, world.size):
+        yield "node" if len(nodes) == 1 else "network", None
+        return
+    yield "job", None
+    if len({len(ranks) for ranks in nodes}) == 1:
+        yield "node", dist.new_subgroups_by_enumeration(nodes)[0]
+        columns = [list(ranks) for ranks in zip(*nodes, strict=True)]
+        yield "network", dist.new_subgroups_by_enumeration(columns)[0]
 
 
 def _collective_s(world: World, collective: Collective, elements: int, group: dist.ProcessGroup | None) -> float:
@@ -168,7 +151,7 @@ def _divisible(elements: int, size: int) -> int:
     return -(-elements // size) * size
 
 
-def compare_links(world: World, places: list[HostRank]) -> list[Finding]:
+def compare_links(world: World, hosts: list[str]) -> list[Finding]:
     """Let neighbours in the ring of ranks exchange a buffer, and compare their links; every rank has the findings."""
     if world.size == 1:
         return []
@@ -183,7 +166,7 @@ def compare_links(world: World, places: list[HostRank]) -> list[Finding]:
     # Both ends have measured; the slower one counts.
     gathered = world.gather([best[edge] for edge in edges])
     slowest = [max(times[i] for times in gathered if times[i] != float("inf")) for i in range(len(edges))]
-    return judge_links({edge: LINK_BYTES / s / 1e9 for edge, s in zip(edges, slowest, strict=True)}, places)
+    return list(judge_links({edge: LINK_BYTES / s / 1e9 for edge, s in zip(edges, slowest, strict=True)}, hosts))
 
 
 def _exchange(world: World, edge: tuple[int, int] | None) -> None:
@@ -206,19 +189,18 @@ def describe_speeds(speeds: Iterable[CollectiveSpeed]) -> list[Finding]:
     return [Finding(area="rates", level="ok", text=text) for text in texts]
 
 
-def judge_links(rates: dict[tuple[int, int], float], places: list[HostRank]) -> list[Finding]:
-    """Return the findings about links, each compared with the links of its kind.
+def judge_links(rates: dict[tuple[int, int], float], hosts: list[str]) -> Iterator[Finding]:
+    """Yield the findings about links, each compared with the links of its kind.
 
     Args:
         rates: GB/s in each direction between two ranks.
-        places: All ranks, in order.
+        hosts: Each rank's host.
     """
-    findings = []
+    places = named_ranks(hosts)
     for kind, is_inside in (("inside a node", True), ("between nodes", False)):
         own = {
             f"{places[one]} - {places[other]}": rate
             for (one, other), rate in rates.items()
-            if (places[one].host == places[other].host) == is_inside
+            if (hosts[one] == hosts[other]) == is_inside
         }
-        findings += judge_rates("links", f"link {kind}", "GB/s each way", own, LINK_REMEDY, least=MIN_LINK_GB_S)
-    return findings
+        yield from judge_rates("links", f"link {kind}", "GB/s each way", own, LINK_REMEDY, least=MIN_LINK_GB_S)

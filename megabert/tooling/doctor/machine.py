@@ -37,14 +37,9 @@ MIN_FREE_GIB = 1.0
 def check_versions() -> list[Finding]:
     """Name the versions; a module that is needed and cannot be found is a failure."""
     versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
-    return [
-        Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}"),
-        *(
-            failure("versions", f"{name} is not importable", "make install")
-            for name in NEEDED
-            if importlib.util.find_spec(name) is None
-        ),
-    ]
+    found = Finding(area="versions", level="ok", text=f"python {platform.python_version()}, {versions}")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    return [found, *(failure("versions", f"{name} is not importable", "make install") for name in missing)]
 
 
 def check_torch() -> list[Finding]:

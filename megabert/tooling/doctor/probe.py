@@ -14,9 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,8 +36,7 @@ _hosted: list[dist.Store] = []
 one that is early would be cut off if this server closed under it. ``multi_tenant`` lets torch take it over."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """What one rank has answered."""
 
     rank: int
@@ -241,4 +239,4 @@ def _leave(store: dist.Store, rank: int, size: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps([vars(answer) for answer in probe_world({}, device=sys.argv[1])]))
+    print(json.dumps([answer._asdict() for answer in probe_world({}, device=sys.argv[1])]))

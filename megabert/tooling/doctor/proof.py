@@ -8,9 +8,9 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import torch
 
@@ -23,6 +23,7 @@ from megabert.observability.logs import log_to_stderr, logger
 from megabert.ops.backend import SETTINGS, usable_backends
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
+from megabert.settings.command_line.arguments import Device
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of
 from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
@@ -31,8 +32,7 @@ from megabert.tokens.shards.shard_set import open_training_split
 from megabert.tooling.doctor import links, rates
 from megabert.tooling.doctor.devices import check_ops
 from megabert.tooling.doctor.engine_steps import check_engines
-from megabert.tooling.doctor.finding import Finding, failure, judge_rates, merge_findings
-from megabert.tooling.doctor.links import HostRank
+from megabert.tooling.doctor.finding import Finding, failure, judge_rates, merge_findings, named_ranks
 from megabert.tooling.doctor.machine import check_versions, describe_disk_error, time_disk
 from megabert.tooling.measurements.measured import CollectiveSpeed, MeasuredRates, PhaseSpeed
 
@@ -41,8 +41,7 @@ DISK_BYTES = 64 * 2**20
 EXCLUDE = "Leave the node out (sbatch --exclude=NODE), or find out what else runs there (top, nvidia-smi)."
 
 
-@dataclass(frozen=True)
-class Proof:
+class Proof(NamedTuple):
     """What came of the checks, the same on every rank."""
 
     findings: list[Finding]
@@ -50,13 +49,7 @@ class Proof:
     """None if a check of the machine failed before all rates were known."""
 
 
-def prove(
-    config: RunConfig,
-    run_dir: Path,
-    *,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> Proof:
+def prove(config: RunConfig, run_dir: Path, *, device: Device, is_stopped: Callable[[], bool]) -> Proof:
     """Check and measure on this process, or on all ranks of the job that it is part of.
 
     Args:
@@ -71,20 +64,17 @@ def prove(
     """
     with distributed_world(device) as world:
         log_to_stderr(world.rank)
-        return prove_in(world, config, run_dir, is_stopped=is_stopped)
+        return prove_in(world, config, run_dir, is_stopped)
 
 
-def prove_in(
-    world: World, config: RunConfig, run_dir: Path, *, is_stopped: Callable[[], bool] = lambda: False
-) -> Proof:
+def prove_in(world: World, config: RunConfig, run_dir: Path, is_stopped: Callable[[], bool] = lambda: False) -> Proof:
     """Do what `prove` does in a world that is entered already."""
     if any(world.gather(is_stopped())):
         return Proof([], None)
     refuse_fp16_on_cpu(config.precision, world.device)
     config = run_on_all_ranks(world, lambda: resolve(config, world.device))
     set_matmul_precision()
-    places = [HostRank(rank, host) for rank, host in enumerate(world.gather(platform.node()))]
-    return _Prover(config, run_dir, world, places).prove()
+    return _Prover(config, run_dir, world).prove()
 
 
 def resolve(config: RunConfig, device: torch.device) -> RunConfig:
@@ -102,8 +92,9 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
 class _Prover:
     """The checks in their order. ``own`` findings are about this rank, ``joint`` ones about all ranks together."""
 
-    def __init__(self, config: RunConfig, run_dir: Path, world: World, places: list[HostRank]) -> None:
-        self._config, self._run_dir, self._world, self._places = config, run_dir, world, places
+    def __init__(self, config: RunConfig, run_dir: Path, world: World) -> None:
+        self._config, self._run_dir, self._world = config, run_dir, world
+        self._hosts: list[str] = world.gather(platform.node())
         self._own: list[Finding] = []
         self._joint: list[Finding] = []
 
@@ -114,16 +105,15 @@ class _Prover:
             self._own += check_problems(self._config, self._world.device)
         with self._part("collectives"):
             elements = self._bucket_elements()
-            self._joint += links.check_collectives(self._world, self._places, elements)
-            self._joint += links.compare_links(self._world, self._places)
-            collectives = tuple(links.measure_collectives(self._world, self._places, elements))
+            self._joint += links.check_collectives(self._world, self._hosts, elements)
+            self._joint += links.compare_links(self._world, self._hosts)
+            collectives = tuple(links.measure_collectives(self._world, self._hosts, elements))
         with self._part("engines and a checkpoint"):
             self._own += check_engines(self._config, self._world, self._run_dir)
         with self._part("rates"):
             measured = self._measure(collectives)
         by_rank = self._world.gather([vars(finding) for finding in self._own])
-        merged = merge_findings([place.host for place in self._places], by_rank)
-        return Proof([*merged, *self._joint], measured)
+        return Proof([*merge_findings(self._hosts, by_rank), *self._joint], measured)
 
     @contextlib.contextmanager
     def _part(self, title: str) -> Iterator[None]:
@@ -168,7 +158,7 @@ class _Prover:
         self._joint.append(Finding(area="rates", level="ok", text=text))
         if written is None or read is None or copy is None or products is None:
             return None
-        nodes = len({place.host for place in self._places})
+        nodes = len(set(self._hosts))
         return MeasuredRates(
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             memory_gib=rates.device_memory_gib(device),
@@ -199,17 +189,16 @@ class _Prover:
 
     def _slowest(self, name: str, unit: str, rate: float | None) -> float | None:
         """Return the slowest rank's rate, None if no rank has one, and judge each rank's by the others'."""
-        gathered = zip(self._places, self._world.gather(rate), strict=True)
-        by_rank = {str(place): value for place, value in gathered if value}
+        gathered = zip(named_ranks(self._hosts), self._world.gather(rate), strict=True)
+        by_rank = {place: value for place, value in gathered if value}
         self._joint += judge_rates("rates", name, unit, by_rank, EXCLUDE)
         return min(by_rank.values(), default=None)
 
 
-def check_problems(config: RunConfig, device: torch.device) -> list[Finding]:
+def check_problems(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """Hold the backend that a run would take of each op against the op's definition, in the run's shapes."""
     length = max(phase.max_seq_length for phase in config.phases)
     shapes = Shapes.of_model(config.model, length=length, dtype=DTYPES[config.precision])
-    findings = []
     for op in (*shapes.ops, "dense"):
         setting = SETTINGS.get(op, op) or op
         asked = getattr(config.ops, setting, "auto")
@@ -221,10 +210,9 @@ def check_problems(config: RunConfig, device: torch.device) -> list[Finding]:
         rows = list(compare(op, backend, shapes, device))
         flag = f"--ops.{setting.replace('_', '-')}"
         remedy = f"Take another backend of this op ({flag}) if there is one, and report this line."
-        findings += [failure("ops", str(row), remedy) for row in rows if not row.passes]
+        yield from (failure("ops", str(row), remedy) for row in rows if not row.passes)
         if all(row.passes for row in rows):
             masks = sum(row.bound == 0 for row in rows)
             exact = f", {masks} of them bit for bit" if masks else ""
             text = f"{op} by {backend}: {len(rows)} problem(s) within their bounds, values and gradients{exact}"
-            findings.append(Finding(area="ops", level="ok", text=text))
-    return findings
+            yield Finding(area="ops", level="ok", text=text)

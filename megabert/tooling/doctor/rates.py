@@ -73,17 +73,12 @@ def host_to_device_gb_s(device: torch.device) -> float | None:
     return source.nbytes / median_s(lambda: target.copy_(source, non_blocking=True)) / 1e9
 
 
-def product_shapes(model: ModelConfig) -> list[tuple[int, int]]:
-    """Return input and output width of the dense layers of an encoder layer."""
-    hidden, inner = model.hidden_size, model.intermediate_size
-    gates = 2 if model.traits.is_pre_norm else 1  # GeGLU has two matrices of the inner width
-    return [(hidden, 3 * hidden), (hidden, hidden), (hidden, gates * inner), (inner, hidden)]
-
-
 def product_tflops(config: RunConfig, tokens: int, device: torch.device) -> float:
     """Return the rate of a layer's matrix products: forward, the gradient of the input and of the weight."""
     dtype, seconds, flops = DTYPES[config.precision], 0.0, 0
-    for width, columns in product_shapes(config.model):
+    hidden, inner = config.model.hidden_size, config.model.intermediate_size
+    gates = 2 if config.model.traits.is_pre_norm else 1  # GeGLU has two matrices of the inner width
+    for width, columns in ((hidden, 3 * hidden), (hidden, hidden), (hidden, gates * inner), (inner, hidden)):
         x_TK = torch.rand(tokens, width, device=device, dtype=dtype)
         weight_KC = torch.rand(width, columns, device=device, dtype=dtype)
         grad_TC = torch.rand(tokens, columns, device=device, dtype=dtype)

@@ -133,15 +133,11 @@ def published_results() -> dict[str, Published]:
 
 def describe_expected(recipe: str) -> list[str]:
     """Return the known results of a recipe, as lines: published, and measured by us."""
-    published = published_results().get(recipe)
-    lines = [] if published is None else [f"published: {describe_published(published)}"]
-    return lines + [f"measured: {describe_end(one)}" for one in shipped_references(recipe)]
-
-
-def describe_published(published: Published) -> str:
-    """Return a published result with its source and what differs."""
-    differs = f"; {published.differs}" if published.differs else ""
-    return f"{published.result} ({published.source}{differs})"
+    lines = [f"measured: {describe_end(one)}" for one in shipped_references(recipe)]
+    if published := published_results().get(recipe):
+        differs = f"; {published.differs}" if published.differs else ""
+        lines.insert(0, f"published: {published.result} ({published.source}{differs})")
+    return lines
 
 
 def describe_end(reference: Reference) -> str:

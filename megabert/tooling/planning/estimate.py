@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
@@ -16,8 +17,7 @@ from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.shard_set import ShardSet, open_training_split
 from megabert.tokens.shards.statistics import InstanceStatistics
 from megabert.tooling.measurements.measured import MeasuredRates
-from megabert.tooling.planning.memory import BUDGETS, Memory, estimate_memory, planned_budget
-from megabert.tooling.planning.parameters import count_parameters
+from megabert.tooling.planning.memory import BUDGETS, Memory, count_parameters, estimate_memory, planned_budget
 from megabert.tooling.planning.step_time import (
     Cluster,
     Communication,
@@ -65,8 +65,7 @@ bytes) to float32 ones (4 read, 4 written).
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhaseEstimate:
+class PhaseEstimate(NamedTuple):
     """What one phase takes."""
 
     name: str
@@ -131,7 +130,6 @@ def estimate(
     *,
     efficiency: float | None = None,
     instances: int | None = None,
-    communication: Communication | None = None,
     measured: MeasuredRates | None = None,
 ) -> Estimate:
     """Estimate a recipe on a cluster. Neither GPUs nor data need to be there.
@@ -141,7 +139,6 @@ def estimate(
         cluster: GPUs and nodes.
         efficiency: Share of the peak while computing; None takes the share of published systems.
         instances: Rows of each phase's shards, for the number of passes, if there are no shards yet.
-        communication: Traffic of another training system; None takes the traffic of the recipe's engine.
         measured: Rates of the cluster's machines, which take the place of datasheets and efficiency.
 
     Raises:
@@ -178,7 +175,7 @@ def estimate(
         memory=memory_of(zero_stage=stage, micro_batch_tokens=budget),
         efficiency=EFFICIENCY.get(cluster.gpu.name, FALLBACK_EFFICIENCY) if efficiency is None else efficiency,
         is_efficiency_assumed=efficiency is None and cluster.gpu.name not in EFFICIENCY,
-        communication=communication or communication_of(config, stage, parameters),
+        communication=communication_of(config, stage, parameters),
         measured=measured,
     )
     # How long it takes: each phase by itself.

@@ -56,7 +56,9 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
         "memory_parts_gib": estimate.memory.parts_gib,
         "checkpoint_gib": checkpoint_gib(estimate.config, estimate.parameters),
-        "phases": [{**vars(phase), "step": vars(phase.step), "hours": phase.hours} for phase in estimate.phases],
+        "phases": [
+            {**phase._asdict(), "step": phase.step._asdict(), "hours": phase.hours} for phase in estimate.phases
+        ],
         "expected": describe_expected(estimate.config.name),
         "steps_that_fit": None if hours is None else steps_that_fit(estimate, hours),
     }

@@ -1,8 +1,9 @@
 """``pretrain --dry-run``: check configuration and data, and print the plan of the run on a number of ranks."""
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from megabert.tokens.shards.checked_shards import verify_shards
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.planning import memory
 from megabert.tooling.planning.estimate import describe_small_budget, estimate, passes_over, warn_of
-from megabert.tooling.planning.parameters import count_parameters
+from megabert.tooling.planning.memory import count_parameters
 from megabert.tooling.planning.schedule_plot import draw_schedules
 from megabert.tooling.planning.step_time import Cluster
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
@@ -42,8 +43,7 @@ HASHED_SHARDS = 4
 """Shards of each split that are hashed, at most. The run itself hashes all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DryRun:
+class DryRun(NamedTuple):
     """A run that is not started."""
 
     inputs: RunInputs

@@ -10,7 +10,7 @@ Rates that ``megabert doctor --prove`` has measured take the place of all of the
 """
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from megabert.foundation.errors import ConfigError
 from megabert.observability.gpus import Gpu, gpu_of_device
@@ -36,8 +36,7 @@ LOADER_TOKENS_PER_S = 55e6
 """Tokens that the loader collects on one core. Every rank collects its own share (docs/training.md)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(NamedTuple):
     """Nodes with the same number of the same GPU."""
 
     gpu: Gpu
@@ -95,8 +94,7 @@ class StepWork:
     """Tokens that the loader collects; 0 leaves the loader out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepTime:
+class StepTime(NamedTuple):
     """Seconds of one optimizer step."""
 
     compute_s: float
@@ -115,8 +113,7 @@ class StepTime:
         return max(busy_s, self.loader_s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rates:
+class Rates(NamedTuple):
     """The speeds of a cluster that the seconds of a step follow from."""
 
     flops_per_s: float

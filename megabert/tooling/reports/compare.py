@@ -5,9 +5,8 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.text_tables import render_table
@@ -24,8 +23,7 @@ NOT_COMPARED = ("train/failed_checkpoints",)
 RATES = ("perf/sequences_per_s", "perf/tokens_per_s", "perf/mfu_pct")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TagDifference:
+class TagDifference(NamedTuple):
     """One tag over all steps that both runs logged it at."""
 
     tag: str
@@ -37,8 +35,7 @@ class TagDifference:
     """Step and both values of the largest difference."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(NamedTuple):
     """What two runs have in common and what not."""
 
     run_dirs: tuple[Path, Path]

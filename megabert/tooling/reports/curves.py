@@ -1,25 +1,30 @@
-"""Curves of a run as PNGs, and the page about it."""
+"""Curves of a run as PNGs, also of the minimal pairs that it scored (`validation.probes`), and the page about it.
 
+The page is one HTML file of pictures and tables, which holds everything, loads nothing, and follows light and dark.
+"""
+
+import base64
+import html
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from megabert.foundation.errors import MegabertError
-from megabert.foundation.files import atomic_write
+from megabert.foundation.files import atomic_write, read_small
+from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.optim.schedules import planned_steps
 from megabert.settings.command_line.terminal import printable
 from megabert.settings.config.loading import split_fork
 from megabert.settings.config.run import RunConfig
 from megabert.tooling.measurements.reference import Reference, reference_for
-from megabert.tooling.reports.band import bands
-from megabert.tooling.reports.on_track import Track, shards_of
-from megabert.tooling.reports.page import folded, image, render_page, section
-from megabert.tooling.reports.probes import draw_probes, probed_sets, render_probes
+from megabert.tooling.reports.on_track import Track, bands, shards_of
 from megabert.tooling.reports.report import PhaseReport
 from megabert.tooling.reports.watch import read_overview
 from megabert.training.run.folder import read_config
@@ -57,7 +62,7 @@ def draw_losses(run_dir: Path, reports: list[PhaseReport], path: Path) -> None:
     The reference curves are drawn as well, if the package has them for the run's recipe and vocabulary. Of a fork, the
     steps of the run that it comes from are grey.
     """
-    figure = Figure(figsize=(8, 4.5), dpi=120)
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="tight")
     axes = figure.subplots()
     config = read_config(run_dir)
     fork = _forked_from(config)
@@ -80,7 +85,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
     config, rows = read_config(run_dir), read_metrics(run_dir)
     fork = _forked_from(config)
     plans = _planned(config, rows, first=fork[0])
-    figure = Figure(figsize=(11, 13), dpi=110)
+    figure = Figure(figsize=(11, 13), dpi=110, layout="tight")
     grid = figure.subplots(4, 2, sharex=True)
     axes = list(grid.flat)
     _plot_losses(axes[0], rows, reports, reference_for(config, shards_of(run_dir, config)), fork)
@@ -100,7 +105,7 @@ def draw_page(run_dir: Path, reports: Sequence[PhaseReport]) -> bytes:
 def draw_track(track: Track) -> bytes:
     """Return a PNG of a run beside the bands of its reference, with a panel for each series."""
     tags = list(track.series)
-    figure = Figure(figsize=(11, 2.6 * -(-len(tags) // 2)), dpi=110)
+    figure = Figure(figsize=(11, 2.6 * -(-len(tags) // 2)), dpi=110, layout="tight")
     rows = read_metrics(track.run_dir)
     for axes, tag in zip(figure.subplots(-(-len(tags) // 2), 2, squeeze=False).flat, tags, strict=False):
         _plot_band(axes, track.reference, tag)
@@ -114,10 +119,9 @@ def draw_track(track: Track) -> bytes:
     return _png(figure)
 
 
-def _png(figure: Figure) -> bytes:
-    figure.tight_layout()
+def _png(figure: Figure, **options: Any) -> bytes:
     picture = io.BytesIO()
-    figure.savefig(picture, format="png")
+    figure.savefig(picture, format="png", **options)
     return picture.getvalue()
 
 
@@ -217,3 +221,88 @@ def _plot_tags(axes: Any, rows: Rows, names: Mapping[str, str], factor: float, *
         axes.legend(**_ABOVE, ncols=count)
     elif count:
         axes.legend(framealpha=0.6)
+
+
+Row = Mapping[str, Any]
+_PREFIX = "probe/"
+
+
+def probed_sets(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the tags of the groups of each probed set, in the order of the metrics."""
+    tags = dict.fromkeys(tag for row in rows for tag in row if tag.startswith(_PREFIX))
+    names = [tag.removeprefix(_PREFIX) for tag in tags if tag.count("/") == 1]
+    return {name: [tag for tag in tags if tag.startswith(f"{_PREFIX}{name}/")] for name in names}
+
+
+def draw_probes(rows: Sequence[Row]) -> bytes:
+    """Return a PNG with a panel for each probed set: a thin line for each group, a thick one for all pairs."""
+    sets = probed_sets(rows)
+    figure = Figure(figsize=(11, 5 * len(sets)), dpi=110)
+    for axes, (name, groups) in zip(figure.subplots(len(sets), 1, squeeze=False).flat, sets.items(), strict=True):
+        for number, tag in enumerate([*groups, f"{_PREFIX}{name}"]):
+            is_all = tag not in groups
+            steps, values = zip(*_points(rows, tag), strict=True)
+            look = {"color": "black", "linewidth": 2.5} if is_all else {"color": f"C{number % 10}", "linewidth": 1}
+            label = "all" if is_all else printable(tag.rpartition("/")[2]).replace("_", " ").replace("$", "")
+            style = "-" if number < 10 or is_all else "--"  # there are ten colours
+            axes.plot(steps, values, linestyle=style, marker="o", markersize=3, label=label, **look)
+        axes.axhline(50, color="tab:gray", linestyle=":")
+        axes.set_ylim(0, 102)
+        axes.set_ylabel(f"{printable(name)}: accuracy on minimal pairs (%)", parse_math=False)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+        axes.set_xlabel("step")
+    return _png(figure, bbox_inches="tight")
+
+
+def render_probes(rows: Sequence[Row]) -> str:
+    """Return a table for each set: the first, the best and the last accuracy of each group; 50% is chance."""
+    return "\n\n".join(_render_set(rows, name, groups) for name, groups in probed_sets(rows).items())
+
+
+def _render_set(rows: Sequence[Row], name: str, groups: Sequence[str]) -> str:
+    cells = []
+    for tag in (*groups, f"{_PREFIX}{name}"):
+        points = _points(rows, tag)
+        best = max(points, key=lambda point: point[1])
+        shown = (f"{value:.1f} ({step:,})" for step, value in (points[0], best, points[-1]))
+        cells.append((tag.rpartition("/")[2] if tag in groups else "all", *shown))
+    return render_table(cells, headers=(name, "first % (step)", "best % (step)", "last % (step)"), align="lrrr")
+
+
+def _points(rows: Sequence[Row], tag: str) -> list[tuple[int, float]]:
+    return [(int(row["step"]), 100 * row[tag]) for row in rows if tag in row]
+
+
+def render_page(folder: Path, parts: Iterable[str]) -> str:
+    """Return the page about a folder as HTML.
+
+    Args:
+        folder: The folder that the title names.
+        parts: HTML from ``image``, ``section`` and ``folded``.
+    """
+    page = Template(resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+    body = "\n".join(filter(None, parts))
+    return page.substitute(title=html.escape(folder.name), heading=html.escape(str(folder)), parts=body)
+
+
+def image(about: str, picture: bytes) -> str:
+    """Return a PNG as a part of the page.
+
+    Args:
+        about: A description for readers who do not see it.
+        picture: The PNG.
+    """
+    return f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(picture).decode("ascii")}">'
+
+
+def section(title: str, text: str, picture: str = "") -> str:
+    """Return a titled table or other plain text, with a picture from ``image`` above it."""
+    return f"<h2>{html.escape(title)}</h2>\n{picture}<pre>{html.escape(text)}</pre>"
+
+
+def folded(path: Path) -> str:
+    """Return a file that a click unfolds; nothing if there is none."""
+    if not path.is_file():
+        return ""
+    text = html.escape(read_small(path).decode(errors="replace"))
+    return f"<details><summary>{html.escape(path.name)}</summary><pre>{text}</pre></details>"

@@ -1,4 +1,7 @@
-"""The scores of a run, phase by phase, next to a predictor that has no model and knows word frequencies alone."""
+"""The scores of a run, phase by phase, next to a predictor that has no model and knows word frequencies alone.
+
+`held_out_samples` gives held-out text with one word masked, for a report without a text of the user's.
+"""
 
 # T packed tokens, M masked positions, V vocabulary
 
@@ -6,29 +9,29 @@ import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from megabert.data.dynamic_masking import DynamicMasker
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, validation_batches
 from megabert.downstream.export.sources import open_source
+from megabert.downstream.inspection.masked_lm import first_batches
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import read_config, run_data
 
 _SPAN_ROWS = 65_536
 
 
-@dataclass(frozen=True, eq=False)
-class UnigramBaseline:
+class UnigramBaseline(NamedTuple):
     """A unigram predictor of masked tokens.
 
     Attributes:
@@ -51,10 +54,13 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
         max_instances: How many held-out instances are scored, the first ones, as in a validation.
     """
     # In blocks of rows, because a corpus' targets do not fit into memory at once.
-    counts = np.ones(train.metadata.vocab_size, np.int64)
+    pieces = train.metadata.vocab_size
+    counts = np.ones(pieces, np.int64)
     for first in range(0, train.num_rows, _SPAN_ROWS):
-        counts += _counts(train, first, min(first + _SPAN_ROWS, train.num_rows))
-    targets = _counts(held_out, 0, min(max_instances, held_out.num_rows))
+        columns = _masked_columns(train, first, min(first + _SPAN_ROWS, train.num_rows))
+        counts += np.bincount(columns.masked_ids, minlength=pieces)
+    scored = _masked_columns(held_out, 0, min(max_instances, held_out.num_rows))
+    targets = np.bincount(scored.masked_ids, minlength=pieces)
     log_probability = np.log(counts / counts.sum())
     total = max(1, int(targets.sum()))
     return UnigramBaseline(
@@ -64,11 +70,10 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
     )
 
 
-def _counts(shards: ShardSet, first: int, stop: int) -> NDArray[np.int64]:
+def _masked_columns(shards: ShardSet, first: int, stop: int) -> FlatInstances:
+    """Return some rows, with the masks of a validation if they have none."""
     columns = shards.columns(((first, stop),))
-    if not shards.has_masks:  # the same masks as in a validation
-        columns = DynamicMasker(shards, seed=0).mask(columns, 0)
-    return np.bincount(columns.masked_ids, minlength=shards.metadata.vocab_size)
+    return columns if shards.has_masks else DynamicMasker(shards, seed=0).mask(columns, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +165,7 @@ def _percent(share: float | None) -> str:
 
 KINDS = ("[MASK]", "its own piece", "a random piece")
 _POSITION_ROWS = 256
-"""How many held-out instances are scored position by position, unless asked for more or less."""
+"""How many held-out instances are scored position by position, the first ones."""
 _BATCH_TOKENS = 8192
 
 
@@ -177,16 +182,9 @@ class KindLoss:
     unigram: float
     """Mean loss of the unigram baseline at the same positions."""
 
-    @property
-    def margin(self) -> float:
-        """How far the model's loss is below the unigram predictor's, in nats."""
-        return self.unigram - self.model
-
 
 @torch.no_grad()
-def score_positions(
-    run_dir: Path, report: PhaseReport, *, checkpoint: str, max_instances: int = _POSITION_ROWS
-) -> list[KindLoss]:
+def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> list[KindLoss]:
     """Score a phase's held-out positions on the CPU, kind by kind in the order of ``KINDS``.
 
     80% of the positions to predict show [MASK], 10% their own piece, 10% a random one (Devlin et al. 2019, section
@@ -197,29 +195,21 @@ def score_positions(
         run_dir: Run folder.
         report: The phase's report.
         checkpoint: ``last``, ``best`` or a step.
-        max_instances: How many held-out instances are scored, the first ones.
     """
     config = read_config(run_dir)
     shards = ShardSet.open(run_data(run_dir, config, config.phases[report.index]), "validation")
-    model = open_source(str(run_dir), checkpoint).build_model().eval()
-    shape = shape_for(
-        shards.statistics,
-        global_batch_size=max_instances,
-        world_size=1,
-        micro_batch_tokens=max(_BATCH_TOKENS, shards.metadata.max_seq_length),
-    )
+    model = open_source(str(run_dir), checkpoint).build_model()
     # The same positions for both: the model's loss is in float64, the baseline's is minus the log of a frequency.
     counts = torch.from_numpy(report.unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []
-    for batch in validation_batches(shards, RankShare(shape=shape), max_instances=max_instances):
+    for batch in first_batches(shards, _POSITION_ROWS, batch_tokens=_BATCH_TOKENS):
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]
         # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
-        kind_M = torch.where(
-            seen_M == shards.metadata.special_ids["mask"], 0, (seen_M != batch.masked_ids_M).long() + 1
-        )
+        is_mask_M = seen_M == shards.metadata.special_ids["mask"]
+        kind_M = torch.where(is_mask_M, 0, (seen_M != batch.masked_ids_M).long() + 1)
         parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
     kinds_M, *losses = torch.cat(parts, dim=1)
     return [
@@ -233,3 +223,52 @@ def render_positions(losses: list[KindLoss]) -> str:
     rows = [(f"  {row.kind}", row.count, *(f"{loss:.3f}" for loss in (row.model, row.unigram))) for row in losses]
     headers = ("held-out masked-LM loss by what the position shows", "count", "model", "unigram")
     return render_table(rows, headers=headers, align="lrrr")
+
+
+_AROUND = 12
+"""Pieces that are shown on each side of the mask."""
+_TRIED = 8
+"""Instances that are looked at for each sample; some have no whole word among their masked positions."""
+
+
+def held_out_samples(run_dir: Path, phase: int, *, count: int = 5) -> list[tuple[str, str]]:
+    """Return texts with one mask each, and the words that they had there.
+
+    Args:
+        run_dir: Run folder.
+        phase: Index of the phase whose held-out split is taken.
+        count: Number of samples at most. Each comes from its own part of the split, the same one each time.
+    """
+    config = read_config(run_dir)
+    shards = ShardSet.open(run_data(run_dir, config, config.phases[phase]), "validation")
+    tokenizer = load_tokenizer(shards.tokenizer_dir)
+    rows = np.unique(np.linspace(0, shards.num_rows - 1, _TRIED * count).astype(int))
+    parts = [[_sample_of(row, shards, tokenizer) for row in part.tolist()] for part in np.array_split(rows, count)]
+    return [next(sample for sample in part if sample is not None) for part in parts if any(part)]
+
+
+def _sample_of(row: int, shards: ShardSet, tokenizer: Tokenizer) -> tuple[str, str] | None:
+    """Return the first sample of an instance, if it has one."""
+    columns = _masked_columns(shards, row, row + 1)
+    ids_T, positions_M = columns.input_ids.astype(np.int64), columns.masked_positions.astype(np.int64)
+    ids_T[positions_M] = columns.masked_ids  # the text as it was
+    return next(filter(None, (_sample_at(ids_T, position, tokenizer) for position in positions_M.tolist())), None)
+
+
+def _sample_at(ids_T: NDArray[np.int64], position: int, tokenizer: Tokenizer) -> tuple[str, str] | None:
+    """Return the text around a position with the mask there, and its word; None if its piece is no whole word."""
+    is_part_T = tokenizer.is_subword[ids_T]
+    word = tokenizer.decode(ids_T[position : position + 1]).strip()
+    if is_part_T[position] or is_part_T[position + 1] or not word.isalpha():
+        return None
+    # From one special piece to the next, and no further than the window; words that it cuts are left out.
+    special_M = np.flatnonzero(np.isin(ids_T, [tokenizer.special_ids.cls, tokenizer.special_ids.sep]))
+    place = int(np.searchsorted(special_M, position))
+    first = max(int(special_M[place - 1]) + 1, position - _AROUND)
+    stop = min(int(special_M[place]), position + 1 + _AROUND)
+    while first < position and is_part_T[first]:
+        first += 1
+    while stop > position + 1 and is_part_T[stop]:
+        stop -= 1
+    before, after = (tokenizer.decode(part).strip() for part in (ids_T[first:position], ids_T[position + 1 : stop]))
+    return f"{before} {tokenizer.names.mask} {after}".strip(), word

@@ -55,7 +55,7 @@ def copy_batches(
     *,
     mask: CopyMask = "within-word",
     longest: int,
-    batch_tokens: int,
+    batch_tokens: int = 8192,
 ) -> Iterator[tuple[NDArray[np.int64], MicroBatch]]:
     """Yield the copies of sentences in batches, short sentences first.
 

@@ -20,7 +20,7 @@ from examples.models.tools import MODELS, folders_of
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.export.model_folder import SHIPPED_MODELS, SHIPPED_NAMES
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 from megabert.settings.config.loading import shipped_names
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 
@@ -95,7 +95,7 @@ def test_weights_are_shipped_in_half_the_bytes_and_too_large_ones_refused(model)
 
 def test_transformers_gives_the_scores_of_megabert(model, capsys):
     sentences = ["the ship .", "sea the ships sea ."]
-    scores = SentenceScorer(open_source(str(model)), CopyOptions()).score(sentences)
+    scores = SentenceScorer(open_source(str(model))).score(sentences)
     rows = [{"text": text, "score": round(float(one), 4)} for text, one in zip(sentences, scores.scores_S, strict=True)]
     (model / "sentences.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert same_scores.main(model) == 0

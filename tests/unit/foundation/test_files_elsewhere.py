@@ -26,6 +26,7 @@ ALLOWED = {
     "megabert/downstream/publish/forms.py": "save_file in the folder that an export has just made",
     "megabert/observability/trackers/tensorboard.py": "its folder may be no link, and its names hold the time",
     "megabert/downstream/inspection/attention_page/__init__.py": "parts of the page, from the package",
+    "megabert/tooling/reports/curves.py": "the page, from the package",
     "data_prep/clean/": "arrays whose records were checked, with hash and size",
     "data_prep/extract/opening.py": "files of another host's, by fsspec",
     "megabert/tooling/doctor/machine.py": "the file that it has just written",

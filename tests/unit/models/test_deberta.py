@@ -98,7 +98,7 @@ def test_enhanced_mask_decoder_is_that_of_transformers_layers(layers, make_batch
     model, batch = model_of(config, **OPTIONS).eval(), make_batch([23], vocab_size=70)
     torch.nn.init.normal_(model.cls.position_embeddings.weight)
     state = {name: value.detach() for name, value in model.named_parameters()}
-    fields = config_json(config, architecture="", special_ids=SpecialIds(0, 1, 2, 3, 4))
+    fields = config_json(config, architecture="", special_ids=SpecialIds(0, 1, 2, 3, 4), is_tied=True)
     theirs = transformers.DebertaV2ForMaskedLM(
         transformers.DebertaV2Config(**fields | {"pos_att_type": ["c2p", "p2c"]})
     ).eval()

@@ -7,7 +7,7 @@ from megabert.models.build import build_model
 from megabert.models.matrices import layer_matrices
 from megabert.settings.config.families import FAMILIES
 from megabert.settings.config.model import ModelConfig
-from megabert.tooling.planning.parameters import count_layer_matrices
+from megabert.tooling.planning.memory import count_layer_matrices
 
 
 def model_of(family: str, **fields) -> tuple[ModelConfig, torch.nn.Module]:

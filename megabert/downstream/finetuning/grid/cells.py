@@ -1,7 +1,7 @@
 """A grid of fine-tunings as data: labelled sets, rates, epochs and seeds, and the single run that each cell is."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,8 +60,7 @@ class Cell(NamedTuple):
         return f"{self.labelled.name}, rate {rate:g}, epochs {epochs:g}, seed {self.seed}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(NamedTuple):
     """Sets, settings and seeds, and the settings that all cells share."""
 
     config: FinetuneConfig

@@ -11,7 +11,6 @@
 import gc
 import os
 import shlex
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -54,14 +53,7 @@ class GridRun:
     """A grid and its folder: `plan` checks and estimates it, `run` makes it."""
 
     def __init__(
-        self,
-        grid: Grid,
-        output_dir: Path | str,
-        *,
-        device: Device = "auto",
-        processes: int | None = None,
-        launcher: str = "",
-        import_s: float = 0.0,
+        self, grid: Grid, output_dir: Path, *, device: Device, processes: int | None, launcher: str, import_s: float
     ) -> None:
         """Find the places for cells.
 
@@ -69,7 +61,7 @@ class GridRun:
             grid: The grid.
             output_dir: A new folder, or the folder of a grid with the same settings and data.
             device: The device to train on; ``auto`` takes GPUs if there are any.
-            processes: Cells side by side; by default one per GPU, or one on a CPU.
+            processes: Cells side by side; None takes one per GPU, or one on a CPU.
             launcher: Words before ``megabert finetune``, such as ``torchrun --nproc_per_node 2 -m``.
             import_s: Seconds that a command's imports take, for the estimate.
 
@@ -81,7 +73,7 @@ class GridRun:
                 "a grid starts a process per cell and cannot itself run on several ranks. Start it alone, and give it "
                 "the launcher: --launcher 'torchrun --nproc_per_node 2 -m'"
             )
-        self.grid, self.output_dir, self.device, self.launcher = grid, Path(output_dir), device, launcher
+        self.grid, self.output_dir, self.device, self.launcher = grid, output_dir, device, launcher
         self.import_s = import_s
         gpus = 0 if device == "cpu" else torch.cuda.device_count()
         self.slots = _slots(processes or (1 if launcher else max(1, gpus)), gpus, has_launcher=bool(launcher))
@@ -140,13 +132,13 @@ class GridRun:
         """
         for labelled in self.grid.sets:
             config = self._config(self.grid.cells_of(labelled)[0])
-            self.surveys[labelled.name] = survey(labelled, config, world, import_s=self.import_s)
+            self.surveys[labelled.name] = survey(labelled, config, world)
             if world is not None and world.device.type == "cuda":  # the cells need the memory
                 gc.collect()
                 torch.cuda.empty_cache()
-        # The first set paid for imports that every cell will pay for.
-        longest_s = max(one.build_s for one in self.surveys.values())
-        self.surveys = {name: replace(one, build_s=longest_s) for name, one in self.surveys.items()}
+        # The first set paid for imports that every cell will pay for, and the command for others.
+        longest_s = self.import_s + max(one.build_s for one in self.surveys.values())
+        self.surveys = {name: one._replace(build_s=longest_s) for name, one in self.surveys.items()}
 
     def recall_models(self) -> None:
         """Let sets start from the model of an earlier call's choice, if all cells that it is chosen from are there."""
@@ -187,12 +179,8 @@ class GridRun:
         """Return the choice's scores on a test file."""
         logger.info("%s: the test set is scored with the choice", path)
         scores = [rescore(folder / "model", path, device=self.device) for folder in folders]
-        metrics = [{path.stem: one.metrics} for one in scores]
-        means, deviations = (
-            results.over_seeds(metrics, statistics.fmean),
-            results.over_seeds(metrics, results.deviation),
-        )
-        return replace(summary, mean=means, deviation=deviations, baseline={path.stem: scores[0].baseline})
+        means = results.over_seeds([{path.stem: one.metrics} for one in scores])
+        return replace(summary, **means, baseline={path.stem: scores[0].baseline})
 
     def _settings(self) -> results.GridSettings:
         """Return which grid the folder is to record."""
@@ -210,10 +198,11 @@ class GridRun:
     def _has_finished(self, cell: Cell) -> bool:
         """Tell whether a cell has its result and its model, and was run on this task with these settings."""
         folder = cell.folder(self.output_dir)
-        if not (folder / results.SETTINGS_NAME).is_file() or not has_finished(folder, cell.seed):
+        path = folder / results.SETTINGS_NAME
+        if not path.is_file() or not has_finished(folder, cell.seed):
             return False
         # One of other settings, such as another model of MNLI to start from, is run: it is refused there, with a diff.
-        recorded = results.read_settings(folder)
+        recorded = results.read_settings(path, results.FinetuneSettings)
         return (recorded.task, recorded.settings) == (cell.labelled.task.name, fixed_settings(self._config(cell)))
 
     def _pending(self, sets: Sequence[LabelledSet]) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""The results of a grid: the choice among a set's settings, the tables, and the folders of one or many fine-tunings.
+"""The results of a grid: the choice among a set's settings, tables, a picture, and the folders of fine-tunings.
 
 `render_scores_below` shows the scores of the folders in a pre-training run's.
 
@@ -6,11 +6,13 @@ A grid's folder holds ``grid.json`` (which grid it is), ``results.json`` and ``r
 with one folder per cell. A cell is the output folder of a single run with one seed.
 """
 
+import io
 import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from megabert.downstream.finetuning import results
 from megabert.downstream.finetuning.grid.cells import Cell, LabelledSet, cell_name
@@ -19,6 +21,7 @@ from megabert.foundation.errors import CheckpointError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
 from megabert.foundation.text_tables import render_table
+from megabert.settings.command_line.terminal import printable
 
 PICTURE_NAME = "results.png"
 _DEEPEST = 3
@@ -103,8 +106,6 @@ def save_grid(output_dir: Path, result: GridResult) -> str:
     """Write the results as ``results.json`` (fractions), their tables as ``results.md`` and a picture; return the
     tables.
     """
-    from megabert.downstream.finetuning.grid.picture import draw_grid  # matplotlib, which nothing else here needs
-
     tables = render_grid(result)
     atomic_write(output_dir / results.SUMMARY_NAME, json.dumps(asdict(result), indent=2) + "\n")
     text = "\n\n".join(f"```\n{table}\n```" for table in tables)
@@ -116,7 +117,12 @@ def save_grid(output_dir: Path, result: GridResult) -> str:
 def render_grid(result: GridResult) -> list[str]:
     """Return the table of the choices, each score beside the baseline, and the table of all settings."""
     rows = [row for name, one in result.sets.items() for row in _choice_rows(name, one)]
-    scores = [task_score(one.summary) for one in result.sets.values() if one.summary is not None]
+    # A task's score is the mean of its metrics over all sets.
+    scores = [
+        statistics.fmean(own[metric] for own in one.summary.mean.values() for metric in TASKS[one.task].metrics_in(own))
+        for one in result.sets.values()
+        if one.summary is not None
+    ]
     if len(result.sets) > 1 and scores:
         rows.append(
             ("mean", f"{len(scores)} of {len(result.sets)} sets", "", results.in_points("", statistics.fmean(scores)))
@@ -160,12 +166,6 @@ def _setting_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
         )
         for one in result.settings
     ]
-
-
-def task_score(summary: results.Summary) -> float:
-    """Return a task's score: the mean of its metrics over all sets."""
-    task = TASKS[summary.task]
-    return statistics.fmean(means[metric] for means in summary.mean.values() for metric in task.metrics_in(means))
 
 
 def read_grid(output_dir: Path) -> GridResult:
@@ -247,3 +247,50 @@ def render_scores_below(run_dir: Path) -> str:
         return ""
     headers = ("fine-tuning", "task", "metric", "score", "constant answer", "seeds")
     return f"{results.UNIT}\n{render_table(rows, headers=headers, align='lllrrr')}"
+
+
+COLUMNS = 3
+"""Panels side by side, at most."""
+
+
+def draw_grid(result: GridResult) -> bytes:
+    """Return a PNG of all settings' scores: mean and deviation over seeds, the baseline, and the choice in a ring."""
+    from matplotlib.figure import Figure  # which nothing else here needs
+
+    columns = min(COLUMNS, len(result.sets))
+    rows = -(-len(result.sets) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.4 * rows), dpi=110, layout="tight")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes, (name, one) in zip(panels, result.sets.items(), strict=False):
+        _plot_set(axes, one)
+        axes.set_title(printable(name).replace("$", r"\$"))
+    for axes in panels[len(result.sets) :]:
+        axes.set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _plot_set(axes: Any, result: SetResult) -> None:
+    for epochs in sorted({one.epochs for one in result.settings}):
+        own = sorted(
+            (one.learning_rate, 100 * one.summary.score, 100 * one.summary.score_deviation)
+            for one in result.settings
+            if one.epochs == epochs and one.summary
+        )
+        if own:
+            rates, scores, deviations = zip(*own, strict=True)
+            axes.errorbar(rates, scores, yerr=deviations, marker="o", capsize=3, label=f"{epochs:g} epochs")
+    chosen, summary = result.chosen, result.summary
+    if chosen and summary:
+        place = (chosen.learning_rate, 100 * summary.score)
+        axes.plot(*place, "ok", markersize=13, fillstyle="none", label="chosen")
+        axes.axhline(100 * result.baseline, color="tab:gray", linestyle=":", label="constant answer")
+    ticks = sorted({one.learning_rate for one in result.settings})
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{rate:g}" for rate in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("score (points)")
+    if axes.has_data():
+        axes.legend(framealpha=0.6, fontsize=8)

@@ -2,8 +2,8 @@
 
 import math
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -20,8 +20,7 @@ FORWARD_SHARE = 1 / 3
 """Scoring an example takes this share of the time of training on it: a backward pass costs two forward passes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Survey:
+class Survey(NamedTuple):
     """The content of a set's files, and the measured cost of a run on it."""
 
     identity: dict[str, str]
@@ -31,12 +30,10 @@ class Survey:
     """Items of the first set, which is scored again and again."""
     other_items: int
     """Items of the further sets, which are scored at the end."""
-    import_s: float
-    """Seconds that a command's imports take."""
     read_s: float
     """Seconds to read and encode the set."""
     build_s: float
-    """Seconds to build model and engine, with their imports if this is the first set of a process."""
+    """Seconds to build model and engine; imports of a process are part of it."""
     step_s: float
     """Seconds per step; NaN if there was no GPU to measure them on."""
     model_bytes: int
@@ -47,7 +44,7 @@ class Survey:
     @property
     def start_s(self) -> float:
         """From the start of the command to the first step."""
-        return self.import_s + self.read_s + self.build_s
+        return self.read_s + self.build_s
 
     def seconds(self, setting: Setting, config: FinetuneConfig) -> float:
         """Return the time that one cell takes."""
@@ -58,14 +55,13 @@ class Survey:
         return self.start_s + self.step_s * (steps + FORWARD_SHARE * scored / config.global_batch_size)
 
 
-def survey(labelled: LabelledSet, config: FinetuneConfig, world: World | None, *, import_s: float) -> Survey:
+def survey(labelled: LabelledSet, config: FinetuneConfig, world: World | None) -> Survey:
     """Read and check a set, and make a few steps on it; nothing is written.
 
     Args:
         labelled: The set.
         config: The settings of one of its cells.
         world: A world of one rank; None makes no steps, for a GPU that this machine lacks.
-        import_s: Seconds that a command's imports take.
 
     Raises:
         ConfigError, DataError, CheckpointError: The set or the model is not sound.
@@ -85,7 +81,6 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World | None, *
         train_items=len(prepared.train),
         evaluation_items=first,
         other_items=sum(others),
-        import_s=import_s,
         read_s=read - began,
         build_s=built - read,
         step_s=trainer.measure_step(config.seed) if trainer else math.nan,

@@ -173,8 +173,7 @@ class TaskKind(ABC, Generic[E]):
 
     def sequences(self) -> Sequences:
         """Return an empty list of sequences under construction."""
-        separators = self.tokenizer.separators_in_pair
-        return Sequences(self.tokenizer.special_ids, self.max_seq_length, self.has_segments, separators)
+        return Sequences(self.tokenizer, self.max_seq_length, self.has_segments)
 
     def batcher(self, features: Features, *, rank: int = 0, world_size: int = 1) -> Batcher:
         """Return a batcher of features over the ranks."""

@@ -4,32 +4,21 @@ A piece learns the tag of its first character. Its other characters get that tag
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from megabert.downstream.finetuning.batches import Features
-from megabert.downstream.finetuning.klue_metrics import entity_macro_f1, tag_macro_f1, tags_of_characters
-from megabert.downstream.finetuning.metrics import OUTSIDE
-from megabert.downstream.finetuning.tables import open_text, reading
+from megabert.downstream.finetuning.metrics import OUTSIDE, entity_macro_f1, tag_macro_f1, tags_of_characters
 from megabert.downstream.finetuning.task_kinds.base import Logits, Prediction
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence, Tagging
 from megabert.downstream.finetuning.tasks import Task, refuse_columns
 from megabert.foundation.errors import DataError
+from megabert.foundation.files import open_text
 from megabert.tokens.tokenization.composition import past_marks
 
 COMMENT = "##"
 """Beginning of the lines that name the file's columns and each sentence."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CharacterFeatures(Features):
-    """Features whose labels belong to pieces, each with the characters that it came from."""
-
-    offsets: tuple[NDArray[np.int32], ...]
-    """First and past-the-last character of each labelled piece, of shape (pieces, 2), for each sentence."""
 
 
 class CharacterTagging(Tagging):
@@ -41,7 +30,7 @@ class CharacterTagging(Tagging):
         refuse_columns(task, path)
         return list(_read(path))
 
-    def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool) -> CharacterFeatures:
+    def encode(self, examples: Sequence[TaggedSentence], *, is_training: bool) -> Features:
         """Tokenize sentences, and label each piece by its first character that is no space."""
         sequences = self.sequences()
         encoded = self.tokenizer.encode_with_offsets(["".join(example.tokens) for example in examples])
@@ -52,18 +41,17 @@ class CharacterTagging(Tagging):
             kept_offsets.append(kept)
             positions.append(np.arange(1, 1 + len(kept), dtype=np.int64))
             labels += [self.id_of(_tag_of(example, start, end), example.where) for start, end in kept.tolist()]
-        return CharacterFeatures(
+        return Features(
             sequences.columns(),
             np.array(labels, np.int64),
             rows=np.array([len(part) for part in positions], np.int64),
             label_positions=np.concatenate(positions),
-            offsets=tuple(kept_offsets),
+            origins=kept_offsets,
         )
 
     def answers(self, logits: Logits, examples: Sequence[TaggedSentence], features: Features) -> Iterator[Prediction]:
         """Yield a tag for each character."""
-        assert isinstance(features, CharacterFeatures)
-        for example, rows, offsets in zip(examples, logits, features.offsets, strict=True):
+        for example, rows, offsets in zip(examples, logits, features.origins, strict=True):
             tags, text = [OUTSIDE] * len(example.tokens), "".join(example.tokens)
             for index, (start, end) in zip(rows.argmax(-1) if len(rows) else (), offsets.tolist(), strict=True):
                 start, end = _first_visible(example, start, end), past_marks(text, end)
@@ -96,7 +84,7 @@ def _read(path: Path) -> Iterator[TaggedSentence]:
     characters: list[str] = []
     tags: list[str] = []
     first, identity = 0, None
-    with reading(path), open_text(path, newline="") as file:
+    with open_text(path, newline="") as file:
         for number, line in enumerate([*file.read().split("\n"), ""], 1):
             line = line.rstrip("\r")
             if line.startswith(COMMENT) and "\t" in line and not characters:

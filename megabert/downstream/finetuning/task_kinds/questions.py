@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from megabert.downstream.finetuning.tables import read_table, reading
+from megabert.downstream.finetuning.tables import read_table
 from megabert.downstream.finetuning.task_kinds.base import Example
 from megabert.downstream.finetuning.tasks import Task, refuse_columns
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import read_small
+from megabert.foundation.files import read_small, reading
 from megabert.foundation.json_files import parse_json
 
 MAX_BYTES = 2 << 30

@@ -8,7 +8,7 @@ vocabulary; here the model's own pieces spell them, so that the vocabulary stays
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.downstream.finetuning.batches import Features, TaskBatch
-from megabert.downstream.finetuning.klue_metrics import SIMILAR, f1_of_similar, mean_auprc, micro_f1
-from megabert.downstream.finetuning.metrics import METRICS
+from megabert.downstream.finetuning.metrics import METRICS, SIMILAR, mean_auprc
 from megabert.downstream.finetuning.tables import Row, read_table
 from megabert.downstream.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
 
-SCORES: dict[str, Callable[[Sequence, Sequence], float]] = {
-    **METRICS,
-    "f1_of_similar": f1_of_similar,
-    "micro_f1": micro_f1,
-}
-"""Functions of right and predicted values; ``auprc`` alone asks for probabilities."""
 MARKERS = ("subj", "obj")
 """Names of the marks, in the order of the task's columns."""
 FIELDS = ("word", "start_idx", "end_idx")
@@ -57,14 +50,9 @@ class _SequenceKind(TaskKind[LabelledText]):
     @classmethod
     def read(cls, task: Task, path: Path) -> list[LabelledText]:
         """Read a table."""
-        names = [task.text, *([task.pair] if task.pair else []), *_columns_of_entities(task), task.label]
-        rows = read_table(
-            path,
-            names,
-            header=task.header,
-            skips_broken_rows=task.skips_broken_rows,
-            spare_columns=task.spare_columns,
-        )
+        entities = [f"{column}.{name}" for column in task.entities for name in FIELDS]
+        names = [task.text, *([task.pair] if task.pair else []), *entities, task.label]
+        rows = read_table(path, names, task)
         examples = [
             LabelledText(
                 **row.origin(), text=_marked_text(task, row), pair=task.pair and row.text(task.pair), label=label
@@ -122,7 +110,7 @@ class Classification(_SequenceKind):
         gold = [ids[example.label] for example in examples]
         predicted = [ids[row["prediction"]] for row in predictions]
         names = dict.fromkeys((*self.task.metrics, *(() if self.task.suite else ("accuracy", "macro_f1"))))
-        scores = {name: SCORES[name](gold, predicted) for name in names if name != "auprc"}
+        scores = {name: METRICS[name](gold, predicted) for name in names if name != "auprc"}
         if "auprc" in names:
             probabilities = [[row["probabilities"][label] for label in ids] for row in predictions]
             scores["auprc"] = mean_auprc(gold, probabilities)
@@ -171,7 +159,7 @@ class Regression(_SequenceKind):
         """Return the task's metrics."""
         gold = [_number(example) for example in examples]
         predicted = [row["prediction"] for row in predictions]
-        return {name: SCORES[name](gold, predicted) for name in self.task.metrics}
+        return {name: METRICS[name](gold, predicted) for name in self.task.metrics}
 
     def constant_answers(self, examples: Sequence[LabelledText]) -> Iterator[list[Prediction]]:
         """Yield two numbers, which correlate with nothing; the second one says that all texts are similar."""
@@ -191,11 +179,6 @@ def _number(example: LabelledText) -> float:
             "it, or name another --label-column."
         )
     return float(example.label)
-
-
-def _columns_of_entities(task: Task) -> list[str]:
-    """Return the columns that a task's entities are read from."""
-    return [f"{column}.{name}" for column in task.entities for name in FIELDS]
 
 
 def _marked_text(task: Task, row: Row) -> str:

@@ -9,9 +9,8 @@ the answer, or there is none, both are [CLS].
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from megabert.downstream.finetuning.batches import Features, TaskBatch
-from megabert.downstream.finetuning.klue_metrics import score_klue_answers
-from megabert.downstream.finetuning.metrics import Gold, Language, best_null_threshold, score_answers
+from megabert.downstream.finetuning.metrics import (
+    Gold,
+    Language,
+    best_null_threshold,
+    score_answers,
+    score_klue_answers,
+)
 from megabert.downstream.finetuning.results import THRESHOLD
 from megabert.downstream.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKind
 from megabert.downstream.finetuning.task_kinds.questions import SpanQuestion, read_questions
@@ -34,8 +38,7 @@ _Scores = tuple[float, float, float]
 """Sum of the two logits of an answer, then the logit of its start and the one of its end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContextWindow:
+class ContextWindow(NamedTuple):
     """Consecutive tokens of a context, as they are in one sequence."""
 
     question: int
@@ -46,13 +49,6 @@ class ContextWindow:
     """First and past-the-last character of the context for each token of the window, of shape (tokens, 2)."""
     is_best: NDArray[np.bool_]
     """Whether no other window gives a token more context; only such a token can begin an answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowFeatures(Features):
-    """Features whose items are windows."""
-
-    windows: tuple[ContextWindow, ...]
 
 
 class Span(TaskKind[SpanQuestion]):
@@ -67,8 +63,8 @@ class Span(TaskKind[SpanQuestion]):
         """Read SQuAD's JSON, or JSON Lines or Parquet with the columns id, question, context, answers."""
         return read_questions(task, path)
 
-    def encode(self, examples: Sequence[SpanQuestion], *, is_training: bool) -> WindowFeatures:
-        """Cut contexts into windows.
+    def encode(self, examples: Sequence[SpanQuestion], *, is_training: bool) -> Features:
+        """Cut contexts into windows, the items.
 
         Raises:
             ConfigError: ``max_seq_length`` has no token left for the context.
@@ -98,7 +94,7 @@ class Span(TaskKind[SpanQuestion]):
                 windows.append(ContextWindow(question=index, start=start, offsets=offsets[first:stop], is_best=is_best))
         columns = sequences.columns()
         rows = columns.lengths.astype(np.int64)
-        return WindowFeatures(columns, np.array(spans, np.int64), rows=rows, windows=tuple(windows))
+        return Features(columns, np.array(spans, np.int64), rows=rows, origins=windows)
 
     def _room(self, question: int) -> int:
         """Return how many tokens of the context a window has beside so many of the question."""
@@ -147,12 +143,11 @@ class Span(TaskKind[SpanQuestion]):
 
     def answers(self, logits: Logits, examples: Sequence[SpanQuestion], features: Features) -> Iterator[Prediction]:
         """Yield for each question its best answers, and how much likelier "no answer" is than the best."""
-        assert isinstance(features, WindowFeatures)
         # The best score of each answer's text over all windows, and the lowest score of "no answer", as in
         # google-research/bert: a question has no answer only if every window says so.
         found: list[dict[str, _Scores]] = [{} for _ in examples]
         null = [(np.inf, 0.0, 0.0)] * len(examples)
-        for rows, window in zip(logits, features.windows, strict=True):
+        for rows, window in zip(logits, features.origins, strict=True):
             null[window.question] = min(null[window.question], (float(rows[0].sum()), *rows[0].tolist()))
             best = found[window.question]
             for text, scores in self._answers_in(rows, window, examples[window.question].context):

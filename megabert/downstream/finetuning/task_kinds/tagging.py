@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from megabert.downstream.finetuning.batches import Features
 from megabert.downstream.finetuning.metrics import OUTSIDE, not_bio, score_tags
-from megabert.downstream.finetuning.tables import as_text, open_text, read_table, reading
+from megabert.downstream.finetuning.tables import as_text, read_table
 from megabert.downstream.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.downstream.finetuning.tasks import Task, refuse_columns
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import atomic_write
+from megabert.foundation.files import atomic_write, open_text
 from megabert.observability.logs import logger
 
 DOCUMENT = "-DOCSTART-"
@@ -126,7 +126,7 @@ def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
     tokens: list[str] = []
     tags: list[str] = []
     first, is_begin = 0, True
-    with reading(path), open_text(path) as file:
+    with open_text(path) as file:
         # A blank line after the last one ends the last sentence, too.
         for number, line in enumerate(chain(file, [""]), 1):
             parts = SPACES.split(line.strip(" \t\n"))

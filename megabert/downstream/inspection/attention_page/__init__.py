@@ -58,17 +58,13 @@ def render_attention(record: AttentionRecord, *, model: str, layers: Sequence[in
         "headWidth": record.q_LNSH.shape[-1],
         "kinds": record.kinds,
         "positionScores": None,
-        **{name: _encode_floats(values) for name, values in shown.items()},
+        **{name: base64.b64encode(values.numpy().astype("<f4").tobytes()).decode() for name, values in shown.items()},
     }
     # Escaped, so that no token can end the script element that holds the JSON.
     text = json.dumps(data).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     parts = {"STYLE": _read("page.css"), "DATA": text, "SCRIPT": "\n".join(map(_read, SCRIPTS))}
     # All in one pass: an inserted text, such as a path that ends in *SCRIPT*, is not searched.
     return re.sub(r"/\*([A-Z]+)\*/", lambda place: parts[place[1]], _read("page.html"))
-
-
-def _encode_floats(values: Tensor) -> str:
-    return base64.b64encode(values.numpy().astype(np.dtype("<f4")).tobytes()).decode("ascii")
 
 
 def _read(name: str) -> str:

@@ -13,7 +13,6 @@ from support.exported_models import model_of, write
 
 from megabert.downstream.export.huggingface import read_huggingface
 from megabert.downstream.export.model_card import (
-    FAMILY_TITLES,
     ModelCard,
     check_facts,
     facts_of,
@@ -28,7 +27,6 @@ from megabert.library import load_model
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import build_model, initialize
 from megabert.models.convert import load_parameters
-from megabert.settings.config.families import FAMILIES
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import load_tokenizer
 
@@ -108,10 +106,6 @@ def test_card_has_the_task_of_its_class(architecture, pipeline, config):
     assert yaml.safe_load(text.split("---\n", 2)[1])["pipeline_tag"] == pipeline
     assert (", pipeline\n" in text) == ("pipeline(" in text) == (pipeline == "fill-mask")
     assert "tokenizer = AutoTokenizer.from_pretrained(folder)" in text
-
-
-def test_every_family_has_its_name():
-    assert FAMILY_TITLES.keys() == FAMILIES.keys()
 
 
 @pytest.mark.parametrize("facts", [(["English"], None), ([], "Apache 2.0"), ([], None, "runs/base")])

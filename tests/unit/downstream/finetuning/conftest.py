@@ -11,10 +11,10 @@ from support.tiny_models import tiny_config
 
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.finetuning.batches import Batcher
-from megabert.downstream.finetuning.evaluate import EvaluationSet, evaluate
 from megabert.downstream.finetuning.model import TaskModel
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS
 from megabert.downstream.finetuning.tasks import find_task
+from megabert.downstream.finetuning.trainer import EvaluationSet, evaluate
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.settings.config.finetune import FinetuneConfig

@@ -49,7 +49,7 @@ def test_pairs_are_encoded_and_cut_as_by_transformers(rng, make_kind, tokenizer_
 
 @pytest.mark.parametrize(("a", "b"), [(3, 100), (100, 3), (50, 50), (9, 10), (20, 1), (0, 30)])
 def test_the_longer_text_loses_its_end_first(tokenizer, a, b):
-    sequences = Sequences(tokenizer.special_ids, 24)
+    sequences = Sequences(tokenizer, 24)
     sequences.add(np.zeros(a, np.int32), np.ones(b, np.int32))
     kept_a, kept_b = a, b
     while kept_a + kept_b > 21:

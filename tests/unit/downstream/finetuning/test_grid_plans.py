@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 from unit.downstream.finetuning.grid.test_grid import words_of
@@ -74,7 +73,7 @@ def test_several_ranks_are_refused(tmp_path, monkeypatch):
     config = grid_module.FinetuneConfig(model="m", data="d")
     grid = Grid(config=config, sets=find_sets(["rte"], config), settings=(Setting(1e-5, 3.0),))
     with pytest.raises(ConfigError, match="--launcher"):
-        grid_module.GridRun(grid, tmp_path / "out")
+        grid_module.GridRun(grid, tmp_path / "out", device="cpu", processes=1, launcher="", import_s=0.0)
 
 
 def test_missing_setting_is_named(capsys):
@@ -101,9 +100,11 @@ def test_every_set_pays_for_what_the_first_one_imported(sets_dir, model_dir, tmp
 
     def measured(*arguments, **words):
         read_s, build_s = next(costs)
-        return replace(survey(*arguments, **words), import_s=4.0, read_s=read_s, build_s=build_s)
+        return survey(*arguments, **words)._replace(read_s=read_s, build_s=build_s)
 
     monkeypatch.setattr(grid_module, "survey", measured)
+    own = grid_module.GridRun.__init__
+    monkeypatch.setattr(grid_module.GridRun, "__init__", lambda *a, **words: own(*a, **{**words, "import_s": 4.0}))
     assert main([*words_of(sets_dir, model_dir, tmp_path / "new"), "--dry-run"]) == 0
     assert re.findall(r"(\d+) s to start", capsys.readouterr().out) == ["13", "14"]
 

@@ -11,21 +11,22 @@ from unit.downstream.finetuning.conftest import sentence
 from unit.downstream.finetuning.grid.test_grid import forked
 
 from megabert.cli import main
+from megabert.downstream.finetuning.batches import Features
 from megabert.downstream.finetuning.grid import grid as grid_module
-from megabert.downstream.finetuning.klue_metrics import (
+from megabert.downstream.finetuning.metrics import (
+    METRICS,
     entity_macro_f1,
     f1_of_similar,
     mean_auprc,
     micro_f1,
     normalize_klue,
     rouge_w,
+    score_answers,
     score_klue_answers,
     tag_macro_f1,
     tags_of_characters,
 )
-from megabert.downstream.finetuning.metrics import METRICS, score_answers
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS
-from megabert.downstream.finetuning.task_kinds.characters import CharacterFeatures
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence
 from megabert.downstream.finetuning.tasks import SUITES, find_task
@@ -304,8 +305,8 @@ def test_a_run_on_every_set_gives_its_official_metrics(data, model_dir, tmp_path
 def test_marks_after_a_piece_have_its_tag(make_kind):
     example = TaggedSentence(line=1, where="t", tokens=tuple("cafe\u0301"), tags=("B-LC", *["I-LC"] * 4))
     kind = make_kind("klue_ner", ("O", "B-LC", "I-LC"))
-    features = CharacterFeatures(
-        None, np.array([1]), rows=np.array([1]), label_positions=np.array([1]), offsets=(np.array([[0, 4]]),)
+    features = Features(
+        None, np.array([1]), rows=np.array([1]), label_positions=np.array([1]), origins=[np.array([[0, 4]])]
     )
     (row,) = kind.answers([np.array([[0.0, 9.0, 0.0]])], [example], features)
     assert row["prediction"] == list(example.tags)

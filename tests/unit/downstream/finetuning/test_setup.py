@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.exported_models import write, write_huggingface
@@ -9,7 +10,7 @@ from support.parity_heads import ENCODERS
 from support.tiny_models import SIZES
 
 from megabert.downstream.export.model_card import ModelCard
-from megabert.downstream.finetuning.finetune import _load_weights
+from megabert.downstream.finetuning.finetune import build_task_model
 from megabert.downstream.finetuning.model import TaskModel
 from megabert.downstream.finetuning.saved_model import read_saved_model
 from megabert.downstream.finetuning.setup import find_labelled_files, prepare, split, subset
@@ -40,8 +41,7 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
     prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
     assert prepared.model.family == family
     assert prepared.kind.has_segments is (config.type_vocab_size > 1)
-    model = TaskModel(prepared.model, head=prepared.kind.head, num_outputs=2)
-    given = set(_load_weights(model, prepared.source.weights))
+    model, given, _ = build_task_model(prepared)
     new = {name for name, _ in model.named_parameters()} - given
     has_pooler = family in ("bert", "albert", "modernbert")  # the last one's is the dense layer of its masked LM
     expected = {"classifier.weight", "classifier.bias"}
@@ -62,9 +62,8 @@ def test_discriminator_with_a_shallower_generator_is_fine_tuned_without_it(
     folder = tmp_path / "model"
     write_huggingface(folder, state=state, config=config, tokenizer_dir=tokenizer_dir, card=ModelCard(name="x"))
     prepared = prepare(find_task("classification"), FinetuneConfig(model=str(folder), data=str(data)))
-    model = TaskModel(prepared.model, head=prepared.kind.head, num_outputs=2)
+    model, *_ = build_task_model(prepared)
     assert not [name for name, _ in model.named_parameters() if name.startswith("generator.")]
-    _load_weights(model, prepared.source.weights)
     name = "bert.embeddings.word_embeddings.weight"
     assert dict(model.named_parameters())[name].equal(state[name])
     assert read_saved_model(folder).model.generator_size is None
@@ -124,8 +123,10 @@ def test_one_label_alone_is_refused_where_the_task_has_two(model_config, tokeniz
 def test_weights_without_a_layer_are_refused(model_config):
     model = TaskModel(model_config, head=_head(), num_outputs=2)
     state = {n: p.detach() for n, p in model.named_parameters() if ".layer.1." not in n}
+    kind = SimpleNamespace(head=_head(), num_outputs=2, config=FinetuneConfig(model="there", data="not used"))
+    weights = InitialWeights(source="there", tokenizer_sha256="", read=lambda: state)
     with pytest.raises(CheckpointError, match="lack 12 parameters of the encoder"):
-        _load_weights(model, InitialWeights(source="there", tokenizer_sha256="", read=lambda: state))
+        build_task_model(SimpleNamespace(model=model_config, kind=kind, source=SimpleNamespace(weights=weights)))
 
 
 def _head():

@@ -52,7 +52,7 @@ def test_known_answers_come_back_from_any_window(make_kind, stride):
         examples.append(question("  ".join(words), "  ".join(words[start:stop]), str(index)))
     features = kind.encode(examples, is_training=True)
     predictions = kind.predict(gold_logits(features), examples, features)
-    held = {w.question for i, w in enumerate(features.windows) if features.labels[i, 0] > 0}
+    held = {w.question for i, w in enumerate(features.origins) if features.labels[i, 0] > 0}
     assert len(held) > 20
     for index in held:
         assert predictions[index]["answer"] == examples[index].answers[0][1]
@@ -110,7 +110,7 @@ def test_answers_are_the_best_valid_pairs(make_kind):
     features = kind.encode([example], is_training=False)
     (logits,) = random_logits(features, 2)
     (prediction,) = kind.predict([logits], [example], features)
-    window = features.windows[0]
+    window = features.origins[0]
     shift = window.start
     expected = {}
     for s in range(len(window.offsets)):
@@ -223,6 +223,6 @@ def test_short_sequences_leave_room_for_the_context_or_are_refused(make_kind):
     one = question("the cat is red and the dog is blue", "red", ask="what is red and what is blue ?")
     features = make_kind("squad", ("start", "end"), max_seq_length=6).encode([one], is_training=True)
     assert max(features.rows) <= 6
-    assert len(features.windows) >= 9
+    assert len(features.origins) >= 9
     with pytest.raises(ConfigError, match=r"max_seq_length=3: no token is left for a context. Take 4 or more"):
         make_kind("squad", ("start", "end"), max_seq_length=3).encode([one], is_training=True)

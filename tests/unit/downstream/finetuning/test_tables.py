@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from megabert.downstream.finetuning.tables import read_table
+from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
 
 ROWS = [{"text": "a 'b' \"c\"", "label": 1}, {"text": "\ud55c\uad6d\uc5b4, x", "label": 0}]
@@ -35,7 +36,8 @@ def test_every_format_gives_the_same_columns(tmp_path, suffix):
 
 def test_file_without_header_takes_the_given_one(tmp_path):
     (tmp_path / "t.tsv").write_text("gj04\t1\t\tThe cat sat.\n")
-    table = read_table(tmp_path / "t.tsv", ["sentence", "label"], header=("source", "label", "star", "sentence"))
+    task = Task("t", "", header=("source", "label", "star", "sentence"))
+    table = read_table(tmp_path / "t.tsv", ["sentence", "label"], task)
     assert (table[0].text("sentence"), table[0].text("label")) == ("The cat sat.", "1")
 
 
@@ -111,7 +113,7 @@ def test_long_text_fits_a_csv(tmp_path):
 
 def test_broken_rows_are_counted_where_a_task_says_so(tmp_path, caplog):
     (tmp_path / "t.tsv").write_text("text\tlabel\na\t1\nb\nc\t0\n")
-    table = read_table(tmp_path / "t.tsv", ["text"], skips_broken_rows=True)
+    table = read_table(tmp_path / "t.tsv", ["text"], Task("t", "", skips_broken_rows=True))
     assert len(table) == 2
     assert "1 rows with a wrong number of columns were left out" in caplog.text
 

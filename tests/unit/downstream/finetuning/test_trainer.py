@@ -11,9 +11,8 @@ from unit.downstream.finetuning.conftest import batcher_of
 from unit.downstream.finetuning.test_task_kinds import labelled
 
 from megabert.distributed.process_group import distributed_world
-from megabert.downstream.finetuning.evaluate import Evaluation
 from megabert.downstream.finetuning.model import TaskModel
-from megabert.downstream.finetuning.trainer import TaskTrainer
+from megabert.downstream.finetuning.trainer import Evaluation, TaskTrainer
 from megabert.engine.engine import UpdateResult
 from megabert.foundation.errors import DataError
 from megabert.models.build import initialize

@@ -52,7 +52,7 @@ def test_probabilities_are_those_of_transformers(tokenizer):
     sizes = {**SIZES, "vocab_size": tokenizer.vocab_size, "num_hidden_layers": 3, "num_attention_heads": 4}
     config = transformers.BertConfig(**sizes, initializer_range=0.4, attn_implementation="eager")
     theirs = transformers.BertModel(config).eval()
-    model = tiny_model(objective="nsp", **sizes)
+    model = tiny_model(objective="nsp", **sizes).eval()
     state, missing, _ = from_huggingface(theirs.state_dict(), model.config)
     load_parameters(model, state, may_lack=missing)
     record = record_attention(model, tokenizer, *TEXTS)
@@ -65,7 +65,7 @@ def test_probabilities_are_those_of_transformers(tokenizer):
 
 def test_a_layer_used_again_is_recorded_each_time(tokenizer):
     own = {"vocab_size": tokenizer.vocab_size, "embedding_size": 8, "num_hidden_layers": 3}
-    record = record_attention(tiny_model("albert", objective="sop", **NARROW, **own), tokenizer, "the cat sat")
+    record = record_attention(tiny_model("albert", objective="sop", **NARROW, **own).eval(), tokenizer, "the cat sat")
     assert record.q_LNSH.shape == (3, 2, 5, 8)
     assert not torch.equal(record.q_LNSH[0], record.q_LNSH[1])
 
@@ -73,7 +73,7 @@ def test_a_layer_used_again_is_recorded_each_time(tokenizer):
 @pytest.fixture(params=["deberta", "deberta-v2"])
 def deberta(request, tokenizer):
     own = {"position_buckets": 4} if request.param == "deberta-v2" else {"pos_att_type": ("p2c",)}
-    return tiny_model(request.param, noise=0.3, vocab_size=tokenizer.vocab_size, **NARROW, **own)
+    return tiny_model(request.param, noise=0.3, vocab_size=tokenizer.vocab_size, **NARROW, **own).eval()
 
 
 def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
@@ -82,7 +82,9 @@ def test_probabilities_of_a_deberta_have_its_positions(deberta, tokenizer):
     torch.testing.assert_close(context_LNSH.transpose(1, 2).flatten(2), record.context_LSD, **TOLERANCE)
     assert record.position_scores_LNSS.abs().max() > 0.1
     config = deberta.config
-    content = json.loads(json.dumps(config_json(config, architecture="none", special_ids=tokenizer.special_ids)))
+    content = json.loads(
+        json.dumps(config_json(config, architecture="none", special_ids=tokenizer.special_ids, is_tied=True))
+    )
     theirs = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**content)).eval()
     state = {name: value.detach() for name, value in deberta.named_parameters()}
     named = {name.removeprefix("deberta."): value for name, value in to_huggingface(state, config).items()}
@@ -101,8 +103,7 @@ def test_browser_shows_the_numbers_of_a_deberta(deberta, tokenizer, tmp_path):
 
 
 def test_recording_leaves_no_trace_on_the_model(model, tokenizer):
-    record_attention(model.train(), tokenizer, "the cat")
-    assert model.training
+    record_attention(model, tokenizer, "the cat")
     assert not any(module._forward_hooks for module in model.modules())
 
 
@@ -164,7 +165,7 @@ def test_command_writes_the_page(model_folder, tmp_path, capsys):
 def modernbert(tokenizer):
     """Return a model whose second layer sees two tokens to either side; the two texts have 10."""
     own = {"max_position_embeddings": 512, "local_attention": 4, "global_attn_every_n_layers": 2}
-    return tiny_model("modernbert", noise=0.3, vocab_size=tokenizer.vocab_size, **NARROW, **own)
+    return tiny_model("modernbert", noise=0.3, vocab_size=tokenizer.vocab_size, **NARROW, **own).eval()
 
 
 @pytest.mark.parametrize("text", ["the cats sat .", "the cat " * 255], ids=["short", "of all positions"])

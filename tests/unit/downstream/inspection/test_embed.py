@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,9 +10,12 @@ from sentence_transformers import SentenceTransformer
 
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
+from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.inspection import embed
-from megabert.downstream.inspection.embed import embed_file, open_vectors, read_blocks
+from megabert.downstream.inspection.embed import check_output, embed_file, open_vectors, read_blocks
 from megabert.foundation.errors import ConfigError, DataError
+
+MEAN = {"form": VectorForm(), "batch_tokens": 8192}
 
 LINES = ["the cat sat .", "", "the dogs sat", "the " * 40 + "dog", "cat", "a zebra sat", "  "]
 
@@ -34,7 +38,7 @@ def hidden_of(model, tokenizer, line):
 @pytest.mark.parametrize("batch_tokens", [1, 20, 8192])
 def test_every_line_has_its_own_vector_in_its_row(pooling, suffix, batch_tokens, model, tokenizer, text):
     output = text.with_suffix(suffix)
-    counts = embed_file(model, tokenizer, text, output, pooling=pooling, batch_tokens=batch_tokens)
+    counts = embed_file(model, tokenizer, text, output, form=VectorForm((pooling,)), batch_tokens=batch_tokens)
     if suffix == ".npy":
         vectors = np.load(output)
         assert vectors.dtype == np.float32
@@ -51,7 +55,7 @@ def test_every_line_has_its_own_vector_in_its_row(pooling, suffix, batch_tokens,
 def test_tokens_are_next_to_their_vectors(model, tokenizer, text, monkeypatch):
     monkeypatch.setattr(embed, "GROUP_BYTES", 4 * 16 * 12)  # several groups
     output = text.with_suffix(".parquet")
-    counts = embed_file(model, tokenizer, text, output, pooling="tokens", batch_tokens=16)
+    counts = embed_file(model, tokenizer, text, output, form=VectorForm(("tokens",)), batch_tokens=16)
     rows = pq.read_table(output).to_pylist()
     assert pq.ParquetFile(output).num_row_groups > 1
     assert [row["line"] for row in rows] == list(range(1, len(LINES) + 1))
@@ -93,7 +97,7 @@ def test_vectors_are_written_block_by_block(model, tokenizer, tmp_path, monkeypa
     monkeypatch.setattr(embed, "open_vectors", spying_open)
     path = tmp_path / "lines.txt"
     path.write_text("the cat sat .\n" * 500)
-    embed_file(model, tokenizer, path, path.with_suffix(".npy"))
+    embed_file(model, tokenizer, path, path.with_suffix(".npy"), **MEAN)
     assert np.load(path.with_suffix(".npy")).shape == (500, 16)
     assert sum(written) == 500
     assert max(written) <= 1024 // len("the cat sat .") + 1
@@ -102,21 +106,21 @@ def test_vectors_are_written_block_by_block(model, tokenizer, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("name", "pooling", "message"), [("x.csv", "mean", r"\.parquet or \.npy"), ("x.npy", "tokens", "Write to .parquet")]
 )
-def test_outputs_that_cannot_hold_the_vectors_are_refused(name, pooling, message, model, tokenizer, text):
+def test_outputs_that_cannot_hold_the_vectors_are_refused(name, pooling, message):
     with pytest.raises(ConfigError, match=message):
-        embed_file(model, tokenizer, text, text.with_name(name), pooling=pooling)
+        check_output(Path(name), has_tokens=pooling == "tokens")
 
 
 def test_bad_input_is_named_by_line_and_leaves_nothing(model, tokenizer, tmp_path):
     path, output = tmp_path / "bad.txt", tmp_path / "bad.npy"
     path.write_bytes(b"the cat\n" * 5000 + b"the \xe9t\xe9\n")
     with pytest.raises(DataError, match=r"bad\.txt:5001: byte 5 of the line is not UTF-8"):
-        embed_file(model, tokenizer, path, output)
+        embed_file(model, tokenizer, path, output, **MEAN)
     path.write_bytes(b"")
     with pytest.raises(DataError, match="is empty"):
-        embed_file(model, tokenizer, path, output)
+        embed_file(model, tokenizer, path, output, **MEAN)
     with pytest.raises(DataError, match="cannot be read"):
-        embed_file(model, tokenizer, tmp_path / "none.txt", output)
+        embed_file(model, tokenizer, tmp_path / "none.txt", output, **MEAN)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.txt", "vocab.txt"]
 
 

@@ -28,7 +28,7 @@ def test_ids_of_texts_and_pairs_are_those_of_transformers(folder):
 
 def test_roberta_attends_within_a_pair_without_segments():
     tokenizer = train_byte_bpe(TEXTS, vocab_size=300)
-    model = tiny_model("roberta", vocab_size=tokenizer.vocab_size)
+    model = tiny_model("roberta", vocab_size=tokenizer.vocab_size).eval()
     record = record_attention(model, tokenizer, "the ship", "the sea")
     assert record.pieces.count("</s>") == 3
     assert record.pieces[record.segment_b_start - 1] == "</s>"

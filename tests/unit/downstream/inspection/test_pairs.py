@@ -7,8 +7,7 @@ import pytest
 
 from megabert.cli import main
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pairs import score_pairs
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer, score_pairs
 from megabert.training.probes.minimal_pairs import read_pairs
 
 PAIRS = [("the cat sat.", "the cat the."), ("the dogs sat.", "the dog sats."), ("cat dog", "dog cat"), ("ab", "cd")]
@@ -23,7 +22,7 @@ def pairs(tmp_path):
 
 
 def test_pairs_are_right_if_the_good_sentence_scores_higher(model_folder, pairs):
-    scorer = SentenceScorer(open_source(str(model_folder)), CopyOptions())
+    scorer = SentenceScorer(open_source(str(model_folder)))
     (result,) = score_pairs(scorer, {"own": read_pairs(pairs)})
     good, bad = (scorer.score([pair[side] for pair in PAIRS]).scores_S for side in (0, 1))
     good_pieces, bad_pieces = (scorer.score([pair[side] for pair in PAIRS]).counts_S for side in (0, 1))
@@ -54,9 +53,7 @@ def test_random_weights_are_a_baseline_of_the_same_shape(model_folder, pairs, ca
         tables.append(capsys.readouterr().out)
     assert len(tables[0].splitlines()) == len(tables[1].splitlines())
     source = open_source(str(model_folder))
-    trained, random = (
-        SentenceScorer(source, CopyOptions(), is_random=flag).score(["the cat"]) for flag in (False, True)
-    )
+    trained, random = (SentenceScorer(source, is_random=flag).score(["the cat"]) for flag in (False, True))
     assert trained.scores_S[0] != random.scores_S[0]
 
 

@@ -12,7 +12,7 @@ from support.parity_models import CASES, make_tokenizer, random_model, write
 
 from megabert.cli import main
 from megabert.downstream.export.sources import open_source
-from megabert.downstream.inspection.pseudo_likelihood import CopyOptions, SentenceScorer
+from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 from megabert.foundation.errors import CheckpointError
 
 HEADS = {
@@ -65,7 +65,7 @@ def score_one_mask_at_a_time(model, tokenizer, text, mask):
 def test_scores_are_those_of_transformers_one_mask_at_a_time(exported, mask):
     folder, model, tokenizer = exported
     texts = make_sentences()
-    ours = SentenceScorer(open_source(str(folder)), CopyOptions(mask=mask, batch_tokens=100)).score(texts)
+    ours = SentenceScorer(open_source(str(folder)), mask=mask, batch_tokens=100).score(texts)
     theirs = [score_one_mask_at_a_time(model, tokenizer, text, mask) for text in texts]
     assert ours.scores_S.tolist() == pytest.approx(theirs, abs=1e-5, rel=1e-5)
     assert ours.counts_S.tolist() == [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
@@ -105,8 +105,8 @@ def test_sentences_that_are_too_long_are_counted_and_the_first_is_named(model_fo
 
 def test_scores_do_not_depend_on_the_batch_or_on_the_other_sentences(model_folder):
     source, texts = open_source(str(model_folder)), ["the cat sat.", "the dogs", "", "the", "cats"]
-    alone = SentenceScorer(source, CopyOptions(batch_tokens=1))
-    together = SentenceScorer(source, CopyOptions()).score(texts).scores_S
+    alone = SentenceScorer(source, batch_tokens=1)
+    together = SentenceScorer(source).score(texts).scores_S
     assert together.tolist() == pytest.approx([float(alone.score([text]).scores_S[0]) for text in texts], abs=1e-6)
     assert together[2] == 0
 
@@ -118,7 +118,7 @@ def test_electra_without_its_generator_is_refused(tmp_path):
     for path in (folder / "generator").iterdir():
         path.unlink()
     with pytest.raises(CheckpointError, match="an ELECTRA with its generator"):
-        SentenceScorer(open_source(str(folder)), CopyOptions())
+        SentenceScorer(open_source(str(folder)))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from megabert.downstream.finetuning.grid.results import GridResult, SetResult, S
 from megabert.downstream.finetuning.results import Summary
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.downstream.inspection.masked_lm import LengthScore, MaskedLMScore
-from megabert.downstream.inspection.pairs import PairScores
-from megabert.downstream.inspection.pseudo_likelihood import Scores, TextScore
+from megabert.downstream.inspection.pseudo_likelihood import PairScores, Scores, TextScore
 from megabert.downstream.publish.card_scores import read_scores, refuse_repeated
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.training.probes.minimal_pairs import Pair

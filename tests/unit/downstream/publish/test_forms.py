@@ -12,6 +12,7 @@ from support.parity_models import CASES, make_tokenizer, random_model, write
 
 from megabert.cli import main
 from megabert.downstream.export.sources import open_source
+from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.inspection.embed import embed_file
 from megabert.downstream.publish.forms import Forms
 from megabert.downstream.publish.run_folder import export_again
@@ -58,7 +59,8 @@ def embedded(folder, tmp_path, pooling):
         source.load_tokenizer(),
         tmp_path / "lines.txt",
         tmp_path / "vectors.parquet",
-        pooling=pooling,
+        form=VectorForm((pooling,)),
+        batch_tokens=8192,
     )
     column = "embeddings" if pooling == "tokens" else "embedding"
     return [np.array(row, np.float32) for row in pq.read_table(tmp_path / "vectors.parquet")[column].to_pylist()]

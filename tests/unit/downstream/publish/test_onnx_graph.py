@@ -10,10 +10,9 @@ from support import parity_heads, parity_models
 from support.onnx_differences import form_differences
 
 from megabert.cli import main
-from megabert.downstream.publish import check_forms, onnx_graph
-from megabert.downstream.publish.check_forms import require_equal_onnx
+from megabert.downstream.publish import onnx_graph
 from megabert.downstream.publish.forms import Forms
-from megabert.downstream.publish.onnx_graph import Graph, library
+from megabert.downstream.publish.onnx_graph import Graph, library, require_equal_onnx
 from megabert.downstream.publish.run_folder import export_again
 from megabert.foundation.errors import CheckpointError, ConfigError
 
@@ -66,7 +65,7 @@ def test_a_graph_that_differs_is_not_published(modernbert, monkeypatch, tmp_path
     def broken(*_):
         raise CheckpointError("differs")
 
-    monkeypatch.setattr(check_forms, "require_equal_onnx", broken)
+    monkeypatch.setattr(onnx_graph, "require_equal_onnx", broken)
     monkeypatch.setattr(onnx_graph, "write_onnx", lambda *_: None)
     with pytest.raises(CheckpointError, match="differs"):
         export_again(folder, tmp_path / "out", Forms(vectors="mean", has_onnx=True))
@@ -99,7 +98,7 @@ def test_an_empty_row_gives_a_vector_of_zeros(modernbert):
     graph = onnx_graph.load_graph(modernbert[0], "mean", flag="--check")
     inputs = graph.sample(2, 5)
     inputs["attention_mask"][1] = 0
-    for run in (check_forms.torch_run(graph), check_forms.onnx_run(modernbert[0])):
+    for run in (onnx_graph.torch_run(graph), onnx_graph.onnx_run(modernbert[0])):
         vectors = run(inputs)[graph.output_names.index("sentence_embedding")]
         assert np.isfinite(vectors).all()
         assert not vectors[1].any()
@@ -111,7 +110,7 @@ def test_what_onnxruntime_refuses_is_an_error_of_ours(fault, modernbert, tmp_pat
     content = b"" if fault == "no graph" else (modernbert[0] / "onnx/model.onnx").read_bytes()
     (tmp_path / "onnx/model.onnx").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"onnx/model.onnx: onnxruntime \d.* cannot compute it \(.*INVALID_ARG"):
-        check_forms.onnx_run(tmp_path)({"input_ids": torch.ones(1, 2), "attention_mask": torch.ones(1, 2)})
+        onnx_graph.onnx_run(tmp_path)({"input_ids": torch.ones(1, 2), "attention_mask": torch.ones(1, 2)})
 
 
 def test_results_of_tokens_are_told_from_the_others(tmp_path):

@@ -185,7 +185,7 @@ def test_single_task_of_a_job_is_a_machine_all_of_whose_gpus_are_tried(tmp_path,
     monkeypatch.setattr(
         "megabert.tooling.doctor.probe.probe_locally", lambda ranks, device: asked.append((ranks, device)) or []
     )
-    findings = examine(tmp_path, is_quick=True)
+    findings = examine(tmp_path, device="auto", is_quick=True)
     assert [f"GPU {index}" for index in range(8)] == [one.text for one in findings if one.area == "devices"]
     assert asked == [(8, "cuda")]
 

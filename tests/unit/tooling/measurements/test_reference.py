@@ -9,7 +9,6 @@ from megabert.settings.config.loading import load_run_config, shipped_names
 from megabert.tooling.measurements.reference import (
     FOLDER,
     describe_expected,
-    describe_published,
     published_results,
     read_reference,
     reference_for,
@@ -38,7 +37,9 @@ def test_the_page_has_every_published_result():
 
 def test_the_estimate_names_the_result_with_its_source(capsys):
     assert main(["estimate", "--recipe", "albert_base"]) == 0
-    assert f"published: {describe_published(published_results()['albert_base'])}\n" in capsys.readouterr().out
+    assert f"{describe_expected('albert_base')[0]}\n" in capsys.readouterr().out
+    published = published_results()["albert_base"]
+    assert describe_expected("albert_base")[0].startswith(f"published: {published.result} ({published.source}")
     assert describe_expected("another") == []
 
 

@@ -7,7 +7,7 @@ from megabert.models.build import build_model
 from megabert.settings.config.families import FAMILIES
 from megabert.settings.config.loading import load_run_config, shipped_names
 from megabert.settings.config.model import ModelConfig
-from megabert.tooling.planning.parameters import count_parameters
+from megabert.tooling.planning.memory import count_parameters
 
 SIZES = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 96}
 VARIANTS = [

@@ -14,8 +14,7 @@ from megabert.settings.config.loading import load_run_config
 from megabert.tokens.shards import read_manifest
 from megabert.tooling.measurements import reference as references
 from megabert.tooling.measurements.reference import Reference, ReferencePhase, Series, science_fields
-from megabert.tooling.reports.band import bands
-from megabert.tooling.reports.on_track import compare_with_curves
+from megabert.tooling.reports.on_track import bands, compare_with_curves
 
 VOCAB = {"vocab_size": 4096}
 STEPS = list(range(20, 401, 20))

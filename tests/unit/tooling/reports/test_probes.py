@@ -2,7 +2,7 @@
 
 from support.run_folders import eval_row, train_row
 
-from megabert.tooling.reports.probes import draw_probes, probed_sets, render_probes
+from megabert.tooling.reports.curves import draw_probes, probed_sets, render_probes
 
 
 def probed(step, **accuracies):
