@@ -31,9 +31,9 @@ def test_a_run_goes_from_bf16_to_fp8_and_back_by_forks(shards, tmp_path):
     run.finish_well()
     losses = run.losses()
     run = Run(tmp_path / "bf16", shards, flags={"precision": "fp8"})
-    assert run.finish() == 2
+    assert run.finish() == 4
     assert "precision" in run.output
-    for origin, step, name in (("bf16", 6, "fp8"), ("fp8", 9, "bf16-again")):
+    for origin, step, name in (("bf16", 8, "fp8"), ("fp8", 9, "bf16-again")):
         flags = {**SAME, "fork": f"{tmp_path / origin}@{step}", "precision": name.removesuffix("-again")}
         fork = Run(tmp_path / name, shards, flags=flags, recipe=None)
         fork.finish_well()
