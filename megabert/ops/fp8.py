@@ -8,7 +8,8 @@ output. A row's scale is the smallest power of two that brings its largest value
 - Scaling rounds nothing. A value keeps the same 4 bits whatever its row, down to 2^-13 of the row's largest one. So the
   weight is the same in both products, although its rows are outputs in one and inputs in the other.
 
-A row with NaN or infinity gets the scale NaN, so its products are NaN and the step is skipped.
+NaN stays NaN and infinity divided by its own scale becomes NaN, so the products of such a row are NaN and the step is
+skipped.
 
 On a CPU the rounded values are multiplied in float32. On a GPU ``torch._scaled_mm`` multiplies them and adds up in
 float32: the same numbers but for the order of sums. No GPU has run it yet.
@@ -33,7 +34,7 @@ MANTISSA = 2**23 - 1
 
 
 def scales_of(rows_RK: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the scale of each row, float32 of shape (R, 1): powers of two, or NaN; values are divided by it.
+    """Return the scale of each row, a power of two, float32 of shape (R, 1); values are divided by it.
 
     Args:
         rows_RK: Rows, in any floating-point type.
@@ -42,8 +43,7 @@ def scales_of(rows_RK: Tensor, dtype: torch.dtype) -> Tensor:
     largest_R1 = rows_RK.abs().amax(1, keepdim=True).float()
     quotient_R1 = (largest_R1 / torch.finfo(dtype).max).clamp(min=torch.finfo(torch.float32).tiny)
     # The next power of two is a float32 whose mantissa is 0. All operations are exact, so every device agrees.
-    scales_R1 = ((quotient_R1.view(torch.int32) + MANTISSA) & ~MANTISSA).view(torch.float32)
-    return scales_R1 + (largest_R1 - largest_R1)  # 0, or NaN for infinity and NaN
+    return ((quotient_R1.view(torch.int32) + MANTISSA) & ~MANTISSA).view(torch.float32)
 
 
 def cast_rows(rows_RK: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

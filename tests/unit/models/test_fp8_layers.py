@@ -6,7 +6,7 @@ import torch
 from megabert.data.batch import probe_batch
 from megabert.models.build import build_model, initialize
 from megabert.models.layers import Dense
-from megabert.ops import fp8
+from megabert.ops import dense, fp8
 from megabert.settings.config.model import ModelConfig
 
 SIZES = {"vocab_size": 60, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -29,6 +29,21 @@ def test_only_layers_multiply_in_8_bits(family):
             of_layers if in_fp8 else set()
         )
         assert len(of_layers) >= 4
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_a_layer_makes_eight_products(monkeypatch, family):
+    types = []
+
+    def counted(*factors, **options):
+        types.append(options.get("dtype"))
+        return fp8.row_product(*factors, **options)
+
+    monkeypatch.setattr(dense, "row_product", counted)
+    model = build_model(ModelConfig(family=family, **SIZES), in_fp8=True)
+    initialize(model, 1)
+    model(probe_batch(tokens=64, length=16)).mlm_loss_sum.backward()
+    assert types == 8 * [None] + 8 * [fp8.GRADIENT], "two layers: outputs, then gradients of inputs"
 
 
 def gradients(*, in_fp8):
