@@ -9,13 +9,16 @@ from megabert.engine.buckets import split_groups
 from megabert.engine.deepspeed_parts import wrap
 from megabert.engine.engine import Engine
 from megabert.foundation.errors import ConfigError
+from megabert.ops import fp8
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim import BaseOptimizer
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, REQUIRED, unsupported, zero_stage_of
+from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.names import value_at
 from megabert.settings.config.run import Precision
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.bfloat16}
+"""Dtype of the weights in each precision."""
 
 
 def resolve_precision(precision: Precision, device: torch.device) -> Precision:
@@ -27,14 +30,24 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
     return "bf16" if torch.cuda.is_bf16_supported() else "fp16"
 
 
-def refuse_fp16_on_cpu(precision: Precision, device: torch.device) -> None:
-    """Refuse a precision that DeepSpeed does not train in on a CPU.
+def refuse_precision(precision: Precision, device: torch.device, model: ModelConfig | None = None) -> None:
+    """Refuse a precision that a device does not have.
+
+    Args:
+        precision: The precision; ``auto`` fits every device.
+        device: The device, which is asked for products in 8 bits.
+        model: The model of such products.
 
     Raises:
-        ConfigError: It is fp16, and there is no GPU.
+        ConfigError: It is fp16, and there is no GPU, or fp8 on a GPU that does not multiply in 8 bits.
     """
     if precision == "fp16" and device.type == "cpu":
         raise ConfigError("precision=fp16 needs a GPU; on a CPU take fp32, or bf16.")
+    if precision == "fp8" and model is not None:
+        models = [model] if model.generator_size is None else [model, model.generator()]
+        reason = fp8.obstacle(device, [width for one in models for width in (one.hidden_size, one.intermediate_size)])
+        if reason:
+            raise ConfigError(f"precision=fp8 cannot run on {device}: {reason}. Take bf16.")
 
 
 def build_engine(model: torch.nn.Module, optimizer: BaseOptimizer, ds_config: dict[str, Any], world: World) -> Engine:

@@ -19,7 +19,9 @@ from megabert.foundation.errors import CheckpointError, DataError
 from megabert.models.bert import BertForPreTraining, PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import trained_tables
+from megabert.models.encoder import BertEncoder
 from megabert.models.key_maps import DECODER, VOCABULARY_ROWS
+from megabert.models.layers import Dense
 from megabert.settings.config.families import Objective
 from megabert.settings.config.model import ModelConfig
 
@@ -30,17 +32,26 @@ OUTPUTS = (".attention.output.weight", ".feed_forward.output.weight", ".transfor
 deviation is divided by sqrt(2 * layers), as in Megatron-LM (Shoeybi et al. 2019)."""
 
 
-def build_model(config: ModelConfig, *, objective: Objective | None = None, **options: Any) -> PretrainingModel:
+def build_model(
+    config: ModelConfig, *, objective: Objective | None = None, in_fp8: bool = False, **options: Any
+) -> PretrainingModel:
     """Return the family's model for pre-training, without usable weights: initialise or load them next.
 
     Args:
         config: Sizes and family; ``vocab_size`` is a number, not ``auto``. With ``generator_size`` it is two models.
         objective: ``nsp``, ``sop`` or ``none``; None takes the family's usual one.
+        in_fp8: Whether the dense layers of all encoder layers multiply in 8 bits, but for gradients of weights.
         options: Further arguments of both classes: ``ops``, ``activation_checkpointing``, ``z_loss``.
     """
+    model: PretrainingModel
     if config.generator_size is not None:
-        return ElectraForPreTraining(config, **options)
-    return BertForPreTraining(config, objective=objective or config.traits.objectives[0], **options)
+        model = ElectraForPreTraining(config, **options)
+    else:
+        model = BertForPreTraining(config, objective=objective or config.traits.objectives[0], **options)
+    for encoder in [module for module in model.modules() if isinstance(module, BertEncoder)]:
+        for layer in [module for module in encoder.layer.modules() if isinstance(module, Dense)]:
+            layer.in_fp8 = in_fp8
+    return model
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ class QueriesKeysValues(Dense):
 
         The bias is handed on because ZeRO-3 has it here only.
         """
-        return dense(x_TI, self.weight, self.bias.detach()), self.bias.view_as(self.bias)
+        return dense(x_TI, self.weight, self.bias.detach(), in_fp8=self.in_fp8), self.bias.view_as(self.bias)
 
 
 class SelfAttention(nn.Module):

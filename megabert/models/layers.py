@@ -75,13 +75,16 @@ class Dense(nn.Linear):
         heads: How many heads of attention each of these consists of.
     """
 
+    in_fp8 = False
+    """Whether its output and the gradient of its input are products in 8 bits: ``build_model`` decides."""
+
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, stacked: int = 1, heads: int = 1) -> None:
         super().__init__(inputs, outputs, bias=bias)
         self.stacked, self.heads = stacked, heads
 
     def forward(self, x_TI: Tensor) -> Tensor:
         """Return x W^T + bias, of shape (T, O)."""
-        return dense(x_TI, self.weight, self.bias)
+        return dense(x_TI, self.weight, self.bias, in_fp8=self.in_fp8)
 
 
 class LayerNorm(nn.Module):

@@ -6,7 +6,8 @@ reads 4 and writes 4, and rounds nothing to 16 bits in between.
 
 A weight that was given a sum (``sum_products_in``) gets no gradient from autograd, whose node for the weight is run
 all the same, once per backward pass, after all of the weight's uses. A weight without one is torch's own ``linear``:
-the reference, and what runs wherever gradients are not accumulated in float32.
+the reference, and what runs wherever gradients are not accumulated in float32. With ``in_fp8`` the output and the
+gradient of the input are products in 8 bits (``ops.fp8``); the weight's gradient never is.
 """
 
 # T tokens, I inputs, O outputs
@@ -16,6 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from megabert.ops.fp8 import GRADIENT, row_product
 
 
 class ProductSum(Protocol):
@@ -35,33 +38,47 @@ def gradient_sum_of(weight: Tensor) -> ProductSum | None:
     return getattr(weight, "gradient_sum", None) if weight.requires_grad else None
 
 
-def dense(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+def dense(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, *, in_fp8: bool = False) -> Tensor:
     """Return x W^T + bias, of shape (T, O).
 
     Args:
         x_TI: Inputs.
         weight_OI: Weight; a gradient may go to its sum, see ``sum_products_in``.
         bias_O: Bias; None adds none.
+        in_fp8: Whether the output and the gradient of the input are products in 8 bits.
     """
     gradient_sum = gradient_sum_of(weight_OI)
-    if gradient_sum is None:
+    if gradient_sum is None and not in_fp8:
         return functional.linear(x_TI, weight_OI, bias_O)
-    return _Dense.apply(x_TI, weight_OI, bias_O, gradient_sum)
+    return _Dense.apply(x_TI, weight_OI, bias_O, gradient_sum, in_fp8)
 
 
 class _Dense(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, gradient_sum: ProductSum) -> Tensor:
+    def forward(
+        ctx: Any,
+        x_TI: Tensor,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        gradient_sum: ProductSum | None,
+        in_fp8: bool,
+    ) -> Tensor:
         ctx.save_for_backward(x_TI, weight_OI)
-        ctx.gradient_sum = gradient_sum
-        return functional.linear(x_TI, weight_OI, bias_O)
+        ctx.gradient_sum, ctx.in_fp8 = gradient_sum, in_fp8
+        return (row_product if in_fp8 else functional.linear)(x_TI, weight_OI, bias_O)
 
     @staticmethod
     def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, weight_OI = ctx.saved_tensors
-        needs_x, _, needs_bias, _ = ctx.needs_input_grad
-        ctx.gradient_sum.add_product(grad_TO.t(), x_TI)
-        return grad_TO @ weight_OI if needs_x else None, None, grad_TO.sum(0) if needs_bias else None, None
+        needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
+        grad_OI = grad_TI = None
+        if ctx.gradient_sum is not None:
+            ctx.gradient_sum.add_product(grad_TO.t(), x_TI)
+        elif needs_weight:
+            grad_OI = grad_TO.t() @ x_TI
+        if needs_x:
+            grad_TI = row_product(grad_TO, weight_OI.t(), dtype=GRADIENT) if ctx.in_fp8 else grad_TO @ weight_OI
+        return grad_TI, grad_OI, grad_TO.sum(0) if needs_bias else None, None, None
 
 
 def add_product_(total_OI: Tensor, left_OT: Tensor, right_TI: Tensor, *, is_first: bool) -> None:

@@ -22,7 +22,7 @@ from megabert.distributed.process_group import (
     run_on_main_rank,
 )
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.build import build_engine, refuse_fp16_on_cpu
+from megabert.engine.build import build_engine, refuse_precision
 from megabert.engine.engine import Engine
 from megabert.engine.weight_average import WeightAverage
 from megabert.foundation.errors import EXIT_STOPPED, DataError
@@ -98,7 +98,7 @@ def _run(
 ) -> bool:
     """Check everything, make the steps that the run has left, if any, and record how it ended."""
     # Each rank opens the shards itself: a node may lack the folder or see another one.
-    refuse_fp16_on_cpu(config.precision, world.device)
+    refuse_precision(config.precision, world.device, config.model)
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, run_dir, device=world.device, initial=initial))
     config = inputs.config
     _require_same_shards(inputs, world)

@@ -23,12 +23,18 @@ VALIDATION_BATCHES = 3
 
 
 def steps(
-    *, family: str = "bert", world_size: int = 1, number: int = 2, tokens: int = 1024, **of_engine: Any
+    *,
+    family: str = "bert",
+    world_size: int = 1,
+    number: int = 2,
+    tokens: int = 1024,
+    in_fp8: bool = False,
+    **of_engine: Any,
 ) -> tuple[list[Seen], Any]:
     """Make some steps; return what was seen in each, and the engine's fragments."""
     watch, seen = Watch(), []
     with fake_gpu(watch, world_size):
-        engine, world = _engine_of(family, world_size=world_size, **of_engine)
+        engine, world = _engine_of(family, in_fp8=in_fp8, world_size=world_size, **of_engine)
         for _ in range(number):
             watch.seen = Seen()
             with watch:
@@ -88,9 +94,9 @@ def validations(*, family: str = "bert", world_size: int = 1, number: int = 2) -
         return seen
 
 
-def _engine_of(family: str, **options: Any) -> tuple[Any, Any]:
+def _engine_of(family: str, *, in_fp8: bool = False, **options: Any) -> tuple[Any, Any]:
     config = ModelConfig(family=family, **SIZES, **FAMILIES[family])
-    return fake_engine(lambda: build_model(config, ops=ops_of(family)), **options)
+    return fake_engine(lambda: build_model(config, in_fp8=in_fp8, ops=ops_of(family)), **options)
 
 
 def step_on(engine: Any, world: Any, *, micro_steps: int = MICRO_STEPS, **sizes: int) -> None:

@@ -88,6 +88,21 @@ def test_other_engines_wait_once_too(stage, dtype, world_size, optimizer):
     check(seen[1], world_size)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_products_in_8_bits_wait_once_too_and_their_sums_have_an_order(monkeypatch, family):
+    products, multiply = [], torch._scaled_mm
+
+    def counted(left, right, **options):
+        products.append((left.dtype, left.shape, right.shape))
+        return multiply(left, right, **options)  # torch checks shapes and strides as on a GPU
+
+    monkeypatch.setattr(torch, "_scaled_mm", counted)
+    seen, _ = steps(family=family, in_fp8=True, number=2, tokens=1000)
+    check(seen[1], 1, family)
+    assert len(products) >= 2 * MICRO_STEPS * 3 * 8, "two steps of three layers, eight products in each"
+    assert seen[1].kernels == seen[0].kernels
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_step_without_shards_waits_once_too(world_size):
     seen, _ = steps(stage=0, dtype=torch.float32, world_size=world_size)

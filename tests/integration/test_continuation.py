@@ -43,8 +43,9 @@ SCHEDULES = {
 }
 
 
-def test_bfloat16_with_every_schedule_resumes_bit_for_bit(shards, tmp_path):
-    run = Run(tmp_path / "run", shards, flags={"precision": "bf16", **SCHEDULES})
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_few_bits_with_every_schedule_resume_bit_for_bit(shards, tmp_path, precision):
+    run = Run(tmp_path / "run", shards, flags={"precision": precision, **SCHEDULES})
     assert check_continuation(run, step=6) == 7
     rows = [row for row in run.rows() if "train/loss" in row]
     assert [row["train/global_batch_size"] for row in rows] == [10, 12, 7, 7, 7, 7, 7]
@@ -66,7 +67,7 @@ def check_best_is_the_average(run_dir: Path, folder: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp8"])
 def test_continuation_of_a_hundred_steps_is_bit_for_bit(shards, tmp_path, precision, ranks):
     flags = {"precision": precision, "phases.0.steps": 100, "phases.1.steps": 30, "checkpoint.every_steps": 10}
     compared = check_continuation(Run(tmp_path / "run", shards, ranks=ranks, flags=flags), step=30)

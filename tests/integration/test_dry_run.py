@@ -96,7 +96,14 @@ def test_damaged_shard_is_found_among_the_sampled_ones(shards, tmp_path, capsys)
     assert "SHA-256" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("flags", "phrase"), [(["--world-size", "0"], "at least 1"), (["--gpu", "x9"], "--gpu x9")])
+@pytest.mark.parametrize(
+    ("flags", "phrase"),
+    [
+        (["--world-size", "0"], "at least 1"),
+        (["--gpu", "x9"], "--gpu x9"),
+        (["--gpu", "a100", "--precision", "fp8"], "a100 are for bf16, fp16."),
+    ],
+)
 def test_impossible_plans_are_refused(shards, flags, phrase, capsys):
     assert dry_run(shards, *flags) == 2
     assert phrase in capsys.readouterr().err

@@ -24,3 +24,20 @@ def test_fork_continues_from_the_other_runs_checkpoint_with_another_learning_rat
     assert all(new[name].equal(tensor) for name, tensor in old.items())
     assert read_config(fork.run_dir).fork == name
     assert json.loads((fork.run_dir / "status.json").read_text())["fork"] == name
+
+
+def test_a_run_goes_from_bf16_to_fp8_and_back_by_forks(shards, tmp_path):
+    run = Run(tmp_path / "bf16", shards, flags={"precision": "bf16"})
+    run.finish_well()
+    losses = run.losses()
+    run = Run(tmp_path / "bf16", shards, flags={"precision": "fp8"})
+    assert run.finish() == 4
+    assert "precision" in run.output
+    for origin, step, name in (("bf16", 8, "fp8"), ("fp8", 9, "bf16-again")):
+        flags = {**SAME, "fork": f"{tmp_path / origin}@{step}", "precision": name.removesuffix("-again")}
+        fork = Run(tmp_path / name, shards, flags=flags, recipe=None)
+        fork.finish_well()
+        assert list(fork.losses()) == list(range(step + 1, 14))
+        assert all(abs(loss / losses[at] - 1) < 2e-2 for at, loss in fork.losses().items())
+        old, new = (read_masters(find_checkpoint(tmp_path / run / "checkpoints", step)) for run in (origin, name))
+        assert all(new[parameter].equal(tensor) for parameter, tensor in old.items())

@@ -66,6 +66,15 @@ def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_pat
     assert_same_losses(run, unbroken, TOLERANCE)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_ranks_change_losses_of_few_bits_by_rounding_alone(shards, tmp_path, precision):
+    flags = {"precision": precision, "micro_batch_tokens": 256}
+    alone, shared = (Run(tmp_path / f"{ranks}", shards, ranks=ranks, flags=flags) for ranks in (1, 3))
+    for run in (alone, shared):
+        run.finish_well()
+    assert_same_losses(shared, alone, 2e-3)
+
+
 @pytest.mark.parametrize("checkpoint", ["best", "12"])
 def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, checkpoint, capsys):
     transformers = pytest.importorskip("transformers")

@@ -67,9 +67,27 @@ def test_every_stage_trains_the_same_model(workers, unsharded, family, engine, r
         assert (actual_weights[name] - expected).norm() <= tolerance * 10 * expected.norm() + 1e-6, name
 
 
+@pytest.mark.parametrize(
+    ("family", "engine", "recompute"),
+    [
+        ("bert", "fp8_zero2", False),
+        ("bert", "fp8_zero3", True),
+        ("deberta-v3", "fp8_zero2", True),
+        ("modernbert", "fp8_zero3", False),
+    ],
+)
+def test_every_stage_multiplies_in_8_bits_alike(workers, unsharded, family, engine, recompute):
+    losses, weights = workers(2).run(train, family, "fp8_zero1", False)[0]
+    actual, actual_weights = workers(2).run(train, family, engine, recompute)[0]
+    assert actual == pytest.approx(losses, rel=1e-5)
+    assert actual == pytest.approx(unsharded[family][0], rel=1e-3)
+    for name, expected in weights.items():
+        assert (actual_weights[name] - expected).norm() <= 0.2 * expected.norm() + 1e-6, name
+
+
 def train(world, family, engine_name, recompute):
-    stage, precision = ENGINES[engine_name]
-    model = build_model(MODELS[family], activation_checkpointing=recompute)
+    stage, precision = ENGINES[engine_name.replace("fp8", "bf16")]
+    model = build_model(MODELS[family], in_fp8="fp8" in engine_name, activation_checkpointing=recompute)
     initialize(model, 3)
     optimizer = build_optimizer(model.named_parameters(), OptimizerConfig())
     engine = build_engine(model, optimizer, ds_config(stage, precision), world)

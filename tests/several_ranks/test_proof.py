@@ -68,6 +68,19 @@ def whole_proof(world, config, run_dir) -> tuple[list[Finding], MeasuredRates | 
     return done.findings, done.measured
 
 
+def test_two_ranks_prove_products_in_8_bits(workers, tmp_path):
+    config = narrow(precision="fp8")
+    for findings in workers(2).run(some_engines, config, tmp_path):
+        assert not failures(findings), findings
+        assert any(finding.text.startswith("zero3: losses of 5 steps within") for finding in findings)
+    assert "fp8 by torch: 1 problem(s) within" in "".join(finding.text for finding in check_problems(config, CPU))
+
+
+def some_engines(world, config, run_dir) -> list[Finding]:
+    with some_cases("zero2"):
+        return check_engines(config, world, run_dir)
+
+
 def test_signal_that_one_rank_has_seen_keeps_all_from_the_checks(workers, tmp_path):
     assert workers(2).run(stopped_on_rank_1, narrow(), tmp_path) == [([], None)] * 2
 

@@ -25,7 +25,7 @@ from megabert.downstream.finetuning.saved_model import write_model
 from megabert.downstream.finetuning.setup import Prepared, prepare
 from megabert.downstream.finetuning.tasks import Task
 from megabert.downstream.finetuning.trainer import NonFiniteOutputs, NonFiniteSteps, TaskTrainer
-from megabert.engine.build import build_engine, refuse_fp16_on_cpu, resolve_precision
+from megabert.engine.build import build_engine, refuse_precision, resolve_precision
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write
@@ -245,7 +245,7 @@ def engine_settings(config: FinetuneConfig, device: torch.device) -> dict[str, A
         ConfigError: Precision and device, or precision and engine, do not go together.
     """
     precision = resolve_precision(config.precision, device)
-    refuse_fp16_on_cpu(precision, device)
+    refuse_precision(precision, device)
     # In fp32 the weights are their own masters: there is little to shard, and flattening them would only cost time.
     chosen = ("zero0" if precision == "fp32" else "zero1") if config.engine == "auto" else config.engine
     return derive_deepspeed(chosen, precision=precision, max_grad_norm=config.max_grad_norm)

@@ -108,7 +108,8 @@ def export_again(source: Path, folder: Path, forms: Forms) -> None:
             if (source / name).is_file():
                 (new / name).parent.mkdir(exist_ok=True)
                 atomic_write(new / name, read_small(source / name))
-        longest = stated_length(source, content.config.max_position_embeddings)
+        positions = content.config.max_position_embeddings
+        longest = stated_length(source, positions) or positions
         add_forms(new, content.config, forms, longest=longest, source=source)
 
 

@@ -23,6 +23,7 @@ from megabert.ops.cross_entropy.api import row_cross_entropy
 from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
 from megabert.ops.dense import add_product_
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout
+from megabert.ops.fp8 import GRADIENT, row_product, row_product_reference
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.gated_gelu.reference import gated_gelu_reference
 from megabert.ops.layer_norm.api import layer_norm
@@ -243,3 +244,21 @@ def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem
     tensors = normal(generator, left_TD=shape, right_TD=shape)
     on_gpu = dict.fromkeys(TOLERANCE, TOLERANCE[torch.float32])
     return Problem(run, reference, tensors, on_gpu if device.type == "cuda" else TOLERANCE)
+
+
+def fp8_problem(tokens: int, inputs: int, outputs: int, generator: torch.Generator) -> Problem:
+    """Return the two products of a dense layer that are in 8 bits: its output and the gradient of its input."""
+
+    def products(multiply: Op, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        x_TI, weight_OI, grad_TO = (tensors[name].detach() for name in ("x_TI", "weight_OI", "grad_TO"))
+        gradient = multiply(grad_TO, weight_OI.t(), dtype=GRADIENT)
+        return {"output": multiply(x_TI, weight_OI), "gradient": gradient}  # type: ignore[dict-item]
+
+    def run(*, backend: str, **tensors: Tensor) -> dict[str, Tensor]:
+        return products(row_product, tensors)
+
+    def reference(**tensors: Tensor) -> dict[str, Tensor]:
+        return products(row_product_reference, tensors)
+
+    tensors = normal(generator, x_TI=(tokens, inputs), weight_OI=(outputs, inputs), grad_TO=(tokens, outputs))
+    return Problem(run, reference, tensors, {torch.bfloat16: TOLERANCE[torch.bfloat16]})

@@ -206,8 +206,12 @@ PROBLEMS: dict[str, Callable[[Shapes, torch.Generator], Problems]] = {
     "cross_entropy": cross_entropy_problems,
     "lamb": lamb_problems,
     "dense": lambda shapes, generator: {"sum": problems.dense_problem((1000, shapes.hidden), generator)},
+    "fp8": lambda shapes, generator: {
+        "products": problems.fp8_problem(999, shapes.hidden, shapes.intermediate, generator)
+    },
 }
-"""Makes the small problems of each op. ``dense`` has no backends of its own."""
+"""Makes the small problems of each op. ``dense`` and ``fp8``, which `obstacle` of ``ops.fp8`` may refuse, have no
+backends of their own."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,7 @@ def compare(op: str, backend: str, shapes: Shapes, device: torch.device, *, seed
 
     Args:
         op: A key of ``PROBLEMS``.
-        backend: A backend that can run on the device; ``torch`` for ``dense``.
+        backend: A backend that can run on the device; ``torch`` for ``dense`` and ``fp8``.
         shapes: Widths and dtype.
         device: Where to run.
         seed: Of the random inputs.

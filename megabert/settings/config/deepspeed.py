@@ -83,7 +83,7 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
 
     Args:
         name_or_file: Engine file (JSON): one that the package ships, or the user's own.
-        precision: ``fp32``, ``bf16`` or ``fp16``.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``fp8``, which is bf16 to DeepSpeed.
         max_grad_norm: Global gradient norm to clip at; 0 does not clip.
 
     Raises:
@@ -97,7 +97,7 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
     owned = {
         **REQUIRED,
         "gradient_clipping": max_grad_norm,
-        "bf16.enabled": precision == "bf16",
+        "bf16.enabled": precision in ("bf16", "fp8"),
         "fp16.enabled": precision == "fp16",
         "steps_per_print": 1_000_000_000,  # never: the run logs for itself
     }
@@ -142,7 +142,7 @@ def deepspeed_of(config: RunConfig, precision: str) -> dict[str, Any]:
 
     Args:
         config: Its engine file and its clipping norm are used.
-        precision: ``fp32``, ``bf16`` or ``fp16``.
+        precision: ``fp32``, ``bf16``, ``fp16`` or ``fp8``, which is bf16 to DeepSpeed.
 
     Raises:
         ConfigError: The engine file contradicts the recipe.

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from megabert.settings.config import fields
 from megabert.settings.config.model import DecayRate, Probability
-from megabert.settings.config.run import OpsConfig, Precision
+from megabert.settings.config.run import OpsConfig
 
 
 @dataclass(frozen=True, kw_only=True, config=fields.STRICT)
@@ -80,7 +80,7 @@ class FinetuneConfig:
     """Seed that keys the head's initialisation, order of data and dropout."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 1
     """How many times to train, with seed, seed + 1, ..., 1,000 at most; mean and spread are reported."""
-    precision: Precision = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Arithmetic of the model; auto means bf16 on a GPU that has it, fp16 on other GPUs, and fp32 on a CPU."""
     engine: str = "auto"
     """DeepSpeed configuration: a name in ``ds_configs/`` or a file; auto means zero0 for fp32 and zero1 otherwise."""

@@ -18,7 +18,7 @@ _NAMES_ELSEWHERE = {
     ("weight_decay",): "wd",
     ("optimizer.name",): "optim optimizer",
     ("max_grad_norm",): "grad_clip clip",
-    ("precision",): "fp16 bf16 fp32 amp dtype",
+    ("precision",): "fp8 fp16 bf16 fp32 amp dtype",
     ("hidden_dropout_prob",): "dropout",
     ("activation_checkpointing",): "gradient_checkpointing",
     ("engine",): "deepspeed deepspeed_config zero_stage",

@@ -212,7 +212,7 @@ class RollbackConfig:
 Backend = Literal["auto", "triton", "torch"]
 AttentionBackend = Literal["auto", "triton", "varlen", "torch"]
 BackendOrApex = Literal["auto", "triton", "apex", "torch"]
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -260,7 +260,8 @@ class RunConfig:
     (Chowdhery et al. 2022, who take 1e-4), which keeps logits from drifting away together; 0 leaves it out."""
     average: AverageConfig = AverageConfig()
     precision: Precision = "auto"
-    """Arithmetic of the model; auto means bf16 on a GPU that has it, fp16 on other GPUs, and fp32 on a CPU."""
+    """Arithmetic of the model; auto means bf16 on a GPU that has it, fp16 on other GPUs, and fp32 on a CPU. fp8 is bf16
+    with products of 8 bits in the encoder's layers, but for gradients of weights; no GPU has run it yet."""
     grad_accum_dtype: Literal["fp32"] = "fp32"
     """Type in which gradients are accumulated over micro-steps and reduced over ranks; only fp32."""
     init_from: str | None = None

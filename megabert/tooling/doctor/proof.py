@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks
-from megabert.engine.build import DTYPES, refuse_fp16_on_cpu, resolve_precision
+from megabert.engine.build import DTYPES, refuse_precision, resolve_precision
 from megabert.foundation.full_disk import existing_folder
 from megabert.foundation.json_files import to_json
 from megabert.models.build import build_model
@@ -71,7 +71,7 @@ def prove_in(world: World, config: RunConfig, run_dir: Path, is_stopped: Callabl
     """Do what `prove` does in a world that is entered already."""
     if any(world.gather(is_stopped())):
         return Proof([], None)
-    refuse_fp16_on_cpu(config.precision, world.device)
+    refuse_precision(config.precision, world.device, config.model)
     config = run_on_all_ranks(world, lambda: resolve(config, world.device))
     set_matmul_precision()
     return _Prover(config, run_dir, world).prove()
@@ -199,13 +199,14 @@ def check_problems(config: RunConfig, device: torch.device) -> Iterator[Finding]
     """Hold the backend that a run would take of each op against the op's definition, in the run's shapes."""
     length = max(phase.max_seq_length for phase in config.phases)
     shapes = Shapes.of_model(config.model, length=length, dtype=DTYPES[config.precision])
-    for op in (*shapes.ops, "dense"):
+    products = ["dense", "fp8"] if config.precision == "fp8" else ["dense"]
+    for op in (*shapes.ops, *products):
         setting = SETTINGS.get(op, op) or op
         asked = getattr(config.ops, setting, "auto")
         # Disentangled attention has one plain implementation, which is its own definition, and Apex's LAMB is no op.
         if op not in PROBLEMS or (op, asked) == ("lamb", "apex"):
             continue
-        usable = ["torch"] if op == "dense" else usable_backends(op, device.type)
+        usable = ["torch"] if op in products else usable_backends(op, device.type)
         backend = usable[0] if asked == "auto" else asked
         rows = list(compare(op, backend, shapes, device))
         flag = f"--ops.{setting.replace('_', '-')}"

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from megabert.data.batch import MicroBatch, probe_batch
@@ -24,6 +25,7 @@ from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
 from megabert.models.matrices import layer_matrices
 from megabert.observability.flops import training_flops
+from megabert.ops.fp8 import row_product
 from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.settings.config.deepspeed import derive_deepspeed
@@ -76,16 +78,26 @@ def host_to_device_gb_s(device: torch.device) -> float | None:
 def product_tflops(config: RunConfig, tokens: int, device: torch.device) -> float:
     """Return the rate of a layer's matrix products: forward, the gradient of the input and of the weight."""
     dtype, seconds, flops = DTYPES[config.precision], 0.0, 0
+    in_layers = fp8_matmul if config.precision == "fp8" else torch.matmul  # gradients of weights stay in 16 bits
     hidden, inner = config.model.hidden_size, config.model.intermediate_size
     gates = 2 if config.model.traits.is_pre_norm else 1  # GeGLU has two matrices of the inner width
     for width, columns in ((hidden, 3 * hidden), (hidden, hidden), (hidden, gates * inner), (inner, hidden)):
         x_TK = torch.rand(tokens, width, device=device, dtype=dtype)
         weight_KC = torch.rand(width, columns, device=device, dtype=dtype)
         grad_TC = torch.rand(tokens, columns, device=device, dtype=dtype)
-        for left, right in ((x_TK, weight_KC), (grad_TC, weight_KC.t()), (x_TK.t(), grad_TC)):
-            seconds += median_s(partial(torch.matmul, left, right), limit_s=0.2)
+        for multiply, left, right in (
+            (in_layers, x_TK, weight_KC),
+            (in_layers, grad_TC, weight_KC.t()),
+            (torch.matmul, x_TK.t(), grad_TC),
+        ):
+            seconds += median_s(partial(multiply, left, right), limit_s=0.2)
             flops += 2 * tokens * width * columns
     return flops / seconds / 1e12
+
+
+def fp8_matmul(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply in 8 bits, casts included."""
+    return row_product(left, right.t())
 
 
 def random_batch(model: ModelConfig, *, tokens: int, length: int, seed: int, masked_share: float | None) -> MicroBatch:
@@ -107,7 +119,11 @@ def random_batch(model: ModelConfig, *, tokens: int, length: int, seed: int, mas
 def small_engine(config: RunConfig, model: ModelConfig, ds_config: dict[str, object], world: World) -> Engine:
     """Return an engine around a fresh model of some sizes, with the run's optimizer and ops."""
     module = build_model(
-        model, ops=config.ops, activation_checkpointing=config.activation_checkpointing, z_loss=config.z_loss
+        model,
+        in_fp8=config.precision == "fp8",
+        ops=config.ops,
+        activation_checkpointing=config.activation_checkpointing,
+        z_loss=config.z_loss,
     )
     initialize(module, config.seed)
     matrices = layer_matrices(module, per_head=config.optimizer.muon_heads)

@@ -59,7 +59,7 @@ class MeasuredRates:
     memory_gib: Rate
     nodes: Count
     ranks_per_node: Count
-    precision: Literal["bf16", "fp16", "fp32"]
+    precision: Literal["bf16", "fp16", "fp32", "fp8"]
     model: dict[str, Any]
     """Fields of the model's configuration."""
     copy_gb_s: Rate

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
-from megabert.observability.gpus import Gpu
+from megabert.observability.gpus import Gpu, require_peak
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, zero_stage_of
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.names import value_at
@@ -304,11 +304,7 @@ def _statistics_of(phase: PhaseConfig, shards: ShardSet | None, instances: int |
 def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunConfig:
     """Return the configuration with what ``auto`` and numbers of tokens come to: precision, vocabulary, steps."""
     precision = gpu.best_precision if config.precision == "auto" else config.precision
-    if precision not in gpu.peak_tflops:
-        known = ", ".join(gpu.peak_tflops)
-        raise ConfigError(
-            f"precision={precision}: the datasheet figures of {gpu.name} are for {known}. Use {gpu.best_precision}."
-        )
+    require_peak(precision, gpu)
     pieces = shards[0].metadata.vocab_size if shards[0] else config.shards.planned_vocab_size
     phases = []
     for phase, split in zip(config.phases, shards, strict=True):

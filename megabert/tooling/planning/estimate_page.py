@@ -19,6 +19,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
     """Return the estimate as text; with ``hours`` also how many steps fit into them."""
     cluster, config = estimate.cluster, estimate.config
     is_muon = config.optimizer.name == "muon"
+    is_fp8 = config.precision == "fp8" and estimate.measured is None
     lines = [
         f"{config.name}: {config.model.vocab_size:,} pieces, {estimate.parameters / 1e6:.1f} million parameters on "
         f"{cluster.nodes} x {cluster.gpus_per_node} {cluster.gpu.name}, {config.precision}, ZeRO-{estimate.zero_stage}",
@@ -30,6 +31,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         "",
         f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
+        *(["NOTE: times and memory are those of bf16: no GPU has run products in 8 bits yet"] if is_fp8 else []),
         *(["not counted either: Muon's Newton-Schulz, and its matrices' way to one rank"] if is_muon else []),
         f"{describe_checkpoints(config, estimate.parameters)} of disk",
         *_pass_lines(estimate),

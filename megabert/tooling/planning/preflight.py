@@ -13,11 +13,11 @@ from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
-from megabert.engine.build import refuse_fp16_on_cpu
+from megabert.engine.build import refuse_precision
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.full_disk import existing_folder
 from megabert.models.build import InitialWeights
-from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device
+from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device, require_peak
 from megabert.observability.progress import span
 from megabert.optim.schedules import learning_rate
 from megabert.settings.config.loading import phase_name
@@ -213,7 +213,9 @@ def open_dry_run(
     if gpu and kind and config.precision == "auto":
         config = replace(config, precision=kind.best_precision)
     if kind is None:
-        refuse_fp16_on_cpu(config.precision, target)
+        refuse_precision(config.precision, target, config.model)
+    elif config.precision == "fp8":
+        require_peak(config.precision, kind)
     inputs = open_inputs(config, run_dir, device=target, initial=initial)
     claim_run_folder(run_dir, inputs.config)
     return DryRun(

@@ -75,6 +75,7 @@ class RunInputs:
         return build_model(
             self.config.model,
             objective=self.objective,
+            in_fp8=self.config.precision == "fp8",
             ops=self.config.ops,
             activation_checkpointing=self.config.activation_checkpointing,
             z_loss=self.config.z_loss,

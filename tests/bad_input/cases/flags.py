@@ -191,7 +191,7 @@ ADDED = (
     (PRETRAIN, "--model.preset gigantic", "preset"),
     (PRETRAIN, "--model.famly bert", "family"),
     (PRETRAIN, "--engine zero9", "zero9"),
-    (PRETRAIN, "--precision fp8", "precision"),
+    (PRETRAIN, "--precision fp4", "precision"),
     (PRETRAIN, "--optimizer.name sgd", "optimizer"),
     (PRETRAIN, "--optimizer.weight-decay -1", "weight_decay"),
     (PRETRAIN, "--optimizer.beta1 1.0", "beta"),

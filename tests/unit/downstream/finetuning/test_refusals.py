@@ -27,6 +27,7 @@ def test_dry_run_counts(glue, model_dir, tmp_path, capsys):
         (["--engine", "zero9"], 2, "zero9"),
         (["--engine", "zero0", "--precision", "bf16"], 2, "zero_optimization.stage=0 cannot train in bf16"),
         (["--precision", "fp16", "--device", "cpu"], 2, "precision=fp16 needs a GPU"),
+        (["--precision", "fp8"], 2, "precision"),
         (["--output-dir", "FOLDER"], 4, "holds train.tsv, so it is left alone"),
     ],
 )

@@ -87,13 +87,13 @@ def test_relative_positions_that_do_not_fit_the_family_are_refused(settings, mes
         load_run_config("debug", flags={"model": settings})
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "fp8"])
 @pytest.mark.parametrize("name", [name for name in shipped_names("engine") if name != "zero0"])
 def test_engine_file_resolves_without_auto(name, precision):
     values = derive_deepspeed(name, precision=precision, max_grad_norm=1.0)
     assert values["zero_optimization"]["stage"] == int(name[-1])
     assert "auto" not in str(values)
-    assert values["bf16"]["enabled"] == (precision == "bf16")
+    assert values["bf16"]["enabled"] == (precision in ("bf16", "fp8"))
     assert values["data_types"]["grad_accum_dtype"] == values["communication_data_type"] == "fp32"
 
 
@@ -228,9 +228,10 @@ def test_an_engine_file_may_write_whole_numbers_with_an_exponent(tmp_path):
     assert values["zero_optimization"]["reduce_bucket_size"] == 500_000_000
 
 
-def test_sixteen_bits_on_stage_0_name_the_remedy():
-    with pytest.raises(ConfigError, match="Use stage 1"):
-        derive_deepspeed("zero0", precision="bf16", max_grad_norm=1.0)
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_fewer_bits_on_stage_0_name_the_remedy(precision):
+    with pytest.raises(ConfigError, match=f"cannot train in {precision}.*Use stage 1"):
+        derive_deepspeed("zero0", precision=precision, max_grad_norm=1.0)
 
 
 @pytest.mark.parametrize(("flags", "is_fit"), [({}, False), ({"model": {"family": "roberta"}}, True)])

@@ -79,6 +79,16 @@ def test_activations_are_what_a_layer_keeps(family):
     assert counted <= per_token <= 1.1 * counted
 
 
+def test_fp8_is_planned_as_bf16_and_says_so(capsys):
+    assert main(["estimate", "--precision", "bf16"]) == 0
+    in_bf16 = capsys.readouterr().out
+    assert main(["estimate", "--precision", "fp8"]) == 0
+    in_fp8 = capsys.readouterr().out
+    note = "NOTE: times and memory are those of bf16: no GPU has run products in 8 bits yet\n"
+    assert in_fp8.count(note) == 1
+    assert in_fp8.replace(note, "").replace("fp8", "bf16") == in_bf16
+
+
 def test_stages_share_out_what_they_say():
     config = load_run_config("bert_base", flags={"precision": "bf16", "model": {"vocab_size": 30522}})
 
@@ -167,6 +177,7 @@ def test_engine_chooses_the_stage(capsys):
     [
         (["--gpu", "h10"], ["did you mean h100?"]),
         (["--gpu", "v100", "--precision", "bf16"], ["figures of v100 are for fp16"]),
+        (["--gpu", "a100", "--precision", "fp8"], ["figures of a100 are for bf16, fp16. Use bf16"]),
         (["--nodes", "0"], ["--nodes: 0 is not at least 1"]),
         (["--efficiency", "45"], ["45 is not above 0 and at most 1"]),
         (["--model.hidden_size", "65536", "--model.num_attention_heads", "1024"], ["512 tokens take", "zero3"]),
