@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
