@@ -16,6 +16,7 @@ from megabert.tokens.tokenization import compose
 CONTROLS = re.compile(
     "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
+_ASCII_CONTROLS = bytes(byte for byte in range(0x80) if CONTROLS.match(chr(byte)))
 BOILERPLATE = re.compile(
     r"""[\W\d_]+                                                            # no letter at all
     | .{0,40}\ball\ rights\ reserved\b.{0,40} | (copyright\b|\(c\)|\u00a9).{0,100}
@@ -71,6 +72,9 @@ def paragraphs_of(text: str) -> list[str]:
 
 def find_controls(text: str) -> re.Match[str] | None:
     """Find the first control, zero-width or direction character."""
+    if text.isascii():
+        content = text.encode()
+        return CONTROLS.search(text) if len(content.translate(None, _ASCII_CONTROLS)) < len(content) else None
     # The pattern is slow. It looks at lines with a character that cannot be printed: one of these, a tab, a joiner.
     suspects = (line for line in text.splitlines() if not line.isprintable())
     return CONTROLS.search(text) if any(map(CONTROLS.search, suspects)) else None
@@ -236,10 +240,13 @@ class Cleaner:
                 return None
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
+        document = Measured(paragraphs, self._config)
         for name, kept_lines in self._line_rules:
-            paragraphs = self._shorter(name, paragraphs, kept_lines(paragraphs, self._config), origin)
+            if len(kept := kept_lines(document)) < len(document.lines):
+                document = Measured(self._shorter(name, document.lines, kept, origin), self._config)
         # Rules on the remaining document. One without text is no document of a wrong length or language.
-        if paragraphs and (misfit_rule := self._misfit(paragraphs)):
+        paragraphs = document.lines
+        if paragraphs and (misfit_rule := self._misfit(document)):
             self._drop(misfit_rule, paragraphs, origin)
             return None
         if "near_duplicates" in rules and self._cluster_size is not None and paragraphs:
@@ -259,21 +266,18 @@ class Cleaner:
                 return None
         return paragraphs
 
-    def _misfit(self, paragraphs: list[str]) -> str:
+    def _misfit(self, document: Measured) -> str:
         """Return the rule that drops a document as a whole, or "", from the record or by asking the rules."""
         if self._recorded is not None:
             return VERDICTS[next(self._recorded, 0)]
-        self.verdicts.append(VERDICTS.index(rule := self._first_to_drop(paragraphs)))
+        self.verdicts.append(VERDICTS.index(rule := self._first_to_drop(document)))
         return rule
 
-    def _first_to_drop(self, paragraphs: list[str]) -> str:
-        if self._is_misfit_in_length(paragraphs):
+    def _first_to_drop(self, document: Measured) -> str:
+        if self._is_misfit_in_length(document.lines):
             return "length"
-        if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(paragraphs):
+        if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(document.lines):
             return "language"
-        if not self._document_rules:
-            return ""
-        document = Measured(paragraphs, self._config)
         return next((name for name, is_dropped in self._document_rules if is_dropped(document)), "")
 
     def _is_misfit_in_length(self, paragraphs: list[str]) -> bool:
