@@ -200,6 +200,7 @@ class Cleaner:
         self._problems, self._keeps_language = problems, keeps_language
         self._kept_paragraphs, self._cluster_size = kept_paragraphs, cluster_size
         self._recorded = None if verdicts is None else iter(verdicts)
+        self._document = Measured([], config)
         self.verdicts = bytearray()
         """Index in ``VERDICTS`` of the rule that dropped each document with text, in the order of the documents."""
         self.counts: dict[str, Counter[str]] = {}
@@ -240,13 +241,11 @@ class Cleaner:
                 return None
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
-        document = Measured(paragraphs, self._config)
         for name, kept_lines in self._line_rules:
-            if len(kept := kept_lines(document)) < len(document.lines):
-                document = Measured(self._shorter(name, document.lines, kept, origin), self._config)
+            if len(kept := kept_lines(self._measured(paragraphs))) < len(paragraphs):
+                paragraphs = self._shorter(name, paragraphs, kept, origin)
         # Rules on the remaining document. One without text is no document of a wrong length or language.
-        paragraphs = document.lines
-        if paragraphs and (misfit_rule := self._misfit(document)):
+        if paragraphs and (misfit_rule := self._misfit(paragraphs)):
             self._drop(misfit_rule, paragraphs, origin)
             return None
         if "near_duplicates" in rules and self._cluster_size is not None and paragraphs:
@@ -266,18 +265,27 @@ class Cleaner:
                 return None
         return paragraphs
 
-    def _misfit(self, document: Measured) -> str:
+    def _measured(self, paragraphs: list[str]) -> Measured:
+        """Return the measures of a document, which rules on lines and on documents share while no line is dropped."""
+        if self._document.lines is not paragraphs:
+            self._document = Measured(paragraphs, self._config)
+        return self._document
+
+    def _misfit(self, paragraphs: list[str]) -> str:
         """Return the rule that drops a document as a whole, or "", from the record or by asking the rules."""
         if self._recorded is not None:
             return VERDICTS[next(self._recorded, 0)]
-        self.verdicts.append(VERDICTS.index(rule := self._first_to_drop(document)))
+        self.verdicts.append(VERDICTS.index(rule := self._first_to_drop(paragraphs)))
         return rule
 
-    def _first_to_drop(self, document: Measured) -> str:
-        if self._is_misfit_in_length(document.lines):
+    def _first_to_drop(self, paragraphs: list[str]) -> str:
+        if self._is_misfit_in_length(paragraphs):
             return "length"
-        if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(document.lines):
+        if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(paragraphs):
             return "language"
+        if not self._document_rules:
+            return ""
+        document = self._measured(paragraphs)
         return next((name for name, is_dropped in self._document_rules if is_dropped(document)), "")
 
     def _is_misfit_in_length(self, paragraphs: list[str]) -> bool:

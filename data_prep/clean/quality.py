@@ -23,11 +23,13 @@ LINE_ENDS = SENTENCE_ENDS | {'"', "\u201d"}
 CLOSING = "\"')]}\u2019\u201d\u00bb"
 WORD_MARKS = "\"'.,;:!?()[]\u201c\u201d\u2018\u2019"
 """Marks that do not belong to a stop word."""
-FIRST_WORDS = 64
+FIRST_WORDS = 32
 """Words among which stop words are looked for first."""
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
 POLICIES = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies", b"use of cookies", b"use cookies")
+POLICY_WORDS = (b"terms of use", b"privacy policy", b"cookie")
+"""Each of these phrases has one of them, and most texts have none."""
 FIRST_TOP, FIRST_REPEATED = 2, 5
 """Words of the shortest runs of ``gopher_top_ngrams`` and ``gopher_repeated_ngrams``."""
 
@@ -38,33 +40,23 @@ class Measured:
     def __init__(self, lines: list[str], config: CleanConfig) -> None:
         """Take the lines of a document, of which none is empty, and the bounds."""
         self.lines, self.bounds = lines, config
-
-    @cached_property
-    def text(self) -> str:
-        """The lines with a line feed between them."""
-        return "\n".join(self.lines)
-
-    @cached_property
-    def content(self) -> bytes:
-        """The text in UTF-8."""
-        return self.text.encode()
+        self.text = "\n".join(lines)
+        self.content = self.text.encode()
+        self.characters = max(1, len(self.text) - len(lines) + 1)
+        """Characters of all lines, without the line breaks."""
+        self._bytes = np.frombuffer(self.content, np.uint8)
 
     @cached_property
     def lower_case(self) -> bytes:
         """The content with ASCII letters in lower case."""
         return self.content.lower()
 
-    @property
-    def characters(self) -> int:
-        """Characters of all lines, without the line breaks."""
-        return max(1, len(self.text) - len(self.lines) + 1)
-
     @cached_property
     def words(self) -> tuple[int, int, int, int, int, int]:
         """The numbers that `measure_words` returns."""
         from data_prep.clean.word_loops import measure_words
 
-        return measure_words(np.frombuffer(self.content, np.uint8), character_classes())
+        return measure_words(self._bytes, character_classes())
 
     @cached_property
     def runs(self) -> tuple[list[int], list[int]]:
@@ -73,7 +65,7 @@ class Measured:
 
         tops = np.zeros(FIRST_TOP + len(self.bounds.gopher_max_top_ngrams), np.int64)
         repeats = np.zeros(FIRST_REPEATED + len(self.bounds.gopher_max_repeated_ngrams), np.int64)
-        measure_runs(np.frombuffer(self.content, np.uint8), character_classes(), self.words[0], tops, repeats)
+        measure_runs(self._bytes, character_classes(), self.words[0], tops, repeats)
         return tops.tolist(), repeats.tolist()
 
     def per_word(self, count: float) -> float:
@@ -134,6 +126,13 @@ def _mean_length(document: Measured) -> float:
     return characters / max(1, words)
 
 
+def _have_too_many(characters: list[int], document: Measured, bounds: Sequence[float]) -> bool:
+    """Return whether runs of some length have a larger share of the characters than its bound; most have none."""
+    return any(characters) and any(
+        one / document.characters > most for one, most in zip(characters, bounds, strict=True)
+    )
+
+
 def _ends_sentence(line: str) -> bool:
     return line.rstrip(CLOSING)[-1:] in SENTENCE_ENDS
 
@@ -181,13 +180,9 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
         len(d.repeated_lines) / len(d.lines) > d.bounds.gopher_max_repeated_lines
         or d.repeated_share > d.bounds.gopher_max_repeated_characters
     ),
-    "gopher_top_ngrams": lambda d: any(
-        characters / d.characters > most
-        for characters, most in zip(d.runs[0][FIRST_TOP:], d.bounds.gopher_max_top_ngrams, strict=True)
-    ),
-    "gopher_repeated_ngrams": lambda d: any(
-        characters / d.characters > most
-        for characters, most in zip(d.runs[1][FIRST_REPEATED:], d.bounds.gopher_max_repeated_ngrams, strict=True)
+    "gopher_top_ngrams": lambda d: _have_too_many(d.runs[0][FIRST_TOP:], d, d.bounds.gopher_max_top_ngrams),
+    "gopher_repeated_ngrams": lambda d: _have_too_many(
+        d.runs[1][FIRST_REPEATED:], d, d.bounds.gopher_max_repeated_ngrams
     ),
     "c4_lorem_ipsum": lambda d: _has_any((b"lorem ipsum",), d.lower_case),
     "c4_brackets": lambda d: "{" in d.text,
@@ -203,7 +198,7 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
 LINE_RULES: dict[str, Callable[[Measured], list[str]]] = {
     "c4_lines": lambda d: [line for line in d.lines if _is_sentence(line, d)],
     "c4_javascript": lambda d: _lines_without((b"javascript",), d),
-    "c4_policies": lambda d: _lines_without(POLICIES, d),
+    "c4_policies": lambda d: _lines_without(POLICIES, d) if _has_any(POLICY_WORDS, d.lower_case) else d.lines,
 }
 """Rules on lines, in their order: the lines that stay."""
 

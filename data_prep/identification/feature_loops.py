@@ -29,7 +29,7 @@ def find_most_likely(text, rows, moves, outputs, weights, priors, logs, counts):
         logs: log(1 + count) of each count, in units of ``LOG_UNIT``.
         counts: 0 for every feature; so again afterwards.
     """
-    features, number, total = np.empty(len(text), np.int32), 0, 0
+    features, number, total = np.empty(len(text), np.int32), 0, np.int64(0)
     # Each step waits for the automaton in memory, so walks through parts of the text take turns.
     size, states = -(-len(text) // _WALKS), np.zeros(_WALKS, np.int64)
     for step in range(-LONGEST_FEATURE, size):
