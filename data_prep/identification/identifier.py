@@ -92,8 +92,9 @@ def _compiled_py3langid() -> tuple[list[str], Callable[[str], str]]:
 
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
     automaton = identifier.tk_row, identifier.tk_nextmove, np.array(identifier.tk_output, np.int32)
-    units = identifier.nb_ptc * np.float32(1 / WEIGHT_UNIT)
-    weights = np.rint(units, out=units).astype(np.int16)
+    weights = np.empty(identifier.nb_ptc.shape, np.int16)
+    for own, theirs in zip(np.array_split(weights, 64), np.array_split(identifier.nb_ptc, 64), strict=True):
+        np.rint(theirs * np.float32(1 / WEIGHT_UNIT), out=own, casting="unsafe")  # in parts, for less memory
     priors = np.rint(identifier.nb_pc / np.float64(WEIGHT_UNIT * LOG_UNIT)).astype(np.int64)
     logs = np.rint(np.log1p(np.arange(4 * LANGUAGE_CHARACTERS)) / LOG_UNIT).astype(np.int32)
     model = *map(np.asarray, automaton), weights, priors, logs, np.zeros(len(weights), np.int32)
