@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
@@ -203,7 +203,7 @@ class Cleaner:
         self._document = Measured([], config)
         self.verdicts = bytearray()
         """Index in ``VERDICTS`` of the rule that dropped each document with text, in the order of the documents."""
-        self.counts: dict[str, Counter[str]] = {}
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
     def clean(self, text: str, origin: object) -> list[str] | None:
@@ -343,6 +343,7 @@ class Cleaner:
         self._count(rule, " / ".join(paragraphs), origin, documents=1, characters=sum(map(len, paragraphs)))
 
     def _count(self, rule: str, example: str, origin: object, **amounts: int) -> None:
-        self.counts.setdefault(rule, Counter()).update(amounts)
+        for name, amount in amounts.items():
+            self.counts[rule][name] += amount
         if self._problems.lacks_examples(rule):
             self._problems.give_example(rule, f"{origin}: {example!r}")
