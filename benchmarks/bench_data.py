@@ -3,10 +3,11 @@
     python benchmarks/bench_data.py [--input FILE.jsonl] [--tokenizer FOLDER] [--lengths 128 512] [--peer-mb 1]
     python benchmarks/bench_data.py --input EN.jsonl KO.jsonl ZH.jsonl JA.jsonl --languages en ko zh ja
 
-Each input is built by itself and by the peer, twice, with the ratio of their seconds. Length 128 unless told otherwise, dupe factor 5,
-static masks, balanced pairs; Unicode's composed form is always made. The bar is 20 MB/s. The cleaning rules are control
-characters, length and duplicate documents, or by `--clean` one build after the other: "all" rules, and all "documents"
-rules without those over the whole corpus. These keep the language of the input, and drop by their default bounds.
+Each input is built by itself and by the peer, twice, with the ratio of their seconds. Length 128 unless told otherwise,
+dupe factor 5, static masks, balanced pairs; Unicode's composed form is always made. The bar is 20 MB/s. The cleaning
+rules are control characters, length and duplicate documents, or by `--clean` one build after the other: "all" rules,
+and all "documents" rules without those over the whole corpus. These keep the language of the input, and drop by their
+default bounds.
 
 The peer does what LDDL does, with the same tokenizer, in pure Python where LDDL is:
 
