@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
@@ -16,6 +16,7 @@ from megabert.tokens.tokenization import compose
 CONTROLS = re.compile(
     "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
 )
+_ASCII_CONTROLS = bytes(byte for byte in range(0x80) if CONTROLS.match(chr(byte)))
 BOILERPLATE = re.compile(
     r"""[\W\d_]+                                                            # no letter at all
     | .{0,40}\ball\ rights\ reserved\b.{0,40} | (copyright\b|\(c\)|\u00a9).{0,100}
@@ -71,6 +72,9 @@ def paragraphs_of(text: str) -> list[str]:
 
 def find_controls(text: str) -> re.Match[str] | None:
     """Find the first control, zero-width or direction character."""
+    if text.isascii():
+        content = text.encode()
+        return CONTROLS.search(text) if len(content.translate(None, _ASCII_CONTROLS)) < len(content) else None
     # The pattern is slow. It looks at lines with a character that cannot be printed: one of these, a tab, a joiner.
     suspects = (line for line in text.splitlines() if not line.isprintable())
     return CONTROLS.search(text) if any(map(CONTROLS.search, suspects)) else None
@@ -196,9 +200,10 @@ class Cleaner:
         self._problems, self._keeps_language = problems, keeps_language
         self._kept_paragraphs, self._cluster_size = kept_paragraphs, cluster_size
         self._recorded = None if verdicts is None else iter(verdicts)
+        self._document = Measured([], config)
         self.verdicts = bytearray()
         """Index in ``DROPPING`` of the rule that dropped each document with text, in the order of the documents."""
-        self.counts: dict[str, Counter[str]] = {}
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
         """Documents, paragraphs and characters that each rule dropped or changed."""
 
     def clean(self, text: str, origin: object) -> list[str] | None:
@@ -237,7 +242,8 @@ class Cleaner:
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
         for name, kept_lines in self._line_rules:
-            paragraphs = self._shorter(name, paragraphs, kept_lines(paragraphs, self._config), origin)
+            if len(kept := kept_lines(self._measured(paragraphs))) < len(paragraphs):
+                paragraphs = self._shorter(name, paragraphs, kept, origin)
         # Rules on the remaining document. One without text is no document of a wrong length or language.
         if paragraphs and (misfit_rule := self._misfit(paragraphs)):
             self._drop(misfit_rule, paragraphs, origin)
@@ -259,6 +265,12 @@ class Cleaner:
                 return None
         return paragraphs
 
+    def _measured(self, paragraphs: list[str]) -> Measured:
+        """Return the measures of a document, which rules on lines and on documents share while no line is dropped."""
+        if self._document.lines is not paragraphs:
+            self._document = Measured(paragraphs, self._config)
+        return self._document
+
     def _misfit(self, paragraphs: list[str]) -> str:
         """Return the rule that drops a document as a whole, or "", from the record or by asking the rules."""
         if self._recorded is not None:
@@ -273,7 +285,7 @@ class Cleaner:
             return "language"
         if not self._document_rules:
             return ""
-        document = Measured(paragraphs, self._config)
+        document = self._measured(paragraphs)
         return next((name for name, is_dropped in self._document_rules if is_dropped(document)), "")
 
     def _is_misfit_in_length(self, paragraphs: list[str]) -> bool:
@@ -331,6 +343,7 @@ class Cleaner:
         self._count(rule, " / ".join(paragraphs), origin, documents=1, characters=sum(map(len, paragraphs)))
 
     def _count(self, rule: str, example: str, origin: object, **amounts: int) -> None:
-        self.counts.setdefault(rule, Counter()).update(amounts)
+        for name, amount in amounts.items():
+            self.counts[rule][name] += amount
         if self._problems.lacks_examples(rule):
             self._problems.give_example(rule, f"{origin}: {example!r}")

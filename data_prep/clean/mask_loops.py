@@ -5,10 +5,13 @@ A place that is found may be none after all. None may be missed that a pattern m
 
 from data_prep.clean.minhash_loops import code_at
 from data_prep.clean.word_loops import DECIMAL
-from megabert.foundation.compiled import compiled
+from megabert.foundation.compiled import compiled, inlined
 
 _COLON, _DOT, _PLUS = ord(":"), ord("."), ord("+")
-_SEPARATORS = (ord(" "), ord("-"), ord("."))
+_SPACE = ord(" ")
+_SEPARATORS = (_SPACE, ord("-"), ord("."))
+_BLOCK = 32
+"""Bytes that are compared at once."""
 
 
 @compiled
@@ -18,7 +21,8 @@ def find_ip_address(text, start):
     Four numbers have full stops between them. IPv6 has two colons in a row, or eight hexadecimal numbers.
     """
     digits = dots = hexadecimal = colons = 0
-    for index in range(start, len(text)):
+    index = _skip_words(text, start)
+    while index < len(text):
         byte = text[index]
         is_digit = 0x30 <= byte <= 0x39
         if is_digit:
@@ -35,6 +39,7 @@ def find_ip_address(text, start):
             hexadecimal = 0
         if (dots == 3 and digits) or (colons == 7 and hexadecimal):
             return index
+        index = _skip_words(text, index + 1) if byte == _SPACE else index + 1
     return -1
 
 
@@ -46,7 +51,7 @@ def find_phone_number(text, start, kinds):
     """
     digits = previous = 0
     is_after_three = False
-    index = start
+    index = _skip_words(text, start)
     while index < len(text):
         code, size = code_at(text, index)
         if kinds[min(code, len(kinds) - 1)] & DECIMAL:
@@ -57,4 +62,20 @@ def find_phone_number(text, start, kinds):
             is_after_three = digits == 3 and code in _SEPARATORS
             digits = 0
         previous, index = code, index + size
+        if code == _SPACE:
+            index = _skip_words(text, index)
     return -1
+
+
+@inlined
+def _skip_words(text, index):
+    """Return the byte before the next block with a digit, a colon or a byte that is no ASCII; else the first byte."""
+    first = index
+    while index + _BLOCK <= len(text):
+        has_any = False
+        for place in range(index, index + _BLOCK):
+            has_any |= (text[place] >= 0x30) & (text[place] <= 0x3A) | (text[place] >= 0x80)
+        if has_any:
+            break
+        index += _BLOCK
+    return index - (index > first)

@@ -5,10 +5,8 @@ section 3.6. A line is a paragraph here, and a word is text between white space,
 script without spaces.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,40 +15,48 @@ from data_prep.config.cleaning import CleanConfig
 
 ELLIPSES = ("...", "\u2026")
 BULLETS = ("\u2022", "\u2023", "\u25cf", "-", "*")
-SENTENCE_ENDS = (*".!?", *"\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f\u2026")
-LINE_ENDS = (*SENTENCE_ENDS, '"', "\u201d")
+SURE_ENDS = "\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f"
+"""Marks that end a sentence and nothing else; the others do before white space or a closing mark."""
+SENTENCE_ENDS = frozenset(f".!?{SURE_ENDS}\u2026")
+LINE_ENDS = SENTENCE_ENDS | {'"', "\u201d"}
 """Ends of a line of C4: the terminal marks, here of any script, and a quotation that ends."""
 CLOSING = "\"')]}\u2019\u201d\u00bb"
 WORD_MARKS = "\"'.,;:!?()[]\u201c\u201d\u2018\u2019"
 """Marks that do not belong to a stop word."""
-FIRST_WORDS = 64
+FIRST_WORDS = 32
 """Words among which stop words are looked for first."""
 MAX_WORD_CHARACTERS = 1000
 """A line with a longer word is dropped by the rule c4_lines, as by C4's own program."""
 POLICIES = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies", b"use of cookies", b"use cookies")
-SENTENCE = re.compile(r"[.!?]+[\"')\]\u2019\u201d]*(?=\s|$)|[\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f]+")
-"""A sentence's end: marks before white space, or a mark that ends nothing else."""
+POLICY_WORDS = (b"terms of use", b"privacy policy", b"cookie")
+"""Each of these phrases has one of them, and most texts have none."""
 FIRST_TOP, FIRST_REPEATED = 2, 5
 """Words of the shortest runs of ``gopher_top_ngrams`` and ``gopher_repeated_ngrams``."""
 
 
 class Measured:
-    """A document, and its measures that several rules go by."""
+    """A document, and its measures that several rules go by; they are taken when a rule asks for them."""
 
     def __init__(self, lines: list[str], config: CleanConfig) -> None:
-        """Take the lines of a document, not empty, and the bounds."""
+        """Take the lines of a document, of which none is empty, and the bounds."""
         self.lines, self.bounds = lines, config
         self.text = "\n".join(lines)
         self.content = self.text.encode()
         self.characters = max(1, len(self.text) - len(lines) + 1)
         """Characters of all lines, without the line breaks."""
+        self._bytes = np.frombuffer(self.content, np.uint8)
 
     @cached_property
-    def words(self) -> tuple[int, int, int, int]:
-        """Words, words with a letter, words with a letter or digit, and the characters of these."""
+    def lower_case(self) -> bytes:
+        """The content with ASCII letters in lower case."""
+        return self.content.lower()
+
+    @cached_property
+    def words(self) -> tuple[int, int, int, int, int, int]:
+        """The numbers that `measure_words` returns."""
         from data_prep.clean.word_loops import measure_words
 
-        return measure_words(np.frombuffer(self.content, np.uint8), character_classes())
+        return measure_words(self._bytes, character_classes())
 
     @cached_property
     def runs(self) -> tuple[list[int], list[int]]:
@@ -59,7 +65,7 @@ class Measured:
 
         tops = np.zeros(FIRST_TOP + len(self.bounds.gopher_max_top_ngrams), np.int64)
         repeats = np.zeros(FIRST_REPEATED + len(self.bounds.gopher_max_repeated_ngrams), np.int64)
-        measure_runs(np.frombuffer(self.content, np.uint8), character_classes(), self.words[0], tops, repeats)
+        measure_runs(self._bytes, character_classes(), self.words[0], tops, repeats)
         return tops.tolist(), repeats.tolist()
 
     def per_word(self, count: float) -> float:
@@ -85,7 +91,7 @@ class Measured:
 @cache
 def character_classes() -> NDArray[np.uint8]:
     """Return the kind of each character up to U+3FFFF, after which there is neither a letter nor white space."""
-    from data_prep.clean.word_loops import ALPHANUMERIC, DECIMAL, LETTER, SPACE
+    from data_prep.clean.word_loops import ALPHANUMERIC, CLOSING_MARK, DECIMAL, LETTER, MARK, SPACE, SURE_END
 
     characters = np.arange(0x40000, dtype=np.uint32).view("U1")
     kinds = np.zeros(len(characters), np.uint8)
@@ -96,6 +102,8 @@ def character_classes() -> NDArray[np.uint8]:
         (DECIMAL, np.strings.isdecimal),
     ):
         kinds |= kind * is_of_kind(characters).astype(np.uint8)
+    for kind, marks in ((MARK, ".!?"), (CLOSING_MARK, "\"')]\u2019\u201d"), (SURE_END, SURE_ENDS)):
+        kinds[list(map(ord, marks))] |= kind
     return kinds
 
 
@@ -114,39 +122,46 @@ def _lower_words(words: tuple[str, ...]) -> frozenset[str]:
 
 
 def _mean_length(document: Measured) -> float:
-    _, _, words, characters = document.words
+    words, characters = document.words[2:4]
     return characters / max(1, words)
 
 
-def _has_sentences(document: Measured) -> bool:
-    ends = chain.from_iterable(map(SENTENCE.finditer, document.lines))
-    return sum(1 for _ in islice(ends, document.bounds.c4_min_sentences)) >= document.bounds.c4_min_sentences
-
-
-def _ends_sentence(line: str) -> bool:
-    return line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
-
-
-def _is_sentence(line: str, min_words: int) -> bool:
-    """Return whether a line has an end, enough words, and none that is too long."""
-    return (
-        line.endswith(LINE_ENDS)
-        and not line.endswith(ELLIPSES)
-        and len(line.split(None, min_words - 1)) >= min_words
-        and (len(line) <= MAX_WORD_CHARACTERS or max(map(len, line.split())) <= MAX_WORD_CHARACTERS)
+def _have_too_many(characters: list[int], document: Measured, bounds: Sequence[float]) -> bool:
+    """Return whether runs of some length have a larger share of the characters than its bound; most have none."""
+    return any(characters) and any(
+        one / document.characters > most for one, most in zip(characters, bounds, strict=True)
     )
 
 
-def _lines_without(phrases: Sequence[bytes], lines: list[str]) -> list[str]:
+def _ends_sentence(line: str) -> bool:
+    return line.rstrip(CLOSING)[-1:] in SENTENCE_ENDS
+
+
+def _is_sentence(line: str, document: Measured) -> bool:
+    """Return whether a line has an end, enough words, and none that is too long."""
+    least = document.bounds.c4_min_words
+    return (
+        line[-1] in LINE_ENDS
+        and not line.endswith(ELLIPSES)
+        and len(line.split(None, least - 1)) >= least
+        and (
+            len(line) <= MAX_WORD_CHARACTERS
+            or document.words[4] <= MAX_WORD_CHARACTERS
+            or max(map(len, line.split())) <= MAX_WORD_CHARACTERS
+        )
+    )
+
+
+def _lines_without(phrases: Sequence[bytes], document: Measured) -> list[str]:
     """Return the lines that have none of some phrases, which are in lower case."""
-    if not _has_any(phrases, "\n".join(lines).encode()):
-        return lines
-    return [line for line in lines if not _has_any(phrases, line.encode())]
+    if not _has_any(phrases, document.lower_case):
+        return document.lines
+    return [line for line in document.lines if not _has_any(phrases, line.encode().lower())]
 
 
-def _has_any(phrases: Sequence[bytes], text: bytes) -> bool:
+def _has_any(phrases: Sequence[bytes], lower_case: bytes) -> bool:
     # In composed text (NFC) no letter beyond ASCII has a lower case that ends within it.
-    return any(map(text.lower().__contains__, phrases))
+    return any(map(lower_case.__contains__, phrases))
 
 
 DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
@@ -165,17 +180,13 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
         len(d.repeated_lines) / len(d.lines) > d.bounds.gopher_max_repeated_lines
         or d.repeated_share > d.bounds.gopher_max_repeated_characters
     ),
-    "gopher_top_ngrams": lambda d: any(
-        characters / d.characters > most
-        for characters, most in zip(d.runs[0][FIRST_TOP:], d.bounds.gopher_max_top_ngrams, strict=True)
+    "gopher_top_ngrams": lambda d: _have_too_many(d.runs[0][FIRST_TOP:], d, d.bounds.gopher_max_top_ngrams),
+    "gopher_repeated_ngrams": lambda d: _have_too_many(
+        d.runs[1][FIRST_REPEATED:], d, d.bounds.gopher_max_repeated_ngrams
     ),
-    "gopher_repeated_ngrams": lambda d: any(
-        characters / d.characters > most
-        for characters, most in zip(d.runs[1][FIRST_REPEATED:], d.bounds.gopher_max_repeated_ngrams, strict=True)
-    ),
-    "c4_lorem_ipsum": lambda d: _has_any((b"lorem ipsum",), d.content),
+    "c4_lorem_ipsum": lambda d: _has_any((b"lorem ipsum",), d.lower_case),
     "c4_brackets": lambda d: "{" in d.text,
-    "c4_sentences": lambda d: not _has_sentences(d),
+    "c4_sentences": lambda d: d.words[5] < d.bounds.c4_min_sentences,
     "fineweb_line_ends": lambda d: d.share_of_lines(_ends_sentence) <= d.bounds.fineweb_min_line_ends,
     "fineweb_short_lines": lambda d: (
         d.share_of_lines(lambda line: len(line) < d.bounds.fineweb_short_line) >= d.bounds.fineweb_max_short_lines
@@ -184,10 +195,10 @@ DOCUMENT_RULES: dict[str, Callable[[Measured], bool]] = {
 }
 """Rules on whole documents, in their order: whether one is dropped."""
 
-LINE_RULES: dict[str, Callable[[list[str], CleanConfig], list[str]]] = {
-    "c4_lines": lambda lines, bounds: [line for line in lines if _is_sentence(line, bounds.c4_min_words)],
-    "c4_javascript": lambda lines, bounds: _lines_without((b"javascript",), lines),
-    "c4_policies": lambda lines, bounds: _lines_without(POLICIES, lines),
+LINE_RULES: dict[str, Callable[[Measured], list[str]]] = {
+    "c4_lines": lambda d: [line for line in d.lines if _is_sentence(line, d)],
+    "c4_javascript": lambda d: _lines_without((b"javascript",), d),
+    "c4_policies": lambda d: _lines_without(POLICIES, d) if _has_any(POLICY_WORDS, d.lower_case) else d.lines,
 }
 """Rules on lines, in their order: the lines that stay."""
 

@@ -12,6 +12,9 @@ from megabert.foundation.randomness.keyed_loops import scramble
 
 SPACE, LETTER, ALPHANUMERIC, DECIMAL = 1, 2, 4, 8
 """Bits of a character's kind: `str.isspace`, `str.isalpha`, `str.isalnum` and `str.isdecimal`."""
+MARK, CLOSING_MARK, SURE_END = 16, 32, 64
+"""Further bits: marks that end a sentence before white space, marks that may follow them, and marks that always end
+one."""
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _32 = np.uint64(32)
 
@@ -25,24 +28,32 @@ def measure_words(text, kinds):
         kinds: The kind of each character; the last entry is the kind of all further ones.
 
     Returns:
-        Words, words with a letter, words with a letter or digit, and the characters of these.
+        Words, words with a letter, words with a letter or digit, the characters of these, the characters of the longest
+        word, and the ends of sentences.
     """
-    words = lettered = alphanumeric = characters = length = index = 0
-    seen = 0  # kinds of the characters of the word
+    words = lettered = alphanumeric = characters = longest = sentences = length = index = 0
+    seen = previous = 0  # kinds of the characters of the word, and of the last one
+    may_end = False
     while index <= len(text):
         kind, size = _kind_at(text, index, kinds)
         index += size
         if not kind & SPACE:
             seen |= kind
             length += 1
+            may_end = (kind & MARK) != 0 or (may_end and (kind & CLOSING_MARK) != 0)
+            sentences += (kind & SURE_END) > (previous & SURE_END)
         elif length:
             words += 1
             lettered += (seen & LETTER) != 0
             if seen & ALPHANUMERIC:
                 alphanumeric += 1
                 characters += length
+            longest = max(longest, length)
+            sentences += may_end
             seen = length = 0
-    return words, lettered, alphanumeric, characters
+            may_end = False
+        previous = kind
+    return words, lettered, alphanumeric, characters, longest, sentences
 
 
 @compiled

@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -80,30 +79,31 @@ def identifier_of(model: str | None, sha256: str = "") -> Identifier:
 def _of_py3langid() -> Identifier:
     purpose = "language=auto (or the cleaning rule `language`)"
     _require_package(PY3LANGID, purpose, "language", "state the language of each source and leave the rule out")
-    identifier = _compiled_py3langid()
-    codes = {label: code_of_label(label) or label for label in identifier.labels}
-    return Identifier(codes.values(), lambda text: codes[identifier.classify(text)[0]])
+    labels, label_of = _compiled_py3langid()
+    codes = {label: code_of_label(label) or label for label in labels}
+    return Identifier(codes.values(), lambda text: codes[label_of(text)])
 
 
-def _compiled_py3langid() -> Any:
-    """Return the identifier of py3langid 0.4 with the same scores, and compiled loops for what takes long."""
+def _compiled_py3langid() -> tuple[list[str], Callable[[str], str]]:
+    """Return the labels of py3langid 0.4, and a function that returns its label of a text in a fraction of its time."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    from data_prep.identification.feature_loops import count_features, gather_weights
+    from data_prep.identification.feature_loops import LOG_UNIT, WEIGHT_UNIT, find_most_likely
 
-    class CompiledIdentifier(LanguageIdentifier):  # type: ignore[misc]
-        def _raw_score(self, text: bytes) -> Any:
-            features, counts = count_features(np.frombuffer(text, np.uint8), *arrays)
-            if not len(features):
-                return super()._raw_score(text)
-            # As in the original, for a sum in another order would round differently.
-            return np.log1p(counts.astype(np.float32)) @ gather_weights(halves, features) + self.nb_pc
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
+    automaton = identifier.tk_row, identifier.tk_nextmove, np.array(identifier.tk_output, np.int32)
+    weights = np.empty(identifier.nb_ptc.shape, np.int16)
+    for own, theirs in zip(np.array_split(weights, 64), np.array_split(identifier.nb_ptc, 64), strict=True):
+        np.rint(theirs * np.float32(1 / WEIGHT_UNIT), out=own, casting="unsafe")  # in parts, for less memory
+    priors = np.rint(identifier.nb_pc / np.float64(WEIGHT_UNIT * LOG_UNIT)).astype(np.int64)
+    logs = np.rint(np.log1p(np.arange(4 * LANGUAGE_CHARACTERS)) / LOG_UNIT).astype(np.int32)
+    model = *map(np.asarray, automaton), weights, priors, logs, np.zeros(len(weights), np.int32)
 
-    identifier = CompiledIdentifier.from_model_file(MODEL_FILE)
-    halves = identifier.nb_ptc.view(np.uint16)
-    outputs, slots = np.array(identifier.tk_output, np.int32), np.full(len(halves), -1, np.int32)
-    arrays = np.asarray(identifier.tk_row), np.asarray(identifier.tk_nextmove), outputs, slots
-    return identifier
+    def label_of(text: str) -> str:
+        best = find_most_likely(np.frombuffer(identifier._encode(text), np.uint8), *model)
+        return str(identifier.nb_classes[best] if best >= 0 else identifier.classify(text)[0])
+
+    return identifier.labels, label_of
 
 
 @cache

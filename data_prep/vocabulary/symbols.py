@@ -4,6 +4,7 @@ Each becomes a tokenizer, so that shards and exported models have one like any o
 the decimal numbers of the ids: the text ``17 4 9`` has the ids 17, 4 and 9.
 """
 
+from functools import lru_cache
 from pathlib import Path
 
 from data_prep.config.build import BuildConfig
@@ -27,12 +28,17 @@ def tokenizer_of_ids(config: BuildConfig) -> Tokenizer:
     if config.tokenizer is not None:
         return tokenizer_of(Path(config.tokenizer))
     if config.symbols is None:
-        symbols, names = [str(index) for index in range(config.vocab_size)], SpecialNames()
-        for name, index in zip(names, config.special_ids or (), strict=True):
-            symbols[index] = name
-        return word_level_tokenizer(symbols, names, where="vocab_size")
+        return _tokenizer_of_numbers(config.vocab_size, config.special_ids or ())
     symbols = _read_symbols(Path(config.symbols))
     return word_level_tokenizer(symbols, _names(config, symbols), where=config.symbols)
+
+
+@lru_cache(maxsize=1)  # of millions of ids it takes seconds, and a build asks for it three times
+def _tokenizer_of_numbers(vocab_size: int, special_ids: tuple[int, ...]) -> Tokenizer:
+    symbols, names = [str(index) for index in range(vocab_size)], SpecialNames()
+    for name, index in zip(names, special_ids, strict=True):
+        symbols[index] = name
+    return word_level_tokenizer(symbols, names, where="vocab_size")
 
 
 def vocabulary_lines(config: BuildConfig, tokenizer: Tokenizer) -> list[str]:

@@ -88,11 +88,6 @@ class Tokenizer:
         mark_special(self._backend, self.names)
         self._spare_ids = find_spare_ids(self._backend, self.names)
         self._reads_spare = reads_spare and bool(self._spare_ids)
-        self._encoder = with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
-        if self.kind in (WORD_LEVEL, UNIGRAM):
-            spare = () if self._reads_spare else map(self._backend.id_to_token, self._spare_ids)
-            self._encoder = without_spelling(self._encoder, {*self.names, *spare})
-        self._encoder.encode_special_tokens = True
         if self.kind.decoder is not None:
             self._backend.decoder = self.kind.decoder
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
@@ -102,6 +97,16 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder().values()
         has_usual_text = self._options is not None or (self.kind is BYTE_BPE and has_plain_byte_bpe(self._backend))
         self._has_spans = has_usual_text and all(token.special for token in added) and not self._reads_spare
+
+    @cached_property
+    def _encoder(self) -> tokenizers.Tokenizer:
+        """What reads text, made for the first one: a copy of a table of millions takes seconds, and ids need none."""
+        encoder = with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
+        if self.kind in (WORD_LEVEL, UNIGRAM):
+            spare = () if self._reads_spare else map(self._backend.id_to_token, self._spare_ids)
+            encoder = without_spelling(encoder, {*self.names, *spare})
+        encoder.encode_special_tokens = True
+        return encoder
 
     @cached_property
     def _spans(self) -> "SpanCache":
@@ -333,14 +338,14 @@ def _restore(state: str, names: SpecialNames, where: str, reads_spare: bool) -> 
 
 
 def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:
-    by_id = sorted((index, piece) for piece, index in vocabulary.items())
-    gaps = [position for position, (index, _) in enumerate(by_id) if index != position]
-    if gaps:
+    by_id = sorted(vocabulary, key=vocabulary.__getitem__)
+    gap = next((position for position, piece in enumerate(by_id) if vocabulary[piece] != position), None)
+    if gap is not None:
         raise DataError(
-            f"{where}: ids are not 0 to {len(by_id) - 1}: id {gaps[0]} is missing or used twice. "
+            f"{where}: ids are not 0 to {len(by_id) - 1}: id {gap} is missing or used twice. "
             "Renumber the vocabulary, one piece a line, each piece once."
         )
-    return [piece for _, piece in by_id]
+    return by_id
 
 
 def _canonical_normalizer(state: Any) -> Any:

@@ -13,6 +13,7 @@ from data_prep.config.build import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
 from data_prep.planning.text_sample import sample_text
+from data_prep.vocabulary import symbols as vocabulary_symbols
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import merge_layers
 
@@ -61,6 +62,13 @@ def rows_of(folder):
 def test_shards_are_sound(make, tmp_path, changes):
     build_shards(make(**changes), tmp_path / "out", Executor())
     assert verify(tmp_path / "out" / "instances" / "32", Executor(), use_text=True).problems == []
+
+
+def test_a_build_makes_the_table_of_numbers_once(make, tmp_path, monkeypatch):
+    made, original = [], vocabulary_symbols.word_level_tokenizer
+    monkeypatch.setattr(vocabulary_symbols, "word_level_tokenizer", lambda *a, **k: made.append(1) or original(*a, **k))
+    build_shards(make(vocab_size=71), tmp_path / "out", Executor())
+    assert len(made) == 1
 
 
 def test_another_content_of_the_table_is_another_input(make, tmp_path):

@@ -117,6 +117,24 @@ def test_lines_are_dropped_one_by_one(rule, kept, dropped):
     assert rule in LINE_RULES
 
 
+@pytest.mark.parametrize("words", ["cafe", "a, b; ", "\u00e9"])
+@pytest.mark.parametrize(
+    ("rule", "personal"),
+    [
+        ("ip_addresses", "8.8.8.8"),
+        ("ip_addresses", "abcd:a:b:c:d:e:f:ab"),
+        ("ip_addresses", "fe80::1ff:fe23:4567:890a"),
+        ("phone_numbers", "+49 30 1234 5678"),
+        ("phone_numbers", "(212) 555-1234"),
+    ],
+)
+def test_masks_find_personal_data_wherever_it_stands_in_a_line(rule, personal, words):
+    clean, (_, replacement, _) = cleaner(rule), MASKS[rule]
+    for before in range(100):
+        text = (words * 100)[:before] + " {} " + words * 20
+        assert clean.clean(text.format(personal), "") == [text.format(replacement).strip()]
+
+
 @pytest.mark.parametrize("rule", [*DOCUMENT_RULES, *LINE_RULES, *MASKS])
 def test_prose_and_empty_text_pass_every_rule(rule):
     clean = cleaner(rule)

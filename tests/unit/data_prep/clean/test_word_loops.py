@@ -1,6 +1,7 @@
 """The loops over words give the numbers of the rules' definitions, which are written here in plain Python."""
 
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -26,15 +27,18 @@ WORDS = (
     "\U0001f600",
     "\u0661",
 )
+SENTENCE = re.compile(r"[.!?]+[\"')\]\u2019\u201d]*(?=\s|$)|[\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f]+")
+"""A sentence's end: marks before white space, or a mark that ends nothing else."""
 SPACES = (" ", " ", " ", "  ", "\t", "\u3000", "\xa0", "\x1c", "\u2009")
 
 
 def counted(text):
-    """Words, words with a letter, with a letter or digit, and the characters of these."""
+    """Words, with a letter, with a letter or digit, characters of these, the longest word, and ends of sentences."""
     words = text.split()
     alphanumeric = [word for word in words if any(map(str.isalnum, word))]
     lettered = sum(any(map(str.isalpha, word)) for word in words)
-    return len(words), lettered, len(alphanumeric), sum(map(len, alphanumeric))
+    longest = max(map(len, words), default=0)
+    return len(words), lettered, len(alphanumeric), sum(map(len, alphanumeric)), longest, len(SENTENCE.findall(text))
 
 
 def top_characters(words, length):
@@ -67,6 +71,8 @@ def texts():
     for _ in range(30):
         parts = [" ".join(f"w{chance.randrange(300)}" for _ in range(chance.randint(1, 30))) for _ in range(8)]
         yield " ".join(chance.choice(parts) for _ in range(30))
+    for size in range(30):
+        yield "".join(chance.choice(".!?\"')]\u201d\u3002\uff01a \n") for _ in range(4 * size))
     yield "ab abc a abcd bcd ab abc b ab a"  # words that begin as others do
 
 
@@ -85,4 +91,6 @@ def test_kinds_of_all_characters_are_those_of_python():
     for code in range(0x110000):
         character = chr(code)
         asked = (character.isspace(), character.isalpha(), character.isalnum(), character.isdecimal())
-        assert int(kinds[min(code, len(kinds) - 1)]) == sum(bit << place for place, bit in enumerate(asked)), hex(code)
+        assert int(kinds[min(code, len(kinds) - 1)]) & 15 == sum(bit << place for place, bit in enumerate(asked)), hex(
+            code
+        )

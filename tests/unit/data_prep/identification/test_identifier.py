@@ -12,7 +12,7 @@ from support.fasttext_models import WORDS, lid_176, model_bytes
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.identification import identifier
-from data_prep.identification.feature_loops import LONGEST_FEATURE, gather_weights
+from data_prep.identification.feature_loops import LONGEST_FEATURE, WEIGHT_UNIT, find_most_likely
 from data_prep.identification.identifier import (
     LANGUAGE_CHARACTERS,
     Identifier,
@@ -51,16 +51,17 @@ def test_py3langid_identifies_documents(language):
     assert identifier_of(None).language_of([TEXTS[language]]) == language
 
 
-def test_compiled_loops_give_the_scores_of_py3langid():
-    own, original = identifier._compiled_py3langid(), langid._get_identifier()
+def test_compiled_loops_give_the_answers_of_py3langid():
+    (labels, label_of), original = identifier._compiled_py3langid(), langid._get_identifier()
     pages = [*TEXTS.values(), *SCRIPTS.read_text("utf-8").splitlines(), "", "!", "x", "\U0001f600", TEXTS["en"].upper()]
-    for text in [*pages, *pages[::-1]]:  # nothing is left of a text when the next one is read
-        assert own._decide(text).tolist() == original._decide(text).tolist()
-    assert own.labels == original.labels
+    texts = [page[start : start + size] for page in pages for size in (8, 1000) for start in (0, 9)]
+    for text in [*texts, *texts[::-1]]:  # nothing is left of a text when the next one is read
+        assert label_of(text) == original.classify(text)[0], text
+    assert labels == original.labels
 
 
 def test_features_are_as_short_as_the_loop_takes_them_for():
-    own = identifier._compiled_py3langid()
+    own = langid._get_identifier()
     rows, moves = np.asarray(own.tk_row), np.asarray(own.tk_nextmove).reshape(-1, 256)
     known, last = np.arange(len(rows)) == 0, np.array([0])
     for _ in range(LONGEST_FEATURE):
@@ -70,11 +71,19 @@ def test_features_are_as_short_as_the_loop_takes_them_for():
     assert known.all()
 
 
-def test_weights_are_converted_exactly():
-    halves = np.arange(0x10000, dtype=np.uint16)
-    halves = halves[np.isfinite(halves.view(np.float16))].reshape(-1, 2)
-    weights = gather_weights(halves, np.arange(len(halves)))
-    assert np.array_equal(weights, halves.view(np.float16).astype(np.float32))
+def test_weights_fit_into_16_bits():
+    assert np.abs(langid._get_identifier().nb_ptc / np.float32(WEIGHT_UNIT)).max() < 2**15
+
+
+@pytest.mark.parametrize(("lead", "answer"), [(0, -1), (1, -1), (3, 0), (-1, -1), (-3, 1)])
+def test_scores_that_rounding_could_reverse_give_no_answer(lead, answer):
+    # Every byte is the one feature, whose score is ahead by so many units in the first of three languages.
+    weights = np.array([[lead - 900, -900, -1000]], np.int16)
+    model = np.zeros(1, np.uint16), np.zeros(256, np.uint32), np.zeros(1, np.int32), weights, np.zeros(3, np.int64)
+    logs, counts = np.array([0, 10**6], np.int32), np.zeros(1, np.int32)
+    for _ in range(2):
+        assert find_most_likely(np.frombuffer(b"x" * 40, np.uint8), *model, logs, counts) == answer
+        assert not counts.any()
 
 
 @pytest.mark.parametrize("language", TEXTS)

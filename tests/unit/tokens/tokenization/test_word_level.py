@@ -27,6 +27,13 @@ def test_tables_of_numbers_are_known():
     assert table("5", "A").is_symbol_table
 
 
+def test_the_copy_of_a_table_that_reads_text_is_made_for_the_first_text():
+    tokenizer = table("5", "A")
+    assert "_encoder" not in vars(tokenizer)
+    assert tokenizer.encode("A 5").tolist() == [6, 5]
+    assert "_encoder" in vars(tokenizer)
+
+
 def test_longer_symbols_are_separated_by_spaces():
     tokenizer = table("ACGTAC", "GG", "A")
     assert tokenizer.encode("A GG ACGTAC GGA").tolist() == [7, 6, 5, 1]
