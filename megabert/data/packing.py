@@ -101,9 +101,8 @@ class PackingPlan:
 
     def micro_batches(self, rank: int) -> list[NDArray[np.int64]]:
         """Return the ordinals (indices in the global batch) of each micro-batch of a rank, ascending; maybe none."""
-        from megabert.data.packing_loops import instances_of
-
-        ordinals = instances_of(self.bin_of_instance, self.bin_counts, rank, self.world_size)
+        own = np.flatnonzero(self.bin_of_instance % self.world_size == rank)
+        ordinals = own[np.argsort(self.bin_of_instance[own], kind="stable")]
         return np.split(ordinals, np.cumsum(self.bin_counts[rank :: self.world_size])[:-1])
 
 
@@ -122,9 +121,8 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     Raises:
         DataError: If a single instance is larger than ``shape``.
     """
-    from megabert.data.packing_loops import longest_first, total_sizes
-
-    tokens, masked, longest, most_masked = total_sizes(lengths, masked_counts)
+    tokens, masked = (int(sizes.sum(dtype=np.int64)) for sizes in (lengths, masked_counts))
+    longest, most_masked = (int(sizes.max(initial=0)) for sizes in (lengths, masked_counts))
     if longest > shape.tokens or most_masked > shape.masked:
         raise DataError(
             f"an instance has {longest} tokens and {most_masked} masked positions, a micro-batch holds {shape.tokens} "
@@ -135,7 +133,7 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     # everything fits.
     totals = (tokens, shape.tokens), (masked, shape.masked), (lengths.size, shape.sequences)
     steps = max(1, *(_divide_up(total, most * world_size) for total, most in totals))
-    order = longest_first(lengths, longest)
+    order = np.argsort(longest - lengths, kind="stable")  # numbers of 16 bits, which numpy sorts by radix
     while True:
         bins = _distribute(order, lengths, masked_counts, num_bins=steps * world_size)
         sizes = (bins.tokens, shape.tokens), (bins.masked, shape.masked), (bins.counts, shape.sequences)
@@ -211,7 +209,7 @@ def _tile(size: int) -> int:
 
 
 def _distribute(
-    order: NDArray[np.int32], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], *, num_bins: int
+    order: NDArray[np.int64], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], *, num_bins: int
 ) -> "Bins":
     """Choose a bin for each instance so that the bins' sums of tokens are nearly equal.
 
@@ -226,11 +224,15 @@ def _distribute(
         masked_counts: Masked positions of each instance.
         num_bins: Number of bins.
     """
-    from megabert.data.packing_loops import Bins, deal_evening, deal_zigzag
+    from megabert.data.packing_loops import Bins, deal_evening
 
-    bins = Bins(np.empty(lengths.size, np.int32), *(np.zeros(num_bins, np.int64) for _ in range(3)))
     rounds = max(0, lengths.size // num_bins - _EVENING_ROUNDS)
-    deal_zigzag(order, lengths, masked_counts, rounds, bins)
+    dealt = order[: rounds * num_bins].reshape(rounds, num_bins).copy()
+    dealt[1::2] = dealt[1::2, ::-1]
+    of_instance = np.empty(lengths.size, np.int32)
+    of_instance[dealt] = np.arange(num_bins)
+    totals = (sizes[dealt].sum(axis=0, dtype=np.int64) for sizes in (lengths, masked_counts))
+    bins = Bins(of_instance, *totals, np.full(num_bins, rounds))
     deal_evening(order[rounds * num_bins :], lengths, masked_counts, bins)
     return bins
 

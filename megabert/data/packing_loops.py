@@ -1,15 +1,11 @@
-"""The loops that gather the lengths of a global batch, deal it to the bins of a plan, and fill the bins of a rank."""
+"""The loops that even out the bins of a plan, and fill the bins of a rank."""
 
 # T packed tokens, M masked positions, B sequences
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from megabert.foundation.compiled import compiled, inlined
+from megabert.foundation.compiled import compiled
 from megabert.foundation.randomness.keyed_loops import order_of
-
-_PARTS = 4
 
 
 class Bins(NamedTuple):
@@ -23,105 +19,6 @@ class Bins(NamedTuple):
     """Masked positions of each bin."""
     counts: Any
     """Instances of each bin."""
-
-
-@compiled
-def gather_sizes(sizes, indices, filled, gathered):
-    """Copy how long instances are, in the order of their indices.
-
-    Args:
-        sizes: ``Sizes``.
-        indices: Int32.
-        filled: How many are in ``gathered`` already.
-        gathered: ``Sizes``, written from there on.
-    """
-    lengths, masked_counts = sizes
-    gathered_lengths, gathered_masked_counts = gathered
-    for place, index in enumerate(indices):
-        gathered_lengths[filled + place] = lengths[index]
-        gathered_masked_counts[filled + place] = masked_counts[index]
-
-
-@compiled
-def total_sizes(lengths, masked_counts):
-    """Return the sums of both, and the greatest of each."""
-    tokens = masked = longest = most_masked = 0
-    for index in range(len(lengths)):
-        tokens += lengths[index]
-        masked += masked_counts[index]
-        longest = max(longest, lengths[index])
-        most_masked = max(most_masked, masked_counts[index])
-    return tokens, masked, longest, most_masked
-
-
-@compiled
-def longest_first(lengths, longest):
-    """Return the instances of a batch in descending order of their lengths, equal ones in the order of the batch.
-
-    It is a counting sort. Several parts of the batch are interleaved, because most instances have the same length, and
-    a counter that has just been written would have to be waited for.
-
-    Args:
-        lengths: Tokens of each instance.
-        longest: The greatest of them.
-
-    Returns:
-        Int32.
-    """
-    part = len(lengths) // _PARTS
-    # How many instances of each length each part has; the few that remain belong to the last one.
-    places = np.zeros((longest + 1, _PARTS), np.int32)
-    for offset in range(part):
-        for column in range(_PARTS):
-            places[lengths[column * part + offset], column] += 1
-    for length in lengths[_PARTS * part :]:
-        places[length, _PARTS - 1] += 1
-    # From that, the place of the next one.
-    longer = 0
-    for length in range(longest, -1, -1):
-        for column in range(_PARTS):
-            places[length, column], longer = longer, longer + places[length, column]
-
-    order = np.empty(len(lengths), np.int32)
-    for offset in range(part):
-        for column in range(_PARTS):
-            _put(order, places, lengths, column * part + offset, column)
-    for instance in range(_PARTS * part, len(lengths)):
-        _put(order, places, lengths, instance, _PARTS - 1)
-    return order
-
-
-@inlined
-def _put(order, places, lengths, instance, column):
-    """Put an instance at its place, and move the place of the next one."""
-    length = lengths[instance]
-    order[places[length, column]] = instance
-    places[length, column] += 1
-
-
-@compiled
-def deal_zigzag(order, lengths, masked_counts, rounds, bins):
-    """Deal instances to bins 0, 1, ..., n - 1, then n - 1, ..., 1, 0, and again.
-
-    Args:
-        order: The instances of the global batch, longest first.
-        lengths: Tokens of each.
-        masked_counts: Masked positions of each.
-        rounds: Rounds to deal, in each of which every bin gets one instance.
-        bins: ``Bins``, empty; written.
-    """
-    of_instance, tokens, masked, counts = bins
-    num_bins = len(tokens)
-    for turn in range(rounds):
-        part = order[turn * num_bins : (turn + 1) * num_bins]
-        if turn % 2:
-            part = part[::-1]
-        for number in range(num_bins):
-            instance = part[number]
-            of_instance[instance] = number
-            tokens[number] += lengths[instance]
-            masked[number] += masked_counts[instance]
-    counts[:] = rounds
 
 
 @compiled
@@ -152,28 +49,6 @@ def deal_evening(late, lengths, masked_counts, bins):
             masked[number] += masked_counts[instance]
             counts[number] += 1
             done += 1
-
-
-@compiled
-def instances_of(of_instance, counts, first, stride):
-    """Return the instances of every ``stride``-th bin from ``first`` on, bin by bin, ascending within a bin.
-
-    Args:
-        of_instance: Int32, the bin of each instance.
-        counts: Instances of each bin.
-        first: Number of the first bin.
-        stride: Distance to the next bin.
-    """
-    ends, total = np.full(len(counts), -1), 0
-    for number in range(first, len(counts), stride):
-        ends[number] = total
-        total += counts[number]
-    instances = np.empty(total, np.int64)
-    for instance, number in enumerate(of_instance):
-        if ends[number] >= 0:
-            instances[ends[number]] = instance
-            ends[number] += 1
-    return instances
 
 
 @compiled
