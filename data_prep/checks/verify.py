@@ -69,8 +69,6 @@ class Verdict:
     shards: int
     instances: int
     problems: list[str]
-    is_text_compared: bool
-    """Whether the shards were also compared with the build's documents."""
 
 
 def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdict:
@@ -107,7 +105,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     if not problems:  # counts of damaged shards mean nothing
         with reporting_damage(folder / shards.MANIFEST_NAME, WRITE_AGAIN):
             problems = [*_check_statistics(folder, manifest, tally), *_check_corpus(folder, manifest, documents)]
-    return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
+    return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems)
 
 
 def shard_tasks(folder: Path, manifest: shards.Manifest, documents: Path | None = None) -> list[ShardTask]:

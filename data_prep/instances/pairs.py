@@ -158,10 +158,12 @@ def walk_segments(bucket: DocumentBucket, options: PairOptions) -> Pairs:
 
     One that is longer than an instance goes on in the next, where the paper loses its rest.
     """
-    from data_prep.instances.segment_loops import SegmentOptions, walk_documents
+    from data_prep.instances.pair_walk_loops import WalkOptions
+    from data_prep.instances.segment_loops import walk_documents
 
     longest = options.metadata.max_seq_length - ONE_SEGMENT_SPECIALS
-    settings = SegmentOptions(options.key[()], options.short_seq_prob, longest, options.min_tokens)
+    key, share, least = options.key[()], options.short_seq_prob, options.min_tokens
+    settings = WalkOptions(key, share, longest, False, least, has_whole_words=False, is_paired=False)
     walked = walk_documents(bucket.document_starts, bucket.starts_S, bucket.document_keys, settings)
     starts, stops, keys = walked
     return Pairs(starts, stops, stops, stops, np.zeros(len(starts), np.uint8), keys)

@@ -76,10 +76,9 @@ class MicroShape:
 
 @dataclass(frozen=True, eq=False)
 class PackingPlan:
-    """A global batch distributed over ``num_micro_steps * world_size`` bins, one for each micro-batch.
+    """A global batch distributed over bins, ``world_size`` of them for each micro-step: one for each micro-batch.
 
     Attributes:
-        num_micro_steps: Number of micro-steps, the same on all ranks.
         world_size: Number of ranks.
         bin_of_instance: Int32, where each instance of the global batch went: rank r takes bin ``s * world_size + r`` in
             micro-step s.
@@ -90,7 +89,6 @@ class PackingPlan:
         max_masked: Masked positions of the bin that has most.
     """
 
-    num_micro_steps: int
     world_size: int
     bin_of_instance: NDArray[np.int32]
     bin_counts: NDArray[np.int64]
@@ -141,7 +139,6 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
             break
         steps += 1
     return PackingPlan(
-        num_micro_steps=steps,
         world_size=world_size,
         bin_of_instance=bins.of_instance,
         bin_counts=bins.counts,

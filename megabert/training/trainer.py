@@ -286,8 +286,8 @@ class Trainer:
             "train/loss_scale": self.engine.scale.value,
             "train/skipped_steps": self.state.skipped_steps,
             "train/rollbacks": self.state.rollbacks,
-            "train/failed_checkpoints": self._checkpoints.counts.failures,
-            "perf/checkpoint_stall_s": self._checkpoints.counts.stall_s,
+            "train/failed_checkpoints": self._checkpoints.failures,
+            "perf/checkpoint_stall_s": self._checkpoints.stall_s,
             "progress/samples": self.state.samples,
             **perf,
         }

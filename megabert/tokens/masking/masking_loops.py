@@ -116,7 +116,7 @@ def _choose_words(mask_unit, key, wanted, ids, specials, is_subword, weights, sc
     for index in range(num_words):
         if room == 0:
             return
-        # The next word of a Fisher-Yates shuffle, which stops after the wanted number, about a seventh of the tokens; no
+        # The next word of a Fisher-Yates shuffle, which ends with the wanted number, about a seventh of the tokens. No
         # later draw looks at order[index] again. Words with weights have their order already.
         other = index if len(weights) else index + below(stream(order_key, index), num_words - index)
         first_word = order[other]

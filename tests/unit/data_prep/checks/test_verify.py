@@ -20,7 +20,6 @@ from megabert.tokens.shards import FlatInstances, lengths_path, read_manifest, r
 def test_every_instance_is_sound(built, length):
     verdict = verify(built.folder / "instances" / str(length), Executor(), use_text=True)
     assert verdict.problems == []
-    assert verdict.is_text_compared
     assert verdict.instances == sum(
         entry.rows for entry in read_manifest(built.folder / "instances" / str(length)).shards
     )
@@ -139,7 +138,6 @@ def test_shards_without_their_documents_are_checked_too(own_copy):
     (own_copy / "documents" / "train-buckets.npy").unlink()
     verdict = verify(own_copy / "instances" / "64", Executor())
     assert verdict.problems == []
-    assert not verdict.is_text_compared
     with pytest.raises(DataError, match="documents: the build's documents are not there"):
         verify(own_copy / "instances" / "64", Executor(), use_text=True)
 
