@@ -23,16 +23,12 @@ makes it exactly one.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.tokens.shards.statistics import InstanceStatistics
-
-if TYPE_CHECKING:
-    from megabert.data.packing_loops import Bins
 
 _MARGIN_SIGMA = 3.0
 """Global batches that are this many standard deviations above the mean still take the planned number of micro-steps."""
@@ -133,19 +129,19 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     steps = max(1, *(_divide_up(total, most * world_size) for total, most in totals))
     order = np.argsort(longest - lengths, kind="stable")  # numbers of 16 bits, which numpy sorts by radix
     while True:
-        bins = _distribute(order, lengths, masked_counts, num_bins=steps * world_size)
-        sizes = (bins.tokens, shape.tokens), (bins.masked, shape.masked), (bins.counts, shape.sequences)
-        if all(values.max() <= most for values, most in sizes):
+        bin_of_instance, *sums = _distribute(order, lengths, masked_counts, num_bins=steps * world_size)
+        max_tokens, max_masked, max_count = (int(sizes.max()) for sizes in sums)
+        if max_tokens <= shape.tokens and max_masked <= shape.masked and max_count <= shape.sequences:
             break
         steps += 1
     return PackingPlan(
         world_size=world_size,
-        bin_of_instance=bins.of_instance,
-        bin_counts=bins.counts,
+        bin_of_instance=bin_of_instance,
+        bin_counts=sums[2],
         num_tokens=tokens,
         num_masked=masked,
-        max_tokens=int(bins.tokens.max()),
-        max_masked=int(bins.masked.max()),
+        max_tokens=max_tokens,
+        max_masked=max_masked,
     )
 
 
@@ -207,7 +203,7 @@ def _tile(size: int) -> int:
 
 def _distribute(
     order: NDArray[np.int64], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], *, num_bins: int
-) -> "Bins":
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Choose a bin for each instance so that the bins' sums of tokens are nearly equal.
 
     Most rounds are a plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). It leaves the sums apart by about
@@ -220,18 +216,29 @@ def _distribute(
         lengths: Tokens of each instance.
         masked_counts: Masked positions of each instance.
         num_bins: Number of bins.
-    """
-    from megabert.data.packing_loops import Bins, deal_evening
 
+    Returns:
+        The bin of each instance; tokens, masked positions and instances of each bin.
+    """
     rounds = max(0, lengths.size // num_bins - _EVENING_ROUNDS)
     dealt = order[: rounds * num_bins].reshape(rounds, num_bins).copy()
     dealt[1::2] = dealt[1::2, ::-1]
     of_instance = np.empty(lengths.size, np.int32)
     of_instance[dealt] = np.arange(num_bins)
-    totals = (sizes[dealt].sum(axis=0, dtype=np.int64) for sizes in (lengths, masked_counts))
-    bins = Bins(of_instance, *totals, np.full(num_bins, rounds))
-    deal_evening(order[rounds * num_bins :], lengths, masked_counts, bins)
-    return bins
+    tokens, masked = (sizes[dealt].sum(axis=0, dtype=np.int64) for sizes in (lengths, masked_counts))
+    counts, done, share = np.full(num_bins, rounds), dealt.size, lengths.sum(dtype=np.int64) / num_bins
+    # From here on an instance goes to each bin that has room for at least half of it, to the emptiest in any case.
+    while done < order.size:
+        emptiest = np.argsort(tokens, kind="stable")
+        with_room = np.searchsorted(tokens[emptiest], share - lengths[order[done]] / 2, side="right")
+        late = order[done : done + max(1, with_room)]
+        chosen = emptiest[: late.size]
+        of_instance[late] = chosen
+        tokens[chosen] += lengths[late]
+        masked[chosen] += masked_counts[late]
+        counts[chosen] += 1
+        done += late.size
+    return of_instance, tokens, masked, counts
 
 
 def _high_mean(mean: float, smallest: float, largest: float, count: int) -> float:

@@ -1,54 +1,8 @@
-"""The loops that even out the bins of a plan, and fill the bins of a rank."""
+"""The loop that fills the bins of a rank."""
 
 # T packed tokens, M masked positions, B sequences
 
-from typing import Any, NamedTuple
-
 from megabert.foundation.compiled import compiled
-from megabert.foundation.randomness.keyed_loops import order_of
-
-
-class Bins(NamedTuple):
-    """The bin of each instance, and the totals of each bin."""
-
-    of_instance: Any
-    """Int32, the bin of each instance, in the order of the global batch."""
-    tokens: Any
-    """Int64, sums of the bins."""
-    masked: Any
-    """Masked positions of each bin."""
-    counts: Any
-    """Instances of each bin."""
-
-
-@compiled
-def deal_evening(late, lengths, masked_counts, bins):
-    """Deal instances round by round, in each to the bins that have room for at least half of the next one.
-
-    Args:
-        late: The instances, longest first.
-        lengths: Tokens of each instance of the global batch.
-        masked_counts: Masked positions of each.
-        bins: ``Bins``; written.
-    """
-    of_instance, tokens, masked, counts = bins
-    total = tokens.sum()
-    for instance in late:
-        total += lengths[instance]
-    share, done = total / len(tokens), 0
-    while done < len(late):
-        emptiest, half = order_of(tokens - tokens.min()), lengths[late[done]] / 2
-        round_size = min(len(tokens), len(late) - done)
-        for index in range(round_size):
-            number = emptiest[index]
-            if index > 0 and tokens[number] > share - half:
-                break
-            instance = late[done]
-            of_instance[instance] = number
-            tokens[number] += lengths[instance]
-            masked[number] += masked_counts[instance]
-            counts[number] += 1
-            done += 1
 
 
 @compiled
