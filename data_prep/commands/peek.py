@@ -16,7 +16,7 @@ import pyarrow as pa
 from data_prep.documents.arrow_files import open_mapped
 from megabert.foundation.errors import DataError
 from megabert.settings.command_line.program import Parser
-from megabert.tokens.shards import FlatInstances, ShardMetadata, find_nonsense, read_batch
+from megabert.tokens.shards import FlatInstances, ShardMetadata, find_nonsense, read_batches
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.tokens.tokenization.written import readable_pieces
 
@@ -52,7 +52,7 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
     remaining = row
     for index in range(reader.num_record_batches):
         try:
-            batch = read_batch(reader, index)
+            batch = read_batches(reader, [index])
         except DataError as error:
             raise DataError(f"{path}: {error}. Copy the shard again, or build it again.") from error
         if remaining < batch.num_rows:

@@ -320,11 +320,11 @@ class DocumentSet:
             target: Array that the tokens are copied to.
             places: Index in ``target`` at which each range starts.
         """
-        from data_prep.documents.array_loops import Ranges, copy_ranges
+        from data_prep.documents.array_loops import copy_ranges
 
-        ranges = Ranges(starts, lengths, places)
         for bucket, rows in self.by_bucket(starts, self.first_tokens):
-            copy_ranges(self.bucket_tokens(bucket), self.first_tokens[bucket], rows, ranges, target)
+            tokens, first = self.bucket_tokens(bucket), self.first_tokens[bucket]
+            copy_ranges(tokens, first, rows, starts, lengths, places, target)
 
     def document_of_token(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the document, numbered over the split, that holds each token; the last one for a number past the

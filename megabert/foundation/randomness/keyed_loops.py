@@ -1,11 +1,10 @@
-"""Keyed draws inside compiled loops, and the orders that keys give: sorting, shuffling, permuting without a table.
+"""Keyed draws inside compiled loops, and the order that keys give.
 
 A draw takes one key and gives the same number as in `keyed`, since numba compiles the functions
 that numpy runs. This file adds conversions, since a loop's counters are signed, and one function for each
 number of words, since a loop cannot take any number of them.
 
-Things are shuffled by the order of random keys: `order_of` sorts any numbers. `permute` is for ranges that are too long
-for a table.
+Things are shuffled by the order of random keys: `order_of` sorts any numbers.
 """
 
 import numpy as np
@@ -22,7 +21,6 @@ _1 = np.uint64(1)
 _DIGIT_BITS, _DIGITS = 11, 3
 _DIGIT_SHIFT, _DIGIT_MASK = np.uint64(_DIGIT_BITS), np.uint64((1 << _DIGIT_BITS) - 1)
 _SORTED_BITS = np.uint64(_DIGITS * _DIGIT_BITS)
-_ROUNDS = 6  # of the Feistel network
 
 
 @inlined
@@ -109,45 +107,3 @@ def _insert_in_order(words, rows):
             words[slot], rows[slot] = words[slot - 1], rows[slot - 1]
             slot -= 1
         words[slot], rows[slot] = word, row
-
-
-@compiled
-def permute(values, size, key, half_bits, is_inverse):
-    """Apply a Feistel network to each value until it is below ``size`` again (cycle walking).
-
-    The network permutes ``range(2 ** (2 * half_bits))``. Repeating a permutation always leads back to where it began,
-    so following each value to the next one inside ``size`` is again a permutation, now of ``range(size)``.
-
-    Args:
-        values: Int64, 0 to ``size - 1``.
-        size: Uint64, at most ``2 ** (2 * half_bits)``.
-        key: Uint64.
-        half_bits: Uint64, bits of each half of the network.
-        is_inverse: Whether to undo the permutation.
-
-    Returns:
-        Int64, the image of each value.
-    """
-    images = np.empty(len(values), np.int64)
-    for index, value in enumerate(values):
-        word = _network(np.uint64(value), key, half_bits, is_inverse)
-        while word >= size:
-            word = _network(word, key, half_bits, is_inverse)
-        images[index] = word
-    return images
-
-
-@inlined
-def _network(word, key, half_bits, is_inverse):
-    """Apply all rounds to one word."""
-    mask = (_1 << half_bits) - _1
-    left, right = word >> half_bits, word & mask
-    # With its halves exchanged before and after, a round undoes itself: the inverse is the same rounds, last first.
-    if is_inverse:
-        left, right = right, left
-    for turn in range(_ROUNDS):
-        number = _ROUNDS - 1 - turn if is_inverse else turn
-        left, right = right, left ^ (mix_3(key, number, right) & mask)
-    if is_inverse:
-        left, right = right, left
-    return (left << half_bits) | right
