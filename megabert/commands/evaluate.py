@@ -94,14 +94,10 @@ def _score_text(options: Namespace) -> int:
     unread = {f"--{flag.path.replace('_', '-')}" for flag in options.field_flags if flag.path not in read}
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
-    source = open_model(options)
-    from megabert.downstream.export.model_folder import find_model
+    source = open_model(options, outputs=[options.json], kept=[options.data])
     from megabert.downstream.export.sources import find_device
     from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm
-    from megabert.foundation.files import refuse_input
 
-    if options.json is not None:
-        refuse_input(options.json, options.data, find_model(options.model))
     scoring = _scoring_options(options, source)
     score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")

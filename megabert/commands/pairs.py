@@ -14,7 +14,6 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.commands.model_argument import add_copies, open_scorer, save_scores
-from megabert.foundation.files import refuse_input
 from megabert.settings.command_line.program import Parser
 
 
@@ -32,13 +31,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Load the model, score the pairs, print the tables."""
-    from megabert.downstream.export.model_folder import find_model
     from megabert.training.probes.minimal_pairs import read_pairs
 
-    if options.json:
-        refuse_input(options.json, *map(Path, options.sets), find_model(options.model))
     sets = {name: read_pairs(Path(name)) for name in options.sets}
-    scorer = open_scorer(options, is_random=options.random_weights)
+    kept = [Path(name) for name in options.sets]
+    scorer = open_scorer(options, is_random=options.random_weights, outputs=[options.json], kept=kept)
     from megabert.downstream.inspection.pairs import render_pairs, score_pairs
 
     results = score_pairs(scorer, sets)
