@@ -128,8 +128,8 @@ class TrainerState:
         # spike never joins them: else a loss that stays high would soon count as normal.
         known = self.recent_losses
         if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
-            # The batch before it as well: a loss is computed before its update, so bad weights show one batch later than
-            # the batch that spoiled them.
+            # The batch before it as well: a loss is computed before its update, so bad weights show one batch after the
+            # batch that spoiled them.
             bad_data = BlamedData(blamed.ranges + blamed.last_good + taken)
             return replace(updated, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=bad_data)
         return replace(
