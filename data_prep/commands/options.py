@@ -1,6 +1,6 @@
 """Options that several commands have: where the text comes from, how it is built, and who does the work."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from typing import Any, get_args
 
 from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
@@ -8,7 +8,7 @@ from data_prep.config.cleaning import CleanConfig, CleaningRule
 from data_prep.config.ids import TEXT_NEEDS
 from data_prep.execution.executors import available_cores
 from megabert.foundation.errors import ConfigError
-from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.command_line.program import Parser, bounded, whole
 from megabert.settings.config import loading
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.needs import refuse_idle
@@ -39,19 +39,11 @@ def add_source_arguments(parser: Parser) -> None:
 
 def add_worker_arguments(parser: Parser) -> None:
     """Add the options that say who does the work."""
-    text = "processes (default: one per core)"
-    parser.add_argument("--workers", type=_workers, default=available_cores(), metavar="N", help=text)
+    text, workers = "processes (default: one per core)", bounded(whole, least=1, most=MAX_WORKERS)
+    parser.add_argument("--workers", type=workers, default=available_cores(), metavar="N", help=text)
     text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
     parser.add_argument("--mpi", action="store_true", help=text)
     parser.add_rule("--workers", excludes=["--mpi"])
-
-
-def _workers(text: str) -> int:
-    """Read a number of processes."""
-    number = positive(text)
-    if number > MAX_WORKERS:
-        raise ArgumentTypeError(f"{number} is above {MAX_WORKERS}; more than one per core gains nothing")
-    return number
 
 
 def make_config(options: Namespace) -> BuildConfig:

@@ -31,7 +31,7 @@ from data_prep.documents.arrow_files import (
     unreadable,
     write_batches,
 )
-from megabert.foundation.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix, order_of
 from megabert.tokens.shards import flat_list, token_type
 from megabert.tokens.tokenization import load_tokenizer
 
@@ -296,8 +296,6 @@ class DocumentSet:
             numbers: Numbers over the split of tokens, or of documents.
             firsts: The first one of each bucket, and the number of all.
         """
-        from megabert.foundation.randomness.keyed_loops import order_of
-
         buckets = np.searchsorted(firsts[1:-1], numbers, side="right")
         rows = order_of(buckets)
         borders = np.flatnonzero(np.diff(buckets[rows])) + 1

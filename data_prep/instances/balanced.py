@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from data_prep.instances.draws import LABELS, PARTNER, SIDE
 from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
-from megabert.foundation.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix, order_of
 from megabert.tokens.tokenization import Tokenizer
 
 KEPT_PLANS = 4
@@ -99,8 +99,6 @@ def _deal_labels(pairs: Pairs, longest: int) -> None:
     Pairs are sorted by the length that they will have, equal ones at random. Of each two neighbours one has label 1, by
     a coin.
     """
-    from megabert.foundation.randomness.keyed_loops import order_of
-
     length = np.minimum(pairs.a_length + pairs.b_length, longest)
     draws = mix(pairs.key, LABELS)
     order = order_of(draws)
@@ -200,7 +198,6 @@ def _takes(
         others is taken by as many of its pairs as need be. None if there is no other text.
     """
     from data_prep.instances.balanced_loops import exchange_alike, part_alike
-    from megabert.foundation.randomness.keyed_loops import order_of
 
     different, text, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     if 2 * counts.max(initial=0) > len(text):

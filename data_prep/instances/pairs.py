@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
-from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.foundation.randomness.keyed import mix, order_of, string_key
 from megabert.tokens.shards import ShardMetadata
 
 Integers = NDArray[np.int64]
@@ -132,8 +132,6 @@ class Pairs(NamedTuple):
 
     def count_text(self, *, with_random: bool) -> int:
         """Return how many tokens of the text are in some pair, each counted once, with or without random Bs."""
-        from megabert.foundation.randomness.keyed_loops import order_of
-
         rows = slice(None) if with_random else self.label == 0
         starts, ends = (
             np.concatenate([a, b[rows]]) for a, b in ((self.a_start, self.b_start), (self.a_end, self.b_end))

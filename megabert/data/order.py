@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from megabert.foundation.errors import DataError
-from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.foundation.randomness.keyed import mix, order_of, string_key
 
 BLOCK_ROWS = 8192
 """Rows of a block: the size that record batches of shards first had. A change changes the order of every run."""
@@ -240,8 +240,6 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
-    from megabert.foundation.randomness.keyed_loops import order_of
-
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
     blocks = np.sort(_permute_blocks(order, slots))

@@ -67,9 +67,9 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
         key, specials, first = keys_R[row], (cls_id, sep_id), count
         is_chosen[: len(ids)] = False
         _choose_words(mask_unit, key, wanted_R[row], ids, specials, is_subword, weights, scratch, is_chosen)
-        for position in range(len(ids)):  # each is written, and the next one overwrites it unless it counts
-            positions_M[count] = position
-            count += is_chosen[position]
+        for place in range(len(ids)):  # each is written, and the next one overwrites it unless it counts
+            positions_M[count] = place
+            count += is_chosen[place]
         # 80% [MASK], 10% a random piece, 10% kept. The draws are named by the position; a span is replaced as one, by
         # the draw of its first token (SpanBERT).
         action_key, replacement_key = mix_2(key, _ACTION), mix_2(key, _REPLACEMENT)

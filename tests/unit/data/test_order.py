@@ -9,8 +9,7 @@ from megabert.data import order as data_order
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange, permute_range
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.json_files import parse_json, to_json
-from megabert.foundation.randomness.keyed import mix
-from megabert.foundation.randomness.keyed_loops import order_of
+from megabert.foundation.randomness.keyed import mix, order_of
 
 BLOCK = data_order.BLOCK_ROWS
 WINDOW = BLOCK * data_order.WINDOW_BLOCKS
