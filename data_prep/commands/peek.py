@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--tokenizer", type=Path, metavar="DIR", help=text)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Print one instance."""
     path, _, row = options.place.rpartition(":")
     if not path or not re.fullmatch("[0-9]{1,18}", row):
@@ -38,7 +38,6 @@ def run(options: Namespace) -> int:
     if tokenizer.sha256 != metadata.tokenizer_sha256:
         raise DataError(f"{tokenizer.where}: not the tokenizer of {path}. Give the right one with --tokenizer.")
     print("\n".join(describe(batch, metadata, tokenizer)))
-    return 0
 
 
 def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:

@@ -65,7 +65,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_rule("--private", needs=["--push"])
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Read the checkpoint, write the folder."""
     from megabert.downstream.export.model_folder import find_model, kind_of_folder
     from megabert.training.run.folder import read_config
@@ -105,7 +105,6 @@ def run(options: Namespace) -> int:
         has_main = revision is None or options.checkpoint in ("last", "best")
         target = PushTarget(repo=options.push, revision=revision, has_main=has_main, is_private=options.private)
         print(f"pushed as {target.shown}: {push_folder(options.to, hub, target, message=message)}")
-    return 0
 
 
 def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:

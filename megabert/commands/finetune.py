@@ -84,7 +84,7 @@ def _words(text: str) -> str:
     return text
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Train and print the scores."""
     # The settings, and the flags that have no effect on these tasks.
     with before_ranks_meet():
@@ -98,13 +98,13 @@ def run(options: Namespace) -> int:
             refuse_flags(["--eval-data"], options.given, "on several sets")
     if options.print_config:
         print(to_yaml(config), end="")
-        return 0
+        return
     with before_ranks_meet():
         from megabert.downstream.export.model_folder import kind_of_folder
 
         kind_of_folder(config.model)  # refuses another folder before the seconds that torch takes
     output_dir = Path(options.output_dir or f"runs/{options.task[0].partition('=')[0]}")
-    return _run_grid(options, grid, output_dir) if is_grid else _run_single(options, grid, output_dir)
+    (_run_grid if is_grid else _run_single)(options, grid, output_dir)
 
 
 def _grid(options: Namespace) -> "Grid":
@@ -137,7 +137,7 @@ def _is_grid(options: Namespace, grid: "Grid") -> bool:
     return has_form or len(grid.settings) > 1 or options.processes is not None
 
 
-def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
+def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> None:
     task, config = grid.sets[0].task, grid.config
     if options.dry_run:
         with loading("PyTorch"):
@@ -149,7 +149,7 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         if lacks_gpu(options.device):
             print("this machine has no GPU: that a step fits into the job's was not checked")
-        return 0
+        return
     with loading("PyTorch"):
         from megabert.downstream.finetuning.finetune import finetune
     from megabert.downstream.finetuning.results import render_summary
@@ -157,10 +157,9 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     summary = finetune(task, config, output_dir, device=options.device)
     if own_rank() == "0":
         print(render_summary(summary))
-    return 0
 
 
-def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
+def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> None:
     began = time.perf_counter() - time.process_time()  # with the start of the interpreter
     with loading("PyTorch"):
         from megabert.downstream.finetuning.grid.grid import GridRun
@@ -174,8 +173,7 @@ def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     )
     if options.dry_run:
         print(f"{work.plan()}\nevery task can start; nothing was written")
-        return 0
+        return
     print(work.run())
     if work.error is not None:
         raise work.error
-    return 0

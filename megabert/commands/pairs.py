@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
     add_copies(parser)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the model, score the pairs, print the tables."""
     from megabert.training.probes.minimal_pairs import read_pairs
 
@@ -46,4 +46,3 @@ def run(options: Namespace) -> int:
             print(f"{result.name}: {longer}; their pieces were seen with the nearest ones only", file=sys.stderr)
     settings = {"random_weights": options.random_weights, "mask": options.mask}
     save_scores(options, settings, {"sets": [result.to_dict() for result in results]})
-    return 0
