@@ -245,13 +245,9 @@ class DocumentSet:
         The key depends on the document's text alone, so a document keeps its draws when others are added. Copies of a
         text, which would have equal keys, are numbered.
         """
-        hashes = self.document_hashes(bucket)
+        hashes = self.read(bucket).hashes_D
         first = np.searchsorted(hashes, hashes)  # hashes ascend, and equal ones are in one bucket
         return mix(hashes, np.arange(len(hashes)) - first)
-
-    def document_hashes(self, bucket: int) -> NDArray[np.uint64]:
-        """Return the hash of each document's text, ascending; copies of a text are in one bucket."""
-        return self._read(bucket).hashes_D
 
     def sentences(self, bucket: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where documents and sentences of a bucket start.
@@ -260,14 +256,14 @@ class DocumentSet:
             The first sentence of each document, numbered from 0 in the bucket, and the end of the last; the first token
             of each sentence, numbered over the split, and the end of the last.
         """
-        documents = self._read(bucket)
+        documents = self.read(bucket)
         return documents.sentence_offsets, offsets_of(documents.sentence_lengths_S) + self.first_tokens[bucket]
 
-    def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
-        """Return all tokens of a bucket as a view of its file."""
-        return self._read(bucket).ids_T
+    def read(self, bucket: int) -> TokenizedDocuments:
+        """Return the documents of a bucket as views of its file, in ascending order of their hashes.
 
-    def _read(self, bucket: int) -> TokenizedDocuments:
+        Copies of a text are in one bucket.
+        """
         documents = self._opened.pop(bucket, None)
         if documents is None:
             documents = self._open_bucket(bucket)
@@ -321,7 +317,7 @@ class DocumentSet:
         from data_prep.documents.array_loops import copy_ranges
 
         for bucket, rows in self.by_bucket(starts, self.first_tokens):
-            tokens, first = self.bucket_tokens(bucket), self.first_tokens[bucket]
+            tokens, first = self.read(bucket).ids_T, self.first_tokens[bucket]
             copy_ranges(tokens, first, rows, starts, lengths, places, target)
 
     def document_of_token(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -57,7 +57,7 @@ def pair_balanced(bucket: DocumentBucket, options: PairOptions, tokenizer: Token
 def _words(bucket: DocumentBucket, tokenizer: Tokenizer) -> Any:
     from data_prep.instances.pair_walk_loops import Words
 
-    return Words(bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], tokenizer.is_subword)
+    return Words(bucket.documents.read(bucket.number).ids_T, bucket.starts_S[0], tokenizer.is_subword)
 
 
 def _longest(options: PairOptions) -> int:
@@ -135,7 +135,7 @@ def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs
         partner = DocumentBucket(bucket.documents, number)
         plan = _plan(partner, options, tokenizer)
         parts.append(plan.take(np.flatnonzero(plan.label == 1)))
-        texts.append(bucket.documents.document_hashes(number)[partner.document_of(parts[-1].a_start)])
+        texts.append(bucket.documents.read(number).hashes_D[partner.document_of(parts[-1].a_start)])
         borders.append(_borders_of_seconds(partner, parts[-1]))
     everyone, first = Pairs.join(parts), sum(part.size for part in parts[: partners.index(bucket.number)])
 

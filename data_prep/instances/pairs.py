@@ -63,18 +63,14 @@ class DocumentBucket:
         return self.documents.document_keys(self.number)
 
     @cached_property
-    def _sentences(self) -> tuple[Integers, Integers]:
-        return self.documents.sentences(self.number)
-
-    @property
     def document_starts(self) -> Integers:
         """First sentence of each document, and the end of the last."""
-        return self._sentences[0]
+        return self.documents.sentences(self.number)[0]
 
-    @property
+    @cached_property
     def starts_S(self) -> Integers:
         """First token of each sentence, numbered over the split, and the end of the last: one longer than S."""
-        return self._sentences[1]
+        return self.documents.sentences(self.number)[1]
 
     @cached_property
     def document_S(self) -> Integers:
