@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.foundation.errors import DataError, MegabertError
-from megabert.foundation.files import open_to_read, read_small
+from megabert.foundation.files import open_to_read, read_small, readable
 
 Content = TypeVar("Content")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -44,10 +44,8 @@ def read_json(path: Path, cls: type[Content], *, remedy: str, error: type[Megabe
     Raises:
         MegabertError: An ``error`` that names the file, the first field that is wrong, and the remedy.
     """
-    try:
+    with readable(path, remedy, error):
         content = read_small(path)
-    except OSError as failure:
-        raise error(f"{path}: cannot be read ({failure.strerror}). {remedy}") from None
     return parse_json(content, cls, where=str(path), remedy=remedy, error=error)
 
 
@@ -95,10 +93,11 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
         DataError: The file is missing, no regular file, not UTF-8, or a line is of another form.
     """
     try:
-        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
-            number = 0
-            while line := file.readline(MOST_CHARACTERS):
-                number += 1
+        with (
+            readable(path, "Check the path and its permissions."),
+            TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file,
+        ):
+            for number, line in enumerate(iter(lambda: file.readline(MOST_CHARACTERS), ""), 1):
                 where = f"{path}:{number}"
                 if len(line) == MOST_CHARACTERS:
                     raise DataError(
@@ -110,8 +109,6 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
         raise DataError(
             f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it with iconv -t UTF-8."
         ) from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
 
 
 def dumped(value: Any) -> str:
