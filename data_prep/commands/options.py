@@ -24,13 +24,13 @@ def add_source_arguments(parser: Parser) -> None:
     for row in field_table(SourceConfig):
         if row.path in SOURCE_FIELDS:
             text = f"{row.about.rstrip('.')}; for all --input (default: {row.default})"
-            parser.add_argument(f"--{row.path}".replace("_", "-"), choices=row.choices or None, help=text)
+            flag = f"--{row.path}".replace("_", "-")
+            parser.add_argument(flag, choices=row.choices or None, help=text)
+            parser.add_rule(flag, needs=["--input"])  # sources of a file have their own
     rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
     text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
     parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
     parser.add_rule("--clean", excludes=["--clean.rules"])
-    for name in SOURCE_FIELDS:  # sources of a file have their own
-        parser.add_rule(f"--{name}".replace("_", "-"), needs=["--input"])
     recipes = ", ".join(loading.shipped_names("recipe"))
     text = f"build what this recipe of megabert pretrain is meant for: {recipes}, or a file; flags override it"
     parser.add_argument("--for", dest="recipe", metavar="RECIPE", help=text)

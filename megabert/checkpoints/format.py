@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from megabert.foundation.errors import CheckpointError, DataError
-from megabert.foundation.files import read_small, readable, sha256_file, write_durably
+from megabert.foundation.files import read_small, sha256_file, write_durably
 from megabert.foundation.json_files import parse_values
 from megabert.foundation.sealed import seal, unseal
 
@@ -191,10 +191,12 @@ def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
         CheckpointError: It is missing, damaged or of another format version.
     """
     path = folder / MANIFEST
-    if not path.exists():
-        raise CheckpointError(f"{path}: missing; this is not a whole checkpoint. {_REMEDY}")
-    with readable(path, _REMEDY, CheckpointError):
+    try:
         text = read_small(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing; this is not a whole checkpoint. {_REMEDY}") from None
+    except OSError as failure:
+        raise CheckpointError(f"{path}: cannot be read ({failure.strerror}). {_REMEDY}") from None
     unsealed = partial(unseal, text, context=_CONTEXT, where=str(path), remedy=_REMEDY, error=CheckpointError)
     # Before the types: a later version may have other fields.
     version = unsealed(cls=dict[str, Any]).get("format_version")

@@ -89,7 +89,8 @@ def run(options: Namespace) -> None:
     # The settings, and the flags that have no effect on these tasks.
     with before_ranks_meet():
         grid = _grid(options)
-        config, is_grid = grid.config, _is_grid(options, grid)
+        config, has_form = grid.config, len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
+        is_grid = has_form or len(grid.settings) > 1 or options.processes is not None
         given, tasks = [flag.path for flag in options.field_flags], [one.task for one in grid.sets]
         refuse_idle_settings(given, tasks, config, are_folders=all(one.data.is_dir() for one in grid.sets))
         if not is_grid:
@@ -130,11 +131,6 @@ def _grid(options: Namespace) -> "Grid":
     if source is not None and source not in {one.name for one in sets}:
         raise ConfigError(f"--start-from {source}: {source} is not among the tasks. Add it, or leave the flag out.")
     return Grid(config=config, sets=sets, settings=settings, start_from=source)
-
-
-def _is_grid(options: Namespace, grid: "Grid") -> bool:
-    has_form = len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
-    return has_form or len(grid.settings) > 1 or options.processes is not None
 
 
 def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> None:

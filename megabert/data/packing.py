@@ -126,7 +126,7 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     # bins come out uneven, one more is tried until all bins fit; that ends, because with a bin for each instance
     # everything fits.
     totals = (tokens, shape.tokens), (masked, shape.masked), (lengths.size, shape.sequences)
-    steps = max(1, *(_divide_up(total, most * world_size) for total, most in totals))
+    steps = max(1, *(-(-total // (most * world_size)) for total, most in totals))
     order = np.argsort(longest - lengths, kind="stable")  # numbers of 16 bits, which numpy sorts by radix
     while True:
         bin_of_instance, *sums = _distribute(order, lengths, masked_counts, num_bins=steps * world_size)
@@ -247,12 +247,8 @@ def _high_mean(mean: float, smallest: float, largest: float, count: int) -> floa
     return mean + _MARGIN_SIGMA * math.sqrt(variance / count)
 
 
-def _divide_up(value: int, divisor: int) -> int:
-    return -(-value // divisor)
-
-
 def _round_up(value: int, multiple: int) -> int:
-    return _divide_up(value, multiple) * multiple
+    return -(-value // multiple) * multiple
 
 
 def runs_within(order: Iterable[int], sizes: Sequence[int] | NDArray[np.integer], most: int) -> Iterator[list[int]]:

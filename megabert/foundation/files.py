@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 from weakref import WeakSet
 
-from megabert.foundation.errors import ConfigError, DataError, MegabertError
+from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.full_disk import NO_SPACE, disk_full
 
 MAX_SMALL_BYTES = 64 << 20
@@ -95,23 +95,19 @@ def read_small(path: Path | str, *, most: int = MAX_SMALL_BYTES) -> bytes:
     return content
 
 
-@contextmanager
-def readable(path: Path | str, remedy: str, error: type[MegabertError] = DataError) -> Iterator[None]:
-    """Turn an error of the system that comes up while a file is read into one with a remedy."""
-    try:
-        yield
-    except OSError as failure:
-        raise error(f"{path}: cannot be read ({failure.strerror}). {remedy}") from failure
-
-
 def sha256_file(path: Path | str) -> str:
     """Return the SHA-256 of a file's bytes as 64 hexadecimal digits.
 
     Raises:
         DataError: The file cannot be read.
     """
-    with readable(path, "Check that it exists and its permissions."), open_to_read(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with open_to_read(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}). Check that it exists and its permissions."
+        ) from error
 
 
 def sync_file(path: Path | str) -> None:

@@ -5,7 +5,6 @@ and the remedy. pydantic does the checking, so that a dataclass's annotations ar
 """
 
 import json
-import math
 from collections.abc import Iterator
 from functools import cache
 from io import TextIOWrapper
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.foundation.errors import DataError, MegabertError
-from megabert.foundation.files import open_to_read, read_small, readable
+from megabert.foundation.files import open_to_read, read_small
 
 Content = TypeVar("Content")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -44,8 +43,10 @@ def read_json(path: Path, cls: type[Content], *, remedy: str, error: type[Megabe
     Raises:
         MegabertError: An ``error`` that names the file, the first field that is wrong, and the remedy.
     """
-    with readable(path, remedy, error):
+    try:
         content = read_small(path)
+    except OSError as failure:
+        raise error(f"{path}: cannot be read ({failure.strerror}). {remedy}") from None
     return parse_json(content, cls, where=str(path), remedy=remedy, error=error)
 
 
@@ -93,11 +94,10 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
         DataError: The file is missing, no regular file, not UTF-8, or a line is of another form.
     """
     try:
-        with (
-            readable(path, "Check the path and its permissions."),
-            TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file,
-        ):
-            for number, line in enumerate(iter(lambda: file.readline(MOST_CHARACTERS), ""), 1):
+        with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="\n") as file:
+            number = 0
+            while line := file.readline(MOST_CHARACTERS):
+                number += 1
                 where = f"{path}:{number}"
                 if len(line) == MOST_CHARACTERS:
                     raise DataError(
@@ -109,19 +109,14 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
         raise DataError(
             f"{path}: is not UTF-8 text ({error.object[error.start]:#04x}). Convert it with iconv -t UTF-8."
         ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). Check the path and its permissions.") from error
 
 
 def dumped(value: Any) -> str:
     """Return plain values as indented JSON; a number that is not finite, which JSON does not know, becomes null."""
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    plain = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    return json.dumps(plain, indent=2, allow_nan=False)
 
 
 def to_json(value: Any) -> Any:

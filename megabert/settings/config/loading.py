@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.files import read_small, readable
+from megabert.foundation.files import read_small
 from megabert.foundation.json_files import adapter_of, to_json
 from megabert.settings.config.contradictions import check_family, contradictions
 from megabert.settings.config.names import did_you_mean
@@ -90,8 +90,9 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, reme
         ConfigError: The file is missing, cannot be parsed, or holds something else.
     """
     try:
-        with readable(path, remedy, ConfigError):
-            parsed = parse(read_small(path, most=MAX_FILE_BYTES).decode("utf-8-sig"))
+        parsed = parse(read_small(path, most=MAX_FILE_BYTES).decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply to be read. {remedy}") from None
     except ValueError as error:  # errors of JSON and of the encoding, too

@@ -1,15 +1,11 @@
 """Positions against a walk by single instances, and as JSON; the order of an epoch: each row once, near uniform."""
 
-import json
-
 import numpy as np
 import pytest
 
 from megabert.data import order as data_order
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange, permute_range
-from megabert.foundation.errors import CheckpointError, DataError
-from megabert.foundation.json_files import parse_json, to_json
-from megabert.foundation.randomness.keyed import mix, order_of
+from megabert.foundation.errors import DataError
 
 BLOCK = data_order.BLOCK_ROWS
 WINDOW = BLOCK * data_order.WINDOW_BLOCKS
@@ -75,23 +71,6 @@ def test_skipping_leaves_out_exactly_the_next_instances():
 def test_touching_ranges_are_merged():
     position = BEGINNING.skipping((PositionRange(0, 4, 6), PositionRange(0, 1, 4), PositionRange(0, 5, 5)))
     assert position.skipping((PositionRange(0, 5, 8),)).skipped == (PositionRange(0, 1, 8),)
-
-
-def parse_position(values: dict) -> DataPosition:
-    return parse_json(json.dumps(values), DataPosition, where="data position", remedy="", error=CheckpointError)
-
-
-def test_dict_round_trip_through_json():
-    position = DataPosition(3, 14).skipping((PositionRange(4, 0, 9),))
-    assert parse_position(to_json(position)) == position
-
-
-@pytest.mark.parametrize(
-    "values", [{}, {"epoch": 1, "offset": -1, "skipped": []}, {"epoch": 1, "offset": 0, "skipped": [[1, 2]]}]
-)
-def test_damaged_dict_is_refused(values):
-    with pytest.raises(CheckpointError, match="data position"):
-        parse_position(values)
 
 
 def test_no_rows_is_an_error_not_a_loop():
@@ -162,12 +141,6 @@ def test_position_and_row_are_uncorrelated_in_a_window():
     rows = EpochOrder(WINDOW, 8, 2).rows(0, WINDOW)
     assert abs(np.corrcoef(rows, np.arange(WINDOW))[0, 1]) < 5 / WINDOW**0.5
     assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < 5 / WINDOW**0.5
-
-
-@pytest.mark.parametrize("size", [1, 2, 777, 1 << 16, (1 << 16) + 1])
-def test_shuffle_is_the_order_of_the_hashes(size):
-    hashes = mix(5, 2**64 - 1, np.arange(size))
-    assert np.array_equal(order_of(hashes), np.argsort(hashes, kind="stable"))
 
 
 def test_order_is_pinned():
