@@ -1,6 +1,6 @@
 """What must hold for every instance of a shard, whatever text it was made from, beyond the bounds of any shard."""
 
-# T tokens, R rows
+# R rows
 
 from typing import NamedTuple
 
@@ -19,13 +19,6 @@ RULES = (
     "a side starts inside a word",
 )
 """The rules, by their numbers in `data_prep.checks.invariant_loops`; an instance is named for the first it breaks."""
-
-
-def restored(batch: FlatInstances) -> NDArray[np.integer]:
-    """Return the ids before masking."""
-    ids_T = batch.input_ids.copy()
-    ids_T[batch.masked_tokens] = batch.masked_ids
-    return ids_T
 
 
 class Rules(NamedTuple):

@@ -7,6 +7,7 @@ the ZeRO stage or the logging interval, may change with every start.
 
 import json
 import shlex
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from megabert.checkpoints.format import steps_in
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import atomic_write, is_temporary, open_to_append
 from megabert.foundation.json_files import read_json
-from megabert.observability.environment import command_line, describe_environment
+from megabert.observability.environment import describe_environment
 from megabert.settings.config.loading import differences, merge_layers, phase_data, to_dict, to_yaml
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig, is_science
@@ -137,7 +138,7 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
     for folder in (run_dir, checkpoints_dir(run_dir)):  # checkpoints are worth nothing without it, so it is there twice
         atomic_write(folder / CONFIG_NAME, to_yaml(config))
     with open_to_append(run_dir / "command.txt") as file:
-        file.write(command_line() + "\n")
+        file.write(shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]]) + "\n")
     atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")
     atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
 
