@@ -77,11 +77,6 @@ class DocumentBucket:
         """Document of each sentence, from 0 in the bucket."""
         return np.repeat(np.arange(len(self.document_starts) - 1), np.diff(self.document_starts))
 
-    @property
-    def ends_S(self) -> Integers:
-        """Sentence at which each sentence's document ends."""
-        return self.document_starts[1:][self.document_S]
-
     def document_of(self, tokens: Integers) -> Integers:
         """Return the document of each token of the bucket, from 0."""
         return np.searchsorted(self.starts_S[self.document_starts], tokens, side="right") - 1

@@ -108,7 +108,9 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         return []
     if not (run_dir / CONFIG_NAME).is_file():
         refuse_lost_config(run_dir)
-        if _has_only_own_beginnings(run_dir):
+        # What a start leaves that was killed, or hung (then with a status), before it wrote its configuration.
+        own = (".lock", "logs", "heartbeats", STATUS_NAME)
+        if all(path.name in own or is_temporary(path) for path in run_dir.iterdir()):
             return []
         raise CheckpointError(
             f"{run_dir}: is not empty and has no {CONFIG_NAME}, so it is no run folder. Choose another --run-dir."
@@ -141,9 +143,3 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
         file.write(shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]]) + "\n")
     atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")
     atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
-
-
-def _has_only_own_beginnings(run_dir: Path) -> bool:
-    """Whether the folder comes from a start that was killed, or hung, before it wrote its configuration."""
-    own = (".lock", "logs", "heartbeats", STATUS_NAME)  # the record of a start-up that hung
-    return all(path.name in own or is_temporary(path) for path in run_dir.iterdir())
