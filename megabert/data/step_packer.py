@@ -98,8 +98,6 @@ class StepPacker:
         Raises:
             DataError: If masks are left to the loader and the tokenizer next to the shards cannot be read.
         """
-        assert callable(global_batch_size) or global_batch_size >= 1, "the configuration has checked it"
-        assert 0 <= share.rank < share.world_size, "the launcher has checked it"
         self.shards = shards
         self.share = share
         self._seed = seed

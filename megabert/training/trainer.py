@@ -72,7 +72,7 @@ class Trainer:
         )
         world.failures.finish_writing = self._checkpoints.close
         self._has_consumed = False
-        self._replaced_ops = status.replaced_ops
+        self._replaced_ops = status.record.replaced_ops
         self._writer = self._open_writer()
         self._meter = Meter(config, world)
         self._profiler = StepProfiler(config.logging, run_dir, world.rank)

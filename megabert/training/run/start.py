@@ -277,10 +277,8 @@ def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[ShardSet, S
                 f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."
             )
         # And against the first phase's: all phases train one model.
-        if (metadata.tokenizer_sha256, metadata.objective) != (
-            first.metadata.tokenizer_sha256,
-            first.metadata.objective,
-        ):
+        has_same_tokenizer = metadata.tokenizer_sha256 == first.metadata.tokenizer_sha256
+        if not has_same_tokenizer or metadata.objective != first.metadata.objective:
             raise DataError(
                 f"{train.folder}: tokenizer or objective differ from {first.folder}. "
                 "Build the shards of all phases together: megabert-data build --lengths 128 512."
