@@ -26,7 +26,7 @@ from megabert.tokens.tokenization.span_loops import REMEMBERED_IDS, SpanOptions,
 from megabert.tokens.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
 MAX_SPANS = 1 << 18
-"""How many different spans are remembered, not counting those of the current batch; each takes about 60 bytes."""
+"""How many different spans are remembered, without the current batch's; each takes about 60 bytes."""
 MAX_IDS = 1 << 22
 """How many ids are remembered, likewise."""
 _WORDS = 1 << 18

@@ -108,7 +108,7 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         return []
     if not (run_dir / CONFIG_NAME).is_file():
         refuse_lost_config(run_dir)
-        # What a start leaves that was killed, or hung (then with a status), before it wrote its configuration.
+        # From a start that was killed, or hung (then with a status), before it wrote its configuration.
         own = (".lock", "logs", "heartbeats", STATUS_NAME)
         if all(path.name in own or is_temporary(path) for path in run_dir.iterdir()):
             return []
