@@ -86,13 +86,13 @@ def measure(engine: SizedEngine, folder: Path) -> list[tuple[str, float, float]]
     )
     rows = []
     for save in range(SAVES + 1):
-        before = writer.counts.stall_s
+        before = writer.stall_s
         writer.save(TrainerState(step=save))
         started = time.monotonic()
         error = writer.wait()
         assert error is None, error
         name = "first (allocates)" if save == 0 else f"{save + 1}"
-        rows.append((name, writer.counts.stall_s - before, time.monotonic() - started))
+        rows.append((name, writer.stall_s - before, time.monotonic() - started))
     return rows
 
 

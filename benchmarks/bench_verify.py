@@ -20,11 +20,11 @@ import pyarrow as pa
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from data_prep.checks.invariants import Batch, Rules  # noqa: E402
+from data_prep.checks.invariants import Rules  # noqa: E402
 from data_prep.checks.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.documents.document_set import tokenizer_of  # noqa: E402
-from megabert.tokens.shards import read_manifest  # noqa: E402
+from megabert.tokens.shards import FlatInstances, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
@@ -63,7 +63,7 @@ def measure(folder: Path, repeats: int) -> None:
         for task in tasks:
             assert check_shard(task)[0] == []
 
-    some = [Batch.of(batch) for task in tasks[:2] for batch in batches(task)]
+    some = [FlatInstances.of(batch) for task in tasks[:2] for batch in batches(task)]
     rows = sum(entry.rows for entry in manifest.shards)
     share = rows / sum(len(batch.next_sentence_labels) for batch in some)
 

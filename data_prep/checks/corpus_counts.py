@@ -74,10 +74,8 @@ def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Co
         dropped["documents_of_one_sentence"] = kept["one_sentence_documents"]
     if "duplicate_documents" in config.clean.rules:
         dropped["duplicate_documents"] = sum(kept.get("duplicate_documents", {}).values())
-    if "documents_without_weight" in kept:
-        dropped["documents_without_weight"] = kept["documents_without_weight"]
-    if "copies_left_out" in kept:
-        dropped["copies_of_long_documents"] = kept["copies_left_out"]
+    others = {"documents_without_weight": "documents_without_weight", "copies_left_out": "copies_of_long_documents"}
+    dropped |= {name: kept[key] for key, name in others.items() if key in kept}
     problems = {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
     return dropped | problems
 
@@ -118,16 +116,10 @@ def require_documents(config: BuildConfig, extracted: Counts) -> None:
     require_readable(config, extracted)
     if sum(extracted["documents"].values()) == extracted["empty_documents"] or not extracted["sentences"]:
         names = ", ".join(source.title for source in config.sources)
-        raise DataError(
-            f"The corpus is empty: no text in {names}{_lost_to(extracted)}. Give --input files that hold text."
-        )
-
-
-def _lost_to(extracted: Counts) -> str:
-    """Return which rules and problems took documents away, for an error."""
-    lost = {name: counts["documents"] for name, counts in extracted["rules"].items() if "documents" in counts}
-    lost |= {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
-    return f" (dropped: {', '.join(f'{number:,} {name}' for name, number in lost.items())})" if lost else ""
+        lost = {name: counts["documents"] for name, counts in extracted["rules"].items() if "documents" in counts}
+        lost |= {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
+        to = f" (dropped: {', '.join(f'{number:,} {name}' for name, number in lost.items())})" if lost else ""
+        raise DataError(f"The corpus is empty: no text in {names}{to}. Give --input files that hold text.")
 
 
 def counted(number: int, name: str) -> str:

@@ -30,13 +30,9 @@ AMOUNTS = ("documents", "paragraphs", "characters", "matches")
 
 def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str, Any]:
     """Return the counts of sound instances, under their names in the manifest."""
-    from data_prep.checks.invariant_loops import count_shown
-
     ids_T, length_R, is_random_R = columns.input_ids, np.diff(columns.token_starts), columns.next_sentence_labels == 1
-    mask_id = ids_T.dtype.type(metadata.special_ids["mask"])
-    as_mask, as_original = count_shown(
-        ids_T, columns.token_starts, columns.masked_positions, columns.masked_starts, columns.masked_ids, mask_id
-    )
+    shown_M = ids_T[columns.masked_tokens]
+    is_mask_M = shown_M == metadata.special_ids["mask"]
     bin_R = (length_R - 1) * LENGTH_BINS // metadata.max_seq_length
     return {
         "rows": len(length_R),
@@ -45,9 +41,9 @@ def count_instances(columns: FlatInstances, metadata: ShardMetadata) -> dict[str
         "random_next": int(np.count_nonzero(is_random_R)),  # in sentence order: swapped
         "random_next_tokens": int(length_R[is_random_R].sum()),
         "full_length": int(np.count_nonzero(length_R == metadata.max_seq_length)),
-        "shown_as_mask": int(as_mask),
+        "shown_as_mask": int(np.count_nonzero(is_mask_M)),
         # [MASK] itself may be a word of the text; it counts as masked.
-        "shown_as_original": int(as_original),
+        "shown_as_original": int(np.count_nonzero((shown_M == columns.masked_ids) & ~is_mask_M)),
         "unknown_tokens": int(np.count_nonzero(ids_T == metadata.special_ids["unk"])),
         "length_histogram": np.bincount(bin_R, minlength=LENGTH_BINS).tolist(),
     }

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.checks.invariants import Batch, Rules
+from data_prep.checks.invariants import Rules
 from data_prep.checks.stats import count_instances, reporting_damage
 from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, index_path, tokenizer_of
 from data_prep.execution.build_state import read_state
@@ -69,8 +69,6 @@ class Verdict:
     shards: int
     instances: int
     problems: list[str]
-    is_text_compared: bool
-    """Whether the shards were also compared with the build's documents."""
 
 
 def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdict:
@@ -107,7 +105,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     if not problems:  # counts of damaged shards mean nothing
         with reporting_damage(folder / shards.MANIFEST_NAME, WRITE_AGAIN):
             problems = [*_check_statistics(folder, manifest, tally), *_check_corpus(folder, manifest, documents)]
-    return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems, documents is not None)
+    return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems)
 
 
 def shard_tasks(folder: Path, manifest: shards.Manifest, documents: Path | None = None) -> list[ShardTask]:
@@ -171,7 +169,7 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
     sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
     # A few at a time, so that little is held decoded.
     for numbers in _groups(task, reader):
-        batch = Batch.of(shards.read_batches(reader, numbers))
+        batch = shards.FlatInstances.of(shards.read_batches(reader, numbers))
         rows, each = len(batch.next_sentence_labels), shards.rows_per_batch(task.metadata.max_seq_length)
         if rows != min(len(numbers) * each, task.entry.rows - first):
             problems.append(f"record batches {numbers[0]} to {numbers[-1]} do not have {each} rows each")
@@ -253,7 +251,12 @@ def _check_corpus(folder: Path, manifest: shards.Manifest, documents: Path | Non
             yield f"{manifest_says}, {documents} has {total}"
 
 
-def _check_batch(task: ShardTask, batch: Batch, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:
+def _check_batch(
+    task: ShardTask, batch: shards.FlatInstances, first: int, rules: Rules, pairs: Pairs | None
+) -> list[str]:
+    nonsense = shards.find_nonsense(batch, task.metadata)
+    if nonsense is not None:
+        return [f"row {first + nonsense[0]}: {nonsense[1]}"]
     broken = rules.broken(batch)
     if not broken and pairs is not None:  # the text before masking can be restored for sound rows only
         broken = _compare_text(task, batch, pairs)
@@ -270,15 +273,17 @@ def _pairs(task: ShardTask) -> Pairs | None:
     return Pairs.join([make_pairs(documents, bucket, task.options, task.folder / "tokenizer") for bucket in buckets])
 
 
-def _compare_text(task: ShardTask, batch: Batch, pairs: Pairs) -> dict[str, NDArray[np.int64]]:
+def _compare_text(task: ShardTask, batch: shards.FlatInstances, pairs: Pairs) -> dict[str, NDArray[np.int64]]:
     """Compare a sound batch with the ranges of the documents that it was made from, and those with the label."""
     documents = task.split_documents
     expected = assemble(documents, pairs, task.metadata)
     if not np.array_equal(expected.token_starts, batch.token_starts):
         return {"its length is not that of its pair in the documents": np.arange(len(batch.next_sentence_labels))}
-    is_other = batch.rows_of(batch.restored() != expected.input_ids) | (
-        batch.segment_b_starts != expected.segment_b_starts
-    )
+    ids_T = batch.input_ids.copy()
+    ids_T[batch.masked_tokens] = batch.masked_ids  # as before masking
+    other = np.searchsorted(batch.token_starts, np.flatnonzero(ids_T != expected.input_ids), side="right") - 1
+    is_other = batch.segment_b_starts != expected.segment_b_starts
+    is_other[other] = True
     checks = {
         "its text is not that of its pair in the documents": is_other,
         **untrue_pairs(documents, pairs, task.metadata),

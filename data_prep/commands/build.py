@@ -59,29 +59,30 @@ def add_arguments(parser: Parser) -> None:
     )
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Build, then print a summary; with MPI on rank 0."""
     with executor_of_all_ranks(options.workers, is_mpi=options.mpi) as executor:
-        return 0 if executor is None else _run(options, executor)
+        if executor is not None:
+            _run(options, executor)
 
 
-def _run(options: Namespace, executor: Executor) -> int:
+def _run(options: Namespace, executor: Executor) -> None:
     config = make_config(options)
     if options.print_config:
         print(loading.to_yaml(config), end="")
-        return 0
+        return
     if options.dry_run:
-        return _show_plan(config, options.output, executor.workers)
+        _show_plan(config, options.output, executor.workers)
+        return
     built = build_shards(config, options.output, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     with reporting_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
         for warning in (*_warnings(corpus), *_label_warnings(built), *_length_warnings(built)):
             print(f"warning: {warning}", file=sys.stderr)
-    return 0
 
 
-def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
+def _show_plan(config: BuildConfig, output: Path, workers: int) -> None:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     require_identifier(config)
@@ -106,7 +107,6 @@ def _show_plan(config: BuildConfig, output: Path, workers: int) -> int:
                 f"length {length}: of {len(sample.document_tokens):,} documents looked at, about {of_documents:.0%} "
                 f"({of_text:.0%} of their text) have fewer than {least:,} tokens and are left out"
             )
-    return 0
 
 
 def _warnings(corpus: Counts) -> Iterator[str]:

@@ -46,7 +46,7 @@ def _size(text: str) -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Estimate and print."""
     if options.input_bytes:
         options.input = ["(planned)"]
@@ -63,7 +63,6 @@ def run(options: Namespace) -> int:
     print("\n".join(estimate_lines(plan)))
     if options.output:
         print(require_space(plan, options.output))
-    return 0
 
 
 def estimate_lines(plan: BuildEstimate) -> list[str]:

@@ -1,6 +1,6 @@
 """Options that several commands have: where the text comes from, how it is built, and who does the work."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from typing import Any, get_args
 
 from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
@@ -8,7 +8,7 @@ from data_prep.config.cleaning import CleanConfig, CleaningRule
 from data_prep.config.ids import TEXT_NEEDS
 from data_prep.execution.executors import available_cores
 from megabert.foundation.errors import ConfigError
-from megabert.settings.command_line.program import Parser, positive
+from megabert.settings.command_line.program import Parser, bounded, whole
 from megabert.settings.config import loading
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.needs import refuse_idle
@@ -24,13 +24,13 @@ def add_source_arguments(parser: Parser) -> None:
     for row in field_table(SourceConfig):
         if row.path in SOURCE_FIELDS:
             text = f"{row.about.rstrip('.')}; for all --input (default: {row.default})"
-            parser.add_argument(f"--{row.path}".replace("_", "-"), choices=row.choices or None, help=text)
+            flag = f"--{row.path}".replace("_", "-")
+            parser.add_argument(flag, choices=row.choices or None, help=text)
+            parser.add_rule(flag, needs=["--input"])  # sources of a file have their own
     rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
     text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
     parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
     parser.add_rule("--clean", excludes=["--clean.rules"])
-    for name in SOURCE_FIELDS:  # sources of a file have their own
-        parser.add_rule(f"--{name}".replace("_", "-"), needs=["--input"])
     recipes = ", ".join(loading.shipped_names("recipe"))
     text = f"build what this recipe of megabert pretrain is meant for: {recipes}, or a file; flags override it"
     parser.add_argument("--for", dest="recipe", metavar="RECIPE", help=text)
@@ -39,19 +39,11 @@ def add_source_arguments(parser: Parser) -> None:
 
 def add_worker_arguments(parser: Parser) -> None:
     """Add the options that say who does the work."""
-    text = "processes (default: one per core)"
-    parser.add_argument("--workers", type=_workers, default=available_cores(), metavar="N", help=text)
+    text, workers = "processes (default: one per core)", bounded(whole, least=1, most=MAX_WORKERS)
+    parser.add_argument("--workers", type=workers, default=available_cores(), metavar="N", help=text)
     text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
     parser.add_argument("--mpi", action="store_true", help=text)
     parser.add_rule("--workers", excludes=["--mpi"])
-
-
-def _workers(text: str) -> int:
-    """Read a number of processes."""
-    number = positive(text)
-    if number > MAX_WORKERS:
-        raise ArgumentTypeError(f"{number} is above {MAX_WORKERS}; more than one per core gains nothing")
-    return number
 
 
 def make_config(options: Namespace) -> BuildConfig:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from data_prep.documents.arrow_files import open_mapped
 from megabert.foundation.errors import DataError
 from megabert.settings.command_line.program import Parser
-from megabert.tokens.shards import FlatInstances, ShardMetadata, find_nonsense, read_batch
+from megabert.tokens.shards import FlatInstances, ShardMetadata, find_nonsense, read_batches
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.tokens.tokenization.written import readable_pieces
 
@@ -28,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--tokenizer", type=Path, metavar="DIR", help=text)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Print one instance."""
     path, _, row = options.place.rpartition(":")
     if not path or not re.fullmatch("[0-9]{1,18}", row):
@@ -38,7 +38,6 @@ def run(options: Namespace) -> int:
     if tokenizer.sha256 != metadata.tokenizer_sha256:
         raise DataError(f"{tokenizer.where}: not the tokenizer of {path}. Give the right one with --tokenizer.")
     print("\n".join(describe(batch, metadata, tokenizer)))
-    return 0
 
 
 def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
@@ -52,7 +51,7 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
     remaining = row
     for index in range(reader.num_record_batches):
         try:
-            batch = read_batch(reader, index)
+            batch = read_batches(reader, [index])
         except DataError as error:
             raise DataError(f"{path}: {error}. Copy the shard again, or build it again.") from error
         if remaining < batch.num_rows:

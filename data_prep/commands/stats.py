@@ -43,10 +43,11 @@ def add_arguments(parser: Parser) -> None:
         parser.add_rule(flag, needs=["--dry-run"])
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Print the report."""
     if options.dry_run:
-        return _try_rules(options)
+        _try_rules(options)
+        return
     if options.folder is None:
         raise ConfigError("stats: name a build (DIR), or give --dry-run with --input.")
     folders = shard_folders(options.folder)
@@ -57,10 +58,9 @@ def run(options: Namespace) -> int:
         if options.plots is not None:
             for path in write_plots(options.plots, [folder.name for folder in folders], manifests):
                 print(f"picture {path}")
-    return 0
 
 
-def _try_rules(options: Namespace) -> int:
+def _try_rules(options: Namespace) -> None:
     if options.folder is not None:
         raise ConfigError(f"{options.folder}: --dry-run looks at text and not at a build. Leave one of the two out.")
     config = make_config(options)
@@ -75,7 +75,6 @@ def _try_rules(options: Namespace) -> int:
             for rule, effect in trial.effects.items()
         }
         print(f"picture {write_rule_plot(options.plots, shares)}")
-    return 0
 
 
 def _trial_lines(trial: RuleTrial, chosen: tuple[str, ...]) -> Iterator[str]:

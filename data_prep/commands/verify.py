@@ -26,11 +26,11 @@ def add_arguments(parser: Parser) -> None:
     add_worker_arguments(parser)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Check, print a line a folder; problems are one error."""
     with executor_of_all_ranks(options.workers, is_mpi=options.mpi) as executor:
         if executor is None:
-            return 0
+            return
         with executor:
             folders = shard_folders(options.folder)
             verdicts = {folder: verify(folder, executor, use_text=options.text) for folder in folders}
@@ -42,4 +42,3 @@ def run(options: Namespace) -> int:
     text = ", compared with the documents" if options.text else ""
     for folder, verdict in verdicts.items():
         print(f"{folder}: {verdict.shards} shards, {verdict.instances:,} instances, all sound{text}")
-    return 0

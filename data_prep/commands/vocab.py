@@ -41,7 +41,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_fields(BuildConfig, first=first, without=LATER)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Train, measure, save, print the report."""
     config = make_config(options)
     if config.holds_ids:
@@ -64,7 +64,6 @@ def run(options: Namespace) -> int:
         require_bars(report)
         save_huggingface(tokenizer, temporary)
     print("\n".join([*report.lines(), f"tokenizer {options.output}"]))
-    return 0
 
 
 def _texts(config: BuildConfig, chunks: list[InputChunk]) -> Iterator[tuple[str, str]]:

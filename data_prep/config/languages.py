@@ -13,14 +13,6 @@ import re
 
 UNSPACED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
 """A character of Thai, Lao, Burmese, Khmer, Chinese or Japanese, which put no spaces between words."""
-_TWO_LETTERS = """
-    aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en
-    eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja
-    jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mo mr ms mt my na
-    nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn
-    so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"""
-ISO_639_1 = frozenset(_TWO_LETTERS.split())
-"""Two letters per language, which most have."""
 _OTHERS = """
     abs ace ady aeb aln als alt ami ang anp arn arq ary arz ast atj avk awa azb ban bar bat-smg bbc bcc bci bdr
     be-tarask bew bgn bhb bho bjn blk bpy bqi btm bug bxr cbk-zam cdo ceb ckb cpx crh csb de-at de-ch de-formal dsb
@@ -34,8 +26,6 @@ _OTHERS = """
     wls wuu xal xmf yue zh-classical zh-cn zh-hans zh-hant zh-hk zh-min-nan zh-mo zh-my zh-sg zh-tw zh-yue"""
 WIKIPEDIA_CODES = frozenset(_OTHERS.split())
 """Codes of Wikipedia for languages without two letters of their own, and for variants of a language."""
-KNOWN = ISO_639_1 | WIKIPEDIA_CODES
-"""Codes that a language may be named by."""
 
 _THREE_LETTERS = """
     aar aa abk ab afr af aka ak als sq amh am ara ar arb ar arg an asm as ava av ave ae aym ay ayr ay aze az azj az
@@ -55,6 +45,10 @@ _THREE_LETTERS = """
 TWO_OF_THREE = dict(zip(_THREE_LETTERS.split()[::2], _THREE_LETTERS.split()[1::2], strict=True))
 """Codes of two letters for codes of three (ISO 639-3). A variety with a label of its own in models, such as Standard
 Arabic or Iranian Persian, has the code of its language."""
+ISO_639_1 = frozenset((*TWO_OF_THREE.values(), "bh", "lo", "mo", "nb"))
+"""Two letters per language, which most have."""
+KNOWN = ISO_639_1 | WIKIPEDIA_CODES
+"""Codes that a language may be named by."""
 _IDENTIFIED = {"zh-yue": "yue", "zh-min-nan": "nan", "zh-classical": "lzh", "simple": "en", "nb": "no"}
 """Codes for which models have another, quite different code. Cantonese is no variant of Mandarin (``zh``)."""
 _NAMES = """

@@ -1,34 +1,23 @@
 """Loops over flat arrays: copying ranges, and following links."""
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from megabert.foundation.compiled import compiled
 
 
-class Ranges(NamedTuple):
-    """Ranges of a flat array and their places in another one; one element of each field per range."""
-
-    starts: Any
-    """Number of the first element of each range."""
-    lengths: Any
-    targets: Any
-    """Index in the target at which each range starts."""
-
-
 @compiled
-def copy_ranges(source, first, rows, ranges, target):
+def copy_ranges(source, first, rows, starts, lengths, targets, target):
     """Copy ranges of a flat array.
 
     Args:
         source: A part of the array that the ranges are of.
         first: Number of the element that the part starts with.
         rows: Which ranges to copy.
-        ranges: `Ranges`.
+        starts: Number of the first element of each range.
+        lengths: Elements of each range.
+        targets: Index in the target at which each range starts.
         target: Written.
     """
-    starts, lengths, targets = ranges
     for row in rows:
         length, start, goal = lengths[row], starts[row] - first, targets[row]
         # Slices first: an index that cannot be negative lets the compiler move many tokens at once.

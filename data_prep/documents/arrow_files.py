@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError, HaltedError
 from megabert.foundation.files import atomic_path, check_regular
-from megabert.tokens.shards import read_batch
+from megabert.tokens.shards import read_batches
 
 WRITE_BYTES = 1 << 20
 """Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""
@@ -75,7 +75,7 @@ def checked_batches(path: Path, schema: pa.Schema, *, is_full: bool = True) -> I
     Args:
         path: The file.
         schema: Columns that it has to have.
-        is_full: As in `read_batch`; without it, text that nobody looks at is not read.
+        is_full: As in `read_batches`; without it, text that nobody looks at is not read.
 
     Raises:
         DataError: It has others, or is damaged.
@@ -85,7 +85,7 @@ def checked_batches(path: Path, schema: pa.Schema, *, is_full: bool = True) -> I
         raise unreadable(path, f"its columns are not {', '.join(schema.names)}")
     for number in range(reader.num_record_batches):
         try:
-            yield read_batch(reader, number, is_full=is_full)
+            yield read_batches(reader, [number], is_full=is_full)
         except DataError as error:
             raise unreadable(path, str(error)) from error
 
@@ -129,11 +129,11 @@ def make_list(values: NDArray[np.integer], offsets: NDArray[np.integer]) -> pa.L
 
 def gather(values: NDArray[np.integer], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.integer]:
     """Return ``values[start : start + length]`` for each range, end to end."""
-    from data_prep.documents.array_loops import Ranges, copy_ranges
+    from data_prep.documents.array_loops import copy_ranges
 
     targets = offsets_of(lengths)
     result = np.empty(int(targets[-1]), values.dtype)
-    copy_ranges(values, 0, np.arange(len(starts)), Ranges(starts, lengths, targets), result)
+    copy_ranges(values, 0, np.arange(len(starts)), starts, lengths, targets, result)
     return result
 
 

@@ -31,7 +31,7 @@ from data_prep.documents.arrow_files import (
     unreadable,
     write_batches,
 )
-from megabert.foundation.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix, order_of
 from megabert.tokens.shards import flat_list, token_type
 from megabert.tokens.tokenization import load_tokenizer
 
@@ -245,13 +245,9 @@ class DocumentSet:
         The key depends on the document's text alone, so a document keeps its draws when others are added. Copies of a
         text, which would have equal keys, are numbered.
         """
-        hashes = self.document_hashes(bucket)
+        hashes = self.read(bucket).hashes_D
         first = np.searchsorted(hashes, hashes)  # hashes ascend, and equal ones are in one bucket
         return mix(hashes, np.arange(len(hashes)) - first)
-
-    def document_hashes(self, bucket: int) -> NDArray[np.uint64]:
-        """Return the hash of each document's text, ascending; copies of a text are in one bucket."""
-        return self._read(bucket).hashes_D
 
     def sentences(self, bucket: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where documents and sentences of a bucket start.
@@ -260,14 +256,14 @@ class DocumentSet:
             The first sentence of each document, numbered from 0 in the bucket, and the end of the last; the first token
             of each sentence, numbered over the split, and the end of the last.
         """
-        documents = self._read(bucket)
+        documents = self.read(bucket)
         return documents.sentence_offsets, offsets_of(documents.sentence_lengths_S) + self.first_tokens[bucket]
 
-    def bucket_tokens(self, bucket: int) -> NDArray[np.integer]:
-        """Return all tokens of a bucket as a view of its file."""
-        return self._read(bucket).ids_T
+    def read(self, bucket: int) -> TokenizedDocuments:
+        """Return the documents of a bucket as views of its file, in ascending order of their hashes.
 
-    def _read(self, bucket: int) -> TokenizedDocuments:
+        Copies of a text are in one bucket.
+        """
         documents = self._opened.pop(bucket, None)
         if documents is None:
             documents = self._open_bucket(bucket)
@@ -296,8 +292,6 @@ class DocumentSet:
             numbers: Numbers over the split of tokens, or of documents.
             firsts: The first one of each bucket, and the number of all.
         """
-        from megabert.foundation.randomness.keyed_loops import order_of
-
         buckets = np.searchsorted(firsts[1:-1], numbers, side="right")
         rows = order_of(buckets)
         borders = np.flatnonzero(np.diff(buckets[rows])) + 1
@@ -320,11 +314,11 @@ class DocumentSet:
             target: Array that the tokens are copied to.
             places: Index in ``target`` at which each range starts.
         """
-        from data_prep.documents.array_loops import Ranges, copy_ranges
+        from data_prep.documents.array_loops import copy_ranges
 
-        ranges = Ranges(starts, lengths, places)
         for bucket, rows in self.by_bucket(starts, self.first_tokens):
-            copy_ranges(self.bucket_tokens(bucket), self.first_tokens[bucket], rows, ranges, target)
+            tokens, first = self.read(bucket).ids_T, self.first_tokens[bucket]
+            copy_ranges(tokens, first, rows, starts, lengths, places, target)
 
     def document_of_token(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the document, numbered over the split, that holds each token; the last one for a number past the

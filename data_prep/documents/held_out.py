@@ -102,7 +102,7 @@ def require_enough(config: BuildConfig, different: int, several: int) -> None:
     different_ones, held_out = ("different ", f" and {least} held out") if splits == 2 else ("", "")
     raise DataError(
         f"{usable} {different_ones}document(s){of_two}: objective={config.objective} needs {least} to train on"
-        f"{held_out}. {' '.join(_remedies(config, different, several))}"
+        f"{held_out}. {' '.join(_remedies(config, different, several, splits))}"
     )
 
 
@@ -126,9 +126,8 @@ def require_several_sentences(config: BuildConfig, single: int, documents: int) 
         )
 
 
-def _remedies(config: BuildConfig, different: int, several: int) -> Iterable[str]:
+def _remedies(config: BuildConfig, different: int, several: int, splits: int) -> Iterable[str]:
     """Yield what helps, first what costs least."""
-    splits = 2 if config.validation_share else 1
     yield "Give more documents; where one file holds many, check that blank lines part them (--format)."
     others = [name for name, number in (("sop", several), ("none", different)) if number >= splits]
     if others and config.objective == "nsp":

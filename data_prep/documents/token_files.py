@@ -18,7 +18,7 @@ from data_prep.documents.arrow_files import offsets_of, unreadable
 from data_prep.documents.document_set import TokenizedDocuments, document_schema, rows_in_range
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_to_read
-from megabert.tokens.shards import flat_list, read_batch
+from megabert.tokens.shards import flat_list, read_batches
 
 HASHES = 1 << 64
 
@@ -146,7 +146,7 @@ class _OpenFile:
         """Return the documents of a batch as views of the file, and where the tokens of each begin."""
         if self._last is None or self._last[0] != index:
             try:  # a unit reads only the rows that it copies, so their offsets are checked with the copy
-                batch = read_batch(self._reader, index, is_full=False)
+                batch = read_batches(self._reader, [index], is_full=False)
             except DataError as error:
                 raise unreadable(self._file.path, str(error)) from error
             self._last = index, TokenizedDocuments.of(batch), flat_list(batch["input_ids"])[1]

@@ -14,7 +14,7 @@ from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.draws import MASKS, ORDER
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, walk_segments
-from megabert.foundation.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix, order_of
 from megabert.tokens.masking import mask_instances
 from megabert.tokens.shards import FlatInstances, ShardMetadata, instance_schema, token_type
 from megabert.tokens.shards.columns import COLUMNS
@@ -22,9 +22,6 @@ from megabert.tokens.shards.columns import COLUMNS
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:
     """Return the pairs of a bucket in the order of the shard, which a random key of each pair decides."""
-    # Imported here, because it brings numba, for which `megabert-data --help` should not wait.
-    from megabert.foundation.randomness.keyed_loops import order_of
-
     part, metadata = DocumentBucket(documents, bucket), options.metadata
     if metadata.objective == "none":
         pairs = walk_segments(part, options)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from data_prep.instances.draws import LABELS, PARTNER, SIDE
 from data_prep.instances.pairs import PAIR_SPECIALS, PARTNER_TOKENS, DocumentBucket, Integers, PairOptions, Pairs
-from megabert.foundation.randomness.keyed import mix
+from megabert.foundation.randomness.keyed import mix, order_of
 from megabert.tokens.tokenization import Tokenizer
 
 KEPT_PLANS = 4
@@ -57,7 +57,7 @@ def pair_balanced(bucket: DocumentBucket, options: PairOptions, tokenizer: Token
 def _words(bucket: DocumentBucket, tokenizer: Tokenizer) -> Any:
     from data_prep.instances.pair_walk_loops import Words
 
-    return Words(bucket.documents.bucket_tokens(bucket.number), bucket.starts_S[0], tokenizer.is_subword)
+    return Words(bucket.documents.read(bucket.number).ids_T, bucket.starts_S[0], tokenizer.is_subword)
 
 
 def _longest(options: PairOptions) -> int:
@@ -99,8 +99,6 @@ def _deal_labels(pairs: Pairs, longest: int) -> None:
     Pairs are sorted by the length that they will have, equal ones at random. Of each two neighbours one has label 1, by
     a coin.
     """
-    from megabert.foundation.randomness.keyed_loops import order_of
-
     length = np.minimum(pairs.a_length + pairs.b_length, longest)
     draws = mix(pairs.key, LABELS)
     order = order_of(draws)
@@ -137,7 +135,7 @@ def _exchange_seconds(bucket: DocumentBucket, options: PairOptions, pairs: Pairs
         partner = DocumentBucket(bucket.documents, number)
         plan = _plan(partner, options, tokenizer)
         parts.append(plan.take(np.flatnonzero(plan.label == 1)))
-        texts.append(bucket.documents.document_hashes(number)[partner.document_of(parts[-1].a_start)])
+        texts.append(bucket.documents.read(number).hashes_D[partner.document_of(parts[-1].a_start)])
         borders.append(_borders_of_seconds(partner, parts[-1]))
     everyone, first = Pairs.join(parts), sum(part.size for part in parts[: partners.index(bucket.number)])
 
@@ -200,7 +198,6 @@ def _takes(
         others is taken by as many of its pairs as need be. None if there is no other text.
     """
     from data_prep.instances.balanced_loops import exchange_alike, part_alike
-    from megabert.foundation.randomness.keyed_loops import order_of
 
     different, text, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     if 2 * counts.max(initial=0) > len(text):

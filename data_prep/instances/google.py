@@ -25,17 +25,18 @@ def pair_google(bucket: DocumentBucket, options: PairOptions) -> Pairs:
     from data_prep.instances.pair_walk_loops import excess_by_side
 
     starts, sentences, keys = bucket.starts_S, np.arange(len(bucket.document_S)), bucket.keys_S(options)
+    ends_S = bucket.document_starts[1:][bucket.document_S]
     # The target is drawn once per document and pass, not per instance.
     targets = _draw_targets(mix(options.key, bucket.document_keys), options)[bucket.document_S]
     # The sentences from each start that together reach the target, and how many of these are A's: one at least, and
     # one at least left for B if there are two.
-    ends = np.minimum(np.maximum(np.searchsorted(starts, starts[:-1] + targets), sentences + 1), bucket.ends_S)
+    ends = np.minimum(np.maximum(np.searchsorted(starts, starts[:-1] + targets), sentences + 1), ends_S)
     count = ends - sentences
     a_count = np.where(count > 1, 1 + below(mix(keys, SPLIT_POINT), np.maximum(count - 1, 1)), 1)
     # A chunk of one sentence has no true B; of the others, half get a random one.
     is_random = (count == 1) | (uniform(mix(keys, IS_RANDOM)) < 0.5)
     # The sentences after A of a random pair are put back, and start the next instance.
-    chosen = follow(np.where(is_random, sentences + a_count, ends), bucket.ends_S)
+    chosen = follow(np.where(is_random, sentences + a_count, ends), ends_S)
 
     # From here on only the starts that are reached. B is the text after A, or random text as long as the target has
     # room.

@@ -82,7 +82,7 @@ def walk_bucket(starts_S, document_starts, document_keys, words, options, pairs)
         position, sentence, last, end = bounds[0], 1, len(bounds) - 1, bounds[-1]
         while end - position > 1:
             key = mix_3(pass_key, document_keys[document], position - bounds[0])
-            target = _draw_target(key, longest, short_seq_prob)
+            target = draw_target(key, longest, short_seq_prob)
             if has_random and not is_paired:
                 stop = _stop_at_word(position, target, end, longest, has_whole_words, words)
             else:
@@ -116,7 +116,7 @@ def walk_bucket(starts_S, document_starts, document_keys, words, options, pairs)
 
 
 @inlined
-def _draw_target(key, longest, short_seq_prob):
+def draw_target(key, longest, short_seq_prob):
     """Draw the tokens of a pair: usually all that fit, sometimes (``short_seq_prob``, 10%) fewer.
 
     So the model meets short inputs before it is fine-tuned on them.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
-from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.foundation.randomness.keyed import mix, order_of, string_key
 from megabert.tokens.shards import ShardMetadata
 
 Integers = NDArray[np.int64]
@@ -63,28 +63,19 @@ class DocumentBucket:
         return self.documents.document_keys(self.number)
 
     @cached_property
-    def _sentences(self) -> tuple[Integers, Integers]:
-        return self.documents.sentences(self.number)
-
-    @property
     def document_starts(self) -> Integers:
         """First sentence of each document, and the end of the last."""
-        return self._sentences[0]
+        return self.documents.sentences(self.number)[0]
 
-    @property
+    @cached_property
     def starts_S(self) -> Integers:
         """First token of each sentence, numbered over the split, and the end of the last: one longer than S."""
-        return self._sentences[1]
+        return self.documents.sentences(self.number)[1]
 
     @cached_property
     def document_S(self) -> Integers:
         """Document of each sentence, from 0 in the bucket."""
         return np.repeat(np.arange(len(self.document_starts) - 1), np.diff(self.document_starts))
-
-    @property
-    def ends_S(self) -> Integers:
-        """Sentence at which each sentence's document ends."""
-        return self.document_starts[1:][self.document_S]
 
     def document_of(self, tokens: Integers) -> Integers:
         """Return the document of each token of the bucket, from 0."""
@@ -132,8 +123,6 @@ class Pairs(NamedTuple):
 
     def count_text(self, *, with_random: bool) -> int:
         """Return how many tokens of the text are in some pair, each counted once, with or without random Bs."""
-        from megabert.foundation.randomness.keyed_loops import order_of
-
         rows = slice(None) if with_random else self.label == 0
         starts, ends = (
             np.concatenate([a, b[rows]]) for a, b in ((self.a_start, self.b_start), (self.a_end, self.b_end))
@@ -158,10 +147,12 @@ def walk_segments(bucket: DocumentBucket, options: PairOptions) -> Pairs:
 
     One that is longer than an instance goes on in the next, where the paper loses its rest.
     """
-    from data_prep.instances.segment_loops import SegmentOptions, walk_documents
+    from data_prep.instances.pair_walk_loops import WalkOptions
+    from data_prep.instances.segment_loops import walk_documents
 
     longest = options.metadata.max_seq_length - ONE_SEGMENT_SPECIALS
-    settings = SegmentOptions(options.key[()], options.short_seq_prob, longest, options.min_tokens)
+    key, share, least = options.key[()], options.short_seq_prob, options.min_tokens
+    settings = WalkOptions(key, share, longest, False, least, has_whole_words=False, is_paired=False)
     walked = walk_documents(bucket.document_starts, bucket.starts_S, bucket.document_keys, settings)
     starts, stops, keys = walked
     return Pairs(starts, stops, stops, stops, np.zeros(len(starts), np.uint8), keys)

@@ -7,26 +7,11 @@ on in the next instance: where a text has few marks of a sentence's end, or none
 
 # D documents, S sentences
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
-from data_prep.instances.draws import SHORT, TARGET
+from data_prep.instances.pair_walk_loops import draw_target
 from megabert.foundation.compiled import compiled
-from megabert.foundation.randomness.keyed_loops import below, mix_2, mix_3, uniform
-
-
-class SegmentOptions(NamedTuple):
-    """Parameters of the walk."""
-
-    pass_key: Any
-    """Key of all draws of one pass for one length."""
-    short_seq_prob: float
-    """Share of the instances whose target is a short one."""
-    longest: int
-    """Tokens of an instance, at most."""
-    min_tokens: int
-    """Documents with fewer tokens are left out."""
+from megabert.foundation.randomness.keyed_loops import mix_3
 
 
 @compiled
@@ -37,12 +22,12 @@ def walk_documents(document_starts, starts_S, document_keys, options):
         document_starts: First sentence of each document, and the end of the last: one longer than D.
         starts_S: First token of each sentence, and the end of the last: one longer than S.
         document_keys: Random key of each document.
-        options: `SegmentOptions`.
+        options: `data_prep.instances.pair_walk_loops.WalkOptions`.
 
     Returns:
         Of each instance its first token, the token after it, and its key.
     """
-    pass_key, short_seq_prob, longest, min_tokens = options
+    pass_key, short_seq_prob, longest, _, min_tokens, _, _ = options
     # An instance ends at the end of a sentence, or has as many tokens as its target, which is 2 at least.
     most = (starts_S[-1] - starts_S[0]) // 2 + len(starts_S)
     starts, stops, keys = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.uint64)
@@ -53,11 +38,7 @@ def walk_documents(document_starts, starts_S, document_keys, options):
         position = first if end - first >= min_tokens else end
         while position < end:
             key = mix_3(pass_key, document_keys[document], position - first)
-            # Usually the whole length is wanted; sometimes less, so that the model meets short inputs as well.
-            target = longest
-            if uniform(mix_2(key, SHORT)) < short_seq_prob:
-                target = 2 + below(mix_2(key, TARGET), longest - 1)
-            stop = position + target
+            stop = position + draw_target(key, longest, short_seq_prob)
             while sentence < last and starts_S[sentence + 1] <= stop:
                 sentence += 1
             if starts_S[sentence] > position:

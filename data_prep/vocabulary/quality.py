@@ -30,11 +30,6 @@ MAX_LINE = 65_536
 """Characters of the longest line that is split into words at one go."""
 
 
-def held_out_draw(name: str, seed: int) -> float:
-    """Return a document's draw, which holds it out if it is below the share."""
-    return float(uniform(mix(seed, _HELD_OUT_DRAW, string_key(name))))
-
-
 @dataclass(kw_only=True)
 class HeldOut:
     """Held-out text, gathered while the rest streams by."""
@@ -70,7 +65,7 @@ class HeldOut:
         measured, endless = without_endless_words(text)
         self.endless_words += endless
         # The draw depends on the id and the seed alone: the same document is held out whatever comes before it.
-        draw = held_out_draw(name, self.seed)
+        draw = float(uniform(mix(self.seed, _HELD_OUT_DRAW, string_key(name))))
         if draw < self.share:
             self.keep(measured)
             return False
@@ -197,6 +192,8 @@ def measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
     names, counts = list(words), np.array(list(words.values()), np.int64)
     pieces, unknown = _count_pieces(tokenizer, names)
     total = int(counts.sum())
+    # Jamo that would form a syllable: the text was composed, so the tokenizer has split them.
+    split_hangul = sum(count for word, count in words.items() if compose(word) != word and has_hangul(word))
     is_unknown = unknown > 0
     units, unknown_units = _count_units(tokenizer, names, pieces, unknown)
     worst = sorted(np.flatnonzero(is_unknown).tolist(), key=lambda index: (-counts[index], names[index]))[:10]
@@ -211,7 +208,7 @@ def measure(tokenizer: Tokenizer, held_out: HeldOut) -> VocabularyReport:
         coverage_pct=100 * _coverage(tokenizer, _normalize_characters(tokenizer, held_out.all_characters)),
         held_out_coverage_pct=100 * _coverage(tokenizer, words),
         round_trip_pct=100 * _round_trip(tokenizer, texts),
-        split_hangul_pct=100 * _count_split_hangul(words) / total,
+        split_hangul_pct=100 * split_hangul / total,
         endless_words=held_out.endless_words,
         is_held_out=bool(held_out.texts),
         frequent_unknown=tuple(names[index] for index in worst),
@@ -231,11 +228,6 @@ def _count_words(tokenizer: Tokenizer, texts: list[str]) -> Counter[str]:
         for word in tokenizer.split_words(part):
             words[word] += count
     return words
-
-
-def _count_split_hangul(words: Counter[str]) -> int:
-    """Count words with jamo that would form a syllable: the text was composed, so the tokenizer has split them."""
-    return sum(count for word, count in words.items() if compose(word) != word and has_hangul(word))
 
 
 def _count_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -73,7 +73,10 @@ def count_words(task: CountTask) -> tuple[list[Path], Counts]:
                 held_out[level] = HeldOut(share=options.held_out_share, seed=options.seed, most_characters=float("inf"))
             if held_out[level].is_trained(name, text):
                 spans.setdefault(level, Counter()).update(spans_of(text, options))
-    batches = (_batch(level, counts) for level, counts in spans.items())
+    batches = (
+        pa.record_batch([[*counts], [level] * len(counts), [*counts.values()]], schema=WORDS)
+        for level, counts in spans.items()
+    )
     write_batches(words_path(task.path), WORDS, batches)
     rows = [
         (level, own.texts, own.trained, own.endless_words, *(own.fallback or (1.0, "")))
@@ -83,15 +86,6 @@ def count_words(task: CountTask) -> tuple[list[Path], Counts]:
     write_batches(held_out_path(task.path), HELD_OUT, [pa.RecordBatch.from_pylist(named, schema=HELD_OUT)])
     size = sum(source.stat().st_size for source in task.sources)
     return [words_path(task.path), held_out_path(task.path)], {"bytes": size}
-
-
-def _batch(level: int, spans: Counter[str]) -> pa.RecordBatch:
-    columns = (
-        pa.array(spans, pa.string()),
-        pa.array([level] * len(spans), pa.uint8()),
-        pa.array(spans.values(), pa.int64()),
-    )
-    return pa.record_batch(list(columns), schema=WORDS)
 
 
 def extracted_texts(path: Path, share: float) -> Iterator[tuple[str, str, int]]:

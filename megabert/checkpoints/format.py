@@ -116,13 +116,6 @@ class CheckpointManifest:
         return parse_values(self.trainer_state, RunSummary, where=where, remedy=_REMEDY, error=CheckpointError)
 
 
-@dataclass(frozen=True)
-class _Version:
-    """The part of a manifest that all versions have."""
-
-    format_version: int
-
-
 def folder_name(step: int) -> str:
     """Return the name of a step's folder."""
     return f"step_{step:08d}"
@@ -206,7 +199,7 @@ def read_checkpoint_manifest(folder: Path) -> CheckpointManifest:
         raise CheckpointError(f"{path}: cannot be read ({failure.strerror}). {_REMEDY}") from None
     unsealed = partial(unseal, text, context=_CONTEXT, where=str(path), remedy=_REMEDY, error=CheckpointError)
     # Before the types: a later version may have other fields.
-    version = unsealed(cls=_Version).format_version
+    version = unsealed(cls=dict[str, Any]).get("format_version")
     if version != FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: format version {version}; this megabert reads {FORMAT_VERSION}. Use the version that wrote it."

@@ -2,7 +2,7 @@
 
 DeepSpeed's own checkpoints store each rank's flat shards as they are, padding included, and load on the world size and
 the stage that wrote them; its "universal" checkpoints need a conversion in between. We store slices of named parameters
-(`saving.Slice`), so that on loading a rank reads the slices that its own fragments need, however these are cut now.
+(`saving.Snapshot`), so that on loading a rank reads the slices that its own fragments need, however these are cut now.
 """
 
 import logging

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -62,21 +62,14 @@ _OURS = re.compile(rf"{re.escape(TEMPORARY)}({LATEST}|(replaced_|deleted_)?step_
 _HEADER_BYTES_PER_TENSOR = 512  # generous: a name and two numbers, in the file's header and in the manifest
 
 
-class Slice(NamedTuple):
-    """Elements ``start`` to ``start + numel`` of a parameter, which one rank writes."""
-
-    parameter: str
-    start: int
-    numel: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """One rank's part of a checkpoint. The tensors are the engine's own until `CheckpointWriter` has copied them."""
 
     manifest: CheckpointManifest
     """What rank 0 will write; files and fragments are added when every rank's file is on the disk."""
-    slices: list[Slice]
+    slices: list[tuple[str, int, int]]
+    """Parameter, first element and number of elements of each part of a parameter that this rank writes."""
     tensors: list[tuple[str, Tensor]]
     """Key and float32 vector: what `stored_tensors` says, of every slice."""
 
@@ -96,7 +89,7 @@ def snapshot_of(engine: Engine, step: int, trainer_state: dict[str, Any], world:
         if first == stop:
             continue
         start = fragment.start + first
-        slices.append(Slice(fragment.parameter, start, stop - first))
+        slices.append((fragment.parameter, start, stop - first))
         for kind, flat in stored_tensors(engine, fragment.flat):
             tensors.append((key_of(kind, fragment.parameter, start), fragment.view(flat)[first:stop]))
     # The manifest, but for the files, which are not written yet.
@@ -203,7 +196,7 @@ def _make_room(checkpoints_dir: Path, temporary: Path, needed: int) -> None:
 
 
 def _complete(
-    temporary: Path, target: Path, snapshot: Snapshot, written: list[tuple[str, StoredFile, list[Slice]]]
+    temporary: Path, target: Path, snapshot: Snapshot, written: list[tuple[str, StoredFile, list[tuple[str, int, int]]]]
 ) -> None:
     """Write the manifest and give the finished folder its name, then let ``latest`` name it.
 
@@ -214,8 +207,8 @@ def _complete(
     manifest = snapshot.manifest
     for name, stored, slices in written:
         manifest.files[name] = stored
-        for part in slices:
-            manifest.parameters[part.parameter].fragments.append((name, part.start, part.numel))
+        for parameter, start, numel in slices:
+            manifest.parameters[parameter].fragments.append((name, start, numel))
     write_checkpoint_manifest(temporary, manifest)
     sync_folder(temporary)
     pointer = target.parent / f"{TEMPORARY}{LATEST}"

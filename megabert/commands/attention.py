@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--layers", type=int, nargs="+", metavar="N", help="layers to show, from 0 (default: all)")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the model, record its attention, write the page."""
     source = open_model(options, outputs=[options.output])
     from megabert.downstream.inspection.attention import record_attention
@@ -36,4 +36,3 @@ def run(options: Namespace) -> int:
     page = render_attention(record, model=options.model, layers=options.layers)
     atomic_write(options.output, page)
     print(f"{options.output}: {len(record.pieces)} tokens, {len(page) / 2**20:.1f} MiB; open it in a browser")
-    return 0

@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--batch-tokens", type=positive, default=8192, metavar="N", help=text)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the model, stream the file through it, print the counts."""
     output = options.output or options.file.with_suffix(".parquet")
     if options.output is None and output.exists():
@@ -55,4 +55,3 @@ def run(options: Namespace) -> int:
         cut = f"{done.truncated:,} of {done.lines:,} lines were cut to the {limit} tokens that the model reads"
         print(f"{cut}{why}; the first is {options.file}:{done.first_truncated}", file=sys.stderr)
     print(f"{output}: {done.lines:,} lines, {done.tokens:,} tokens, vectors of {form.width(model.config.hidden_size)}")
-    return 0

@@ -55,7 +55,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_fields(RunConfig, first=first, without=IDLE)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Estimate and print."""
     config = load_run_config(options.recipe, options.config, options.fields)
     refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
@@ -74,8 +74,5 @@ def run(options: Namespace) -> int:
     else:
         cluster = Cluster(gpu=gpu, nodes=options.nodes or 1, gpus_per_node=options.gpus or gpu.gpus_per_node)
     needs = estimate(config, cluster, efficiency=options.efficiency, instances=options.instances, measured=measured)
-    if options.json:
-        print(json.dumps(estimate_as_dict(needs, hours=options.hours), indent=2))
-    else:
-        print(render_estimate(needs, hours=options.hours))
-    return 0
+    as_json = json.dumps(estimate_as_dict(needs, hours=options.hours), indent=2) if options.json else None
+    print(as_json or render_estimate(needs, hours=options.hours))

@@ -61,10 +61,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_fields(FinetuneConfig, first=(*own, "text-column", "max-seq-length", "device"))
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Score and print."""
     if options.what == "mlm":
-        return _score_text(options)
+        _score_text(options)
+        return
     refuse_flags(FLAGS_OF_MLM, options.given, "without mlm")
     with loading("PyTorch"):
         from megabert.downstream.finetuning.saved_model import rescore
@@ -84,29 +85,23 @@ def run(options: Namespace) -> int:
         device=options.device,
     )
     print(scores.render())
-    return 0
 
 
-def _score_text(options: Namespace) -> int:
+def _score_text(options: Namespace) -> None:
     refuse_flags(FLAGS_OF_TASKS, options.given, "with mlm")
     is_folder = options.data.is_dir()
     read = FIELDS_OF_SHARDS if is_folder else FIELDS_OF_TEXT
     unread = {f"--{flag.path.replace('_', '-')}" for flag in options.field_flags if flag.path not in read}
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
-    source = open_model(options)
-    from megabert.downstream.export.model_folder import find_model
+    source = open_model(options, outputs=[options.json], kept=[options.data])
     from megabert.downstream.export.sources import find_device
     from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm
-    from megabert.foundation.files import refuse_input
 
-    if options.json is not None:
-        refuse_input(options.json, options.data, find_model(options.model))
     scoring = _scoring_options(options, source)
     score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
     save_scores(options, {"data": str(options.data), **_settings(scoring, options.data)}, score.to_dict())
-    return 0
 
 
 def _settings(scoring: "ScoringOptions", data: Path) -> dict[str, Any]:

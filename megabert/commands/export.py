@@ -25,7 +25,6 @@ from megabert.settings.command_line.terminal import loading
 
 if TYPE_CHECKING:
     from megabert.downstream.publish.forms import Forms
-    from megabert.downstream.publish.hub import Hub
 
 FORMS = {"--sentence-transformers", "--onnx", "--check"}
 """Flags that add a form to a model."""
@@ -66,7 +65,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_rule("--private", needs=["--push"])
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Read the checkpoint, write the folder."""
     from megabert.downstream.export.model_folder import find_model, kind_of_folder
     from megabert.training.run.folder import read_config
@@ -78,7 +77,10 @@ def run(options: Namespace) -> int:
         read_config(options.run_dir)
     else:
         refuse_flags(RUN_ONLY_FLAGS, options.given, "on a Hugging Face folder")
-    hub = _open_hub(options)
+    if options.push is not None:  # logs in before the work of the export
+        from megabert.downstream.publish.hub import PushTarget, open_hub, push_folder
+
+        hub = open_hub(options.push)
     with loading("PyTorch"):
         from megabert.downstream.publish.forms import Forms
         from megabert.downstream.publish.onnx_graph import library
@@ -93,23 +95,16 @@ def run(options: Namespace) -> int:
         export_again(options.run_dir, options.to, forms)
         print(f"exported to {options.to}")
         revision, message = None, f"Export of {options.run_dir.resolve().name}"
-    code = _report_check(options)
-    if hub is not None:
-        from megabert.downstream.publish.hub import PushTarget, push_folder
+    if options.check:
+        from megabert.downstream.publish.onnx_graph import check_forms
 
+        rows = check_forms(options.to, options.sentence_transformers)
+        cells = [(name, f"{difference:.1e}", results) for name, results, difference in rows]
+        print(render_table(cells, headers=("form", "largest difference", "of"), align="lrl"))
+    if options.push is not None:
         has_main = revision is None or options.checkpoint in ("last", "best")
         target = PushTarget(repo=options.push, revision=revision, has_main=has_main, is_private=options.private)
         print(f"pushed as {target.shown}: {push_folder(options.to, hub, target, message=message)}")
-    return code
-
-
-def _open_hub(options: Namespace) -> "Hub | None":
-    """Log in to the Hub, if the folder is to be pushed: before the work of the export."""
-    if options.push is None:
-        return None
-    from megabert.downstream.publish.hub import open_hub
-
-    return open_hub(options.push)
 
 
 def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
@@ -135,14 +130,3 @@ def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     print(f"exported to {options.to}" + (f"; not stated in its card: {', '.join(missing)}" if missing else ""))
     is_average = (options.weights or usual) == "average"
     return f"step-{step}" + "-average" * is_average, f"Step {step:,} of {config.name}"
-
-
-def _report_check(options: Namespace) -> int:
-    """Print the differences of the forms, if they are asked for."""
-    if options.check:
-        from megabert.downstream.publish.onnx_graph import check_forms
-
-        rows = check_forms(options.to, options.sentence_transformers)
-        cells = [(name, f"{difference:.1e}", results) for name, results, difference in rows]
-        print(render_table(cells, headers=("form", "largest difference", "of"), align="lrl"))
-    return 0

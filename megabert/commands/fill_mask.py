@@ -19,7 +19,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--top", type=positive, default=5, metavar="N", help="guesses per mask (default: 5)")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the model, guess, print."""
     source = open_model(options)
     from megabert.downstream.inspection.fill_mask import fill_mask, render_guesses
@@ -28,4 +28,3 @@ def run(options: Namespace) -> int:
     how = {"top_k": options.top, "longest": source.longest}
     guesses = [(text, fill_mask(model, tokenizer, text, **how)) for text in options.text]
     print("\n\n".join(render_guesses(text, {"model": guess}) for text, guess in guesses))
-    return 0

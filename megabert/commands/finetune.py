@@ -84,12 +84,13 @@ def _words(text: str) -> str:
     return text
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Train and print the scores."""
     # The settings, and the flags that have no effect on these tasks.
     with before_ranks_meet():
         grid = _grid(options)
-        config, is_grid = grid.config, _is_grid(options, grid)
+        config, has_form = grid.config, len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
+        is_grid = has_form or len(grid.settings) > 1 or options.processes is not None
         given, tasks = [flag.path for flag in options.field_flags], [one.task for one in grid.sets]
         refuse_idle_settings(given, tasks, config, are_folders=all(one.data.is_dir() for one in grid.sets))
         if not is_grid:
@@ -98,13 +99,13 @@ def run(options: Namespace) -> int:
             refuse_flags(["--eval-data"], options.given, "on several sets")
     if options.print_config:
         print(to_yaml(config), end="")
-        return 0
+        return
     with before_ranks_meet():
         from megabert.downstream.export.model_folder import kind_of_folder
 
         kind_of_folder(config.model)  # refuses another folder before the seconds that torch takes
     output_dir = Path(options.output_dir or f"runs/{options.task[0].partition('=')[0]}")
-    return _run_grid(options, grid, output_dir) if is_grid else _run_single(options, grid, output_dir)
+    (_run_grid if is_grid else _run_single)(options, grid, output_dir)
 
 
 def _grid(options: Namespace) -> "Grid":
@@ -132,12 +133,7 @@ def _grid(options: Namespace) -> "Grid":
     return Grid(config=config, sets=sets, settings=settings, start_from=source)
 
 
-def _is_grid(options: Namespace, grid: "Grid") -> bool:
-    has_form = len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
-    return has_form or len(grid.settings) > 1 or options.processes is not None
-
-
-def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
+def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> None:
     task, config = grid.sets[0].task, grid.config
     if options.dry_run:
         with loading("PyTorch"):
@@ -149,7 +145,7 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
         print(f"{task.name}: {len(prepared.train)} items to train on, {sizes} to evaluate on; nothing was written")
         if lacks_gpu(options.device):
             print("this machine has no GPU: that a step fits into the job's was not checked")
-        return 0
+        return
     with loading("PyTorch"):
         from megabert.downstream.finetuning.finetune import finetune
     from megabert.downstream.finetuning.results import render_summary
@@ -157,10 +153,9 @@ def _run_single(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     summary = finetune(task, config, output_dir, device=options.device)
     if own_rank() == "0":
         print(render_summary(summary))
-    return 0
 
 
-def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
+def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> None:
     began = time.perf_counter() - time.process_time()  # with the start of the interpreter
     with loading("PyTorch"):
         from megabert.downstream.finetuning.grid.grid import GridRun
@@ -174,8 +169,7 @@ def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> int:
     )
     if options.dry_run:
         print(f"{work.plan()}\nevery task can start; nothing was written")
-        return 0
+        return
     print(work.run())
     if work.error is not None:
         raise work.error
-    return 0

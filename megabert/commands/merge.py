@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_device()
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Merge, score, write, and name the best."""
     from megabert.downstream.export.model_folder import folder_and_checkpoint, kind_of_folder
 
@@ -64,4 +64,3 @@ def run(options: Namespace) -> int:
         print(f"best on {options.data}: {best}; the merge is {scores[MERGE] - part:+.4f} from its best part")
     write_merge(options.to, merge, parts, scores)
     print(f"merged {len(parts)} models to {options.to}")
-    return 0

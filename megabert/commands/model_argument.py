@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 
 
-def open_model(options: Namespace, *inputs: Path, outputs: Sequence[Path | None] = ()) -> "Source":
+def open_model(
+    options: Namespace, *inputs: Path, outputs: Sequence[Path | None] = (), kept: Sequence[Path] = ()
+) -> "Source":
     """Open the weights that ``--model`` and ``--checkpoint`` name.
 
     A wrong folder, a wrong file among ``inputs``, which the command reads, or one of ``outputs`` that would replace
-    something it reads is refused before torch loads.
+    something it reads is refused before torch loads; ``kept`` are folders and the like that it reads, too.
     """
     from megabert.downstream.export.model_folder import find_model, kind_of_folder
 
@@ -28,7 +30,7 @@ def open_model(options: Namespace, *inputs: Path, outputs: Sequence[Path | None]
     for path in inputs:
         check_regular(path)
     for output in filter(None, outputs):
-        refuse_input(output, *inputs, find_model(options.model))
+        refuse_input(output, *inputs, *kept, find_model(options.model))
     with loading("PyTorch"):
         from megabert.downstream.export.sources import open_source
     return open_source(options.model, options.checkpoint or "last")
@@ -53,11 +55,9 @@ def save_scores(options: Namespace, settings: Mapping[str, Any], scores: Mapping
         print(f"written: {options.json}")
 
 
-def open_scorer(
-    options: Namespace, *inputs: Path, outputs: Sequence[Path | None] = (), is_random: bool = False
-) -> "SentenceScorer":
+def open_scorer(options: Namespace, *inputs: Path, is_random: bool = False, **paths: Any) -> "SentenceScorer":
     """Open a model that scores sentences, as `open_model` does; or its shape with random weights."""
-    source = open_model(options, *inputs, outputs=outputs)
+    source = open_model(options, *inputs, **paths)
     from megabert.downstream.export.sources import find_device
     from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 

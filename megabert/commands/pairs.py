@@ -14,7 +14,6 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.commands.model_argument import add_copies, open_scorer, save_scores
-from megabert.foundation.files import refuse_input
 from megabert.settings.command_line.program import Parser
 
 
@@ -30,15 +29,13 @@ def add_arguments(parser: Parser) -> None:
     add_copies(parser)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the model, score the pairs, print the tables."""
-    from megabert.downstream.export.model_folder import find_model
     from megabert.training.probes.minimal_pairs import read_pairs
 
-    if options.json:
-        refuse_input(options.json, *map(Path, options.sets), find_model(options.model))
     sets = {name: read_pairs(Path(name)) for name in options.sets}
-    scorer = open_scorer(options, is_random=options.random_weights)
+    kept = [Path(name) for name in options.sets]
+    scorer = open_scorer(options, is_random=options.random_weights, outputs=[options.json], kept=kept)
     from megabert.downstream.inspection.pseudo_likelihood import render_pairs, score_pairs
 
     results = score_pairs(scorer, sets)
@@ -49,4 +46,3 @@ def run(options: Namespace) -> int:
             print(f"{result.name}: {longer}; their pieces were seen with the nearest ones only", file=sys.stderr)
     settings = {"random_weights": options.random_weights, "mask": options.mask}
     save_scores(options, settings, {"sets": [result.to_dict() for result in results]})
-    return 0

@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     add_copies(parser)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the model, stream the file through it, print the means."""
     if options.file.suffix not in JSON_SUFFIXES:
         refuse_flags(["--text-column"], options.given, "on plain text")
@@ -48,4 +48,3 @@ def run(options: Namespace) -> int:
     save_scores(options, {"data": str(options.file), "mask": options.mask}, total.to_dict())
     if options.output:
         print(f"written: {options.output}")
-    return 0

@@ -40,12 +40,13 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--examples", type=positive, default=5, metavar="N", help=text)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Print the table and the fill-mask examples, write the loss curve and the page."""
     from megabert.downstream.finetuning.grid.results import is_finetuning
 
     if is_finetuning(options.run_dir):
-        return _report_finetuning(options)
+        _report_finetuning(options)
+        return
     refuse_flags(["--examples"], options.given, "on the report of a run")
     from megabert.training.run.folder import read_config
 
@@ -107,7 +108,6 @@ def run(options: Namespace) -> int:
             f"{run_dir}: the held-out loss at [MASK] is {margin:.3f} nats below the unigram baseline, --min-margin "
             f"asks for {options.min_margin:g}. Train longer, or on more text."
         )
-    return 0
 
 
 def _refuse_files_of_run(options: Namespace) -> None:
@@ -121,7 +121,7 @@ def _refuse_files_of_run(options: Namespace) -> None:
             raise ConfigError(f"{output}: the loss curve has this name. Name another file.")
 
 
-def _report_finetuning(options: Namespace) -> int:
+def _report_finetuning(options: Namespace) -> None:
     """Print scores, confusions and errors of a fine-tuning, or of each choice of a grid below the grid's tables."""
     from megabert.downstream.finetuning.comparison import render_report
     from megabert.downstream.finetuning.grid.results import is_grid, read_grid, read_summaries, render_grid
@@ -156,4 +156,3 @@ def _report_finetuning(options: Namespace) -> int:
         parts += [folded(run_dir / (GRID_NAME if has_grid else SETTINGS_NAME))]
         atomic_write(options.html, render_page(run_dir, parts))
         print(f"page: {options.html}")
-    return 0

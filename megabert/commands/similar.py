@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Load the embeddings, search, print."""
     source = open_model(options)
     from megabert.downstream.inspection.similar import nearest, parse_queries, render_neighbours
@@ -32,4 +32,3 @@ def run(options: Namespace) -> int:
     embeddings_VD = weight[: tokenizer.vocab_size].detach().double().numpy()
     neighbours = [(query, nearest(query, embeddings_VD, tokenizer, top_k=options.top)) for query in queries]
     print("\n\n".join(render_neighbours(query, near, tokenizer) for query, near in neighbours))
-    return 0

@@ -23,7 +23,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--mode", dest="tracker_mode", choices=("offline", "online"), default="offline", help=text)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Copy the rows until the run has ended."""
     from megabert.observability.trackers.follower import follow_run
     from megabert.settings.config.loading import merge_layers
@@ -42,4 +42,3 @@ def run(options: Namespace) -> int:
         is_over=lambda: describe_verdict(check_status(options.run_dir)) != "running",
     )
     print(f"{options.tracker} has the rows of {options.run_dir}")
-    return 0

@@ -35,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--tokens", type=tokens, default=32_768, metavar="N", help=text)
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Tune and print a table."""
     config = load_run_config(options.recipe, options.config, {})
     check_saved_file(options.save, flag="--save")
@@ -72,4 +72,3 @@ def run(options: Namespace) -> int:
     headers = ("launch", "committed", "best", "ms", "best ms", "gain %", "tried")
     print(render_table(rows, headers=headers, align="lllrrrr"))
     print(f"{options.save}: {len(rows)} launches measured now. Use it: --ops.tile_sizes {options.save}")
-    return 0

@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--interval", type=seconds, default=2.0, metavar="S", help="seconds between looks (default: 2)")
 
 
-def run(options: Namespace) -> int:
+def run(options: Namespace) -> None:
     """Show the run until it ends, or once."""
     from megabert.tooling.reports.watch import read_overview
 
@@ -41,5 +41,5 @@ def run(options: Namespace) -> int:
             unfiltered(sys.stdout).write(CLEAR)
         print(overview.text, flush=True)
         if not is_repeated or overview.verdict.startswith(FINAL):
-            return 0
+            return
         time.sleep(options.interval)

@@ -126,17 +126,18 @@ def assemble_batch(
     from megabert.data.packing_loops import gather_rows
 
     # The real sizes, and the sizes with padding.
+    lengths = columns.lengths[indices]
     real = MicroShape(
-        tokens=int(columns.lengths_of(indices).sum()),
+        tokens=int(lengths.sum()),
         sequences=indices.size,
-        masked=int(columns.masked_counts_of(indices).sum()),
+        masked=int(np.diff(columns.masked_starts)[indices].sum()),
     )
     one = MicroShape(tokens=max(1, real.tokens), sequences=max(1, real.sequences), masked=max(1, real.masked))
     tensors, packed = _allocate(real, padded or one, batch_format)
     gather_rows(columns, indices, packed)
     packed.instance_seeds_B[:] = seeds
     if offsets is not None:
-        packed.position_ids_T[:] += np.repeat(offsets, columns.lengths_of(indices))
+        packed.position_ids_T[:] += np.repeat(offsets, lengths)
         packed.position_ids_T[packed.cu_seqlens[:-1]] = 0
     if not batch_format.has_labels:
         packed.next_sentence_label_B[:] = IGNORED

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from megabert.foundation.errors import DataError
-from megabert.foundation.randomness.keyed import mix, string_key
+from megabert.foundation.randomness.keyed import mix, order_of, string_key
 
 BLOCK_ROWS = 8192
 """Rows of a block: the size that record batches of shards first had. A change changes the order of every run."""
@@ -38,6 +38,7 @@ WINDOW_BLOCKS = 8
 
 _BLOCK_BITS = BLOCK_ROWS.bit_length() - 1  # a power of two
 _MIN_HALF_BITS = 3  # with halves of 1 or 2 bits the rounds reach few of the permutations of a small domain
+_ROUNDS = 6
 _BLOCKS_KEY = string_key("data/order/blocks")
 _ROWS_KEY = string_key("data/order/rows")
 
@@ -135,13 +136,29 @@ def permute_range(values: NDArray[np.int64], size: int, key: int, *, is_inverse:
         key: Names the permutation.
         is_inverse: Whether to map images back to their values.
     """
-    from megabert.foundation.randomness.keyed_loops import permute
-
     # The fewest bits with which two halves can hold ``size - 1``. The network then permutes up to four times
     # ``size`` numbers (at least 64), so that fewer than four applications lead back inside on average.
     half_bits = max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2)
-    images: NDArray[np.int64] = permute(values, np.uint64(size), np.uint64(key), np.uint64(half_bits), is_inverse)
-    return images
+    # An image past the end goes through the network again (cycle walking).
+    images, outside = values.astype(np.uint64), np.arange(len(values))
+    while len(outside):
+        images[outside] = _network(images[outside], key, half_bits, is_inverse=is_inverse)
+        outside = outside[images[outside] >= size]
+    return images.astype(np.int64)
+
+
+def _network(words: NDArray[np.uint64], key: int, half_bits: int, *, is_inverse: bool) -> NDArray[np.uint64]:
+    """Apply all rounds to some words."""
+    shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
+    left, right = words >> shift, words & mask
+    # With its halves exchanged before and after, a round undoes itself: the inverse is the same rounds, last first.
+    if is_inverse:
+        left, right = right, left
+    for number in reversed(range(_ROUNDS)) if is_inverse else range(_ROUNDS):
+        left, right = right, left ^ (mix(key, number, right) & mask)
+    if is_inverse:
+        left, right = right, left
+    return (left << shift) | right
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,8 +240,6 @@ def _window_start(order: EpochOrder, index: int) -> int:
 
 @lru_cache(maxsize=4)
 def _window(order: EpochOrder, index: int) -> Window:
-    from megabert.foundation.randomness.keyed_loops import order_of
-
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))
     blocks = np.sort(_permute_blocks(order, slots))

@@ -23,16 +23,12 @@ makes it exactly one.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.tokens.shards.statistics import InstanceStatistics
-
-if TYPE_CHECKING:
-    from megabert.data.packing_loops import Bins
 
 _MARGIN_SIGMA = 3.0
 """Global batches that are this many standard deviations above the mean still take the planned number of micro-steps."""
@@ -76,10 +72,9 @@ class MicroShape:
 
 @dataclass(frozen=True, eq=False)
 class PackingPlan:
-    """A global batch distributed over ``num_micro_steps * world_size`` bins, one for each micro-batch.
+    """A global batch distributed over bins, ``world_size`` of them for each micro-step: one for each micro-batch.
 
     Attributes:
-        num_micro_steps: Number of micro-steps, the same on all ranks.
         world_size: Number of ranks.
         bin_of_instance: Int32, where each instance of the global batch went: rank r takes bin ``s * world_size + r`` in
             micro-step s.
@@ -90,7 +85,6 @@ class PackingPlan:
         max_masked: Masked positions of the bin that has most.
     """
 
-    num_micro_steps: int
     world_size: int
     bin_of_instance: NDArray[np.int32]
     bin_counts: NDArray[np.int64]
@@ -101,9 +95,8 @@ class PackingPlan:
 
     def micro_batches(self, rank: int) -> list[NDArray[np.int64]]:
         """Return the ordinals (indices in the global batch) of each micro-batch of a rank, ascending; maybe none."""
-        from megabert.data.packing_loops import instances_of
-
-        ordinals = instances_of(self.bin_of_instance, self.bin_counts, rank, self.world_size)
+        own = np.flatnonzero(self.bin_of_instance % self.world_size == rank)
+        ordinals = own[np.argsort(self.bin_of_instance[own], kind="stable")]
         return np.split(ordinals, np.cumsum(self.bin_counts[rank :: self.world_size])[:-1])
 
 
@@ -122,9 +115,8 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     Raises:
         DataError: If a single instance is larger than ``shape``.
     """
-    from megabert.data.packing_loops import longest_first, total_sizes
-
-    tokens, masked, longest, most_masked = total_sizes(lengths, masked_counts)
+    tokens, masked = (int(sizes.sum(dtype=np.int64)) for sizes in (lengths, masked_counts))
+    longest, most_masked = (int(sizes.max(initial=0)) for sizes in (lengths, masked_counts))
     if longest > shape.tokens or most_masked > shape.masked:
         raise DataError(
             f"an instance has {longest} tokens and {most_masked} masked positions, a micro-batch holds {shape.tokens} "
@@ -134,23 +126,22 @@ def plan_packing(lengths: NDArray, masked_counts: NDArray, shape: MicroShape, wo
     # bins come out uneven, one more is tried until all bins fit; that ends, because with a bin for each instance
     # everything fits.
     totals = (tokens, shape.tokens), (masked, shape.masked), (lengths.size, shape.sequences)
-    steps = max(1, *(_divide_up(total, most * world_size) for total, most in totals))
-    order = longest_first(lengths, longest)
+    steps = max(1, *(-(-total // (most * world_size)) for total, most in totals))
+    order = np.argsort(longest - lengths, kind="stable")  # numbers of 16 bits, which numpy sorts by radix
     while True:
-        bins = _distribute(order, lengths, masked_counts, num_bins=steps * world_size)
-        sizes = (bins.tokens, shape.tokens), (bins.masked, shape.masked), (bins.counts, shape.sequences)
-        if all(values.max() <= most for values, most in sizes):
+        bin_of_instance, *sums = _distribute(order, lengths, masked_counts, num_bins=steps * world_size)
+        max_tokens, max_masked, max_count = (int(sizes.max()) for sizes in sums)
+        if max_tokens <= shape.tokens and max_masked <= shape.masked and max_count <= shape.sequences:
             break
         steps += 1
     return PackingPlan(
-        num_micro_steps=steps,
         world_size=world_size,
-        bin_of_instance=bins.of_instance,
-        bin_counts=bins.counts,
+        bin_of_instance=bin_of_instance,
+        bin_counts=sums[2],
         num_tokens=tokens,
         num_masked=masked,
-        max_tokens=int(bins.tokens.max()),
-        max_masked=int(bins.masked.max()),
+        max_tokens=max_tokens,
+        max_masked=max_masked,
     )
 
 
@@ -211,8 +202,8 @@ def _tile(size: int) -> int:
 
 
 def _distribute(
-    order: NDArray[np.int32], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], *, num_bins: int
-) -> "Bins":
+    order: NDArray[np.int64], lengths: NDArray[np.integer], masked_counts: NDArray[np.integer], *, num_bins: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Choose a bin for each instance so that the bins' sums of tokens are nearly equal.
 
     Most rounds are a plain zigzag (bins 0, 1, ..., n - 1, n - 1, ..., 1, 0, 0, ...). It leaves the sums apart by about
@@ -225,14 +216,29 @@ def _distribute(
         lengths: Tokens of each instance.
         masked_counts: Masked positions of each instance.
         num_bins: Number of bins.
-    """
-    from megabert.data.packing_loops import Bins, deal_evening, deal_zigzag
 
-    bins = Bins(np.empty(lengths.size, np.int32), *(np.zeros(num_bins, np.int64) for _ in range(3)))
+    Returns:
+        The bin of each instance; tokens, masked positions and instances of each bin.
+    """
     rounds = max(0, lengths.size // num_bins - _EVENING_ROUNDS)
-    deal_zigzag(order, lengths, masked_counts, rounds, bins)
-    deal_evening(order[rounds * num_bins :], lengths, masked_counts, bins)
-    return bins
+    dealt = order[: rounds * num_bins].reshape(rounds, num_bins).copy()
+    dealt[1::2] = dealt[1::2, ::-1]
+    of_instance = np.empty(lengths.size, np.int32)
+    of_instance[dealt] = np.arange(num_bins)
+    tokens, masked = (sizes[dealt].sum(axis=0, dtype=np.int64) for sizes in (lengths, masked_counts))
+    counts, done, share = np.full(num_bins, rounds), dealt.size, lengths.sum(dtype=np.int64) / num_bins
+    # From here on an instance goes to each bin that has room for at least half of it, to the emptiest in any case.
+    while done < order.size:
+        emptiest = np.argsort(tokens, kind="stable")
+        with_room = np.searchsorted(tokens[emptiest], share - lengths[order[done]] / 2, side="right")
+        late = order[done : done + max(1, with_room)]
+        chosen = emptiest[: late.size]
+        of_instance[late] = chosen
+        tokens[chosen] += lengths[late]
+        masked[chosen] += masked_counts[late]
+        counts[chosen] += 1
+        done += late.size
+    return of_instance, tokens, masked, counts
 
 
 def _high_mean(mean: float, smallest: float, largest: float, count: int) -> float:
@@ -241,12 +247,8 @@ def _high_mean(mean: float, smallest: float, largest: float, count: int) -> floa
     return mean + _MARGIN_SIGMA * math.sqrt(variance / count)
 
 
-def _divide_up(value: int, divisor: int) -> int:
-    return -(-value // divisor)
-
-
 def _round_up(value: int, multiple: int) -> int:
-    return _divide_up(value, multiple) * multiple
+    return -(-value // multiple) * multiple
 
 
 def runs_within(order: Iterable[int], sizes: Sequence[int] | NDArray[np.integer], most: int) -> Iterator[list[int]]:

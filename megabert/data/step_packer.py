@@ -98,8 +98,6 @@ class StepPacker:
         Raises:
             DataError: If masks are left to the loader and the tokenizer next to the shards cannot be read.
         """
-        assert callable(global_batch_size) or global_batch_size >= 1, "the configuration has checked it"
-        assert 0 <= share.rank < share.world_size, "the launcher has checked it"
         self.shards = shards
         self.share = share
         self._seed = seed
@@ -174,14 +172,7 @@ class _GlobalBatch:
 
 def _gathered(parts: list[tuple[Sizes, NDArray[np.int32]]]) -> Sizes:
     """Return how long the instances are that have some indices in each part."""
-    from megabert.data.packing_loops import gather_sizes
-
-    count = sum(indices.size for _, indices in parts)
-    gathered, filled = Sizes(np.empty(count, np.uint16), np.empty(count, np.uint16)), 0
-    for sizes, indices in parts:
-        gather_sizes(sizes, indices, filled, gathered)
-        filled += indices.size
-    return gathered
+    return Sizes(*(np.concatenate([sizes[kind][indices] for sizes, indices in parts]) for kind in range(2)))
 
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:

@@ -180,17 +180,10 @@ def distributed_world(
         timeout = COLLECTIVE_TIMEOUT if watchdog_start_s is None else WATCHED_TIMEOUT
         patience_s = watchdog_start_s or COLLECTIVE_TIMEOUT.total_seconds()
         store = _start(rank, size, own_device, timeout, patience_s)
-        loader, control, background = (dist.new_group(backend="gloo", timeout=timeout) for _ in range(3))
-        world = World(
-            rank=rank,
-            size=size,
-            device=own_device,
-            loader=loader,
-            control=control,
-            background=background,
-            store=store,
-            failures=FirstFailure(store, rank, size),
-        )
+        failures = FirstFailure(store, rank, size)
+        names = ("loader", "control", "background")
+        groups = {name: dist.new_group(backend="gloo", timeout=timeout) for name in names}
+        world = World(rank=rank, size=size, device=own_device, store=store, failures=failures, **groups)
         try:
             with world.failures.watching(), world.failures.reporting():
                 yield world

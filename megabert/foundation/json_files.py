@@ -5,7 +5,6 @@ and the remedy. pydantic does the checking, so that a dataclass's annotations ar
 """
 
 import json
-import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -106,15 +105,8 @@ def read_json_lines(path: Path, cls: type[Content], *, remedy: str) -> Iterator[
 
 def dumped(value: Any) -> str:
     """Return plain values as indented JSON; a number that is not finite, which JSON does not know, becomes null."""
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    plain = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    return json.dumps(plain, indent=2, allow_nan=False)
 
 
 def to_json(value: Any) -> Any:

@@ -1,9 +1,7 @@
-"""The environment that a run records: versions, devices, command."""
+"""The environment that a run records: versions and devices."""
 
 import os
 import platform
-import shlex
-import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -42,8 +40,3 @@ def describe_environment() -> dict[str, Any]:
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else ["cpu"],
         "packages": package_versions(),
     }
-
-
-def command_line() -> str:
-    """Return the command of this process, quoted so that a shell accepts it."""
-    return shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]])

@@ -113,7 +113,10 @@ def _run(
         if state.is_done(config):
             logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
         else:
-            replaced = _prove_ops(inputs, world)
+            # The ops are held against their definitions at the phases' lengths: a sentence for each that was replaced.
+            lengths, has_lamb = [data.max_seq_length for data in inputs.statistics], config.optimizer.has_lamb_passes
+            settings: dict[str, Any] = {"lengths": lengths, "precision": config.precision, "has_lamb": has_lamb}
+            replaced = prove_ops(config.model, config.ops, world, **settings)
             status.replaced(replaced)
             engine, state = _build_engine(inputs, start, initial, world)
             # From here on the folder belongs to this run, and an error is the run's own failure.
@@ -156,19 +159,6 @@ def _require_same_shards(inputs: RunInputs, world: World) -> None:
         raise_everywhere(world, error)
 
 
-def _prove_ops(inputs: RunInputs, world: World) -> tuple[str, ...]:
-    """Hold the ops against their definitions, at the phases' lengths; return a sentence for each that was replaced."""
-    config = inputs.config
-    return prove_ops(
-        config.model,
-        config.ops,
-        world,
-        lengths=[statistics.max_seq_length for statistics in inputs.statistics],
-        precision=config.precision,
-        has_lamb=config.optimizer.has_lamb_passes,
-    )
-
-
 def _build_engine(
     inputs: RunInputs, start: RunStart, initial: InitialWeights | None, world: World
 ) -> tuple[Engine, TrainerState]:
@@ -176,7 +166,9 @@ def _build_engine(
     config = inputs.config
     share_host(world)
     if world.device.type == "cpu":
-        _log_expected_time(inputs, start.state, world)
+        step_s = cpu_seconds(config, inputs.statistics, world.size)
+        if world.is_main:  # before the first step, which may itself take hours
+            logger.info("%s", describe_cpu_time(config, step_s, start.state.steps_left(config)))
     # BERT, or for ELECTRA generator and discriminator. Each weight is drawn by its name, so alike on every rank.
     model = inputs.build_model()
     initialize(model, config.seed)
@@ -195,14 +187,6 @@ def _build_engine(
     if start.checkpoint is not None:
         load_checkpoint(start.checkpoint, engine, world)
     return engine, replace(start.state, budgets=budgets)
-
-
-def _log_expected_time(inputs: RunInputs, state: TrainerState, world: World) -> None:
-    """Log the expected time on this CPU before the first step, which may itself take hours."""
-    config = inputs.config
-    step_s = cpu_seconds(config, inputs.statistics, world.size)
-    if world.is_main:
-        logger.info("%s", describe_cpu_time(config, step_s, state.steps_left(config)))
 
 
 def _check_shards(

@@ -29,22 +29,6 @@ class BlamedData:
     last_good: Ranges = ()
     """Instances of the last batch that was neither skipped nor a spike."""
 
-    def after_skip(self, batch: Ranges) -> "BlamedData":
-        """Blame a batch that was skipped. It alone is at fault, since it changed no weight."""
-        return BlamedData(self.ranges + batch, self.last_good)
-
-    def after_spike(self, batch: Ranges) -> "BlamedData":
-        """Blame a batch whose loss was a spike, and the batch before it.
-
-        The loss of a step is computed before its update, so that bad weights show one batch later than the batch that
-        spoiled them.
-        """
-        return BlamedData(self.ranges + self.last_good + batch)
-
-    def after_good(self, batch: Ranges) -> "BlamedData":
-        """Blame nothing any more: this batch was a good one."""
-        return BlamedData((), batch)
-
     def __str__(self) -> str:
         return ", ".join(f"epoch {epoch}: {start} to {stop - 1}" for epoch, start, stop in self.ranges)
 
@@ -127,6 +111,7 @@ class TrainerState:
         """
         samples = self.samples + sum(stop - start for _, start, stop in taken)
         consumed = replace(self, batches=self.batches + 1, samples=samples, position=position)
+        blamed = self.bad_data
         # Without an update the schedule holds: the learning rate counts updates, the data position counts batches.
         if loss is None:
             return replace(
@@ -134,7 +119,7 @@ class TrainerState:
                 phase_skipped=self.phase_skipped + 1,
                 skipped_steps=self.skipped_steps + 1,
                 skipped_in_a_row=self.skipped_in_a_row + 1,
-                bad_data=self.bad_data.after_skip(taken),
+                bad_data=replace(blamed, ranges=blamed.ranges + taken),  # it alone: it changed no weight
             )
         updated = replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
         if rule.spike_ratio is None:  # since this start, perhaps
@@ -143,13 +128,15 @@ class TrainerState:
         # spike never joins them: else a loss that stays high would soon count as normal.
         known = self.recent_losses
         if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
-            bad_data = self.bad_data.after_spike(taken)
+            # The batch before it as well: a loss is computed before its update, so bad weights show one batch after the
+            # batch that spoiled them.
+            bad_data = BlamedData(blamed.ranges + blamed.last_good + taken)
             return replace(updated, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=bad_data)
         return replace(
             updated,
             recent_losses=(*known, loss)[-rule.spike_window :],
             spikes_in_a_row=0,
-            bad_data=self.bad_data.after_good(taken),
+            bad_data=BlamedData(last_good=taken),
         )
 
     def has_spiked(self, rule: RollbackConfig) -> bool:

@@ -8,6 +8,7 @@ then over ranks, and divided once.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -15,17 +16,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megabert.data.batch import MicroBatch, sent_to
-from megabert.data.loader import StepTotals
+from megabert.data.loader import PackedLoader, StepTotals
 from megabert.data.packing import MicroShape
-from megabert.data.step_packer import RankShare, StepBatch, validation_batches
+from megabert.data.step_packer import RankShare, StepBatch, StepPacker, validation_batches
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine, HostCopy
 from megabert.models.bert import Count, PretrainingModel, PretrainingOutput, Term, terms_of
 from megabert.models.electra import BINS
 from megabert.observability.logs import logger
 from megabert.optim import StepSettings
+from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.training.probes.minimal_pairs import describe_probes
+from megabert.training.state import TrainerState
 
 Counts = Mapping[Count, int]
 """The denominators of the terms: counts of a global batch, or of the held-out instances."""
@@ -58,6 +61,35 @@ def agree_on_step(mine: StepTotals, world: World) -> StepTotals:
     dist.all_gather(rows, torch.tensor(mine, dtype=torch.int64), group=world.loader)  # by gloo: no GPU waits
     masked, instances, micro_steps, stop = torch.stack(rows).T.tolist()
     return StepTotals(sum(masked), sum(instances), max(micro_steps), max(stop))
+
+
+def open_loader(
+    config: RunConfig, state: TrainerState, train: ShardSet, *, shape: MicroShape, world: World
+) -> PackedLoader:
+    """Start the loader of the present phase at the present position.
+
+    Args:
+        config: Configuration of the run.
+        state: State of the run, which names the phase and the position.
+        train: Training split of the phase.
+        shape: The greatest micro-batch of the phase.
+        world: This rank and the others.
+    """
+    phase = config.phases[state.phase]
+    is_gpu = world.device.type == "cuda"
+    share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=is_gpu, pin=is_gpu)
+    # The ramp of the batch and of the masked share counts the batches of this phase.
+    first = state.first_batch
+    packer = StepPacker(
+        train,
+        seed=config.seed,
+        global_batch_size=lambda number: phase.batch_size(number - first),
+        share=share,
+        masking=lambda number: train.masking_in(phase, number - first),
+        num_positions=config.model.max_position_embeddings if phase.position_offset == "random" else None,
+    )
+    agree = partial(agree_on_step, world=world)
+    return PackedLoader(packer, position=state.position, first_number=state.batches, agree=agree)
 
 
 def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:

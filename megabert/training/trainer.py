@@ -2,7 +2,7 @@
 
 ``Trainer.fit`` and ``Trainer._run_phase`` are the loop, from top to bottom. One step's arithmetic is in ``step.py``,
 the counters and the dates of logging, validation and checkpoints in ``state.py``, the loader of a phase in
-``phase_loader.py``, and the answer to numbers that go wrong in ``recovery/rollback.py``.
+``step.py``, and the answer to numbers that go wrong in ``recovery/rollback.py``.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,6 @@ from megabert.settings.config.phase import PhaseConfig
 from megabert.tokens.shards.statistics import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
-from megabert.training.phase_loader import open_loader
 from megabert.training.probes.run_probes import run_probes
 from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
@@ -40,7 +39,7 @@ from megabert.training.run.folder import checkpoints_dir
 from megabert.training.run.start import RunInputs
 from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
-from megabert.training.step import StepResult, accumulate, describe_scores, update, validate
+from megabert.training.step import StepResult, accumulate, describe_scores, open_loader, update, validate
 
 SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
 """Tags whose last values TensorBoard shows next to the hyper-parameters."""
@@ -73,7 +72,7 @@ class Trainer:
         )
         world.failures.finish_writing = self._checkpoints.close
         self._has_consumed = False
-        self._replaced_ops = status.replaced_ops
+        self._replaced_ops = status.record.replaced_ops
         self._writer = self._open_writer()
         self._meter = Meter(config, world)
         self._profiler = StepProfiler(config.logging, run_dir, world.rank)
@@ -286,8 +285,8 @@ class Trainer:
             "train/loss_scale": self.engine.scale.value,
             "train/skipped_steps": self.state.skipped_steps,
             "train/rollbacks": self.state.rollbacks,
-            "train/failed_checkpoints": self._checkpoints.counts.failures,
-            "perf/checkpoint_stall_s": self._checkpoints.counts.stall_s,
+            "train/failed_checkpoints": self._checkpoints.failures,
+            "perf/checkpoint_stall_s": self._checkpoints.stall_s,
             "progress/samples": self.state.samples,
             **perf,
         }

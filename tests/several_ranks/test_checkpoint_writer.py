@@ -106,10 +106,10 @@ def test_a_save_waits_for_the_one_before_and_counts_it(folder, writer, disk, cap
     threading.Timer(0.1, disk.set).start()
     with caplog.at_level(logging.WARNING):
         writer.save(TrainerState(step=6))
-    assert writer.counts.waits == 1
+    assert writer.waits == 1
     assert "waits for the previous checkpoint" in caplog.text
     writer.wait()
-    assert writer.counts.waits == 1
+    assert writer.waits == 1
     assert {path.name for path in folder.iterdir()} == {"latest", "step_00000005", "step_00000006"}
 
 
@@ -131,7 +131,7 @@ def test_checkpoint_that_cannot_be_written_is_reported_and_the_next_is_tried(
         writer.save(TrainerState(step=6))
         assert str(writer.wait()) == "full"
     assert "CHECKPOINT NOT WRITTEN, the last good one stays: full" in caplog.text
-    assert writer.counts.failures == 1
+    assert writer.failures == 1
     assert find_checkpoint(folder).name == "step_00000005"
     writer.save(TrainerState(step=7))
     assert writer.wait() is None

@@ -56,7 +56,6 @@ def test_every_instance_of_every_objective_is_sound(corpus, changes, tmp_path):
     for length, manifest in built.manifests.items():
         verdict = verify(built.folder / "instances" / str(length), Executor(), use_text=True)
         assert verdict.problems == []
-        assert verdict.is_text_compared
         if "masked_tokens" in manifest.statistics["instances"]["train"] and manifest.metadata.masking == "static":
             check_masks(manifest.statistics["instances"]["train"])
 

@@ -44,7 +44,7 @@ class Text:
         self.whole = WholeSplit.of(self.documents)
         self.sentences = self.whole.tokens_of_sentences
         buckets = range(len(self.documents.bucket_starts) - 1)
-        self.ids = np.concatenate([self.documents.bucket_tokens(bucket) for bucket in buckets]).astype(np.int64)
+        self.ids = np.concatenate([self.documents.read(bucket).ids_T for bucket in buckets]).astype(np.int64)
         tokenizer = tokenizer_of(folder / "tokenizer")
         pieces = sorted(tokenizer.vocab, key=tokenizer.vocab.__getitem__)
         self.common = np.argsort(np.argsort(-np.bincount(self.ids, minlength=len(pieces)), kind="stable"))

@@ -133,3 +133,16 @@ def string_key(text: str) -> np.uint64:
     """Hash a string into a 64-bit key, the same on every machine and Python version (BLAKE2b of UTF-8)."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
+
+
+def order_of(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the rows in ascending order of their numbers, which are not negative, equal ones by row.
+
+    numpy sorts numbers of 16 bits by radix. From the lowest digit of 16 bits to the highest, that sorts all numbers, in
+    a third of the time that its stable sort takes. Things are shuffled by the order of random keys.
+    """
+    words, rows = numbers.astype(np.uint64), np.arange(len(numbers))
+    for shift in range(0, int(numbers.max(initial=0)).bit_length(), 16):
+        digits = (words[rows] >> np.uint64(shift)).astype(np.uint16)
+        rows = rows[np.argsort(digits, kind="stable")]
+    return rows

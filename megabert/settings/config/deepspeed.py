@@ -7,6 +7,7 @@ DeepSpeed itself silently ignores unknown keys, and reads ``"auto"`` as false.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +91,9 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
         ConfigError: Naming every unknown key, contradiction and unsupported combination.
     """
     path = shipped_or_own("engine", name_or_file)
-    engine = read_mapping(path, _parse, "JSON", remedy="Give a name or a file.")
+    # ``5e8``, which DeepSpeed's documentation writes, is a whole number.
+    parse = partial(json.loads, parse_float=read_number, object_pairs_hook=_without_twins)
+    engine = read_mapping(path, parse, "JSON", remedy="Give a name or a file.")
     problems = [*_misfits(engine)]
     if problems:
         raise _refusal(path, problems)
@@ -118,15 +121,6 @@ def derive_deepspeed(name_or_file: str, *, precision: str, max_grad_norm: float)
 
 def _refusal(path: Path, problems: Sequence[str]) -> ConfigError:
     return ConfigError("\n".join([f"{path}: {len(problems)} problem(s)", *(f"  {problem}" for problem in problems)]))
-
-
-def _parse(text: str) -> Any:
-    """Parse JSON; ``5e8``, which DeepSpeed's documentation writes, is a whole number.
-
-    Raises:
-        ValueError: It is no JSON, or a key is there twice.
-    """
-    return json.loads(text, parse_float=read_number, object_pairs_hook=_without_twins)
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

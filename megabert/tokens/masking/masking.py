@@ -169,7 +169,7 @@ def mask_instances(
     room = int(wanted.sum())
     masked = MaskedInstances(
         ids_T=ids_T if is_in_place else ids_T.copy(),
-        positions_M=np.empty(room, np.uint16),
+        positions_M=np.empty(room + 1, np.uint16),  # one more, which the loop may overwrite
         original_ids_M=np.empty(room, ids_T.dtype),
         offsets=np.zeros(len(keys) + 1, np.int64),
     )

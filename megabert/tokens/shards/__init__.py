@@ -26,4 +26,4 @@ from megabert.tokens.shards.format import (
     rows_per_batch,
     token_type,
 )
-from megabert.tokens.shards.instances import find_nonsense, read_batch, read_batches
+from megabert.tokens.shards.instances import find_nonsense, read_batches

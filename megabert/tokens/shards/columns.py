@@ -112,13 +112,10 @@ class FlatInstances(NamedTuple):
         """Tokens of each instance."""
         return np.diff(self.token_starts)
 
-    def lengths_of(self, indices: NDArray[np.int64]) -> NDArray[np.integer]:
-        """Return the number of tokens of some instances."""
-        return self.token_starts[indices + 1] - self.token_starts[indices]
-
-    def masked_counts_of(self, indices: NDArray[np.int64]) -> NDArray[np.integer]:
-        """Return the number of positions to predict in some instances."""
-        return self.masked_starts[indices + 1] - self.masked_starts[indices]
+    @property
+    def masked_tokens(self) -> NDArray[np.int64]:
+        """Number, among the tokens of all instances, of each token to predict."""
+        return np.repeat(self.token_starts[:-1], np.diff(self.masked_starts)) + self.masked_positions
 
     def with_masks(self, masked: MaskedInstances) -> Self:
         """Return the instances with their masks."""

@@ -21,17 +21,6 @@ _NODE_COUNT = len(NODES)
 _BUFFER_COUNT = 2 * _NODE_COUNT
 _HOLDS = tuple(node.holds for node in NODES)
 _WIDTHS = tuple(node.width for node in NODES)
-(
-    _TOKEN_STARTS,
-    _INPUT_IDS,
-    _SEGMENT_B_STARTS,
-    _MASKED_STARTS,
-    _MASKED_POSITIONS,
-    _MASKED_ID_STARTS,
-    _MASKED_IDS,
-    _NEXT_SENTENCE_LABELS,
-) = range(_NODE_COUNT)
-"""The fields of `FlatInstances` that a file holds, by node."""
 _CONTINUATION = -1
 _PAGE = mmap.PAGESIZE
 _NEAR = 32 * 1024
@@ -150,19 +139,19 @@ def copy_mapped_rows(shard, numbers, rows, filled, columns):
         stop = first + 1
         while stop < len(rows) and numbers[stop] == numbers[first]:
             stop += 1
-        # Its arrays, as views of the file.
+        # Its arrays, as views of the file; nodes are in the order of the fields.
         number = numbers[first]
         if _find_arrays(shard, number, places) != shard.starts[number + 1] - shard.starts[number]:
             break
         batch = FlatInstances(
-            _part(shard.words, places[_TOKEN_STARTS]),
-            _part(shard.tokens, places[_INPUT_IDS]),
-            _part(shard.halves, places[_SEGMENT_B_STARTS]),
-            _part(shard.words, places[_MASKED_STARTS]),
-            _part(shard.halves, places[_MASKED_POSITIONS]),
-            _part(shard.words, places[_MASKED_ID_STARTS]),
-            _part(shard.tokens, places[_MASKED_IDS]),
-            _part(shard.octets, places[_NEXT_SENTENCE_LABELS]),
+            _part(shard.words, places[0]),
+            _part(shard.tokens, places[1]),
+            _part(shard.halves, places[2]),
+            _part(shard.words, places[3]),
+            _part(shard.halves, places[4]),
+            _part(shard.words, places[5]),
+            _part(shard.tokens, places[6]),
+            _part(shard.octets, places[7]),
             columns.rows,
         )
         # Copy the rows, until one of them makes no sense.

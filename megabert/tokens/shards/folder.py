@@ -99,7 +99,7 @@ class Manifest:
         """
         # Lists, not objects: a field that a later version adds to the entries leaves the digest as it is.
         shards = [[shard.file, shard.split, shard.rows, shard.sha256] for shard in self.shards]
-        text = json.dumps([self.metadata.to_dict(), shards], sort_keys=True, separators=(",", ":"))
+        text = json.dumps([asdict(self.metadata), shards], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -113,7 +113,6 @@ def write_manifest(folder: Path | str, manifest: Manifest) -> Path:
     if not manifest.shards:
         raise DataError(f"{path}: refused, there is no shard to list. The corpus gave no instance.")
     content = {"format_version": FORMAT_VERSION, "totals": manifest.totals(), **asdict(manifest)}
-    content["metadata"] = manifest.metadata.to_dict()
     text = json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
     if not path.is_file() or path.read_bytes() != text:
         atomic_write(path, text)
@@ -137,30 +136,17 @@ def read_manifest(folder: Path | str) -> Manifest:
     present = {entry.name for entry in os.scandir(path.parent)}  # one request, not one for each of 50,000 shards
     for index, entry in enumerate(content.shards):
         _check_file(path, index, entry, present)
-    manifest = Manifest(
-        metadata=ShardMetadata.from_dict(content.metadata, str(path)),
-        shards=content.shards,
-        config=content.config,
-        versions=content.versions,
-        statistics=content.statistics,
-        tokenizer_files=content.tokenizer_files,
-    )
-    if manifest.totals() != content.totals:
+    manifest = Manifest(**{**vars(content), "metadata": ShardMetadata.from_dict(values["metadata"], str(path))})
+    if manifest.totals() != values.get("totals"):
         raise DataError(f"{path}: its totals are not the sums over its shards; it was edited. {remedy}")
     return manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Content:
-    """The content of ``manifest.json``, but for its format version."""
+class _Content(Manifest):
+    """The content of ``manifest.json`` whose types are checked; the metadata have a version of their own."""
 
-    metadata: dict[str, Any]
-    shards: list[ShardEntry]
-    totals: dict[str, dict[str, int]]
-    config: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    statistics: dict[str, Any] = field(default_factory=dict)
-    tokenizer_files: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, Any]  # type: ignore[assignment]
 
 
 def _check_exists(path: Path) -> None:

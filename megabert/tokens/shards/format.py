@@ -87,10 +87,6 @@ class ShardMetadata:
         cls_id, sep_id, mask_id = (self.special_ids[name] for name in ("cls", "sep", "mask"))
         return PieceTable(cls_id, sep_id, mask_id, vocab_size=self.vocab_size, is_subword=is_subword)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "shard metadata") -> "ShardMetadata":
         """Build the metadata from JSON values.
@@ -166,5 +162,5 @@ def instance_schema(metadata: ShardMetadata) -> pa.Schema:
     token = token_type(metadata.vocab_size)
     return pa.schema(
         [(column.name, column.type(token)) for column in COLUMNS],
-        metadata={PREFIX + name: json.dumps(value, sort_keys=True) for name, value in metadata.to_dict().items()},
+        metadata={PREFIX + name: json.dumps(value, sort_keys=True) for name, value in asdict(metadata).items()},
     )

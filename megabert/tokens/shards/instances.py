@@ -7,6 +7,8 @@ program may have written a shard.
 
 # T tokens, M predictions, R rows
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -16,12 +18,7 @@ from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.format import ShardMetadata
 
 
-def read_batch(reader: pa.RecordBatchFileReader, number: int, *, is_full: bool = True) -> pa.RecordBatch:
-    """Return a record batch of a shard in which no offset is outside and no value is missing; see `read_batches`."""
-    return read_batches(reader, range(number, number + 1), is_full=is_full)
-
-
-def read_batches(reader: pa.RecordBatchFileReader, numbers: range, *, is_full: bool = True) -> pa.RecordBatch:
+def read_batches(reader: pa.RecordBatchFileReader, numbers: Sequence[int], *, is_full: bool = True) -> pa.RecordBatch:
     """Return some record batches of a shard as one, in which no offset is outside and no value is missing.
 
     Args:

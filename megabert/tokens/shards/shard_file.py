@@ -24,7 +24,7 @@ from megabert.foundation.files import check_regular
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import ShardEntry
 from megabert.tokens.shards.format import ShardMetadata, rows_per_batch, token_type
-from megabert.tokens.shards.instances import find_nonsense, read_batch
+from megabert.tokens.shards.instances import find_nonsense, read_batches
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
 BUILD_AGAIN = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
@@ -83,7 +83,7 @@ class ShardFile:
         starts, remedy = self.mapped.starts, BUILD_AGAIN
         with self._naming_damage():
             try:
-                batch = read_batch(self._reader, number)
+                batch = read_batches(self._reader, [number])
             except DataError as error:
                 return self.damaged(str(error))
             if len(batch) != starts[number + 1] - starts[number]:

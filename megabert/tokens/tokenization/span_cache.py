@@ -26,8 +26,9 @@ from megabert.tokens.tokenization.span_loops import REMEMBERED_IDS, SpanOptions,
 from megabert.tokens.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
 MAX_SPANS = 1 << 18
-"""How many different spans are remembered; each takes about 60 bytes."""
-_MAX_IDS = 1 << 22
+"""How many different spans are remembered, without the current batch's; each takes about 60 bytes."""
+MAX_IDS = 1 << 22
+"""How many ids are remembered, likewise."""
 _WORDS = 1 << 18
 """How many words of printable ASCII are remembered, in 32 bytes each: 16 for their letters, and up to four ids."""
 _BATCH_BYTES = 1 << 23
@@ -125,8 +126,6 @@ class SpanCache:
         *,
         kinds: NDArray[np.uint8] | None = None,
         keeps_spaces: bool = False,
-        max_spans: int = MAX_SPANS,
-        max_ids: int = _MAX_IDS,
     ) -> None:
         """Start empty.
 
@@ -135,18 +134,11 @@ class SpanCache:
             pieces: Pieces for the words of plain spans; without them, such spans are looked up like all others.
             kinds: Kinds of characters, from `character_kinds`; without them only printable ASCII is plain.
             keeps_spaces: Whether a word begins with the space before it (byte-level BPE).
-            max_spans: Most spans that are remembered, not counting the spans of the current batch.
-            max_ids: Most ids that are remembered, likewise.
         """
         kinds = np.zeros(1 << 16, np.uint8) if kinds is None else kinds
         self._encode, self._options = encode, SpanOptions(pieces is not None, keeps_spaces, kinds)
         # Without pieces no span is plain, but the loops need arrays.
-        self._pieces: WordPieces | BytePieces = pieces or (
-            BytePieces.of(dict.fromkeys(byte_characters(), 0), [])
-            if keeps_spaces
-            else WordPieces.of({}, kinds, is_lower=False, unknown=0, longest=0)
-        )
-        self._limits = (max_spans, max_ids)
+        self._pieces = pieces or WordPieces.of({}, kinds, is_lower=False, unknown=0, longest=0)
         self._clear()
 
     def _clear(self) -> None:
@@ -164,7 +156,7 @@ class SpanCache:
         """Tokenize texts; see `Tokenizer.encode_flat`."""
         ids, lengths = [], []
         for batch in _batches(texts):
-            if len(self) > self._limits[0] or self._starts[len(self)] > self._limits[1]:
+            if len(self) > MAX_SPANS or self._starts[len(self)] > MAX_IDS:
                 self._clear()
             batch_ids, batch_lengths = self._encode_batch(batch)
             ids.append(batch_ids)

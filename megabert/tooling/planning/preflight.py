@@ -231,9 +231,9 @@ def open_dry_run(
 def _state(inputs: RunInputs, run_dir: Path) -> TrainerState:
     """Return the state with which the run would begin, as `find_start` does, and write nothing."""
     if has_checkpoint(checkpoints_dir(run_dir)):
-        return resume(run_dir, inputs)[2]
+        return resume(run_dir, inputs).state
     if inputs.config.fork is not None:
-        return begin_fork(inputs.config.fork, inputs)[2]
+        return begin_fork(inputs.config.fork, inputs).state
     return TrainerState(data_sha256=inputs.data_sha256)
 
 

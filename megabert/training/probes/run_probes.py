@@ -51,6 +51,7 @@ def open_probes(names: Sequence[str], tokenizer: Tokenizer) -> tuple[Probe, ...]
         DataError: A set cannot be read.
     """
     by_tag: dict[str, str] = {}
+    probes: list[Probe] = []
     for name in names:
         tag = Path(name).stem
         if tag in by_tag:
@@ -58,13 +59,11 @@ def open_probes(names: Sequence[str], tokenizer: Tokenizer) -> tuple[Probe, ...]
                 f"validation.probes: {by_tag[tag]} and {name} would both be logged as probe/{tag}. Rename one file."
             )
         by_tag[tag] = name
-    probes = []
-    for name in names:
         pairs = read_pairs(Path(name))
         chosen = np.sort(np.argsort(mix(_SAMPLE_KEY, np.arange(len(pairs))), kind="stable")[:MOST_PAIRS])
         pairs = [pairs[index] for index in chosen]
         sentences = encode_sentences(tokenizer, sentences_of(pairs))
-        probes.append(Probe(name=Path(name).stem, pairs=pairs, sentences=sentences, special=tokenizer.special_ids))
+        probes.append(Probe(name=tag, pairs=pairs, sentences=sentences, special=tokenizer.special_ids))
     return tuple(probes)
 
 

@@ -53,7 +53,7 @@ class Heartbeat:
     def __init__(self, run_dir: Path, rank: int, *, met: float | None = None) -> None:
         """Name the file; it is opened on entering. ``met`` is rank 0's time now, when the ranks have just met."""
         self._path, now = run_dir / FOLDER / f"rank_{rank:03d}.json", time.time() if met is None else met
-        self._offset = now - _monotonic()
+        self._offset = now - time.clock_gettime(time.CLOCK_BOOTTIME)
         # A frozen record, replaced by one assignment: the thread never sees half of a change.
         self._last = Beat(
             rank=rank, host=socket.gethostname(), step=0, doing="starting", is_waiting=False, since=now, time=now
@@ -87,8 +87,8 @@ class Heartbeat:
                 os.pwrite(self._file, json.dumps(beat).ljust(_BYTES - 1).encode() + b"\n", 0)
 
     def _now(self) -> float:
-        """Return the time by rank 0's clock."""
-        return self._offset + _monotonic()
+        """Return the time by rank 0's clock; it also counts the time that a machine sleeps, as the wall clock does."""
+        return self._offset + time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def _beat_on(self) -> None:
         while not self._is_closed.wait(PERIOD_S):
@@ -135,8 +135,3 @@ def slowest_ranks(beats: list[Beat]) -> str:
         for beat in late
     ]
     return "; ".join(reports[:5]) + (f"; and {len(reports) - 5} more" if len(reports) > 5 else "")
-
-
-def _monotonic() -> float:
-    """Return a monotonic clock that also counts the time that a machine sleeps, as the wall clock does."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

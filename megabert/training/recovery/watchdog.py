@@ -118,28 +118,25 @@ class Watchdog:
             return
         # The percentile, not the mean: steps that also wait for data or a slow disk are part of the pace.
         p99 = sorted(self._steps)[(len(self._steps) * 99 - 1) // 100]
-        self._expect("making a step", max(self._limits.min_step_s, _HANGS_AFTER_P99 * p99))
+        self.expect("making a step", max(self._limits.min_step_s, _HANGS_AFTER_P99 * p99))
 
     def expect_start(self) -> None:
         """Give a part of the start, such as the check of one shard, the limit of the whole."""
-        self._expect("starting", self._limits.start_up_s)
+        self.expect("starting", self._limits.start_up_s)
 
-    def expect(self, doing: str) -> None:
-        """Give something that is no step, such as a validation, the fixed limit."""
-        self._expect(doing, self._limits.other_s)
-
-    def wait_for_others(self) -> None:
-        """Note that this rank has done its own part: if the step hangs now, another rank holds it up."""
-        self._heartbeat.note(self._step, "waiting for the other ranks", is_waiting=True)
-
-    def _expect(self, doing: str, seconds: float) -> None:
-        """Set the deadline of an activity that begins now."""
+    def expect(self, doing: str, seconds: float | None = None) -> None:
+        """Give an activity that begins now a limit; something that is no step, such as a validation, the fixed one."""
+        seconds = self._limits.other_s if seconds is None else seconds
         self._heartbeat.note(self._step, doing)
         self._activity = doing
         with self._changed:
             self._begun = time.monotonic()
             self._doing, self._deadline = f"{doing} takes more than {seconds:.0f} s", self._begun + seconds
             self._changed.notify()
+
+    def wait_for_others(self) -> None:
+        """Note that this rank has done its own part: if the step hangs now, another rank holds it up."""
+        self._heartbeat.note(self._step, "waiting for the other ranks", is_waiting=True)
 
     def _watch(self) -> None:
         """Wait until a deadline passes without a new one, in the thread."""

@@ -7,7 +7,7 @@ their main threads train on. Two threads that shared a group would mix up each o
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,18 +27,6 @@ from megabert.training.state import TrainerState
 
 _CLOSE_S = 120.0
 """How long a run that fails waits for a write that has begun."""
-
-
-@dataclass
-class WriterCounts:
-    """What checkpoints have cost since the start of this process."""
-
-    stall_s: float = 0.0
-    """Seconds that training paused: for copies, and for an earlier checkpoint that was still being written."""
-    waits: int = 0
-    """Saves that had to wait for the previous checkpoint."""
-    failures: int = 0
-    """Checkpoints that could not be written."""
 
 
 class CheckpointWriter:
@@ -70,7 +58,9 @@ class CheckpointWriter:
             watchdog: Notified of everything that may take long.
             state: State at the beginning of this start; its best checkpoint is on the disk.
         """
-        self.counts = WriterCounts()
+        # What checkpoints have cost since the start of this process: seconds that training paused for copies and for an
+        # earlier write, saves that had to wait for that, and checkpoints that could not be written.
+        self.stall_s, self.waits, self.failures = 0.0, 0, 0
         self._config, self._engine, self._folder = config, engine, checkpoints_dir(run_dir)
         self._world, self._writing_world = world, world.in_background()
         self._status, self._watchdog = status, watchdog
@@ -90,12 +80,12 @@ class CheckpointWriter:
         """
         started = time.monotonic()
         if self._thread is not None and self._thread.is_alive():
-            self.counts.waits += 1
+            self.waits += 1
             if self._world.is_main:
                 logger.warning(
                     "training waits for the previous checkpoint to be written (%d so far): write less often "
                     "(checkpoint.every_steps), or to a faster disk",
-                    self.counts.waits,
+                    self.waits,
                 )
         failure = self.wait("copying a checkpoint, or waiting for the previous one")
         # If the previous write failed and it was the best checkpoint so far, the state must not name it as the best.
@@ -104,7 +94,7 @@ class CheckpointWriter:
         snapshot = self._copied(snapshot_of(self._engine, state.step, state.to_dict(), self._world))
         self._begun, self._failure = state, None
         stall_s = time.monotonic() - started
-        self.counts.stall_s += stall_s
+        self.stall_s += stall_s
         logger.debug("checkpoint of step %d: training paused for %.3f s", state.step, stall_s)
         thread = threading.Thread(target=self._write, args=(snapshot, state), name="megabert-checkpoint", daemon=True)
         thread.start()
@@ -172,7 +162,7 @@ class CheckpointWriter:
             logger.debug("checkpoint of step %d: written in %.3f s", state.step, time.monotonic() - started)
         except Exception as error:  # the main thread gets it from ``wait``
             self._failure = error
-            self.counts.failures += 1
+            self.failures += 1
             if _is_unwritten(error) and self._world.is_main:
                 earlier = "the last good one stays" if steps_in(self._folder) else "and there is no earlier one"
                 logger.warning("CHECKPOINT NOT WRITTEN, %s: %s", earlier, error)

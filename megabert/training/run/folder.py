@@ -7,6 +7,7 @@ the ZeRO stage or the logging interval, may change with every start.
 
 import json
 import shlex
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from megabert.checkpoints.format import steps_in
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import atomic_write, is_temporary, open_to_append
 from megabert.foundation.json_files import read_json
-from megabert.observability.environment import command_line, describe_environment
+from megabert.observability.environment import describe_environment
 from megabert.settings.config.loading import differences, merge_layers, phase_data, to_dict, to_yaml
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig, is_science
@@ -107,7 +108,9 @@ def claim_run_folder(run_dir: Path, config: RunConfig) -> list[str]:
         return []
     if not (run_dir / CONFIG_NAME).is_file():
         refuse_lost_config(run_dir)
-        if _has_only_own_beginnings(run_dir):
+        # From a start that was killed, or hung (then with a status), before it wrote its configuration.
+        own = (".lock", "logs", "heartbeats", STATUS_NAME)
+        if all(path.name in own or is_temporary(path) for path in run_dir.iterdir()):
             return []
         raise CheckpointError(
             f"{run_dir}: is not empty and has no {CONFIG_NAME}, so it is no run folder. Choose another --run-dir."
@@ -137,12 +140,6 @@ def record_run(run_dir: Path, config: RunConfig, deepspeed: dict[str, Any]) -> N
     for folder in (run_dir, checkpoints_dir(run_dir)):  # checkpoints are worth nothing without it, so it is there twice
         atomic_write(folder / CONFIG_NAME, to_yaml(config))
     with open_to_append(run_dir / "command.txt") as file:
-        file.write(command_line() + "\n")
+        file.write(shlex.join([sys.executable, "-m", "megabert", *sys.argv[1:]]) + "\n")
     atomic_write(run_dir / ENVIRONMENT_NAME, json.dumps(describe_environment(), indent=2) + "\n")
     atomic_write(run_dir / "deepspeed.json", json.dumps(deepspeed, indent=2) + "\n")
-
-
-def _has_only_own_beginnings(run_dir: Path) -> bool:
-    """Whether the folder comes from a start that was killed, or hung, before it wrote its configuration."""
-    own = (".lock", "logs", "heartbeats", STATUS_NAME)  # the record of a start-up that hung
-    return all(path.name in own or is_temporary(path) for path in run_dir.iterdir())

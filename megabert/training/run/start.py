@@ -168,18 +168,16 @@ def find_start(run_dir: Path, inputs: RunInputs, status: RunStatus) -> RunStart:
     # Otherwise with everything that the run, or the one that it is a fork of, had at a checkpoint.
     if is_own:
         status.open()  # what goes wrong from here on is this run's own failure
-        checkpoint, manifest, state = resume(run_dir, inputs)
+        start = resume(run_dir, inputs)
     else:
         assert config.fork is not None
-        checkpoint, manifest, state = begin_fork(config.fork, inputs)
+        start = begin_fork(config.fork, inputs)
         changes = [change for change in changes_since(split_fork(config.fork)[0], config) if change[:5] != "fork:"]
-    return RunStart(
-        state=state, checkpoint=checkpoint, manifest=manifest, has_own_checkpoint=is_own, changes=tuple(changes)
-    )
+    return replace(start, has_own_checkpoint=is_own, changes=tuple(changes))
 
 
-def resume(run_dir: Path, inputs: RunInputs) -> tuple[Path, CheckpointManifest, TrainerState]:
-    """Return the run's newest checkpoint, its manifest, and the state that it holds.
+def resume(run_dir: Path, inputs: RunInputs) -> RunStart:
+    """Return the start from the run's newest checkpoint, with the state that it holds.
 
     Raises:
         CheckpointError: Every checkpoint is damaged, or the shards have changed since the run began.
@@ -188,11 +186,11 @@ def resume(run_dir: Path, inputs: RunInputs) -> tuple[Path, CheckpointManifest, 
     manifest = read_checkpoint_manifest(checkpoint)
     state = TrainerState.from_dict(manifest.trainer_state, inputs.config)
     _check_same_data(run_dir, inputs, state)
-    return checkpoint, manifest, state
+    return RunStart(state=state, checkpoint=checkpoint, manifest=manifest)
 
 
-def begin_fork(fork: str, inputs: RunInputs) -> tuple[Path, CheckpointManifest, TrainerState]:
-    """Return the checkpoint that ``RUN@STEP`` names, its manifest, and the state with which the new run begins.
+def begin_fork(fork: str, inputs: RunInputs) -> RunStart:
+    """Return the start from the checkpoint that ``RUN@STEP`` names, with the state with which the new run begins.
 
     Raises:
         CheckpointError, ConfigError: As `find_fork` and `state_after_fork`.
@@ -200,7 +198,8 @@ def begin_fork(fork: str, inputs: RunInputs) -> tuple[Path, CheckpointManifest, 
     checkpoint = find_fork(fork, inputs.config)
     manifest = read_checkpoint_manifest(checkpoint)
     stored = TrainerState.from_dict(manifest.trainer_state)
-    return checkpoint, manifest, state_after_fork(stored, inputs.config, data_sha256=inputs.data_sha256)
+    state = state_after_fork(stored, inputs.config, data_sha256=inputs.data_sha256)
+    return RunStart(state=state, checkpoint=checkpoint, manifest=manifest)
 
 
 def find_fork(fork: str, config: RunConfig) -> Path:
@@ -248,18 +247,9 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
         )
     # Everything else of the other run's state is left at its beginning.
     has_same_data = stored.data_sha256[stored.phase : stored.phase + 1] == data_sha256[stored.phase : stored.phase + 1]
-    return TrainerState(
-        step=stored.step,
-        phase=stored.phase,
-        phase_step=stored.phase_step,
-        phase_skipped=stored.phase_skipped,
-        batches=stored.batches,
-        samples=stored.samples,
-        position=stored.position if has_same_data else BEGINNING,
-        budgets=stored.budgets,
-        data_sha256=data_sha256,
-        left_at=stored.left_at,
-    )
+    names = ("step", "phase", "phase_step", "phase_skipped", "batches", "samples", "budgets", "left_at")
+    position = stored.position if has_same_data else BEGINNING
+    return TrainerState(position=position, data_sha256=data_sha256, **{name: getattr(stored, name) for name in names})
 
 
 def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
@@ -288,10 +278,8 @@ def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[ShardSet, S
                 f"{config.model.vocab_size}. Leave model.vocab_size at auto, or build the shards with that tokenizer."
             )
         # And against the first phase's: all phases train one model.
-        if (metadata.tokenizer_sha256, metadata.objective) != (
-            first.metadata.tokenizer_sha256,
-            first.metadata.objective,
-        ):
+        has_same_tokenizer = metadata.tokenizer_sha256 == first.metadata.tokenizer_sha256
+        if not has_same_tokenizer or metadata.objective != first.metadata.objective:
             raise DataError(
                 f"{train.folder}: tokenizer or objective differ from {first.folder}. "
                 "Build the shards of all phases together: megabert-data build --lengths 128 512."

@@ -98,33 +98,28 @@ class RunStatus:
         self._writing = threading.Lock()  # the threads of checkpoints and watchdog write as well
         self._has_ended = False
         start = world.broadcast(uuid.uuid4().hex)
-        self._record = StatusRecord(fork=fork, start=start, host=socket.gethostname(), pid=os.getpid())
+        self.record = StatusRecord(fork=fork, start=start, host=socket.gethostname(), pid=os.getpid())
 
     def open(self) -> None:
         """Allow writing: the folder holds this run, or nothing yet."""
         self._is_open = True
         # The step as well: hangs are counted since one checkpoint, and a start-up may hang before it has read that.
         earlier = read_status(self._run_dir)
-        self._record = replace(self._record, step=earlier.step, phase=earlier.phase, hangs=earlier.hangs)
-
-    @property
-    def replaced_ops(self) -> tuple[str, ...]:
-        """A sentence for each op that runs on another backend than the first choice."""
-        return self._record.replaced_ops
+        self.record = replace(self.record, step=earlier.step, phase=earlier.phase, hangs=earlier.hangs)
 
     def replaced(self, sentences: tuple[str, ...]) -> None:
         """Record the ops that run on another backend than the first choice; the next record has them."""
-        self._record = replace(self._record, replaced_ops=sentences)
+        self.record = replace(self.record, replaced_ops=sentences)
 
     def running(self, *, step: int, phase: int) -> None:
         """Record the step and phase of the newest checkpoint."""
-        self._record = replace(self._record, step=step, phase=phase + 1)
+        self.record = replace(self.record, step=step, phase=phase + 1)
         if self._world.is_main:
             self._write("running")
 
     def ended(self, exit_code: int, *, step: int, phase: int) -> None:
         """Record how this start ended in order."""
-        self._record = replace(self._record, step=step, phase=phase + 1)
+        self.record = replace(self.record, step=step, phase=phase + 1)
         if self._world.is_main:
             self._write("stopped" if exit_code else "done", exit_code=exit_code)
 
@@ -156,9 +151,9 @@ class RunStatus:
         if not self._is_open:  # the start-up hangs, and the folder has been found to be this run's
             self.open()
         # A newer checkpoint means progress, and the count begins again.
-        record = self._record
+        record = self.record
         again = record.hangs.count if record.hangs.step == record.step else 0
-        self._record = record = replace(record, hangs=Hangs(step=record.step, count=again + 1))
+        self.record = record = replace(record, hangs=Hangs(step=record.step, count=again + 1))
         code = EXIT_HUNG
         if again >= RETRIES_AFTER_HANGS:
             code = EXIT_HOPELESS
@@ -172,7 +167,7 @@ class RunStatus:
     def _first_failure(self) -> StatusRecord | None:
         """Return the failure that a rank of this start has recorded, or None."""
         record = read_status(self._run_dir)
-        return record if record.status == "failed" and record.start == self._record.start else None
+        return record if record.status == "failed" and record.start == self.record.start else None
 
     def _write(
         self, verdict: Verdict, *, exit_code: int | None = None, error: str | None = None, rank: int | None = None
@@ -181,7 +176,7 @@ class RunStatus:
         if not self._is_open or not self._run_dir.is_dir():
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        record = replace(self._record, status=verdict, exit_code=exit_code, error=error, rank=rank, time=now)
+        record = replace(self.record, status=verdict, exit_code=exit_code, error=error, rank=rank, time=now)
         content = {name: value for name, value in to_json(record).items() if name != "rank" or rank is not None}
         try:
             with self._writing:

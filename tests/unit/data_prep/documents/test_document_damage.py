@@ -50,7 +50,7 @@ def test_damaged_bucket_is_refused(own_copy, column, buffer, index, value):
     overwrite(path, column, buffer, index, value)
     documents = DocumentSet.open(own_copy / "documents", "train", VOCAB_SIZE)
     with pytest.raises(DataError, match=r"train-00001\.arrow: missing or damaged \(.*\)\. Run the same"):
-        documents.bucket_tokens(1)
+        documents.read(1)
     problems = verify(own_copy / "instances" / "64", Executor(), use_text=True).problems
     assert "documents/train-00001.arrow: missing or damaged" in problems[0]
 
@@ -84,7 +84,7 @@ def test_damaged_index_of_buckets_is_refused(own_copy, change):
     path = own_copy / "documents" / "train-buckets.npy"
     np.save(path, change(np.load(path)))
     with pytest.raises(DataError, match=r"train-(buckets\.npy|00000\.arrow): missing or damaged"):
-        DocumentSet.open(own_copy / "documents", "train", VOCAB_SIZE).bucket_tokens(0)
+        DocumentSet.open(own_copy / "documents", "train", VOCAB_SIZE).read(0)
 
 
 @pytest.mark.parametrize(

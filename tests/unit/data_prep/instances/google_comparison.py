@@ -63,7 +63,7 @@ def segments_of(folder: Path):
     starts = whole.tokens_of_sentences
     tokens: list[int] = []
     for bucket in range(len(documents.bucket_starts) - 1):
-        tokens += documents.bucket_tokens(bucket).tolist()
+        tokens += documents.read(bucket).ids_T.tolist()
     return [
         [tokens[starts[s] : starts[s + 1]] for s in range(first, end)]
         for first, end in pairwise(whole.sentences_of_documents)

@@ -115,7 +115,7 @@ def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_
     config = make_config(sources=(source,), lengths=(64,), buckets=buckets, validation_share=0)
     folder = build_shards(config, tmp_path / "out", Executor()).folder
     documents, found = pairs_of(SimpleNamespace(folder=folder), 64, passes=3)
-    hashes = np.concatenate([documents.document_hashes(number) for number in range(buckets)])
+    hashes = np.concatenate([documents.read(number).hashes_D for number in range(buckets)])
     assert len(hashes) == 32
     assert len(np.unique(hashes)) == 8
     a, b = (hashes[documents.document_of_token(join(found, side))] for side in ("a_start", "b_start"))

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from data_prep.instances.segment_loops import SegmentOptions, walk_documents
+from data_prep.instances.pair_walk_loops import WalkOptions
+from data_prep.instances.segment_loops import walk_documents
 
 LONGEST = 126
 IDS = np.array([100, 1100, 1105, 1106, 9000])
@@ -11,7 +12,7 @@ KEYS = np.array([7, 8, 9, 10], np.uint64)
 
 
 def walk(document_starts, starts_S, short_seq_prob=0.0, min_tokens=0, pass_key=3):
-    options = SegmentOptions(np.uint64(pass_key), short_seq_prob, LONGEST, min_tokens)
+    options = WalkOptions(np.uint64(pass_key), short_seq_prob, LONGEST, False, min_tokens, False, False)
     return walk_documents(np.array(document_starts), np.array(starts_S), KEYS[: len(document_starts) - 1], options)
 
 

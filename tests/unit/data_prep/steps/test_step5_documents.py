@@ -67,7 +67,7 @@ def test_copies_of_one_document_are_no_more_than_a_worker_holds(make_config, mon
 
 def test_tokens_of_any_bucket_are_copied(built):
     documents = DocumentSet.open(built.folder / "documents", "train", 2000)
-    flat = np.concatenate([documents.bucket_tokens(b) for b in range(len(documents.bucket_starts) - 1)])
+    flat = np.concatenate([documents.read(b).ids_T for b in range(len(documents.bucket_starts) - 1)])
     rng = np.random.default_rng(0)
     tokens = WholeSplit.of(documents).tokens_of_sentences
     sentences = rng.integers(0, len(tokens) - 1, 500)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from megabert.foundation.randomness.keyed_loops import order_of
+from megabert.foundation.randomness.keyed import order_of
 
 
 @pytest.mark.parametrize(

@@ -159,14 +159,15 @@ def test_added_pieces_are_found_across_spans(cased):
     assert tokenizer.sha256 != cased.sha256
 
 
-def test_cache_stays_bounded():
+def test_cache_stays_bounded(monkeypatch):
+    monkeypatch.setattr("megabert.tokens.tokenization.span_cache.MAX_SPANS", 100)
     calls = []
 
     def encode(texts):
         calls.append(len(texts))
         return [[len(text)] for text in texts]
 
-    cache = SpanCache(encode, max_spans=100)
+    cache = SpanCache(encode)
     for number in range(20):
         ids, _ = cache.encode_flat([f"{word}" * 3 for word in range(number * 50, number * 50 + 50)])
         assert len(ids) == 50
