@@ -215,7 +215,7 @@ class Trainer:
         # NVIDIA's recipe: LAMB's bias correction restarts with each phase; the others' do not.
         counter = self.state.phase_step if self.optimizer.bias_correction_over == "phase" else self.state.step
         settings = StepSettings(lr=learning_rate(phase, self.state.phase_step + 1), bias_step=counter + 1)
-        # This rank's passes (which at ZeRO 1 and above may wait for weights), then what is done with the other ranks.
+        # This rank's passes, which wait for others' weights at ZeRO 1 and above; then the part that all do together.
         with self._meter.timing("computing"):
             sums = accumulate(self.engine, batch, self.world)
         self._watchdog.wait_for_others()

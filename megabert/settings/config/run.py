@@ -108,7 +108,7 @@ class CheckpointConfig:
     validation of the last one."""
     keep_last: Count = 3
     """How many of the newest checkpoints to keep. The last good one, the best of the last phase, and the end of each
-    phase are kept as well, except what a rollback takes back."""
+    phase are kept as well, unless a rollback returns to an earlier step."""
     keep_every_steps: Count | None = None
     """Also keep, for good, the first checkpoint at or after every multiple of this number of steps; by default none."""
 
