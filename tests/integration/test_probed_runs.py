@@ -56,9 +56,10 @@ def test_probes_are_alike_in_every_world_and_change_nothing(shards, uninterrupte
     assert groups == {name: value for name, value in last.items() if name.startswith("probe/few/")}
 
 
-def test_two_sets_of_one_name_are_refused_with_both_paths():
+def test_two_sets_of_one_name_are_refused_with_both_paths(shards):
+    tokenizer = load_tokenizer(shards / "tokenizer")
     with pytest.raises(ConfigError, match=r"english and more/english\.jsonl would both be logged as probe/english"):
-        open_probes(["english", "korean", "more/english.jsonl"], tokenizer=None)
+        open_probes(["english", "more/english.jsonl"], tokenizer)
 
 
 def test_page_shows_guesses_at_words_of_the_held_out_text(shards, uninterrupted_run, tmp_path, capsys):
