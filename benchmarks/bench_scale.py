@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from data_prep.cli import main as megabert_data  # noqa: E402
-from data_prep.documents import document_set  # noqa: E402
 from data_prep.documents.document_set import DocumentSet, bucket_path, index_path  # noqa: E402
 from data_prep.instances.assemble import assemble, make_pairs  # noqa: E402
 from data_prep.instances.pairs import PairOptions  # noqa: E402
@@ -76,14 +75,14 @@ def do_unit(cost: Cost, bucket: int, options: PairOptions, tokenizer: Path) -> N
     """Make the pairs of a bucket and put their text together, as a build does before it masks."""
     cost.documents.plans.clear()
     cost.documents._opened.clear()
-    opened, read = [], document_set.checked_batches
-    document_set.checked_batches = lambda path, schema: opened.append(path) or read(path, schema)
+    opened, read = [], DocumentSet._open_bucket
+    DocumentSet._open_bucket = lambda documents, bucket: opened.append(bucket) or read(documents, bucket)
     cpu, wall = time.process_time(), time.perf_counter()
     pairs = make_pairs(cost.documents, bucket, options, tokenizer)
     assemble(cost.documents, pairs, options.metadata)
     cost.seconds += time.process_time() - cpu
     cost.wall_s += time.perf_counter() - wall
-    document_set.checked_batches = read
+    DocumentSet._open_bucket = read
     cost.instances += pairs.size
     cost.opened.append(len(opened))
 
