@@ -78,7 +78,7 @@ def test_two_ranks_prove_products_in_8_bits(workers, tmp_path):
 
 def some_engines(world, config, run_dir) -> list[Finding]:
     with some_cases("zero2"):
-        return check_engines(config, world, run_dir)
+        return list(check_engines(config, world, run_dir))
 
 
 def test_signal_that_one_rank_has_seen_keeps_all_from_the_checks(workers, tmp_path):
