@@ -57,9 +57,8 @@ def test_probes_are_alike_in_every_world_and_change_nothing(shards, uninterrupte
 
 
 def test_two_sets_of_one_name_are_refused_with_both_paths(shards):
-    tokenizer = load_tokenizer(shards / "tokenizer")
     with pytest.raises(ConfigError, match=r"english and more/english\.jsonl would both be logged as probe/english"):
-        open_probes(["english", "more/english.jsonl"], tokenizer)
+        open_probes(["english", "more/english.jsonl"], load_tokenizer(shards / "tokenizer"))
 
 
 def test_page_shows_guesses_at_words_of_the_held_out_text(shards, uninterrupted_run, tmp_path, capsys):

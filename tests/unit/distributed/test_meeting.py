@@ -76,8 +76,7 @@ def test_host_whose_name_means_an_address_of_its_own_alone_is_named(port, monkey
     stated = iter([f"{name} 127.0.1.1" for name in hosts.split()])
     monkeypatch.setattr(meeting, "_worlds", itertools.repeat(0))
     monkeypatch.setattr(meeting, "_host_and_address", lambda: next(stated))
-    errors: dict[int, Exception | None] = {}
-    stores = []  # rank 0's is the server: it stays until the other rank has its answer
+    errors, stores = {}, []  # rank 0's store is the server: it stays until the other rank has its answer
 
     def join(rank: int) -> None:
         try:
