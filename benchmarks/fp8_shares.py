@@ -73,7 +73,7 @@ def run() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8_shares", description=__doc__)
     parser.add_argument("--frozen", action="store_true", help="all scales are 1")
     parser.add_argument("--gradients", choices=TYPES, default="e4m3", help="type of gradients")
-    parser.add_argument("--every", type=int, default=10, help="micro-steps per one that is counted (10)")
+    parser.add_argument("--every", type=int, default=10, help="count every N-th micro-step (10)")
     parser.add_argument("words", nargs=argparse.REMAINDER, help="words of megabert")
     options = parser.parse_args()
     shares = Shares(every=options.every)

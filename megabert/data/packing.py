@@ -223,8 +223,8 @@ def _distribute(
     rounds = max(0, lengths.size // num_bins - _EVENING_ROUNDS)
     dealt = order[: rounds * num_bins].reshape(rounds, num_bins).copy()
     dealt[1::2] = dealt[1::2, ::-1]
-    of_instance = np.empty(lengths.size, np.int32)
-    of_instance[dealt] = np.arange(num_bins)
+    bins = np.empty(lengths.size, np.int32)
+    bins[dealt] = np.arange(num_bins)
     tokens, masked = (sizes[dealt].sum(axis=0, dtype=np.int64) for sizes in (lengths, masked_counts))
     counts, done, share = np.full(num_bins, rounds), dealt.size, lengths.sum(dtype=np.int64) / num_bins
     # From here on an instance goes to each bin that has room for at least half of it, to the emptiest in any case.
@@ -233,12 +233,12 @@ def _distribute(
         with_room = np.searchsorted(tokens[emptiest], share - lengths[order[done]] / 2, side="right")
         late = order[done : done + max(1, with_room)]
         chosen = emptiest[: late.size]
-        of_instance[late] = chosen
+        bins[late] = chosen
         tokens[chosen] += lengths[late]
         masked[chosen] += masked_counts[late]
         counts[chosen] += 1
         done += late.size
-    return of_instance, tokens, masked, counts
+    return bins, tokens, masked, counts
 
 
 def _high_mean(mean: float, smallest: float, largest: float, count: int) -> float:

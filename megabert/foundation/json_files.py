@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.foundation.errors import DataError, MegabertError
-from megabert.foundation.files import open_text, read_small
+from megabert.foundation.files import read_small
+from megabert.foundation.text_files import open_text
 
 Content = TypeVar("Content")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import open_text
 from megabert.foundation.json_files import JSON_SUFFIXES, read_json_lines
+from megabert.foundation.text_files import open_text
 from megabert.tokens.tokenization import Tokenizer
 
 PART_CHARACTERS = 1 << 20

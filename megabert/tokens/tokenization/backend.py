@@ -329,3 +329,12 @@ def build_byte_bpe(
         add_prefix_space=add_prefix_space,
     )
     return backend
+
+
+def canonical_normalizer(state: Any) -> Any:
+    """Spell the normaliser's state in one way, in place: strip_accents=None means "as lowercase"."""
+    if state and state["type"] == "BertNormalizer" and state["strip_accents"] is None:
+        state["strip_accents"] = state["lowercase"]
+    for part in (state or {}).get("normalizers", []):
+        canonical_normalizer(part)
+    return state

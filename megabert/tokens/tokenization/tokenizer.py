@@ -20,6 +20,7 @@ from megabert.tokens.tokenization.backend import (
     UNIGRAM,
     WORD_LEVEL,
     WORDPIECE,
+    canonical_normalizer,
     has_plain_byte_bpe,
     kind_of,
     options_of,
@@ -319,7 +320,7 @@ class Tokenizer:
             # Pieces that were added in addition to the special ones: text is searched for them first.
             "added": [token for token in state["added_tokens"] if not token.pop("special")],
             "model": [model.get(key) for key in self.kind.identity],
-            "normalizer": _canonical_normalizer(state["normalizer"]),
+            "normalizer": canonical_normalizer(state["normalizer"]),
             "pre_tokenizer": state["pre_tokenizer"],
         }
 
@@ -346,12 +347,3 @@ def _pieces_by_id(vocabulary: dict[str, int], where: str) -> list[str]:
             "Renumber the vocabulary, one piece a line, each piece once."
         )
     return by_id
-
-
-def _canonical_normalizer(state: Any) -> Any:
-    """Spell the normaliser's state in one way, in place: strip_accents=None means "as lowercase"."""
-    if state and state["type"] == "BertNormalizer" and state["strip_accents"] is None:
-        state["strip_accents"] = state["lowercase"]
-    for part in (state or {}).get("normalizers", []):
-        _canonical_normalizer(part)
-    return state

@@ -20,7 +20,8 @@ from megabert.downstream.finetuning.tables import as_text, read_table
 from megabert.downstream.finetuning.task_kinds.base import Example, Head, Logits, Prediction, TaskKind
 from megabert.downstream.finetuning.tasks import Task, refuse_columns
 from megabert.foundation.errors import DataError
-from megabert.foundation.files import atomic_write, open_text
+from megabert.foundation.files import atomic_write
+from megabert.foundation.text_files import open_text
 from megabert.observability.logs import logger
 
 DOCUMENT = "-DOCSTART-"
