@@ -110,8 +110,10 @@ def _describe(problem: Any, cls: type) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if not path:  # a rule of the whole, which names its fields
         return message
+    if problem["type"] == "missing":
+        return f"{path}: is missing; set it (as a flag: --{path.replace('_', '-')})"
     if problem["type"] == "tuple_type":
         message = f"is a list; write it in brackets, [{problem['input']}]"
-    found = "" if problem["type"] == "missing" else f" (found {problem['input']!r})"
+    found = f" (found {problem['input']!r})"
     remedy = "; write text in quotes" if problem["type"] == "string_type" else ""
     return f"{path}: {message}{found if len(found) < 200 else ''}{remedy}"

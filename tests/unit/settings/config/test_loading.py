@@ -4,6 +4,7 @@ import pytest
 
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config.fields import field_table
+from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import differences, merge_layers, to_dict, to_yaml
 from megabert.settings.config.run import FREE_ON_RESUME, RunConfig, is_science
 
@@ -63,6 +64,11 @@ def test_unreadable_file_is_named(tmp_path: Path, content, message):
 def test_a_value_in_place_of_a_list_is_told_its_form():
     with pytest.raises(ConfigError, match=r"model.pos_att_type: is a list; write it in brackets, \[c2p\]"):
         merge_layers(RunConfig, {"phases": [PHASE], "model": {"pos_att_type": "c2p"}})
+
+
+def test_a_value_that_is_missing_is_named_with_its_flag():
+    with pytest.raises(ConfigError, match=r"  data: is missing; set it \(as a flag: --data\)"):
+        merge_layers(FinetuneConfig, {})
 
 
 def test_differences_name_leaves():
