@@ -110,12 +110,13 @@ def layer_norm_tiles(width: int) -> tuple[Tiles, Tiles]:
 
     Forward has 32 elements per thread, so that a row of up to 1,024 belongs to one warp and its sums need no shared
     memory: 1,024 warp instructions for a row of BERT-Large against 1,536 with 8 per thread, where the memory of an
-    H200 leaves time for 1,355. Backward has 8 per thread, because three sums per column stay in registers.
+    H200 leaves time for 1,355. Rows above 2,048 have 16, because 32 spill registers in float32. Backward has 8 per
+    thread, because three sums per column stay in registers.
     """
     columns = power_of_two(width)
     rows = max(1, 512 // columns)
     elements = rows * columns
-    forward = Tiles(rows, columns, warps=min(16, max(1, elements // 1024)))
+    forward = Tiles(rows, columns, warps=min(16, max(1, elements // (1024 if columns <= 2048 else 512))))
     backward = Tiles(rows, columns, warps=min(16, max(1, elements // 256)), stages=2)
     return forward.tuned(f"layer_norm forward {width}"), backward.tuned(f"layer_norm backward {width}")
 
@@ -173,7 +174,7 @@ def attention_tiles(capability: tuple[int, int], *, head_width: int, max_seqlen:
         warps = 8 if head_width > 64 else 4
         return AttentionTiles(Tiles(32, 32, warps), Tiles(16, 32, warps), is_whole=max_seqlen <= 32)
     if head_width > 64:
-        return AttentionTiles(Tiles(64, 32, warps=4), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
+        return AttentionTiles(Tiles(128, 32, 8, stages=3), Tiles(32, 64, warps=8), is_whole=max_seqlen <= 64)
     family, shape = FAMILIES.get(capability, 86), f"{head_width} {min(max_seqlen, LONGEST)}"
     forward = Tiles(64, 64, warps=4, stages=2) if max_seqlen <= 64 else Tiles(*FORWARD[family])
     forward = forward.tuned(f"attention forward {shape}")
@@ -222,21 +223,30 @@ ROTARY_WINDOW = {
     120: ((64, 64, 4, 3), (64, 64, 4, 3), (32, 64, 4, 3)),
 }
 """The same with a window: of 128 tokens, 64 queries meet 192 keys where each sees 129, and 128 queries 256."""
+WINDOW_DROPOUT_KEYS = (32, 64, 4, 3)
+"""The pass by keys with a window and dropout: tiles of 64 queries spill registers on sm_90."""
 TURNING = (90, 100)
 """Cards on which kernels with a window may turn queries and keys when they load them without spilling registers."""
 
 
-def rotary_tiles(capability: tuple[int, int], *, head_width: int, has_window: bool, itemsize: int) -> ThreeTiles:
+def rotary_tiles(
+    capability: tuple[int, int], *, head_width: int, has_window: bool, has_dropout: bool, itemsize: int
+) -> ThreeTiles:
     """Return the launches for a device, a shape and a dtype, which is told by its bytes."""
     if itemsize == 4:
         return ThreeTiles(*(Tiles(*sizes, 8 if head_width > 64 else 4) for sizes in FLOAT32))
-    if head_width > 64:
-        return ThreeTiles(Tiles(64, 32, warps=4), Tiles(64, 32, warps=8), Tiles(32, 64, warps=8))
     family = FAMILIES.get(capability, 86)
+    may_turn = family in TURNING
+    if head_width > 64:
+        keys = Tiles(32, 64 if may_turn else 32, 8, stages=3)
+        return ThreeTiles(Tiles(64, 32, 4, stages=3), Tiles(64, 32, 8, stages=3), keys, may_turn=may_turn)
+    forward, queries, keys = (ROTARY_WINDOW if has_window else ROTARY)[family]
+    if has_window and has_dropout:
+        keys = WINDOW_DROPOUT_KEYS
     view = f"{head_width} {'window' if has_window else 'all'}"
-    launches = zip(("forward", "queries", "keys"), (ROTARY_WINDOW if has_window else ROTARY)[family], strict=True)
-    tiles = (Tiles(*numbers).tuned(f"rotary {name} {view}") for name, numbers in launches)
-    return ThreeTiles(*tiles, may_turn=family in TURNING)
+    launches = {"forward": forward, "queries": queries, "keys": keys}
+    tiles = (Tiles(*numbers).tuned(f"rotary {name} {view}") for name, numbers in launches.items())
+    return ThreeTiles(*tiles, may_turn=may_turn)
 
 
 DISENTANGLED = {

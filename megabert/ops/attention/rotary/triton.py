@@ -37,7 +37,11 @@ class _RotaryAttention(torch.autograd.Function):
         qkv_TC = qkv_TC.contiguous()
         tokens, head_width = qkv_TC.shape[0], qkv_TC.shape[1] // (3 * num_heads)
         tiles = rotary_tiles(
-            capability_of(qkv_TC.device), head_width=head_width, has_window=reach > 0, itemsize=qkv_TC.itemsize
+            capability_of(qkv_TC.device),
+            head_width=head_width,
+            has_window=reach > 0,
+            has_dropout=dropout is not None,
+            itemsize=qkv_TC.itemsize,
         )
         count = _tiles_of(tokens, cu_seqlens, tiles.forward.rows)
         is_turned = not (reach and tiles.may_turn)

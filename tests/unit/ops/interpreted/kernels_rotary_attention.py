@@ -53,9 +53,10 @@ def test_long_sequences_match_reference(lengths, reach, base, generator, assert_
     assert_close(problem, torch.float16)
 
 
-def test_cards_that_turn_before_match_reference(generator, assert_close, monkeypatch):
+@pytest.mark.parametrize("head_width", [64, 128])  # which have tiles of their own
+def test_cards_that_turn_before_match_reference(head_width, generator, assert_close, monkeypatch):
     monkeypatch.setattr(tile_sizes, "TURNING", ())
-    assert_close(rotary_attention_problem([70, 9], generator, heads=1, head_width=64, reach=20), torch.float16)
+    assert_close(rotary_attention_problem([70, 9], generator, heads=1, head_width=head_width, reach=20), torch.float16)
 
 
 def test_padding_of_other_tiles_is_zero(generator):
