@@ -238,8 +238,8 @@ def rotary_tiles(
     family = FAMILIES.get(capability, 86)
     may_turn = family in TURNING
     if head_width > 64:
-        keys = Tiles(32, 64 if may_turn else 32, 8, stages=3)
-        return ThreeTiles(Tiles(64, 32, 4, stages=3), Tiles(64, 32, 8, stages=3), keys, may_turn=may_turn)
+        wide = ((64, 32, 4, 3), (64, 32, 8, 3), (32, 64 if may_turn else 32, 8, 3))
+        return ThreeTiles(*(Tiles(*numbers) for numbers in wide), may_turn=may_turn)
     forward, queries, keys = (ROTARY_WINDOW if has_window else ROTARY)[family]
     if has_window and has_dropout:
         keys = WINDOW_DROPOUT_KEYS
