@@ -166,6 +166,12 @@ def triton_obstacle(device: str) -> str | None:
     return "Triton kernels need a CUDA GPU (or TRITON_INTERPRET=1, slow, to debug them)"
 
 
+@functools.cache
+def has_triton() -> bool:
+    """Whether kernels can be compiled here for a GPU; else torch's own operations run."""
+    return triton_obstacle("cuda") is None
+
+
 def _compiler_obstacle() -> str | None:
     """Return why Triton cannot compile the launcher of a kernel, a C extension for the running Python."""
     named = os.environ.get("CC")

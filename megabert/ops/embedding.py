@@ -12,14 +12,13 @@ to 3,072 tokens does not look at ``torch.use_deterministic_algorithms``, has a r
 
 # T packed tokens, R rows of the table, E embedding width
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.backend import triton_obstacle
+from megabert.ops.backend import has_triton
 from megabert.ops.dense import ProductSum, gradient_sum_of
 
 FEW_ROWS = 16
@@ -59,12 +58,6 @@ class _Embedding(torch.autograd.Function):
         return None, None, None
 
 
-@cache
-def _has_triton() -> bool:
-    """Whether kernels can be compiled here, as for every other op; else torch's own sum runs."""
-    return triton_obstacle("cuda") is None
-
-
 def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int) -> Tensor:
     """Return, for each row of a table, the sum of the gradients of the tokens that took it, of shape (R, E).
 
@@ -77,7 +70,7 @@ def table_gradient(grad_TE: Tensor, ids_T: Tensor, rows: int) -> Tensor:
     """
     sorted_T, order_T = torch.sort(ids_T.long(), stable=True)
     first_R = torch.searchsorted(sorted_T, torch.arange(rows + 1, device=ids_T.device))
-    if grad_TE.device.type == "cuda" and _has_triton():
+    if grad_TE.device.type == "cuda" and has_triton():
         from megabert.ops.triton_support.table_gradients import table_gradient_triton
 
         return table_gradient_triton(grad_TE, order_T, first_R)

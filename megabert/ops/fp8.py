@@ -11,8 +11,9 @@ output. A row's scale is the smallest power of two that brings its largest value
 NaN stays NaN and infinity divided by its own scale becomes NaN, so the products of such a row are NaN and the step is
 skipped.
 
-On a CPU the rounded values are multiplied in float32. On a GPU ``torch._scaled_mm`` multiplies them and adds up in
-float32: the same numbers but for the order of sums. No GPU has run it yet.
+On a CPU the rounded values are multiplied in float32. On a GPU a kernel rounds a row in one pass
+(``triton_support.row_casts``), and ``torch._scaled_mm`` multiplies and adds up in float32: the same numbers but for the
+order of sums. No GPU has run it yet.
 """
 
 # T tokens, I inputs, O outputs, K the inner dimension: the product is left_TK right_OK^T; R rows of either
@@ -22,6 +23,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from megabert.ops.backend import has_triton
 
 CAPABILITY = (8, 9)
 """Compute capability from which on a GPU multiplies in 8 bits."""
@@ -77,8 +80,8 @@ def _on_cpu(left_TK: Tensor, right_OK: Tensor, bias_O: Tensor | None, dtype: tor
 
 def _on_cuda(left_TK: Tensor, right_OK: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
     # The left factor is row-major, the right one column-major; both scales are contiguous, (T, 1) and (1, O).
-    left8_TK, scales_T1 = cast_rows(functional.pad(left_TK, (0, 0, 0, -len(left_TK) % MULTIPLE)), dtype)
-    right8_OK, scales_O1 = cast_rows(right_OK, FORWARD)
+    left8_TK, scales_T1 = _cast_to_multiple(left_TK, dtype)
+    right8_OK, scales_O1 = _cast_to_multiple(right_OK, FORWARD)
     product_TO = torch._scaled_mm(
         left8_TK,
         right8_OK.t(),
@@ -89,6 +92,15 @@ def _on_cuda(left_TK: Tensor, right_OK: Tensor, bias_O: Tensor | None, dtype: to
         use_fast_accum=False,  # on Hopper fast sums keep about 14 bits
     )
     return product_TO[: len(left_TK)]
+
+
+def _cast_to_multiple(rows_RK: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return `cast_rows` with zeros appended up to a multiple of rows."""
+    if has_triton():
+        from megabert.ops.triton_support.row_casts import cast_rows_triton
+
+        return cast_rows_triton(rows_RK, dtype, MULTIPLE)
+    return cast_rows(functional.pad(rows_RK, (0, 0, 0, -len(rows_RK) % MULTIPLE)), dtype)
 
 
 def row_product_reference(left_TK: Tensor, right_OK: Tensor, *, dtype: torch.dtype = FORWARD) -> Tensor:

@@ -121,6 +121,13 @@ def layer_norm_tiles(width: int) -> tuple[Tiles, Tiles]:
     return forward.tuned(f"layer_norm forward {width}"), backward.tuned(f"layer_norm backward {width}")
 
 
+def row_cast_tiles(width: int) -> Tiles:
+    """Return tiles of whole rows, several short ones together, 32 elements per thread."""
+    columns = power_of_two(width)
+    rows = max(1, 1024 // columns)
+    return Tiles(rows, columns, warps=min(16, rows * columns // 1024))
+
+
 BIAS_GELU_PROGRAMS = 16
 """Programs on a multiprocessor in the backward pass."""
 

@@ -38,6 +38,12 @@ def keyed_dropout(dtype: torch.dtype, width: int) -> None:
     dropped_triton(meta(TOKENS, width, dtype=dtype), Dropout(0.1, keys))
 
 
+def row_cast(dtype: torch.dtype, width: int) -> None:
+    from megabert.ops.triton_support.row_casts import cast_rows_triton
+
+    cast_rows_triton(meta(TOKENS, width, dtype=dtype), torch.float8_e4m3fn, 16)
+
+
 def embedding(dtype: torch.dtype, width: int, rows: int) -> None:
     from megabert.ops.triton_support.table_gradients import table_gradient_triton
 
@@ -141,6 +147,8 @@ def cases(everything: bool):
     bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
     yield "bf16 1024", keyed_dropout, (bf16, 1024)
     yield "bf16 1024", embedding, (bf16, 1024, 30_528)
+    for width in (1024, 4096):
+        yield f"bf16 {width}", row_cast, (bf16, width)
     yield "bf16 1024", layer_norm, (bf16, 1024, True)
     yield "bf16 1024 pre-norm", add_layer_norm, (bf16, 1024, False)
     yield "bf16 30528", cross_entropy, (bf16, 30_528)
@@ -155,6 +163,8 @@ def cases(everything: bool):
         yield f"bf16 12x64 {label}", rotary_attention, (bf16, reach, 12, 64, False)
     yield "bf16 12x64", disentangled_attention, (bf16, 12, 64, True)  # DeBERTa-base, the same at every length
     if everything:
+        for width in (128, 768, 3072, 8192):
+            yield f"bf16 {width}", row_cast, (bf16, width)
         for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
             for width in (128, 256, 512, 768, 1024, 2048, 4096):
                 for dropout in (False, True):

@@ -126,6 +126,14 @@ def test_kernels_keep_to_their_budget(cards):
     assert over_budget_in_cycles(table, budget["cycles"]) == []
 
 
+def test_numbers_in_8_bits_are_rounded_by_the_cards_instruction_where_there_is_one():
+    assert compiled("--cards", "86", "--only", "row_cast") == {}
+    table = compiled("--cards", "90", "--only", "row_cast")
+    assert len(table) == 2
+    # Each writes two numbers of the 32 that a thread has.
+    assert {taken["90"]["casts"] for taken in table.values()} == {16}
+
+
 def test_budget_admits_no_spill_on_any_card():
     kernels = json.loads((HERE / "kernel_budget.json").read_text())["kernels"]
     assert {card for cards in kernels.values() for card in cards} == set(SHARED_LIMIT_KIB)

@@ -17,6 +17,7 @@ import megabert.ops
 from megabert.ops.proof import exact_problems, inputs, problems
 from megabert.ops.proof.problem import errors
 from megabert.ops.triton_support.dropout_kernels import dropped_triton
+from megabert.ops.triton_support.row_casts import cast_rows_triton
 from megabert.ops.triton_support.table_gradients import table_gradient_triton
 
 
@@ -46,6 +47,7 @@ def run_all_kernels(generator):
     dropped_triton(torch.randn(2000, 8), site)
     order = torch.arange(40)
     table_gradient_triton(torch.randn(40, 200), order, torch.arange(0, 41, 2))
+    cast_rows_triton(torch.randn(40, 64), torch.float8_e4m3fn, 16)
 
 
 def functions_of_ops() -> set[str]:
