@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> None:
     """Load the model, stream the file through it, print the counts."""
-    output = options.output or options.file.with_suffix(".parquet")
+    output = options.output or options.file.parent / f"{options.file.stem}.parquet"
     if options.output is None and output.exists():
         raise ConfigError(f"{output}: exists, and would be replaced. If that is meant, say so: --output {output}")
     source = open_model(options, options.file, outputs=[output])
