@@ -21,7 +21,7 @@ from data_prep.planning.text_sample import RuleTrial, try_rules
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.text_tables import render_table
 from megabert.settings.command_line.program import Parser
-from megabert.tokens.shards import MANIFEST_NAME, read_manifest
+from megabert.tokens.shards.folder import MANIFEST_NAME, read_manifest
 
 INPUT_FLAGS = ("--input", "--config", "--for", "--clean")
 """Flags that say which text is meant, and need ``--dry-run``."""
