@@ -253,8 +253,7 @@ def _check_corpus(folder: Path, manifest: Manifest, documents: Path | None) -> I
 
 
 def _check_batch(task: ShardTask, batch: FlatInstances, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:
-    nonsense = find_nonsense(batch, task.metadata)
-    if nonsense is not None:
+    if nonsense := find_nonsense(batch, task.metadata):
         return [f"row {first + nonsense[0]}: {nonsense[1]}"]
     broken = rules.broken(batch)
     if not broken and pairs is not None:  # the text before masking can be restored for sound rows only
@@ -294,17 +293,16 @@ def _compare_text(task: ShardTask, batch: FlatInstances, pairs: Pairs) -> dict[s
 def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, NDArray[np.bool_]]:
     """Return the pairs that are not what their label says, or are no runs of one document."""
     a, b = documents.document_of_token(pairs.a_start), documents.document_of_token(pairs.b_start)
-    a_last = documents.document_of_token(pairs.a_start + pairs.a_length - 1)
+    a_last = documents.document_of_token(pairs.a_end - 1)
     has_b = pairs.b_length > 0
     b_last = documents.document_of_token(pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
     checks = {"a side spans two documents": (a != a_last) | (has_b & (b != b_last))}
     # Where a cut may be at the end of A (google, sentence order), text is missing between A and B. Balanced pairs for
     # next sentence prediction are cut elsewhere, so they stay adjacent.
-    follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
-    adjacent = pairs.b_start == pairs.a_start + pairs.a_length
+    follows = (a == b) & (pairs.b_start >= pairs.a_end)
     is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(pairs.size, bool)
     checks["B does not follow A in its document"] = has_b & is_true & ~follows
     if (metadata.objective, metadata.pairing) == ("nsp", "balanced"):
-        checks["B is not adjacent to A"] = has_b & is_true & ~adjacent
+        checks["B is not adjacent to A"] = has_b & is_true & (pairs.b_start != pairs.a_end)
         checks["a random B comes from A's own document"] = has_b & ~is_true & (a == b)
     return checks

@@ -58,8 +58,7 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
             raise DataError(f"{path}: {error}. Copy the shard again, or build it again.") from error
         if remaining < batch.num_rows:
             chosen = batch.slice(remaining, 1)
-            nonsense = find_nonsense(FlatInstances.of(chosen), metadata)
-            if nonsense is not None:
+            if nonsense := find_nonsense(FlatInstances.of(chosen), metadata):
                 raise DataError(f"{path}: row {row}: {nonsense[1]}. Build the shards again.")
             return chosen, metadata
         remaining -= batch.num_rows
