@@ -25,16 +25,9 @@ from megabert.data.order import DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.foundation.files import sha256_file
-from megabert.tokens.shards import (
-    Manifest,
-    ShardEntry,
-    ShardMetadata,
-    instance_schema,
-    rows_per_batch,
-    token_type,
-    write_manifest,
-)
 from megabert.tokens.shards.checked_shards import complete_index
+from megabert.tokens.shards.folder import Manifest, ShardEntry, write_manifest
+from megabert.tokens.shards.format import ShardMetadata, instance_schema, rows_per_batch, token_type
 from megabert.tokens.shards.shard_set import ShardSet
 
 SPECIAL_IDS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}

@@ -30,15 +30,9 @@ SHARD_ROWS = 50_000
 def copy_shards(source: Path, folder: Path, gib: float, *, is_old: bool) -> None:
     """Fill a folder with shards as large as a build's: the training rows of another one, again and again."""
     from megabert.foundation.files import sha256_file
-    from megabert.tokens.shards import (
-        MAX_BATCH_ROWS,
-        ShardEntry,
-        lengths_path,
-        read_manifest,
-        rows_per_batch,
-        write_manifest,
-    )
     from megabert.tokens.shards.checked_shards import complete_index
+    from megabert.tokens.shards.folder import ShardEntry, lengths_path, read_manifest, write_manifest
+    from megabert.tokens.shards.format import MAX_BATCH_ROWS, rows_per_batch
     from megabert.tokens.shards.shard_set import ShardSet
 
     manifest = read_manifest(source)

@@ -42,7 +42,7 @@ from data_prep.steps.step4_chunks import merge_chunks  # noqa: E402
 from data_prep.steps.step5_documents import BUCKET_TOKENS, count_buckets, fill_buckets  # noqa: E402
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances  # noqa: E402
 from megabert.settings.config.loading import to_dict  # noqa: E402
-from megabert.tokens.shards import lengths_path, read_manifest  # noqa: E402
+from megabert.tokens.shards.folder import lengths_path, read_manifest  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 FILE_BYTES = 10**9

@@ -22,18 +22,7 @@ from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
 from data_prep.documents.held_out import held_out_below
 from data_prep.documents.token_files import TokenFiles
-from data_prep.execution.build_state import (
-    STATE_NAME,
-    BuildState,
-    describe_repeats,
-    lock_folder,
-    other_inputs,
-    read_state,
-    refusal_noted,
-    remember,
-    require_possible_change,
-    write_state,
-)
+from data_prep.execution import build_state
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
@@ -55,7 +44,7 @@ from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
 from megabert.foundation.sealed import seal, unseal
-from megabert.tokens.shards import Manifest
+from megabert.tokens.shards.folder import Manifest
 
 INTERMEDIATE = ("near", "paragraphs", "extract", "ids", "words", "tokens", "chunks", "before")
 """Folders below ``work`` that are not needed when the documents are made."""
@@ -116,24 +105,24 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
         tokenizer_of_ids(config)
     elif config.tokenizer is not None:
         tokenizer_of(Path(config.tokenizer))  # an unfit one is refused before anything is written
-    if needs_space and not (output / STATE_NAME).exists():
+    if needs_space and not (output / build_state.STATE_NAME).exists():
         needed = estimate(config, files, executor.workers, sample=sample_text(config, files))
         print(require_space(needed, output), file=sys.stderr)
-    with lock_folder(output), executor:
-        earlier = read_state(output)
+    with build_state.lock_folder(output), executor:
+        earlier = build_state.read_state(output)
         if earlier is not None:
-            require_possible_change(output, earlier, config.recorded())
-        state = remember(output, config, earlier, hash_inputs(files, config, executor))
+            build_state.require_possible_change(output, earlier, config.recorded())
+        state = build_state.remember(output, config, earlier, hash_inputs(files, config, executor))
         running = RunningBuild(output, config, executor, state)
         if state.before:
             set_aside(output)
         with _reporting_repeats(earlier, state):
             plan = _finished_documents(running)
             if plan is None:
-                with refusal_noted(output):
+                with build_state.refusal_noted(output):
                     plan = _make_documents(running, files, state.before)
             if state.before:
-                write_state(output, replace(state, before=""))
+                build_state.write_state(output, replace(state, before=""))
             _remove_work(running)
             documents_of.cache_clear()  # another build in this process may have opened the ones before
             # 6. Pairs and masks, for each length and each pass over each bucket.
@@ -144,11 +133,13 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
 
 
 @contextmanager
-def _reporting_repeats(earlier: BuildState | None, state: BuildState) -> Iterator[None]:
+def _reporting_repeats(earlier: build_state.BuildState | None, state: build_state.BuildState) -> Iterator[None]:
     """Print the parts that another setting or input repeats, and how long that took."""
     changes = None
     if earlier:
-        changes = describe_repeats(earlier.config, state.config, other_inputs(earlier.inputs, state.inputs))
+        changes = build_state.describe_repeats(
+            earlier.config, state.config, build_state.other_inputs(earlier.inputs, state.inputs)
+        )
     if not changes:
         yield
         return

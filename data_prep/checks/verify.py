@@ -25,7 +25,10 @@ from data_prep.instances.assemble import assemble, make_pairs
 from data_prep.instances.pairs import PairOptions, Pairs
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular, sha256_file
-from megabert.tokens import shards
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.folder import MANIFEST_NAME, Manifest, ShardEntry, lengths_path, read_lengths, read_manifest
+from megabert.tokens.shards.format import MAX_BATCH_ROWS, ShardMetadata, rows_per_batch
+from megabert.tokens.shards.instances import find_nonsense, read_batches
 
 WRITE_AGAIN = "Run the same `megabert-data build` command again, which writes it again."
 BATCHES_PER_CHECK = 32
@@ -38,7 +41,7 @@ class ShardTask:
 
     folder: Path
     """Folder of the shards."""
-    entry: shards.ShardEntry
+    entry: ShardEntry
     """The shard in the manifest."""
     options: PairOptions
     """Options of the shard's pairs, from the manifest, to draw them again."""
@@ -46,7 +49,7 @@ class ShardTask:
     """The build's documents, if the text is to be compared."""
 
     @property
-    def metadata(self) -> shards.ShardMetadata:
+    def metadata(self) -> ShardMetadata:
         """Metadata of all shards of the folder."""
         return self.options.metadata
 
@@ -83,7 +86,7 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
         DataError: The manifest, the tokenizer next to it or the documents that are asked for cannot be used; problems
         of shards are returned.
     """
-    manifest = shards.read_manifest(folder)
+    manifest = read_manifest(folder)
     tokenizer = tokenizer_of(folder / "tokenizer")
     named = manifest.metadata.tokenizer_sha256, manifest.metadata.vocab_size
     if (tokenizer.sha256, tokenizer.vocab_size) != named:  # the rules below go by its ids
@@ -103,15 +106,15 @@ def verify(folder: Path, executor: Executor, *, use_text: bool = False) -> Verdi
     progress.close()
     problems = [*_check_tokenizer(folder, manifest), *chain.from_iterable(by_shard)]
     if not problems:  # counts of damaged shards mean nothing
-        with reporting_damage(folder / shards.MANIFEST_NAME, WRITE_AGAIN):
+        with reporting_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
             problems = [*_check_statistics(folder, manifest, tally), *_check_corpus(folder, manifest, documents)]
     return Verdict(len(tasks), sum(entry.rows for entry in manifest.shards), problems)
 
 
-def shard_tasks(folder: Path, manifest: shards.Manifest, documents: Path | None = None) -> list[ShardTask]:
+def shard_tasks(folder: Path, manifest: Manifest, documents: Path | None = None) -> list[ShardTask]:
     """Return a task for each shard of a manifest."""
     config, metadata = manifest.config, manifest.metadata  # another program need not write these settings
-    with reporting_damage(folder / shards.MANIFEST_NAME, WRITE_AGAIN):
+    with reporting_damage(folder / MANIFEST_NAME, WRITE_AGAIN):
         short_seq_prob = float(config.get("short_seq_prob", 0.1))
         least = dict(zip(config.get("lengths", ()), config.get("min_tokens") or (), strict=False))
         min_tokens = int(least.get(metadata.max_seq_length, 0))
@@ -161,7 +164,7 @@ def _problems_of(task: ShardTask, tally: Tally) -> list[str]:
 
 def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[str]:
     reader = pa.ipc.open_file(content, options=pa.ipc.IpcReadOptions(use_threads=False))
-    if shards.ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
+    if ShardMetadata.from_arrow(reader.schema, str(task.path)) != task.metadata:
         return ["its metadata differs from the manifest's"]
     tokenizer = tokenizer_of(task.folder / "tokenizer")
     rules, pairs = Rules.of(task.metadata, tokenizer, holds_ids=task.options.holds_ids), _pairs(task)
@@ -169,8 +172,8 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
     sizes = [np.zeros((2, 0), np.int64)]  # a damaged shard may have no batch
     # A few at a time, so that little is held decoded.
     for numbers in _groups(task, reader):
-        batch = shards.FlatInstances.of(shards.read_batches(reader, numbers))
-        rows, each = len(batch.next_sentence_labels), shards.rows_per_batch(task.metadata.max_seq_length)
+        batch = FlatInstances.of(read_batches(reader, numbers))
+        rows, each = len(batch.next_sentence_labels), rows_per_batch(task.metadata.max_seq_length)
         if rows != min(len(numbers) * each, task.entry.rows - first):
             problems.append(f"record batches {numbers[0]} to {numbers[-1]} do not have {each} rows each")
         # With the documents, the rows are compared with the pairs that are drawn again.
@@ -192,34 +195,32 @@ def _check_content(task: ShardTask, content: pa.Buffer, tally: Tally) -> list[st
 
 def _groups(task: ShardTask, reader: pa.RecordBatchFileReader) -> list[range]:
     """Return the record batches that are checked together."""
-    count, rows = reader.num_record_batches, shards.rows_per_batch(task.metadata.max_seq_length)
-    size = max(1, min(BATCHES_PER_CHECK, shards.MAX_BATCH_ROWS // rows))
+    count, rows = reader.num_record_batches, rows_per_batch(task.metadata.max_seq_length)
+    size = max(1, min(BATCHES_PER_CHECK, MAX_BATCH_ROWS // rows))
     return [range(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def _check_index(task: ShardTask, sizes: NDArray[np.int64]) -> list[str]:
     """Compare the lengths index of a shard, if there is one, with the lengths in the shard."""
-    if not shards.lengths_path(task.path).exists():
+    if not lengths_path(task.path).exists():
         return []
     kinds = 1 if task.metadata.masking == "dynamic" else 2
-    stored = shards.read_lengths(task.path, sizes.shape[1], kinds)
+    stored = read_lengths(task.path, sizes.shape[1], kinds)
     if stored is not None and np.array_equal(stored, sizes[:kinds]):
         return []
-    return [
-        f"{shards.lengths_path(task.path)}: says other lengths than the shard. Delete it: training writes it again."
-    ]
+    return [f"{lengths_path(task.path)}: says other lengths than the shard. Delete it: training writes it again."]
 
 
 def check_build(folder: Path, shards_folder: Path) -> Iterator[str]:
     """Yield the damage of a build's state and of its own tokenizer, by the manifest of one of its folders of shards."""
     try:
         if read_state(folder):
-            yield from _check_tokenizer(folder, shards.read_manifest(shards_folder))
+            yield from _check_tokenizer(folder, read_manifest(shards_folder))
     except DataError as error:
         yield str(error)
 
 
-def _check_tokenizer(folder: Path, manifest: shards.Manifest) -> Iterator[str]:
+def _check_tokenizer(folder: Path, manifest: Manifest) -> Iterator[str]:
     """Yield the files of the tokenizer whose bytes changed; what gives its ids was compared before."""
     for name, said in manifest.tokenizer_files.items():
         path = folder / "tokenizer" / name
@@ -227,17 +228,17 @@ def _check_tokenizer(folder: Path, manifest: shards.Manifest) -> Iterator[str]:
             yield f"{path}: is missing or its bytes changed. {WRITE_AGAIN}"
 
 
-def _check_statistics(folder: Path, manifest: shards.Manifest, tally: Tally) -> Iterator[str]:
+def _check_statistics(folder: Path, manifest: Manifest, tally: Tally) -> Iterator[str]:
     """Yield the counts in which manifest and shards differ; another program need not count."""
     said = manifest.statistics.get("instances", {})
     for split in said and {*said, *tally.groups}:
         own, theirs = tally.of(split), said.get(split, {})
         for name in (name for name in {**own, **theirs} if own.get(name) != theirs.get(name)):
             values = f"{name}={theirs.get(name)} of {split}, the shards {own.get(name)}"
-            yield f"{folder / shards.MANIFEST_NAME}: its statistics say {values}"
+            yield f"{folder / MANIFEST_NAME}: its statistics say {values}"
 
 
-def _check_corpus(folder: Path, manifest: shards.Manifest, documents: Path | None) -> Iterator[str]:
+def _check_corpus(folder: Path, manifest: Manifest, documents: Path | None) -> Iterator[str]:
     """Yield the counts in which the manifest and the index of the documents differ."""
     said = manifest.statistics.get("corpus")
     if documents is None or said is None:
@@ -247,15 +248,12 @@ def _check_corpus(folder: Path, manifest: shards.Manifest, documents: Path | Non
     totals = np.sum([own.bucket_starts[-1] for own in sets], axis=0).tolist()
     for name, total in zip(("documents", "sentences", "tokens"), totals, strict=True):
         if said.get(name) != total:
-            manifest_says = f"{folder / shards.MANIFEST_NAME}: its statistics say {said.get(name)} {name}"
+            manifest_says = f"{folder / MANIFEST_NAME}: its statistics say {said.get(name)} {name}"
             yield f"{manifest_says}, {documents} has {total}"
 
 
-def _check_batch(
-    task: ShardTask, batch: shards.FlatInstances, first: int, rules: Rules, pairs: Pairs | None
-) -> list[str]:
-    nonsense = shards.find_nonsense(batch, task.metadata)
-    if nonsense is not None:
+def _check_batch(task: ShardTask, batch: FlatInstances, first: int, rules: Rules, pairs: Pairs | None) -> list[str]:
+    if nonsense := find_nonsense(batch, task.metadata):
         return [f"row {first + nonsense[0]}: {nonsense[1]}"]
     broken = rules.broken(batch)
     if not broken and pairs is not None:  # the text before masking can be restored for sound rows only
@@ -273,7 +271,7 @@ def _pairs(task: ShardTask) -> Pairs | None:
     return Pairs.join([make_pairs(documents, bucket, task.options, task.folder / "tokenizer") for bucket in buckets])
 
 
-def _compare_text(task: ShardTask, batch: shards.FlatInstances, pairs: Pairs) -> dict[str, NDArray[np.int64]]:
+def _compare_text(task: ShardTask, batch: FlatInstances, pairs: Pairs) -> dict[str, NDArray[np.int64]]:
     """Compare a sound batch with the ranges of the documents that it was made from, and those with the label."""
     documents = task.split_documents
     expected = assemble(documents, pairs, task.metadata)
@@ -292,20 +290,19 @@ def _compare_text(task: ShardTask, batch: shards.FlatInstances, pairs: Pairs) ->
     return {rule: np.flatnonzero(bad) for rule, bad in checks.items() if bad.any()}
 
 
-def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: shards.ShardMetadata) -> dict[str, NDArray[np.bool_]]:
+def untrue_pairs(documents: DocumentSet, pairs: Pairs, metadata: ShardMetadata) -> dict[str, NDArray[np.bool_]]:
     """Return the pairs that are not what their label says, or are no runs of one document."""
     a, b = documents.document_of_token(pairs.a_start), documents.document_of_token(pairs.b_start)
-    a_last = documents.document_of_token(pairs.a_start + pairs.a_length - 1)
+    a_last = documents.document_of_token(pairs.a_end - 1)
     has_b = pairs.b_length > 0
     b_last = documents.document_of_token(pairs.b_start + np.maximum(pairs.b_length, 1) - 1)
     checks = {"a side spans two documents": (a != a_last) | (has_b & (b != b_last))}
     # Where a cut may be at the end of A (google, sentence order), text is missing between A and B. Balanced pairs for
     # next sentence prediction are cut elsewhere, so they stay adjacent.
-    follows = (a == b) & (pairs.b_start >= pairs.a_start + pairs.a_length)
-    adjacent = pairs.b_start == pairs.a_start + pairs.a_length
+    follows = (a == b) & (pairs.b_start >= pairs.a_end)
     is_true = pairs.label == 0 if metadata.objective == "nsp" else np.ones(pairs.size, bool)
     checks["B does not follow A in its document"] = has_b & is_true & ~follows
     if (metadata.objective, metadata.pairing) == ("nsp", "balanced"):
-        checks["B is not adjacent to A"] = has_b & is_true & ~adjacent
+        checks["B is not adjacent to A"] = has_b & is_true & (pairs.b_start != pairs.a_end)
         checks["a random B comes from A's own document"] = has_b & ~is_true & (a == b)
     return checks

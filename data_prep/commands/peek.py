@@ -16,7 +16,9 @@ import pyarrow as pa
 from data_prep.documents.arrow_files import open_mapped
 from megabert.foundation.errors import DataError
 from megabert.settings.command_line.program import Parser
-from megabert.tokens.shards import FlatInstances, ShardMetadata, find_nonsense, read_batches
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.format import ShardMetadata
+from megabert.tokens.shards.instances import find_nonsense, read_batches
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.tokens.tokenization.written import readable_pieces
 
@@ -56,8 +58,7 @@ def read_row(path: Path, row: int) -> tuple[pa.RecordBatch, ShardMetadata]:
             raise DataError(f"{path}: {error}. Copy the shard again, or build it again.") from error
         if remaining < batch.num_rows:
             chosen = batch.slice(remaining, 1)
-            nonsense = find_nonsense(FlatInstances.of(chosen), metadata)
-            if nonsense is not None:
+            if nonsense := find_nonsense(FlatInstances.of(chosen), metadata):
                 raise DataError(f"{path}: row {row}: {nonsense[1]}. Build the shards again.")
             return chosen, metadata
         remaining -= batch.num_rows

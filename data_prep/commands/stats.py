@@ -21,7 +21,7 @@ from data_prep.planning.text_sample import RuleTrial, try_rules
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.text_tables import render_table
 from megabert.settings.command_line.program import Parser
-from megabert.tokens.shards import MANIFEST_NAME, read_manifest
+from megabert.tokens.shards.folder import MANIFEST_NAME, read_manifest
 
 INPUT_FLAGS = ("--input", "--config", "--for", "--clean")
 """Flags that say which text is meant, and need ``--dry-run``."""
@@ -69,9 +69,8 @@ def _try_rules(options: Namespace) -> None:
         raise DataError("No document was found in the input. Give --input files that hold text.")
     print("\n".join(_trial_lines(trial, config.clean.rules)))
     if options.plots is not None:
-        wholes = max(1, trial.documents), max(1, trial.characters)
         shares = {
-            rule: (100 * effect.documents / wholes[0], 100 * effect.characters / wholes[1])
+            rule: (100 * effect.documents / trial.documents, 100 * effect.characters / max(1, trial.characters))
             for rule, effect in trial.effects.items()
         }
         print(f"picture {write_rule_plot(options.plots, shares)}")

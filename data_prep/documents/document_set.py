@@ -32,7 +32,8 @@ from data_prep.documents.arrow_files import (
     write_batches,
 )
 from megabert.foundation.randomness.keyed import mix, order_of
-from megabert.tokens.shards import flat_list, token_type
+from megabert.tokens.shards.columns import flat_list
+from megabert.tokens.shards.format import token_type
 from megabert.tokens.tokenization import load_tokenizer
 
 EXTRACTED = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])
@@ -67,15 +68,14 @@ def rows_in_range(hashes: NDArray[np.uint64], low: int, high: int) -> slice:
 
 def document_schema(vocab_size: int) -> pa.Schema:
     """Return the schema of tokenized documents: all ids of a document, and the lengths of its sentences."""
-    return pa.schema(
-        [
-            ("document_hash", pa.uint64()),
-            ("split", pa.uint8()),
-            ("source", pa.uint16()),
-            ("input_ids", pa.list_(token_type(vocab_size))),
-            ("sentence_lengths", pa.list_(pa.uint32())),
-        ]
-    )
+    columns = {
+        "document_hash": pa.uint64(),
+        "split": pa.uint8(),
+        "source": pa.uint16(),
+        "input_ids": pa.list_(token_type(vocab_size)),
+        "sentence_lengths": pa.list_(pa.uint32()),
+    }
+    return pa.schema(columns)
 
 
 @dataclass(frozen=True)
@@ -275,8 +275,7 @@ class DocumentSet:
     def _open_bucket(self, bucket: int) -> TokenizedDocuments:
         """Map a bucket and compare it with the index."""
         path = bucket_path(self.folder, self.split, bucket)
-        schema = bucket_schema(self.vocab_size)
-        documents = TokenizedDocuments.of(batch := one_batch(path, schema))
+        documents = TokenizedDocuments.of(batch := one_batch(path, bucket_schema(self.vocab_size)))
         sizes = [len(documents), len(documents.sentence_lengths_S), len(documents.ids_T)]
         said = (self.bucket_starts[bucket + 1] - self.bucket_starts[bucket]).tolist()
         if sizes != said:

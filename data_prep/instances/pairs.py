@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from data_prep.documents.document_set import DocumentSet
 from megabert.foundation.randomness.keyed import mix, order_of, string_key
-from megabert.tokens.shards import ShardMetadata
+from megabert.tokens.shards.format import ShardMetadata
 
 Integers = NDArray[np.int64]
 

@@ -21,7 +21,7 @@ from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputFile
 from data_prep.steps.document_reader import ExtractTask, problem_counts
 from data_prep.steps.step1_extract import read_chunks, write_parts
-from megabert.tokens.shards import token_type
+from megabert.tokens.shards.format import token_type
 
 PART_IDS = 4 << 20
 """Ids that a file holds at most, about."""

@@ -19,7 +19,7 @@ from data_prep.execution.work_units import RunningBuild
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.sealed import unseal
-from megabert.tokens.shards import token_type
+from megabert.tokens.shards.format import token_type
 from megabert.tokens.tokenization import Tokenizer
 
 SENTENCES_PER_CALL = 65_536

@@ -15,15 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.config.build import BuildConfig
+from data_prep.documents import document_set
 from data_prep.documents.arrow_files import offsets_of
-from data_prep.documents.document_set import (
-    SPLITS,
-    TokenizedDocuments,
-    bucket_path,
-    bucket_schema,
-    hash_range,
-    index_path,
-)
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader
 from data_prep.execution.progress import TOKENS
 from data_prep.execution.records import Counts, Outcome
@@ -65,7 +58,7 @@ class BucketTask:
     @property
     def sources(self) -> tuple[TokenFile, ...]:
         """Files that may hold some of the bucket's documents; listed by the worker, for there are many in all."""
-        return self.files.overlapping(*hash_range(self.bucket, self.buckets)) if self.files else ()
+        return self.files.overlapping(*document_set.hash_range(self.bucket, self.buckets)) if self.files else ()
 
 
 def count_buckets(config: BuildConfig, counts: Counts, used_tokens: float | None = None) -> dict[str, int]:
@@ -136,7 +129,7 @@ def bucket_units(
     def task(number: int) -> BucketTask:
         index = int(np.searchsorted(first_units, number, side="right")) - 1
         split, bucket = splits[index], number - int(first_units[index])
-        path = bucket_path(folder, split, bucket)
+        path = document_set.bucket_path(folder, split, bucket)
         return BucketTask(files, split, bucket, buckets[split], vocab_size, path, build.config)
 
     return build.units("documents", fill_bucket, int(first_units[-1]), task)
@@ -145,13 +138,13 @@ def bucket_units(
 def fill_bucket(task: BucketTask) -> tuple[list[Path], Counts]:
     """Write the documents of one bucket."""
     # Every file is sorted by hash, so the bucket's documents are one slice of each.
-    low, high = hash_range(task.bucket, task.buckets)
-    documents = TokenReader(task.sources, task.vocab_size).read([SPLITS.index(task.split)], low, high)
+    low, high = document_set.hash_range(task.bucket, task.buckets)
+    documents = TokenReader(task.sources, task.vocab_size).read([document_set.SPLITS.index(task.split)], low, high)
     # Sorting the slices together by hash shuffles them: neighbours in the corpus are not neighbours in the bucket.
     order, counts = _choose(task, documents)
     documents = documents.take(order)
     # The split is the same for the whole file, so the column is left out.
-    documents.write(task.path, bucket_schema(task.vocab_size))
+    documents.write(task.path, document_set.bucket_schema(task.vocab_size))
     counts |= {
         "documents": {task.split: len(documents)},
         "documents_by_source": _by_source(documents.sources_D),
@@ -175,7 +168,7 @@ def _short_ones(config: BuildConfig, tokens: NDArray[np.int64]) -> Counts:
     }
 
 
-def _choose(task: BucketTask, documents: TokenizedDocuments) -> tuple[NDArray[np.integer], Counts]:
+def _choose(task: BucketTask, documents: document_set.TokenizedDocuments) -> tuple[NDArray[np.integer], Counts]:
     """Return the documents to keep, in the order of their hashes, each as often as its source's weight says."""
     hashes, sources = documents.hashes_D, documents.sources_D
     order = np.lexsort((sources, hashes))
@@ -224,7 +217,7 @@ def write_index(build: RunningBuild, buckets: dict[str, int], sizes: list[tuple[
         before = np.zeros((count + 1, 3), np.int64)
         np.cumsum(np.array(sizes[first : first + count], np.int64).reshape(-1, 3), axis=0, out=before[1:])
         first += count
-        content, path = io.BytesIO(), index_path(build.path("documents"), split)
+        content, path = io.BytesIO(), document_set.index_path(build.path("documents"), split)
         np.save(content, before)
         if not path.is_file() or read_small(path) != content.getvalue():
             atomic_write(path, content.getvalue())

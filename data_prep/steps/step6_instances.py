@@ -27,15 +27,8 @@ from data_prep.instances.pairs import PairOptions
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.whole_folders import publish_folder
-from megabert.tokens.shards import (
-    Manifest,
-    ShardEntry,
-    ShardMetadata,
-    instance_schema,
-    rows_per_batch,
-    write_lengths,
-    write_manifest,
-)
+from megabert.tokens.shards.folder import Manifest, ShardEntry, write_lengths, write_manifest
+from megabert.tokens.shards.format import ShardMetadata, instance_schema, rows_per_batch
 from megabert.tokens.tokenization.huggingface import TOKENIZER_FILES, copy_tokenizer, tokenizer_files
 
 BYTES_PER_TOKEN = {"balanced": 2.9, "google": 3.8}

@@ -53,7 +53,7 @@ def build_again(folder: Path) -> Any:
 
 def verify(folder: Path) -> Any:
     """Check the shards, with the text."""
-    from megabert.tokens.shards import read_manifest
+    from megabert.tokens.shards.folder import read_manifest
 
     run(megabert_data, "megabert-data verify build/instances/32 --text --workers 1")
     return read_manifest(folder / "build" / "instances" / "32").data_sha256

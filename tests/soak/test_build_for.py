@@ -13,7 +13,7 @@ from support.runs import TINY, Run
 from data_prep.cli import main as build
 from megabert.cli import main
 from megabert.settings.config.loading import load_run_config, shipped_names
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 
 pytestmark = pytest.mark.soak
 

@@ -21,7 +21,7 @@ from data_prep.execution.executors import Executor
 from data_prep.instances.assemble import make_pairs
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import build_shards
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "corpus"
 FOLDER = os.environ.get("MEGABERT_PROBE_CORPORA")

@@ -8,15 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from megabert.foundation.files import sha256_file
-from megabert.tokens.shards import (
-    Manifest,
-    ShardEntry,
-    ShardMetadata,
-    instance_schema,
-    rows_per_batch,
-    token_type,
-    write_manifest,
-)
+from megabert.tokens.shards.folder import Manifest, ShardEntry, write_manifest
+from megabert.tokens.shards.format import ShardMetadata, instance_schema, rows_per_batch, token_type
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
-from megabert.tokens.shards import lengths_path, read_lengths, write_lengths
+from megabert.tokens.shards.folder import lengths_path, read_lengths, write_lengths
 from megabert.tokens.shards.shard_file import COPY_AGAIN
 from megabert.tokens.shards.shard_set import ShardSet
 

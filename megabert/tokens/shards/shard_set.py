@@ -18,17 +18,16 @@ from megabert.settings.config.loading import phase_data
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.masking import MaskingOptions
-from megabert.tokens.shards import (
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.folder import (
     LengthsSpan,
     Manifest,
     ShardEntry,
-    ShardMetadata,
     lengths_path,
     read_length_spans,
     read_manifest,
 )
-from megabert.tokens.shards.columns import FlatInstances
-from megabert.tokens.shards.format import MAX_BATCH_ROWS, token_type
+from megabert.tokens.shards.format import MAX_BATCH_ROWS, ShardMetadata, token_type
 from megabert.tokens.shards.instances import find_nonsense
 from megabert.tokens.shards.shard_file import BUILD_AGAIN, ShardFile
 from megabert.tokens.shards.statistics import InstanceStatistics

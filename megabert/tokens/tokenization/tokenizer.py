@@ -14,6 +14,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
+from megabert.tokens.tokenization import special_pieces
 from megabert.tokens.tokenization.backend import (
     BYTE_BPE,
     CONTINUATION,
@@ -28,16 +29,6 @@ from megabert.tokens.tokenization.backend import (
     split_spans,
 )
 from megabert.tokens.tokenization.characters import character_kinds
-from megabert.tokens.tokenization.special_pieces import (
-    SpecialIds,
-    SpecialNames,
-    find_spare_ids,
-    find_special_ids,
-    mark_special,
-    with_ordinary_added,
-    without_spelling,
-)
-from megabert.tokens.tokenization.texts import refuse_surrogates
 
 if TYPE_CHECKING:
     from megabert.tokens.tokenization.span_cache import SpanCache
@@ -60,7 +51,7 @@ class Tokenizer:
         self,
         backend: tokenizers.Tokenizer,
         *,
-        names: SpecialNames | None = None,
+        names: special_pieces.SpecialNames | None = None,
         where: str = "tokenizer",
         reads_spare: bool = False,
     ) -> None:
@@ -85,9 +76,11 @@ class Tokenizer:
         # Added pieces have ids as well, but the model inside the backend does not know them. The original is asked: a
         # copy lacks pieces whose ids are far out of range.
         vocabulary = backend.get_vocab(with_added_tokens=True)
-        self.special_ids: SpecialIds = find_special_ids(vocabulary, self.names, where=where)
-        mark_special(self._backend, self.names)
-        self._spare_ids = find_spare_ids(self._backend, self.names)
+        self.special_ids: special_pieces.SpecialIds = special_pieces.find_special_ids(
+            vocabulary, self.names, where=where
+        )
+        special_pieces.mark_special(self._backend, self.names)
+        self._spare_ids = special_pieces.find_spare_ids(self._backend, self.names)
         self._reads_spare = reads_spare and bool(self._spare_ids)
         if self.kind.decoder is not None:
             self._backend.decoder = self.kind.decoder
@@ -102,10 +95,12 @@ class Tokenizer:
     @cached_property
     def _encoder(self) -> tokenizers.Tokenizer:
         """What reads text, made for the first one: a copy of a table of millions takes seconds, and ids need none."""
-        encoder = with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
+        encoder = (
+            special_pieces.with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
+        )
         if self.kind in (WORD_LEVEL, UNIGRAM):
             spare = () if self._reads_spare else map(self._backend.id_to_token, self._spare_ids)
-            encoder = without_spelling(encoder, {*self.names, *spare})
+            encoder = special_pieces.without_spelling(encoder, {*self.names, *spare})
         encoder.encode_special_tokens = True
         return encoder
 
@@ -185,7 +180,7 @@ class Tokenizer:
             DataError: A text has half of a surrogate pair, which is no character.
         """
         if not isinstance(texts, pa.Array):
-            refuse_surrogates(texts)
+            _refuse_surrogates(texts)
         if self._has_spans and (len(texts) > FEW_TEXTS or _characters(texts) > FEW_CHARACTERS):
             return self._spans.encode_flat(texts)
         id_lists = self._encode_lists(texts.to_pylist() if isinstance(texts, pa.Array) else list(texts))
@@ -269,7 +264,7 @@ class Tokenizer:
         ]
 
     def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
-        refuse_surrogates(texts)
+        _refuse_surrogates(texts)
         with panics_as_errors(self.where):
             return self._encoder.encode_batch(list(texts), add_special_tokens=False)
 
@@ -287,7 +282,7 @@ class Tokenizer:
 
     def normalize(self, text: str) -> str:
         """Return the text as the model's vocabulary sees it: cleaned, and lower-cased if the tokenizer does so."""
-        refuse_surrogates([text])
+        _refuse_surrogates([text])
         with panics_as_errors(self.where):
             return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
 
@@ -329,12 +324,28 @@ class Tokenizer:
         return _restore, (self._backend.to_str(), self.names, self.where, self._reads_spare)
 
 
+def _refuse_surrogates(texts: Iterable[str]) -> None:
+    """Refuse half of a surrogate pair, which UTF-8 cannot hold; an escape in JSON may make one.
+
+    Raises:
+        DataError: A text has one.
+    """
+    for number, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"texts[{number}]: the character at {error.start} is half of a surrogate pair "
+                f"(U+{ord(text[error.start]):04X}). Decode the text with errors='replace', or remove it."
+            ) from None
+
+
 def _characters(texts: Sequence[str] | pa.StringArray) -> int:
     """Return the characters of texts; the bytes of UTF-8 if they are in an Arrow array."""
     return int(pc.sum(pc.binary_length(texts)).as_py() or 0) if isinstance(texts, pa.Array) else sum(map(len, texts))
 
 
-def _restore(state: str, names: SpecialNames, where: str, reads_spare: bool) -> Tokenizer:
+def _restore(state: str, names: special_pieces.SpecialNames, where: str, reads_spare: bool) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(state), names=names, where=where, reads_spare=reads_spare)
 
 

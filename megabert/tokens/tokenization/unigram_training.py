@@ -12,18 +12,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from megabert.foundation.errors import ConfigError, DataError
+from megabert.tokens.tokenization import training
 from megabert.tokens.tokenization.alphabet import choose_characters
 from megabert.tokens.tokenization.backend import SPACE_MARK, WORDPIECE, build_unigram, words_of
 from megabert.tokens.tokenization.composition import compose
 from megabert.tokens.tokenization.special_pieces import mark_spare, spare_names
 from megabert.tokens.tokenization.tokenizer import Tokenizer
-from megabert.tokens.tokenization.training import (
-    DEFAULT_VOCAB_SIZE,
-    MAX_TRAINED_WORD,
-    CountedWords,
-    Notify,
-    without_endless_words,
-)
 
 _SETTINGS: dict[str, Any] = {
     "model_type": "unigram",
@@ -32,7 +26,7 @@ _SETTINGS: dict[str, Any] = {
     "character_coverage": 1.0,
     "normalization_rule_name": "identity",
     "add_dummy_prefix": False,
-    "max_sentence_length": 4 * MAX_TRAINED_WORD + 64,  # bytes, the count among them
+    "max_sentence_length": 4 * training.MAX_TRAINED_WORD + 64,  # bytes, the count among them
     "num_threads": 1,
     "unk_id": 0,
     "unk_piece": " ",  # no word has a space; by default a text that says <unk> would lose it
@@ -45,7 +39,7 @@ _SKIPPED = "\u2585\0"
 """SentencePiece skips words that have one of these; the first is its sign of an unknown character."""
 
 
-def train_unigram(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZE) -> Tokenizer:
+def train_unigram(texts: Iterable[str], *, vocab_size: int = training.DEFAULT_VOCAB_SIZE) -> Tokenizer:
     """Train a Unigram vocabulary as SentencePiece has it (Kudo 2018), special pieces as in DeBERTa 2 and 3.
 
     Case is kept, and a word keeps the space before it. Memory grows with the number of different words.
@@ -67,7 +61,7 @@ def unigram_spans(text: str) -> Iterator[str]:
 
     SentencePiece's mark of a space is a space: a tokenizer reads it so.
     """
-    return words_of(without_endless_words(compose(text).replace(SPACE_MARK, " "))[0])
+    return words_of(training.without_endless_words(compose(text).replace(SPACE_MARK, " "))[0])
 
 
 def train_unigram_on(
@@ -75,7 +69,7 @@ def train_unigram_on(
     *,
     vocab_size: int,
     spare_pieces: int = 0,
-    notify: Notify = lambda text: None,
+    notify: training.Notify = lambda text: None,
 ) -> Tokenizer:
     """Train Unigram on counted text.
 
@@ -95,7 +89,7 @@ def train_unigram_on(
     if capacity <= 0:
         least = len(special) + len(spare)
         raise ConfigError(f"vocab_size={vocab_size} must be above {least}, the number of special and spare pieces.")
-    words = (spans if isinstance(spans, CountedWords) else CountedWords.of(dict(spans))).sorted()
+    words = (spans if isinstance(spans, training.CountedWords) else training.CountedWords.of(dict(spans))).sorted()
     counts: Counter[str] = Counter()
     for word, occurrences in words:
         for character in word:
@@ -112,14 +106,14 @@ def train_unigram_on(
     return Tokenizer(backend, names=special, where="trained vocabulary")
 
 
-def _known_parts(words: CountedWords, kept: Iterable[str]) -> Iterator[tuple[str, int]]:
+def _known_parts(words: training.CountedWords, kept: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the words, each with a mark at its beginning. A character that is not kept cuts a word into two parts.
 
     A run of thousands of characters without a space, such as a paragraph in Chinese, is cut too: SentencePiece skips a
     line that is longer than it was told.
     """
     letters = "".join(character for character in kept if character not in _SKIPPED)
-    known = re.compile(f"[{re.escape(letters)}]{{1,{MAX_TRAINED_WORD}}}")
+    known = re.compile(f"[{re.escape(letters)}]{{1,{training.MAX_TRAINED_WORD}}}")
     for word, occurrences in words:
         for part in known.findall(SPACE_MARK + word):
             yield part, occurrences

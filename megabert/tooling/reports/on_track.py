@@ -27,7 +27,7 @@ from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import differences
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 from megabert.tooling.measurements.reference import (
     FOLDER,
     SERIES,

@@ -9,7 +9,7 @@ import pytest
 from forked.client import run_command
 from support.bundled_corpus import small_corpus
 
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 
 ROOT = Path(__file__).parents[3]
 MPIRUN = Path(sys.executable).parent / "mpirun"

@@ -19,8 +19,7 @@ from data_prep.execution.work_units import RunningBuild
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import BuildResult, build_shards
 from megabert.settings.config.loading import to_dict
-from megabert.tokens.shards import ShardMetadata
-from megabert.tokens.shards.format import SPECIAL_TOKENS
+from megabert.tokens.shards.format import SPECIAL_TOKENS, ShardMetadata
 from megabert.tokens.tokenization.backend import WORDPIECE
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"

@@ -16,7 +16,7 @@ from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
 from data_prep.steps import step6_instances
 from megabert.settings.config.loading import to_dict
-from megabert.tokens.shards import lengths_path, read_manifest
+from megabert.tokens.shards.folder import lengths_path, read_manifest
 
 
 def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(built, make_config, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.cli import main
 from megabert import __version__
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 
 
 def test_version_is_that_of_megabert(capsys):

@@ -21,7 +21,7 @@ from data_prep.steps import step1_extract
 from data_prep.steps.document_reader import ExtractTask
 from data_prep.steps.step1_extract import extract
 from megabert.foundation.errors import DataError
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 
 SENTENCES = {  # each with a mark or an abbreviation that only the rules of its language know, if it has some
     "en": ["Mr. Hale left the old harbour at dawn.", "Nobody on the quay had slept that night.", "The sea was calm."],

@@ -9,19 +9,14 @@
 
 from torch import Tensor
 
-from megabert.ops.attention.disentangled.cpu import (
-    DisentangledSequences,
-    RelativePositions,
-    disentangled_attention_torch,
-    plan_groups,
-)
+from megabert.ops.attention.disentangled import cpu
 from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.backend import choose
 
 
 def plan_disentangled_attention(
     cu_seqlens: Tensor, *, tokens: int, max_seqlen: int, num_heads: int, backend: str = "auto"
-) -> DisentangledSequences:
+) -> cpu.DisentangledSequences:
     """Work out once for all layers of a micro-batch how plain torch lays out its tokens; the kernels need no layout.
 
     Args:
@@ -32,15 +27,15 @@ def plan_disentangled_attention(
         backend: The same as for ``disentangled_attention``.
     """
     run, groups = choose("disentangled_attention", backend, cu_seqlens.device.type), None
-    if run is disentangled_attention_torch:
-        groups = plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=num_heads)
-    return DisentangledSequences(cu_seqlens, max_seqlen, groups)
+    if run is cpu.disentangled_attention_torch:
+        groups = cpu.plan_groups(cu_seqlens, tokens=tokens, max_seqlen=max_seqlen, num_heads=num_heads)
+    return cpu.DisentangledSequences(cu_seqlens, max_seqlen, groups)
 
 
 def disentangled_attention(
     qkv_TC: Tensor,
-    positions: RelativePositions,
-    sequences: DisentangledSequences,
+    positions: cpu.RelativePositions,
+    sequences: cpu.DisentangledSequences,
     *,
     num_heads: int,
     dropout: AttentionDropout | None = None,

@@ -15,7 +15,7 @@ from data_prep.steps.step3_tokens import TokenizeTask, tokenize
 from megabert.foundation.errors import DataError
 from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.masking.masking import PieceTable, mask_instances
-from megabert.tokens.shards import read_manifest, write_manifest
+from megabert.tokens.shards.folder import read_manifest, write_manifest
 
 OFFSETS, VALUES = 1, 3
 VOCAB_SIZE = 2000

@@ -18,7 +18,7 @@ from data_prep.pipeline import build_shards
 from data_prep.steps import step5_documents
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.settings.config.loading import merge_layers, to_dict
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 
 CHANGES = {
     "more passes": {"dupe_factor": 3},

@@ -1,6 +1,6 @@
 import pytest
 
-from megabert.tokens.shards import ShardMetadata
+from megabert.tokens.shards.format import ShardMetadata
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import shutil
 import pytest
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.shards import checked_shards, lengths_path
+from megabert.tokens.shards import checked_shards
 from megabert.tokens.shards.checked_shards import check_shards
+from megabert.tokens.shards.folder import lengths_path
 from megabert.tokens.shards.shard_set import ShardSet
 
 

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.shards import Manifest, ShardEntry, ShardMetadata, instance_schema, read_manifest, write_manifest
+from megabert.tokens.shards.folder import Manifest, ShardEntry, read_manifest, write_manifest
+from megabert.tokens.shards.format import ShardMetadata, instance_schema
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.shards import checked_shards, lengths_path, shard_set
+from megabert.tokens.shards import checked_shards, shard_set
 from megabert.tokens.shards.checked_shards import complete_index
+from megabert.tokens.shards.folder import lengths_path
 from megabert.tokens.shards.shard_set import ShardSet
 
 

@@ -11,7 +11,7 @@ from support.run_folders import write_run
 from megabert.cli import main
 from megabert.foundation.json_files import adapter_of
 from megabert.settings.config.loading import load_run_config
-from megabert.tokens.shards import read_manifest
+from megabert.tokens.shards.folder import read_manifest
 from megabert.tooling.measurements import reference as references
 from megabert.tooling.measurements.reference import Reference, ReferencePhase, Series, science_fields
 from megabert.tooling.reports.on_track import bands, compare_with_curves
