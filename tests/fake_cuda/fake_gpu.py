@@ -37,6 +37,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "modernbert": {},
 }
 """The families that are trained here, with the settings that make each different from BERT."""
+ALIKE = ("roberta", "electra", "deberta")
+"""Families whose parameters and layers are those of BERT and of DeBERTa-v3: their steps are for ``make soak``."""
+KEPT = tuple(family for family in FAMILIES if family not in ALIKE)
 BATCH_TENSORS = 8
 """Tensors of a micro-batch, each copied to the device by itself."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_cuda.guard import build_guard, why_not_here
-from forked.client import ForkServer, request_of
+from forked.client import ForkServer, run_tests
 
 FILES = sorted(Path(__file__).parent.glob("steps_*.py"))
 
@@ -26,13 +26,18 @@ def guarded(tmp_path_factory) -> Iterator[tuple[ForkServer, dict[str, str]]]:
     server.close()
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem.removeprefix("steps_"))
+EACH_FILE = pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem.removeprefix("steps_"))
+pytestmark = pytest.mark.timeout(1200)
+
+
+@EACH_FILE
 def test_steps_on_a_gpu_that_is_not_there_keep_their_bounds(file, guarded, tmp_path):
     server, environment = guarded
-    output, words = tmp_path / "output", ["-q", "--no-header", "-p", "no:cacheprovider", str(file)]
-    environment = {**environment, "TRITON_CACHE_DIR": str(tmp_path)}
-    wishes = {"environment": environment, "stdout": output, "stderr": output, "timeout_s": 580}
-    (reply,) = server.ask([request_of("pytest", words, tmp_path / "modules", **wishes)])
-    assert (reply["code"], reply["ended"]) == (0, ""), output.read_text()[-8000:]
-    assert " passed" in output.read_text()
+    run_tests(server, file, tmp_path, {**environment, "TRITON_CACHE_DIR": str(tmp_path)})
+
+
+@pytest.mark.soak
+@EACH_FILE
+def test_steps_of_every_family_keep_their_bounds(file, guarded, tmp_path):
+    server, environment = guarded
+    run_tests(server, file, tmp_path, {**environment, "TRITON_CACHE_DIR": str(tmp_path)}, "-m", "")

@@ -14,7 +14,7 @@ from megabert.cli import main
 from megabert.training.recovery import watchdog
 from megabert.training.run import checkpoint_writer
 
-WRITING_S = 16.0
+WRITING_S = 10.0
 
 
 def install() -> None:

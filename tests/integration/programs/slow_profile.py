@@ -10,7 +10,7 @@ from megabert.cli import main
 from megabert.observability.profiler import StepProfiler
 from megabert.training.recovery import watchdog
 
-WRITING_S = 10.0
+WRITING_S = 6.0
 
 
 def install() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from forked.client import ForkServer, environment_of_commands, request_of
+from forked.client import ForkServer, environment_of_commands, run_tests
 
 pytest.importorskip("triton")
 
@@ -19,12 +19,17 @@ def server():
     server.close()
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem.removeprefix("kernels_"))
+EACH_FILE = pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem.removeprefix("kernels_"))
+pytestmark = pytest.mark.timeout(1200)
+
+
+@EACH_FILE
 def test_kernels_match_their_references_in_the_interpreter(file, server, tmp_path):
+    run_tests(server, file, tmp_path, environment_of_commands() | INTERPRETING | {"TRITON_CACHE_DIR": str(tmp_path)})
+
+
+@pytest.mark.soak
+@EACH_FILE
+def test_kernels_of_every_shape_and_dtype_match_their_references(file, server, tmp_path):
     environment = environment_of_commands() | INTERPRETING | {"TRITON_CACHE_DIR": str(tmp_path)}
-    output, words = tmp_path / "output", ["-q", "--no-header", "-p", "no:cacheprovider", str(file)]
-    wishes = {"environment": environment, "stdout": output, "stderr": output, "timeout_s": 580}
-    (reply,) = server.ask([request_of("pytest", words, tmp_path / "modules", **wishes)])
-    assert (reply["code"], reply["ended"]) == (0, ""), output.read_text()[-8000:]
-    assert " passed" in output.read_text()
+    run_tests(server, file, tmp_path, environment, "-m", "")

@@ -18,7 +18,7 @@ from megabert.downstream.finetuning.saved_model import KEY
 from megabert.downstream.finetuning.trainer import TaskTrainer
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
-FLAGS = "--epochs 3 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905
+FLAGS = "--epochs 2 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905
 
 
 @pytest.fixture(scope="module")
