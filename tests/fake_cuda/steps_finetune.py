@@ -47,6 +47,7 @@ def test_labels_that_the_host_waits_for_are_seen(monkeypatch):
     assert dict(evaluations[1].faults) == {"blocking copy from the host": MICRO_STEPS}
 
 
+@pytest.mark.soak
 def test_a_length_that_the_host_reads_from_the_device_is_seen(monkeypatch):
     loss = Span.loss
 
@@ -58,6 +59,7 @@ def test_a_length_that_the_host_reads_from_the_device_is_seen(monkeypatch):
         finetuning("squad")
 
 
+@pytest.mark.soak
 def test_an_evaluation_that_waits_for_each_batch_is_seen(monkeypatch):
     class Waiting(engine.HostCopy):
         def __init__(self, tensor):
@@ -69,6 +71,7 @@ def test_an_evaluation_that_waits_for_each_batch_is_seen(monkeypatch):
     assert seen.launches_before_waits[0] < seen.kernels.total()
 
 
+@pytest.mark.soak
 def test_logits_that_are_copied_while_the_host_waits_are_seen(monkeypatch):
     def blocking(logits):
         logits.cpu()

@@ -67,6 +67,7 @@ def test_tensors_that_somebody_keeps_are_seen(monkeypatch):
     assert bytes_per_token(SMALL, layers=2, length=128) > expected + 2 * 2 * 256
 
 
+@pytest.mark.soak
 def test_a_result_that_is_kept_beside_its_input_is_seen(monkeypatch):
     sizes = SMALL | {"family": "modernbert"}
     expected = bytes_per_token(sizes, layers=2, length=512)

@@ -116,7 +116,7 @@ def test_products_in_8_bits_wait_once_too_and_their_sums_have_an_order(monkeypat
     assert seen[1].kernels == seen[0].kernels
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [2, *in_soak(1)])
 def test_step_without_shards_waits_once_too(world_size):
     seen, _ = steps(stage=0, dtype=torch.float32, world_size=world_size)
     check(seen[1], world_size, has_hooks=False)
@@ -137,6 +137,7 @@ def test_a_read_before_the_weights_have_arrived_is_seen(monkeypatch):
     assert "read while a collective writes it: embedding" in found
 
 
+@pytest.mark.soak
 def test_a_use_of_gradients_before_they_are_summed_is_seen(monkeypatch):
     def finish(self):
         while self._next >= 0:
@@ -159,12 +160,14 @@ def test_a_number_that_the_host_reads_is_seen(monkeypatch):
         steps()
 
 
+@pytest.mark.soak
 def test_an_index_on_the_host_is_seen(monkeypatch):
     monkeypatch.setattr(bert, "first_tokens", lambda batch: torch.arange(3))
     with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu"):
         steps()
 
 
+@pytest.mark.soak
 def test_a_second_copy_to_the_host_is_seen(monkeypatch):
     def fetched(totals, terms, counts):
         engine.HostCopy(totals)
@@ -175,6 +178,7 @@ def test_a_second_copy_to_the_host_is_seen(monkeypatch):
     assert steps()[0][1].copies_to_host == 2
 
 
+@pytest.mark.soak
 def test_an_update_that_is_launched_after_the_host_has_waited_is_seen(monkeypatch):
     scale = engine.Engine._gradient_scale
 
@@ -187,6 +191,7 @@ def test_an_update_that_is_launched_after_the_host_has_waited_is_seen(monkeypatc
     assert seen.launches_before_waits[0] < seen.kernels.total()
 
 
+@pytest.mark.soak
 def test_a_second_wait_for_the_stream_is_seen(monkeypatch):
     accumulate = step.accumulate
 
@@ -198,6 +203,7 @@ def test_a_second_wait_for_the_stream_is_seen(monkeypatch):
     assert steps(world_size=2)[0][1].stream_waits == 2
 
 
+@pytest.mark.soak
 def test_a_hook_of_another_thread_is_seen(monkeypatch):
     add_product = gradient_reduction._WeightSum.add_product
 
@@ -219,6 +225,7 @@ def test_a_copy_that_the_host_waits_for_is_seen(monkeypatch):
     assert faults_with(monkeypatch, bert, "first_tokens", copied) == {"blocking copy from the host"}
 
 
+@pytest.mark.soak
 def test_a_copy_from_memory_that_is_not_page_locked_is_seen(monkeypatch):
     def sent(device, tensor):
         return tensor.to(device, non_blocking=True)
@@ -237,6 +244,7 @@ def test_a_sum_without_an_order_is_seen(monkeypatch):
     assert found == {"sums in any order: scatter_add"}
 
 
+@pytest.mark.soak
 def test_relative_positions_that_are_copied_each_time_are_seen(monkeypatch):
     class Uncached:
         __call__ = staticmethod(deberta.positions_of.__wrapped__)
@@ -246,6 +254,7 @@ def test_relative_positions_that_are_copied_each_time_are_seen(monkeypatch):
     assert found == {"blocking copy from the host"}
 
 
+@pytest.mark.soak
 def test_a_shape_that_depends_on_drawn_tokens_is_seen(monkeypatch):
     histogram = electra._histogram
 

@@ -25,6 +25,7 @@ def test_second_validation_waits_once_and_nothing_races(family):
     assert not seen.kernels["layer_norm_backward"]
 
 
+@pytest.mark.soak
 def test_numbers_that_the_host_sends_with_each_batch_are_seen(monkeypatch):
     sums_of = step.sums_of
 

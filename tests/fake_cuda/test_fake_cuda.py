@@ -21,7 +21,7 @@ def guarded(tmp_path_factory) -> Iterator[tuple[ForkServer, dict[str, str]]]:
     if reason:
         pytest.skip(reason)
     preloaded = {"LD_PRELOAD": str(build_guard(tmp_path_factory.mktemp("guard")))}
-    server = ForkServer("pytest", "megabert.training.step", **preloaded)
+    server = ForkServer("pytest", "fake_cuda.fake_finetuning", "fake_cuda.fake_step", "torch._dynamo", **preloaded)
     yield server, {**os.environ, **preloaded}
     server.close()
 

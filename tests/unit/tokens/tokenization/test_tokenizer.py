@@ -4,6 +4,7 @@ import random
 import numpy as np
 import pytest
 import tokenizers
+from support.soak import in_soak
 from tokenizers import models
 
 from megabert.foundation.errors import DataError
@@ -44,7 +45,7 @@ def stress_set(english_texts, korean_texts):
     return paragraphs + AWKWARD + LITERALS + spliced + [random_text(generator) for _ in range(3000)]
 
 
-@pytest.mark.parametrize("name", ["cased", "uncased", "uncased_korean", "minilm"])
+@pytest.mark.parametrize("name", ["cased", "uncased_korean", *in_soak("uncased", "minilm")])
 def test_ids_with_the_cache_equal_those_of_the_library(name, stress_set, request):
     tokenizer = request.getfixturevalue(name)
     plain = tokenizers.Tokenizer.from_str(tokenizer.to_json())
