@@ -87,26 +87,6 @@ def request_of(module: str, words: list[str], listing: Path, **wishes: Any) -> d
     return {name: str(value) if isinstance(value, Path) else value for name, value in request.items()}
 
 
-def run_tests(server: ForkServer, file: Path, folder: Path, environment: dict[str, str], *words: str) -> None:
-    """Run the tests of a file in a fork, those of ``make test`` alone unless words say otherwise.
-
-    Args:
-        server: A process that has imported what they need.
-        file: Their file.
-        folder: An empty one, for the output.
-        environment: Their environment.
-        words: Further words of pytest's.
-
-    Raises:
-        AssertionError: One of them has failed; its text is their output.
-    """
-    output, usual = folder / "output", ["-q", "--no-header", "-p", "no:cacheprovider", str(file)]
-    wishes = {"environment": environment, "stdout": output, "stderr": output, "timeout_s": 1180}
-    (reply,) = server.ask([request_of("pytest", [*usual, *words], folder / "modules", **wishes)])
-    assert (reply["code"], reply["ended"]) == (0, ""), output.read_text()[-8000:]
-    assert " passed" in output.read_text()
-
-
 def run_command(module: str, words: list[str], output: Path, **wishes: Any) -> int:
     """Run a command with its output appended to a file; return its exit code (negative: a signal).
 
