@@ -26,7 +26,7 @@ from megabert.optim import build_optimizer
 from megabert.settings.config.run import OpsConfig, OptimizerConfig
 
 CUDA = torch.device("cuda", 0)
-SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 1000}
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 1000}
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {},
