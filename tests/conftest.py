@@ -5,7 +5,6 @@ Long runs of tests continue from where they ended.
 
 import os
 from pathlib import Path
-from typing import Any
 
 # One thread a process, set before torch is imported: test files run side by side, and waiting OpenMP threads spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -36,21 +35,7 @@ SLOWEST = (
     "bad_input/",
 )
 """What is run first. Workers take files in this order, so that those that are left at the end are short ones."""
-SPREAD = ("unit/ops/test_interpreted_kernels.py", "::test_fewer_stages_are_seen", "fake_cuda/test_fake_cuda.py")
-"""Long tests that share nothing with their file, so that each may run on another worker."""
 TESTS = Path(__file__).parent
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give the tests of a file to one worker, all but those of ``SPREAD``."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class ByFile(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return nodeid if any(part in nodeid for part in SPREAD) else super()._split_scope(nodeid)
-
-    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

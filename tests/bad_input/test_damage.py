@@ -84,7 +84,7 @@ BUILD_TARGETS = [target.name for target in TARGETS if target.name not in RUN_TAR
 
 @pytest.mark.parametrize("target", BUILD_TARGETS)
 def test_damaged_file_of_a_build_is_refused_or_harmless(builds, target):
-    judge(target, 9, builds)
+    judge(target, 6, builds)
 
 
 @pytest.mark.soak

@@ -26,7 +26,7 @@ from megabert.optim import build_optimizer
 from megabert.settings.config.run import OpsConfig, OptimizerConfig
 
 CUDA = torch.device("cuda", 0)
-SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 1000}
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 1000}
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {},
@@ -37,6 +37,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "modernbert": {},
 }
 """The families that are trained here, with the settings that make each different from BERT."""
+ALIKE = ("roberta", "electra", "deberta")
+"""Families whose parameters and layers are those of BERT and of DeBERTa-v3: their steps are for ``make soak``."""
+KEPT = tuple(family for family in FAMILIES if family not in ALIKE)
 BATCH_TENSORS = 8
 """Tensors of a micro-batch, each copied to the device by itself."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fake_cuda.fake_gpu import CUDA, fake_gpu, made_in
 from fake_cuda.watch import Seen, Watch
+from support.soak import in_soak
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from benchmarks.gpu import training
@@ -40,7 +41,7 @@ def step_of_graph(length: int) -> Seen:
     return watch.seen
 
 
-@pytest.mark.parametrize("length", [128, 512])
+@pytest.mark.parametrize("length", [512, *in_soak(128)])
 def test_nothing_crosses_between_devices_in_a_captured_step(length):
     seen = step_of_graph(length)
     assert dict(seen.faults) == {}

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fake_cuda.fake_finetuning import MICRO_STEPS, finetuning
 from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
+from support.soak import in_soak
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
 from megabert.downstream.finetuning import batches, trainer
@@ -15,11 +16,12 @@ from megabert.engine import engine
 LABELS = {"tagging": 2}
 """Tensors that a micro-batch has in addition to pre-training's, if not one: tags have positions."""
 TASKS = [
-    *(("classification", family, 1) for family in FAMILIES),
+    ("classification", "deberta-v3", 1),
     ("squad", "bert", 1),
     ("squad", "modernbert", 2),
     ("tagging", "bert", 1),
     ("swag", "bert", 1),
+    *in_soak(*(("classification", family, 1) for family in FAMILIES if family != "deberta-v3")),
 ]
 
 
@@ -45,6 +47,7 @@ def test_labels_that_the_host_waits_for_are_seen(monkeypatch):
     assert dict(evaluations[1].faults) == {"blocking copy from the host": MICRO_STEPS}
 
 
+@pytest.mark.soak
 def test_a_length_that_the_host_reads_from_the_device_is_seen(monkeypatch):
     loss = Span.loss
 
@@ -56,6 +59,7 @@ def test_a_length_that_the_host_reads_from_the_device_is_seen(monkeypatch):
         finetuning("squad")
 
 
+@pytest.mark.soak
 def test_an_evaluation_that_waits_for_each_batch_is_seen(monkeypatch):
     class Waiting(engine.HostCopy):
         def __init__(self, tensor):
@@ -67,6 +71,7 @@ def test_an_evaluation_that_waits_for_each_batch_is_seen(monkeypatch):
     assert seen.launches_before_waits[0] < seen.kernels.total()
 
 
+@pytest.mark.soak
 def test_logits_that_are_copied_while_the_host_waits_are_seen(monkeypatch):
     def blocking(logits):
         logits.cpu()

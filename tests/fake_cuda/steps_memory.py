@@ -6,6 +6,7 @@ import pytest
 from fake_cuda import fake_step
 from fake_cuda.fake_gpu import ops_of
 from fake_cuda.fake_step import peak_bytes
+from support.soak import in_soak
 
 from megabert.models import layers
 from megabert.settings.config.model import ModelConfig
@@ -17,10 +18,7 @@ MODERNBERT_LARGE = BERT_LARGE | {
     "family": "modernbert", "num_hidden_layers": 28, "intermediate_size": 2624, "vocab_size": 50_368,
     "max_position_embeddings": 8192,
 }  # fmt: skip
-LARGE = {
-    "BERT-Large at 512": (BERT_LARGE | {"vocab_size": 30_522}, 512, 796_000),
-    "ModernBERT-large at 1,024": (MODERNBERT_LARGE, 1024, 919_000),
-}
+LARGE = [(BERT_LARGE | {"vocab_size": 30_522}, 512, 796_000), *in_soak((MODERNBERT_LARGE, 1024, 919_000))]
 """Models, lengths, and the most bytes per token: what they are today."""
 SMALL = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 1000}
 TOKENS = 8192
@@ -39,7 +37,7 @@ def of_all_layers(sizes, *, length: int) -> float:
     return two + (sizes["num_hidden_layers"] - 2) * (three - two)
 
 
-@pytest.mark.parametrize(("sizes", "length", "bound"), LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize(("sizes", "length", "bound"), LARGE, ids=["BERT-Large at 512", "ModernBERT-large at 1,024"])
 def test_large_models_need_no_more_bytes_per_token_than_today(sizes, length, bound):
     counted = of_all_layers(sizes, length=length)
     assert 0.98 * bound < counted < bound
@@ -49,7 +47,7 @@ def test_large_models_need_no_more_bytes_per_token_than_today(sizes, length, bou
     assert counted < estimate < 1.08 * counted
 
 
-@pytest.mark.parametrize("family", ["bert", "deberta", "modernbert"])
+@pytest.mark.parametrize("family", ["modernbert", *in_soak("bert", "deberta")])
 def test_a_layer_keeps_what_the_estimate_counts(family):
     sizes = SMALL | {"family": family}
     two, three = (bytes_per_token(sizes, layers=layers, length=512) for layers in (2, 3))
@@ -69,6 +67,7 @@ def test_tensors_that_somebody_keeps_are_seen(monkeypatch):
     assert bytes_per_token(SMALL, layers=2, length=128) > expected + 2 * 2 * 256
 
 
+@pytest.mark.soak
 def test_a_result_that_is_kept_beside_its_input_is_seen(monkeypatch):
     sizes = SMALL | {"family": "modernbert"}
     expected = bytes_per_token(sizes, layers=2, length=512)

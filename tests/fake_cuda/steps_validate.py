@@ -1,8 +1,9 @@
 """What a validation of pre-training does on a GPU: the host waits once, at its end, and weights arrive before use."""
 
 import pytest
-from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
+from fake_cuda.fake_gpu import ALIKE, BATCH_TENSORS
 from fake_cuda.fake_step import VALIDATION_BATCHES, validations
+from support.soak import in_soak
 
 from megabert.engine import zero_stages
 from megabert.training import step
@@ -11,7 +12,7 @@ COUNTS = 1
 """The counts of the held-out instances travel to the device once, at the end."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "deberta-v3", *in_soak("albert", "modernbert", *ALIKE)])
 def test_second_validation_waits_once_and_nothing_races(family):
     seen = validations(family=family, world_size=2)[1]
     assert dict(seen.faults) == {}
@@ -24,6 +25,7 @@ def test_second_validation_waits_once_and_nothing_races(family):
     assert not seen.kernels["layer_norm_backward"]
 
 
+@pytest.mark.soak
 def test_numbers_that_the_host_sends_with_each_batch_are_seen(monkeypatch):
     sums_of = step.sums_of
 

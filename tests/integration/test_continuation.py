@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.runs import Run
+from support.soak import in_soak
 
 from megabert.checkpoints.format import steps_in
 from megabert.checkpoints.loading import find_checkpoint, read_masters
@@ -43,7 +44,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("precision", ["fp8", *in_soak("bf16")])
 def test_few_bits_with_every_schedule_resume_bit_for_bit(shards, tmp_path, precision):
     run = Run(tmp_path / "run", shards, flags={"precision": precision, **SCHEDULES})
     assert check_continuation(run, step=6) == 7

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from support.runs import TINY, Run
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
@@ -26,6 +27,7 @@ def test_fork_continues_from_the_other_runs_checkpoint_with_another_learning_rat
     assert json.loads((fork.run_dir / "status.json").read_text())["fork"] == name
 
 
+@pytest.mark.soak
 def test_a_run_goes_from_bf16_to_fp8_and_back_by_forks(shards, tmp_path):
     run = Run(tmp_path / "bf16", shards, flags={"precision": "bf16"})
     run.finish_well()

@@ -22,6 +22,7 @@ def minilm() -> Path:
     return Path(package.__file__).parent / "model"
 
 
+@pytest.mark.soak
 def test_pretraining_goes_on_from_minilm(minilm, corpus, tmp_path):
     data = build_shards(corpus, tmp_path / "data", "--tokenizer", str(minilm), "--dupe-factor", "1")
     run = Run(tmp_path / "run", data, flags=SHORT | {"init-from": minilm})

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.bundled_corpus import build_shards
 from support.runs import Run
+from support.soak import in_soak
 
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
@@ -51,31 +52,23 @@ def test_done_run_says_so_and_changes_nothing(unbroken):
     assert "is done" in unbroken.output
 
 
-@pytest.mark.parametrize(
-    ("ranks", "flags"),
-    [
-        (2, {"engine": "zero1"}),
-        (3, {"engine": "zero3"}),
-        (1, {"micro_batch_tokens": 300, "engine": "zero2"}),
-    ],
-)
-def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_path, ranks, flags):
-    """Runs by launchers, which are those of test_kill.py and test_stop.py, have the same losses bit for bit."""
-    run = Run(tmp_path / "run", shards, ranks=ranks, flags=flags)
+def test_ranks_stages_and_budgets_do_not_change_losses(unbroken, shards, tmp_path):
+    """``make soak`` has every number of ranks, stage and budget, by a launcher."""
+    run = Run(tmp_path / "run", shards, ranks=3, flags={"engine": "zero3", "micro_batch_tokens": 300})
     run.finish_well()
     assert_same_losses(run, unbroken, TOLERANCE)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("precision", ["fp8", *in_soak("bf16")])
 def test_ranks_change_losses_of_few_bits_by_rounding_alone(shards, tmp_path, precision):
-    flags = {"precision": precision, "micro_batch_tokens": 256}
-    alone, shared = (Run(tmp_path / f"{ranks}", shards, ranks=ranks, flags=flags) for ranks in (1, 3))
+    flags = {"precision": precision, "micro_batch_tokens": 256, "phases.0.steps": 4, "phases.1.steps": 2}
+    alone, shared = (Run(tmp_path / f"{ranks}", shards, ranks=ranks, flags=flags) for ranks in (1, 2))
     for run in (alone, shared):
         run.finish_well()
     assert_same_losses(shared, alone, 2e-3)
 
 
-@pytest.mark.parametrize("checkpoint", ["best", "12"])
+@pytest.mark.parametrize("checkpoint", ["best", *in_soak("12")])
 def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, checkpoint, capsys):
     transformers = pytest.importorskip("transformers")
     assert main(["export", str(unbroken.run_dir), "--to", str(tmp_path / "out"), "--checkpoint", checkpoint]) == 0

@@ -5,6 +5,7 @@ import pytest
 import torch
 from support.bundled_corpus import build_shards
 from support.runs import Run, kill_everything
+from support.soak import in_soak
 
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.publish.run_folder import export_run
@@ -57,7 +58,7 @@ def run_of(family, data, run_dir) -> Run:
     return Run(run_dir, data[family], flags={**SHORT, **FLAGS[family]})
 
 
-@pytest.mark.parametrize("family", ["albert", "roberta", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize("family", ["albert", "modernbert", *in_soak("roberta", "deberta-v2", "deberta-v3")])
 def test_family_trains_and_transformers_loads_it(family, data, tmp_path):
     run = run_of(family, data, tmp_path / "run")
     run.finish_well()
@@ -69,13 +70,7 @@ def test_family_trains_and_transformers_loads_it(family, data, tmp_path):
         check_new_positions(run, family)
 
 
-SOAK = pytest.mark.soak
-
-
-@pytest.mark.parametrize(
-    "family",
-    ["electra", "deberta-v3", *(pytest.param(name, marks=SOAK) for name in ("deberta", "deberta-v2", "modernbert"))],
-)
+@pytest.mark.parametrize("family", ["electra", *in_soak("deberta", "deberta-v2", "deberta-v3", "modernbert")])
 def test_killed_run_resumes_bit_for_bit(family, data, tmp_path):
     """Compare two complete runs: an uninterrupted one, and one killed in between and started again."""
     uninterrupted = run_of(family, data, tmp_path / "uninterrupted")

@@ -7,6 +7,7 @@ import pytest
 from forked.client import run_command
 from support.bundled_corpus import build_shards
 from support.runs import Run
+from support.soak import in_soak
 
 from data_prep.cli import main
 from megabert.downstream.publish.run_folder import export_run
@@ -14,7 +15,7 @@ from megabert.downstream.publish.run_folder import export_run
 NAMES = [f"[unused{number}]" for number in range(8)]
 
 
-@pytest.mark.parametrize("pieces", ["wordpiece", "byte_bpe", "unigram"])
+@pytest.mark.parametrize("pieces", ["byte_bpe", *in_soak("wordpiece", "unigram")])
 def test_spare_pieces_reach_a_fine_tuned_model(pieces, tmp_path):
     import transformers
 

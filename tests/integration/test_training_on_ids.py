@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.runs import Run
+from support.soak import in_soak
 
 from data_prep.cli import main as data_prep
 from megabert.cli import main
@@ -41,7 +42,7 @@ def export_of(data, folder, **flags):
     return folder / "run", folder / "out"
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("family", ["bert", *in_soak("roberta", "electra")])
 def test_families_train_on_ids_and_transformers_gives_their_logits(dna, tmp_path, family):
     transformers = pytest.importorskip("transformers")
     run, out = export_of(dna, tmp_path, **{"model.family": family, "phases.1.steps": 2, "phases.0.steps": 2})

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from several_ranks.toy_training import batch_of, gather_whole, make_engine
+from support.soak import in_soak
 
 from megabert.optim import StepSettings
 
@@ -11,7 +12,7 @@ ROUNDING = 2**-24
 """Adding a float32 number rounds by this much at most; bfloat16 sums of 256 numbers would lose 2.5e-3 in all."""
 
 
-@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"])
+@pytest.mark.parametrize("engine", ["zero1", "zero3"])
 def test_many_micro_steps_equal_one(workers, engine):
     errors = workers(2).run(accumulation_errors, engine, MICRO_STEPS)[0]
     assert max(errors.values()) <= MICRO_STEPS * ROUNDING, errors
@@ -51,7 +52,7 @@ def optimizer_gradients(engine, world):
     return gather_whole(engine, world, lambda f: seen[f.parameter, f.start])
 
 
-@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", "bf16_zero1"])
+@pytest.mark.parametrize("engine", ["zero2", "zero3", "bf16_zero1", *in_soak("zero0", "zero1")])
 def test_uneven_micro_steps_with_an_empty_first_one_change_nothing(workers, engine):
     # Rank 1 begins with nothing at all, in the very first backward pass of the engine.
     errors = workers(2).run(uneven_errors, engine)[0]

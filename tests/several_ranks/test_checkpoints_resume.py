@@ -9,11 +9,7 @@ from several_ranks.toy_training import make_engine, train_step
 from megabert.checkpoints.loading import find_checkpoint, load_checkpoint
 
 # Stages of the run that saves on two ranks and of the run that continues, its world, the optimizer; soak has all pairs.
-PAIRS = [
-    *[("zero1", "zero3", 2, "lamb"), ("zero3", "zero0", 2, "lamb")],
-    *[("zero0", "zero2", 3, "lamb"), ("zero2", "zero1", 3, "lamb")],
-    *[("zero1", "zero3", 3, "stable_adamw"), ("zero3", "zero1", 3, "muon")],
-]
+PAIRS = [("zero2", "zero0", 2, "lamb"), ("zero1", "zero3", 3, "stable_adamw"), ("zero3", "zero1", 3, "muon")]
 
 
 @pytest.mark.parametrize(("first", "second", "world_size", "optimizer"), PAIRS)
@@ -23,7 +19,7 @@ def test_resume_on_another_stage_and_world_keeps_the_losses(workers, tmp_path, f
     assert resumed == pytest.approx(unbroken, rel=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["zero1", "zero3", "bf16_zero1"])
+@pytest.mark.parametrize("engine", ["zero3", "bf16_zero1"])
 def test_resume_on_the_same_stage_and_world_is_bit_identical(workers, tmp_path, engine):
     unbroken = workers(2).run(save_and_go_on, engine, tmp_path)[0]
     assert workers(2).run(resume, engine, tmp_path)[0] == unbroken

@@ -8,24 +8,15 @@ from several_ranks import optimizer_reference, toy_training
 
 # Relative error of each parameter after 100 float32 steps, which `make soak` makes; a step rounds at 6e-8.
 TOLERANCE = 1e-6
-STEPS = 30
+STEPS = 15
 
 
 @pytest.mark.parametrize(
     ("engine", "variant"),
-    [
-        *[("zero1", "nvlamb"), ("zero2", "nvlamb"), ("zero3", "nvlamb"), ("bf16_zero1", "nvlamb")],
-        *[("bf16_zero1", "stable_adamw"), ("zero3", "muon")],
-    ],
+    [("zero1", "apex"), ("zero2", "nvlamb"), ("bf16_zero1", "stable_adamw"), ("zero3", "muon")],
 )
 def test_optimizer_under_zero_equals_float64_reference(workers, engine, variant):
     errors = workers(2).run(optimizer_reference.optimizer_errors, engine, variant=variant, steps=STEPS)[0]
-    assert max(errors.values()) <= TOLERANCE, errors
-
-
-@pytest.mark.parametrize("variant", ["apex", "paper", "deepspeed"])
-def test_lamb_variant_equals_float64_reference(workers, variant):
-    errors = workers(2).run(optimizer_reference.optimizer_errors, "zero1", variant=variant, steps=STEPS)[0]
     assert max(errors.values()) <= TOLERANCE, errors
 
 
@@ -36,9 +27,7 @@ def test_clipping_before_lamb_equals_apexs_inside(workers, engine):
     assert max(errors.values()) <= TOLERANCE, errors
 
 
-@pytest.mark.parametrize(
-    ("variant", "micro_steps"), [("nvlamb", 1), ("stable_adamw", 4), ("muon", 4), ("muon_heads", 1)]
-)
+@pytest.mark.parametrize(("variant", "micro_steps"), [("nvlamb", 1), ("muon_heads", 4)])
 def test_optimizer_over_three_ranks_equals_float64_reference(workers, variant, micro_steps):
     options = {"variant": variant, "micro_steps": micro_steps, "steps": STEPS}
     errors = workers(3).run(optimizer_reference.optimizer_errors, "zero1", **options)[0]
@@ -47,7 +36,7 @@ def test_optimizer_over_three_ranks_equals_float64_reference(workers, variant, m
 
 @pytest.mark.parametrize("variant", ["stable_adamw", "muon"])
 def test_same_gradients_give_the_same_bits_on_every_world_and_stage(workers, variant):
-    cells = [(1, "zero0"), (2, "zero1"), (2, "zero2"), (2, "zero3"), (2, "bf16_zero1"), (3, "zero1")]
+    cells = [(1, "zero0"), (2, "zero2"), (2, "zero3"), (2, "bf16_zero1"), (3, "zero1")]
     masters = [
         workers(n).run(optimizer_reference.masters_after_given_gradients, engine, variant=variant)[0]
         for n, engine in cells
@@ -56,7 +45,7 @@ def test_same_gradients_give_the_same_bits_on_every_world_and_stage(workers, var
         assert [name for name in others if not torch.equal(others[name], masters[0][name])] == [], cell
 
 
-@pytest.mark.parametrize(("engine", "variant"), [("zero1", "nvlamb"), ("zero3", "nvlamb"), ("zero1", "stable_adamw")])
+@pytest.mark.parametrize(("engine", "variant"), [("zero3", "nvlamb"), ("zero1", "stable_adamw")])
 def test_stock_lamb_under_zero_fails_the_same_test(workers, engine, variant):
     errors = workers(2).run(optimizer_reference.optimizer_errors, engine, variant=variant, steps=20, attached=False)[0]
     for name in ("gain_bias", "pair", "dense.weight"):  # each alone, or nearly so, in one rank's partition of a bucket
@@ -65,9 +54,8 @@ def test_stock_lamb_under_zero_fails_the_same_test(workers, engine, variant):
     assert (max if variant == "stable_adamw" else min)(errors.values()) > 100 * TOLERANCE, errors
 
 
-@pytest.mark.parametrize("engine", ["zero1"])
-def test_muon_in_16_bits_is_near_the_float64_reference(workers, engine):
-    errors = workers(2).run(optimizer_reference.optimizer_errors, engine, variant="muon_bf16", steps=STEPS)[0]
+def test_muon_in_16_bits_is_near_the_float64_reference(workers):
+    errors = workers(2).run(optimizer_reference.optimizer_errors, "zero1", variant="muon_bf16", steps=STEPS)[0]
     assert max(errors.values()) <= 5e-3, errors
 
 

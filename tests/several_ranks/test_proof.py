@@ -68,6 +68,7 @@ def whole_proof(world, config, run_dir) -> tuple[list[Finding], MeasuredRates | 
     return done.findings, done.measured
 
 
+@pytest.mark.soak
 def test_two_ranks_prove_products_in_8_bits(workers, tmp_path):
     config = narrow(precision="fp8")
     for findings in workers(2).run(some_engines, config, tmp_path):

@@ -1,28 +1,18 @@
 """``python -m integration.programs.killed_at_border``: megabert whose ranks kill themselves as a phase begins.
 
-Tests start it in place of ``python -m megabert``. The checkpoint of the phase's end is on the disk; new positions are
-filled, and no step has been made with them.
+The checkpoint of the phase's end is on the disk; new positions are filled, and no step has been made with them.
 """
 
 import os
 import signal
-import sys
 
-from megabert.cli import main
-from megabert.training import trainer
+from integration.programs.instead import run_megabert
 
 
-def install() -> None:
-    """Kill the process after new positions have been filled."""
-    original = trainer.fill_new_positions
-
-    def killing(*arguments):
-        original(*arguments)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    trainer.fill_new_positions = killing
+def fill_and_die(fill_new_positions, *arguments):
+    fill_new_positions(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    install()
-    sys.exit(main())
+    run_megabert(fill_new_positions=fill_and_die)

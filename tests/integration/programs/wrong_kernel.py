@@ -1,18 +1,21 @@
-"""``python -m integration.programs.wrong_kernel``: megabert whose kernels of attention have one wrong constant.
+"""``python -m integration.programs.wrong_kernel``: megabert with a backend of bias_gelu whose results are 1% too large.
 
-Tests start it in place of ``python -m megabert``, with TRITON_INTERPRET=1. Results look right, as with another seed:
-the constant is one of dropout's hash.
+Tests start it in place of ``python -m megabert``. Wrong constants in real kernels are planted by
+``unit/ops/interpreted/kernels_first_run.py``.
 """
 
 import sys
 
-from unit.ops.interpreted.conftest import FOR_NUMPY_2_4
-
 from megabert.cli import main
-from megabert.ops.triton_support import device_functions
+from megabert.ops import backend
+from megabert.ops.bias_gelu.cpu import bias_gelu_torch
 
-assert FOR_NUMPY_2_4
+
+def wrong(x_TF, bias_F, *, approximate):
+    return bias_gelu_torch(x_TF, bias_F, approximate=approximate) * 1.01
+
 
 if __name__ == "__main__":
-    device_functions.KEY_STEP = type(device_functions.KEY_STEP)(device_functions.KEY_STEP.value + 2)
+    planted = backend.Backend("planted", wrong, backend.no_obstacle)
+    backend.BACKENDS["bias_gelu"] = (planted, *backend.BACKENDS["bias_gelu"])
     sys.exit(main())

@@ -52,6 +52,7 @@ def run_job(environment: dict[str, str], log: Path) -> str:
     raise AssertionError(f"not in {END_S} s:\n{log.read_text()[-4000:] if log.exists() else 'no output'}")
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not MPIRUN.is_file(), reason="no MPI next to Python: pip install 'megabert[mpi]'")
 def test_ranks_on_two_nodes_make_the_bytes_of_one_process(cluster, tmp_path):
     corpus = small_corpus(tmp_path)

@@ -159,6 +159,7 @@ def test_chain_trains_after_the_data_are_there(job, tmp_path):
         job.ask("scancel", prepared)
 
 
+@pytest.mark.soak
 def test_chain_finetunes_what_was_trained(job, tmp_path):
     (tmp_path / "glue").mkdir()
     held = f"--hold {' '.join(TWO_NODES)}"
@@ -171,6 +172,7 @@ def test_chain_finetunes_what_was_trained(job, tmp_path):
         job.ask("scancel", finetuned)
 
 
+@pytest.mark.soak
 def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
     def check(**settings: object) -> subprocess.CompletedProcess:
         environment = {

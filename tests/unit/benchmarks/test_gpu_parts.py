@@ -187,6 +187,7 @@ def test_killed_command_has_logged_the_step(tmp_path):
     assert 3 <= step == metrics(tmp_path)[-1]["step"] < 99
 
 
+@pytest.mark.soak
 def test_parity_part_runs_on_a_cpu(tmp_path):
     command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--parts", "parity"]
     command += ["--output", str(tmp_path), "--work", str(tmp_path / "work")]

@@ -153,23 +153,6 @@ def test_copies_of_one_text_have_no_random_next_and_that_is_said(tmp_path, capsy
     assert ("have a random next sentence" in capsys.readouterr().err) == warns
 
 
-def test_single_document_cannot_have_a_random_next(tmp_path, capsys):
-    write_jsonl(tmp_path / "a.jsonl", [SENTENCES])
-    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
-    assert code == 3
-    assert "1 document(s) of two sentences or more: objective=nsp needs 2 to train on" in message
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_invalid_utf8_is_named_without_traceback(tmp_path, capsys, workers):
-    (tmp_path / "a.txt").write_bytes(b"Good text.\n\nBad \xff text.\n")
-    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.txt"), "--workers", workers)
-    assert code == 3
-    assert "not utf-8 at byte 16 (line 3" in message
-    assert "Traceback" not in message
-    assert_nothing_to_read(tmp_path)
-
-
 def test_vocabulary_without_mask_is_refused_before_anything_is_written(tmp_path, capsys):
     write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 9)
     (tmp_path / "v").mkdir()
@@ -200,16 +183,6 @@ def test_table_without_a_row_is_an_empty_corpus(tmp_path, capsys):
         pass
     code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.arrow"))
     assert (code, "The corpus is empty: no row in" in message, "a.arrow" in message) == (3, True, True)
-
-
-@pytest.mark.parametrize("place", ["/proc/nothing", "a.jsonl/out"])
-def test_output_that_cannot_be_made_is_named(tmp_path, capsys, place):
-    write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 9)
-    output = str(tmp_path / place)  # an absolute place stays as it is
-    assert main(["build", "--input", str(tmp_path / "a.jsonl"), "--output", output, *FLAGS]) == 3
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    assert "Check that the path exists" in message
 
 
 def test_given_tokenizer_that_does_not_know_the_text_is_refused_before_instances(tmp_path, capsys, tokenizer_folder):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from support.parity_models import CASES, make_tokenizer, random_model, write
+from support.soak import in_soak
 
 from examples.sentence_vectors import pairs as make_pairs
 from examples.sentence_vectors import train
@@ -84,7 +85,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("kind", ["mean", "colbert"])
+@pytest.mark.parametrize("kind", ["mean", *in_soak("colbert")])
 def test_two_epochs_make_vectors_better_and_are_saved(kind, folder, capsys):
     words = [word.replace("mean", kind) for word in words_of("megabert export runs/demo --to models/demo-mean")]
     assert main(["export", "runs/demo", "--to", f"models/demo-{kind}", *words]) == 0

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from megabert.foundation.randomness.keyed import mix
 from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
@@ -30,6 +31,7 @@ def ask(cache: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.soak
 def test_bytes_do_not_depend_on_what_is_kept_and_need_no_scipy(tmp_path):
     cold = ask(tmp_path)
     kept = sorted(tmp_path.rglob("*.nbc"))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.soak import in_soak
 
 from megabert.foundation.compiled import frozen_files
 
@@ -77,7 +78,7 @@ def test_loops_run_without_a_home(tmp_path):
     assert not list(tmp_path.rglob("*.nbc"))
 
 
-@pytest.mark.parametrize("lost", [9, 1 << 20])
+@pytest.mark.parametrize("lost", [9, *in_soak(1 << 20)])
 def test_damaged_machine_code_is_compiled_anew(tmp_path, lost):
     script, cache = "from a_loop import increase\nprint(increase(1))", str(tmp_path / "cache")
     run(script, tmp_path, XDG_CACHE_HOME=cache)
@@ -88,6 +89,7 @@ def test_damaged_machine_code_is_compiled_anew(tmp_path, lost):
     assert "damaged, so its loops are compiled anew" in result.stderr
 
 
+@pytest.mark.soak
 def test_a_loop_whose_argument_moved_to_another_module_is_compiled_anew(tmp_path):
     """Machine code names the classes of arguments by their modules, which need not be files that loops import."""
     (tmp_path / "b_loop.py").write_text(FIELD_LOOP)
@@ -129,6 +131,7 @@ def test_loops_freeze_no_more_than_a_few_files_without_imports_of_their_own():
     assert len(names) <= 9, names
 
 
+@pytest.mark.soak
 def test_processes_that_compile_for_several_types_at_once_leave_a_file_for_each(tmp_path):
     (tmp_path / "a_loop.py").write_text(LOOP)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}", "XDG_CACHE_HOME": str(tmp_path / "cache")}

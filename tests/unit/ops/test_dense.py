@@ -68,26 +68,17 @@ def test_gradients_pass_gradcheck(generator):
     assert torch.autograd.gradcheck(lambda x, bias: dense(x, weight, bias), (x, bias))
 
 
-def test_a_recomputed_layer_adds_once(generator):
+USES = {
+    "recomputed": (lambda x, weight: checkpoint(lambda x: dense(x, weight).tanh(), x, use_reentrant=False), 1),
+    "no gradient of the input": (lambda x, weight: dense(x.detach(), weight), 1),
+    "a frozen weight": (lambda x, weight: dense(x, weight.requires_grad_(False)), 0),
+}
+
+
+@pytest.mark.parametrize(("use", "products"), USES.values(), ids=USES)
+def test_a_layer_adds_once_and_a_frozen_one_never(use, products, generator):
     x, weight, _, grad = problem(generator, torch.float32)
     kept = Sum(OUTPUTS, INPUTS)
     sum_products_in(weight, kept)
-    checkpoint(lambda x: dense(x, weight).tanh(), x, use_reentrant=False).backward(grad)
-    assert kept.products == 1
-
-
-def test_no_input_gradient_where_none_is_needed(generator):
-    x, weight, _, grad = problem(generator, torch.float32)
-    kept = Sum(OUTPUTS, INPUTS)
-    sum_products_in(weight, kept)
-    dense(x.detach(), weight).backward(grad)
-    assert kept.products == 1
-
-
-def test_a_frozen_weight_has_no_sum(generator):
-    x, weight, _, grad = problem(generator, torch.float32)
-    kept = Sum(OUTPUTS, INPUTS)
-    sum_products_in(weight, kept)
-    weight.requires_grad_(False)
-    dense(x, weight).backward(grad)
-    assert kept.products == 0
+    use(x, weight).backward(grad)
+    assert kept.products == products

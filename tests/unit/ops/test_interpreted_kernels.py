@@ -19,12 +19,26 @@ def server():
     server.close()
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem.removeprefix("kernels_"))
-def test_kernels_match_their_references_in_the_interpreter(file, server, tmp_path):
-    environment = environment_of_commands() | INTERPRETING | {"TRITON_CACHE_DIR": str(tmp_path)}
-    output, words = tmp_path / "output", ["-q", "--no-header", "-p", "no:cacheprovider", str(file)]
-    wishes = {"environment": environment, "stdout": output, "stderr": output, "timeout_s": 580}
-    (reply,) = server.ask([request_of("pytest", words, tmp_path / "modules", **wishes)])
+EACH_FILE = pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem.removeprefix("kernels_"))
+pytestmark = pytest.mark.timeout(1200)
+
+
+def run(file: Path, server: ForkServer, folder: Path, *more: str) -> None:
+    """Run the tests of a file in a fork."""
+    environment = environment_of_commands() | INTERPRETING | {"TRITON_CACHE_DIR": str(folder)}
+    output, words = folder / "output", ["-q", "--no-header", "-p", "no:cacheprovider", str(file), *more]
+    wishes = {"environment": environment, "stdout": output, "stderr": output, "timeout_s": 1180}
+    (reply,) = server.ask([request_of("pytest", words, folder / "modules", **wishes)])
     assert (reply["code"], reply["ended"]) == (0, ""), output.read_text()[-8000:]
     assert " passed" in output.read_text()
+
+
+@EACH_FILE
+def test_kernels_match_their_references_in_the_interpreter(file, server, tmp_path):
+    run(file, server, tmp_path)
+
+
+@pytest.mark.soak
+@EACH_FILE
+def test_kernels_of_every_shape_and_dtype_match_their_references(file, server, tmp_path):
+    run(file, server, tmp_path, "-m", "")

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from support.soak import in_soak
 from unit.data_prep.conftest import begun_build
 
 from data_prep.clean import components, near_copies
@@ -69,7 +70,7 @@ def shapes():
 
 
 @pytest.mark.parametrize("shape", shapes())
-@pytest.mark.parametrize(("chunks", "rows"), [(1, 1 << 21), (3, 40)])
+@pytest.mark.parametrize(("chunks", "rows"), [(3, 40), *in_soak((1, 1 << 21))])
 def test_planted_clusters_are_those_of_union_find_in_few_rounds(
     make_config, tmp_path, monkeypatch, shape, chunks, rows
 ):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from support.soak import in_soak
 from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
@@ -47,7 +48,7 @@ def test_order_of_input_does_not_matter(built, make_config, texts, tmp_path):
     }
 
 
-@pytest.mark.parametrize("pieces", ["wordpiece", "unigram"])
+@pytest.mark.parametrize("pieces", ["wordpiece", *in_soak("unigram")])
 def test_vocabulary_of_a_sample_does_not_depend_on_the_order_of_input(
     make_config, texts, tmp_path, monkeypatch, pieces
 ):

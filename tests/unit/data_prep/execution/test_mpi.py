@@ -52,6 +52,7 @@ def test_error_on_any_rank_ends_all_with_its_code(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 @with_mpi
 def test_wrong_flag_ends_all_ranks(tmp_path):
     done = mpirun(2, "build", "--input", tmp_path / "none.txt", "--output", tmp_path / "out")

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from support.soak import in_soak
 from unit.data_prep.conftest import pair_options, write_split
 from unit.data_prep.instances.google_comparison import of_fast, of_oracle, segments_of, z_scores
 from unit.data_prep.instances.google_oracle import OracleOptions, create_instances
@@ -9,7 +10,7 @@ from data_prep.instances.pairs import DocumentBucket
 from megabert.foundation.randomness.keyed import mix
 
 
-@pytest.mark.parametrize(("length", "passes"), [(128, 16), (512, 24)])
+@pytest.mark.parametrize(("length", "passes"), [(128, 16), *in_soak((512, 24))])
 def test_fast_form_has_the_oracles_distribution(built, length, passes):
     folder = built.folder / "documents"
     scores = z_scores(of_oracle(folder, length, passes), of_fast(folder, length, passes))

@@ -1,5 +1,6 @@
 import pyarrow as pa
 import pytest
+from support.soak import in_soak
 
 from data_prep.checks.verify import verify
 from data_prep.execution.executors import Executor
@@ -9,13 +10,10 @@ from data_prep.pipeline import build_shards
 @pytest.mark.parametrize(
     "changes",
     [
-        {"objective": "none"},
         {"objective": "sop"},
-        {"pairing": "google"},
-        {"masking": "dynamic"},
-        {"mask_unit": "whole_word"},
         {"mask_unit": "span", "pairing": "google"},
         {"objective": "none", "masking": "dynamic", "short_seq_prob": 0.0},
+        *in_soak({"objective": "none"}, {"pairing": "google"}, {"masking": "dynamic"}, {"mask_unit": "whole_word"}),
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )

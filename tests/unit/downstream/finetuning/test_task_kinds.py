@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from support.soak import in_soak
 from unit.downstream.finetuning.conftest import FILLERS, random_logits, sentence
 
 from megabert.downstream.finetuning.setup import read_examples
@@ -68,7 +69,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["classification", "tagging", *in_soak("regression", "swag")])
 def test_kind_learns(name, make_kind, learn):
     make, labels, metric = CASES[name]
     examples = make(random.Random(1))

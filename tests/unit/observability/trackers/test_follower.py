@@ -134,6 +134,7 @@ def test_full_disk_under_wandb_is_an_error(tmp_path, monkeypatch):
         follow_run("wandb", tmp_path, LoggingConfig(), lambda: True)
 
 
+@pytest.mark.soak
 def test_fork_has_a_curve_of_its_own(begun, tmp_path):
     fork = tmp_path / "fork"
     write(begun, 0, [1, 2], trackers=("trackio",))

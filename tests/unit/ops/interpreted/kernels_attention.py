@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.soak import in_soak
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences
@@ -11,22 +12,25 @@ from megabert.ops.proof.exact_problems import attention_mask_problem
 from megabert.ops.proof.problems import attention_problem
 from megabert.ops.triton_support.tile_sizes import attention_tiles
 
-LENGTHS = {"one": ([1], 0), "odd": ([5, 37, 1, 33], 3), "empty": ([9, 0, 4, 0], 70)}
+ONE, ODD, EMPTY = ([1], 0), ([5, 37, 1, 33], 3), ([9, 0, 4, 0], 70)
+HEADS = (
+    (2, 64, 0.1, torch.float16),
+    (2, 64, 0.0, torch.float32),
+    (3, 32, 0.1, torch.float32),
+    (3, 32, 0.0, torch.float16),
+    (1, 24, 0.1, torch.float16),
+    (1, 128, 0.1, torch.float16),
+)
+ALWAYS = [(ONE, *HEADS[4]), (ODD, *HEADS[0]), (EMPTY, *HEADS[1]), (EMPTY, *HEADS[2]), (EMPTY, *HEADS[5])]
 
 
 @pytest.mark.parametrize(
-    ("heads", "head_width", "dropout", "dtype"),
-    [
-        (2, 64, 0.1, torch.float16),
-        (2, 64, 0.0, torch.float32),
-        (3, 32, 0.1, torch.float32),
-        (3, 32, 0.0, torch.float16),
-        (1, 24, 0.1, torch.float16),
-        (1, 128, 0.1, torch.float16),
-    ],
+    ("packed", "heads", "head_width", "dropout", "dtype"),
+    [*ALWAYS, *in_soak(*((packed, *heads) for packed in (ONE, ODD, EMPTY) for heads in HEADS))],
+    ids=str,
 )
-@pytest.mark.parametrize(("lengths", "padding"), LENGTHS.values(), ids=LENGTHS)
-def test_attention_matches_reference(lengths, padding, heads, head_width, dropout, dtype, generator, assert_close):
+def test_attention_matches_reference(packed, heads, head_width, dropout, dtype, generator, assert_close):
+    lengths, padding = packed
     problem = attention_problem(
         lengths, generator, heads=heads, head_width=head_width, padding=padding, dropout=dropout
     )
@@ -34,7 +38,7 @@ def test_attention_matches_reference(lengths, padding, heads, head_width, dropou
     assert_close(problem, dtype)
 
 
-@pytest.mark.parametrize("lengths", [[128, 61], [70, 1, 131], [200, 0, 300], [512, 256]], ids=str)
+@pytest.mark.parametrize("lengths", [[128, 61], [70, 1, 131], *in_soak([200, 0, 300], [512, 256])], ids=str)
 def test_attention_of_long_sequences_matches_reference(lengths, generator, assert_close, monkeypatch):
     problem = attention_problem(lengths, generator, heads=1, head_width=64, padding=5)
     is_whole = attention_tiles((9, 0), head_width=64, max_seqlen=max(lengths), itemsize=2).is_whole
@@ -69,12 +73,14 @@ def test_scores_far_below_zero_make_no_infinity(generator, assert_close):
     assert_close(problem, torch.float16)
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-def test_dropout_masks_of_both_passes_equal_the_torch_backends(is_running, generator, assert_close, monkeypatch):
+@pytest.mark.parametrize(
+    ("is_running", "dtype"),
+    [(False, torch.float16), (True, torch.float32), *in_soak((False, torch.float32), (True, torch.float16))],
+)
+def test_dropout_masks_of_both_passes_equal_the_torch_backends(is_running, dtype, generator, assert_close, monkeypatch):
     monkeypatch.setattr("megabert.ops.attention.dense.triton.fills_card", lambda *_: is_running)
     problem = attention_mask_problem([30, 90], generator, heads=2, head_width=64)  # of several tiles
-    for dtype in (torch.float32, torch.float16):
-        assert_close(problem, dtype)
+    assert_close(problem, dtype)
 
 
 def test_attention_repeats_bit_for_bit(generator):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.soak import in_soak
 
 from megabert.ops.embedding import table_gradient
 from megabert.ops.triton_support.table_gradients import table_gradient_triton
@@ -14,8 +15,16 @@ def in_order(ids_T, rows):
     return order_T, torch.searchsorted(sorted_T, torch.arange(rows + 1))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("tokens", "rows", "width"), [(0, 17, 8), (1, 17, 1), (200, 17, 130), (97, 60, 24)])
+SHAPES = ((0, 17, 8), (1, 17, 1), (200, 17, 130), (97, 60, 24))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "width", "dtype"),
+    [
+        *((*shape, dtype) for shape, dtype in zip(SHAPES, (*TOLERANCE, torch.float32), strict=True)),
+        *in_soak(*((*shape, dtype) for shape in SHAPES for dtype in TOLERANCE)),
+    ],
+)
 def test_sums_of_a_row_equal_torchs(tokens, rows, width, dtype):
     ids_T = torch.randint(0, rows, (tokens,))
     ids_T[: tokens // 2] = rows - 1  # a frequent word

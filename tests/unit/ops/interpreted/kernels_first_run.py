@@ -3,6 +3,7 @@
 import pytest
 import torch
 import triton.language as tl
+from support.soak import in_soak
 from unit.ops.interpreted.conftest import narrow_shapes
 from unit.ops.interpreted.planted import planted, text_of
 
@@ -26,8 +27,8 @@ def constant(name, change):
 
 
 PLANTED = {
-    "every hash": (constant("SECOND", 2), {"attention", "dropout", "dropout_keys", "layer_norm"}),
-    "attention's exponent": ((dense, "LOG2_E", 1.443), {"attention"}),
+    "every hash": (constant("SECOND", 2), CASES, {"attention", "dropout", "dropout_keys", "layer_norm"}),
+    "attention's exponent": ((dense, "LOG2_E", 1.443), [("attention", SHAPES), ("layer_norm", SHAPES)], {"attention"}),
 }
 
 
@@ -38,19 +39,17 @@ def cache(tmp_path, monkeypatch):
     forget_disproved()
 
 
-@pytest.mark.parametrize(("wrong", "blamed"), PLANTED.values(), ids=PLANTED)
-def test_a_wrong_constant_is_found(wrong, blamed, monkeypatch):
+@pytest.mark.parametrize(("wrong", "cases", "blamed"), PLANTED.values(), ids=PLANTED)
+def test_a_wrong_constant_is_found(wrong, cases, blamed, monkeypatch):
     monkeypatch.setattr(*wrong)
-    failures = find_failures(CASES, AUTO, CPU)
+    failures = find_failures(cases, AUTO, CPU)
     assert failures.keys() == {(op, "triton") for op in blamed}
     sentences = settle([failures], AUTO, unproven="fallback", device=CPU)
     assert len(sentences) == len(blamed)
-    assert {op for op, _ in CASES if usable_backends(op, "cpu")[0] == "torch"} == blamed
+    assert {op for op, _ in cases if usable_backends(op, "cpu")[0] == "torch"} == blamed
 
 
 LEFT_OUT = {
-    "the gradient's factor": ("lamb", lamb_update, "gradient_scale * tl.load", "tl.load"),
-    "the correction of v": ("lamb", lamb_update, "tl.sqrt_rn(v * exp_avg_sq_scale) + eps", "tl.sqrt_rn(v) + eps"),
     "the skipped step": ("lamb", lamb_update, "tl.where(gradient_scale == 0.0, 0, tl.load(counts_ptr + chunk))",
                          "tl.load(counts_ptr + chunk)"),
     "StableAdamW's floor": ("lamb", lamb_update, "tl.maximum(tl.sqrt_rn(v * exp_avg_sq_scale), eps)",
@@ -59,9 +58,17 @@ LEFT_OUT = {
     "an equal logit": ("cross_entropy", cross_entropy_forward, "target >= highest", "target > highest"),
     "a program's second tile": ("bias_gelu", bias_gelu_backward, "rows_each + first +", "rows_each +"),
 }  # fmt: skip
+MORE = (
+    ("lamb", lamb_update, "gradient_scale * tl.load", "tl.load"),
+    ("lamb", lamb_update, "tl.sqrt_rn(v * exp_avg_sq_scale) + eps", "tl.sqrt_rn(v) + eps"),
+)
 
 
-@pytest.mark.parametrize(("op", "kernel", "right", "wrong"), LEFT_OUT.values(), ids=LEFT_OUT)
+@pytest.mark.parametrize(
+    ("op", "kernel", "right", "wrong"),
+    [*LEFT_OUT.values(), *in_soak(*MORE)],
+    ids=[*LEFT_OUT, "the gradient's factor", "the correction of v"],
+)
 def test_a_part_of_a_formula_that_is_left_out_is_found(op, kernel, right, wrong, trace):
     text = text_of(kernel)
     assert text.count(right) == 1

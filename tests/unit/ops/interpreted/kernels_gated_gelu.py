@@ -2,15 +2,16 @@
 
 import pytest
 import torch
+from support.soak import in_soak
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.proof.problems import gated_gelu_problem
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, *in_soak(torch.float16)])
 @pytest.mark.parametrize("approximate", [False, True], ids=["erf", "tanh"])
-@pytest.mark.parametrize("shape", [(1, 19), (7, 1023), (75, 96)])
+@pytest.mark.parametrize("shape", [(1, 19), (7, 1023), *in_soak(((75, 96),))])
 def test_gated_gelu_matches_reference(shape, approximate, dtype, generator, assert_close):
     assert_close(gated_gelu_problem(shape, generator, approximate=approximate), dtype)
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from support.soak import in_soak
 from unit.ops.test_lamb_passes import COEFFICIENTS
 
 from megabert.foundation.errors import KernelError
@@ -41,7 +42,7 @@ def run(flats, backend, *, coefficients=COEFFICIENTS, scales=SCALES, rounded=Non
     return {"weights": weights, "update": update, "exp_avg": m, "exp_avg_sq": v}, squares
 
 
-@pytest.mark.parametrize("measures_gradient", [False, True])
+@pytest.mark.parametrize("measures_gradient", [True, *in_soak(False)])
 def test_both_passes_match_the_reference(generator, measures_gradient):
     inputs = flats(generator)
     coefficients = dataclasses.replace(COEFFICIENTS, measures_gradient=measures_gradient)
@@ -65,7 +66,7 @@ def test_both_passes_repeat_bit_for_bit(generator):
     assert all(torch.equal(first[0][name].nan_to_num(), second[0][name].nan_to_num()) for name in first[0])
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, *in_soak(torch.float16)])
 def test_second_pass_rounds_the_weights_and_leaves_padding_alone(dtype, generator):
     inputs = flats(generator)
     rounded, owned = torch.full((NUMEL,), -7.0, dtype=dtype), torch.zeros(NUMEL, dtype=torch.bool)
@@ -98,7 +99,7 @@ def test_a_flat_without_segments_is_left_alone():
     assert not squares.any()
 
 
-@pytest.mark.parametrize("variant", ["apex", "nvlamb", "paper", "deepspeed", "stable_adamw"])
+@pytest.mark.parametrize("variant", ["apex", "stable_adamw", *in_soak("nvlamb", "paper", "deepspeed")])
 def test_optimizer_on_the_kernels_equals_torchs(variant, generator):
     shapes = {"dense.weight": (37, 5), "dense.bias": (37,), "LayerNorm.weight": (11,)}
     weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}

@@ -54,7 +54,8 @@ class Trace:
         self._enter(program)
         self._count(WRITTEN_TWICE, len(addresses) - len(np.unique(addresses)) + self._among_new(addresses))
         self._writes.append((addresses, self._number))
-        self._new.append(addresses)
+        if len(addresses):
+            self._new.append((addresses.min(), addresses.max(), addresses))
 
     def barrier(self) -> None:
         """Note that the threads of a program have waited for each other."""
@@ -84,7 +85,11 @@ class Trace:
         return int((addresses >= ends[place]).sum())
 
     def _among_new(self, addresses: Addresses) -> int:
-        return sum(int(np.isin(addresses, written).sum()) for written in self._new)
+        if not len(addresses):
+            return 0
+        first, last = addresses.min(), addresses.max()
+        near = [written for begin, end, written in self._new if begin <= last and first <= end]
+        return sum(int(np.isin(addresses, written).sum()) for written in near)
 
     def _count(self, fault: str, number: int) -> None:
         if number:

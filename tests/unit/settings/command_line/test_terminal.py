@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.soak import in_soak
 
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.failures import guarded
@@ -102,7 +103,7 @@ def test_endless_lists_are_shown_with_their_beginning_and_the_remedy(capsys):
 
 
 @pytest.mark.parametrize("module", ["megabert", "data_prep"])
-@pytest.mark.parametrize("redirections", [">&-", ">&- <&-", "2>&-"])
+@pytest.mark.parametrize("redirections", [">&- <&-", *in_soak(">&-", "2>&-")])
 def test_closed_streams_are_no_error(redirections, module):
     command = f"{sys.executable} -m {module} estimate --help {redirections}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import transformers
+from support.soak import in_soak
 from unit.tokens.tokenization.test_huggingface import SENTENCES
 
 from megabert.foundation.errors import DataError
@@ -41,11 +42,18 @@ def test_the_table_of_classes_is_that_of_transformers():
     assert {auto.TOKENIZER_MAPPING_NAMES[name] for name in BERT_TYPES} <= BERT_CLASSES
 
 
+CLASSES, TYPES = sorted(BERT_CLASSES), sorted(BERT_TYPES)
+
+
 @pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
 @pytest.mark.parametrize(
     ("stated", "model_type"),
-    [*((name, "bert") for name in sorted(BERT_CLASSES)), *((None, name) for name in sorted(BERT_TYPES))],
+    [
+        (CLASSES[0], "bert"),
+        (None, TYPES[0]),
+        *in_soak(*((name, "bert") for name in CLASSES[1:]), *((None, name) for name in TYPES[1:])),
+    ],
 )
 def test_files_that_disagree_on_case_are_read_as_transformers_does(stated, model_type, file, lower, cased, tmp_path):
     """tokenizer.json keeps case and accents."""
@@ -82,7 +90,7 @@ def test_files_that_disagree_under_another_class_are_refused(stated, model_type,
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("removed", [[], ["tokenizer.json"]])
+@pytest.mark.parametrize("removed", [[], *in_soak(["tokenizer.json"])])
 @pytest.mark.parametrize("name", OTHER_WORDS)
 def test_classes_with_words_of_their_own_are_refused_by_name(name, removed, cased, tmp_path):
     write_files(tmp_path, cased, removed=removed, tokenizer_class=name)
@@ -149,7 +157,7 @@ OLDER_FORMS = {
 """Files of a folder and their content, in the forms that were saved from 2018 on."""
 
 
-@pytest.mark.parametrize("general", [False, True])
+@pytest.mark.parametrize("general", [False, *in_soak(True)])
 @pytest.mark.parametrize("file", ["tokenizer.json", "vocab.txt"])
 @pytest.mark.parametrize("form", OLDER_FORMS)
 def test_older_forms_are_read_as_transformers_does(form, file, general, cased, tmp_path):
@@ -171,11 +179,16 @@ def test_older_forms_are_read_as_transformers_does(form, file, general, cased, t
     assert load_tokenizer(tmp_path / "saved").sha256 == ours.sha256
 
 
-@pytest.mark.parametrize("stated", ["RobertaTokenizer", "PreTrainedTokenizerFast", None])
+@pytest.fixture(scope="module")
+def byte_bpe(english_texts):
+    return train_byte_bpe(english_texts, vocab_size=500)
+
+
+@pytest.mark.parametrize("stated", ["RobertaTokenizer", None, *in_soak("PreTrainedTokenizerFast")])
 @pytest.mark.parametrize("setting", [True, False, None])
 @pytest.mark.parametrize("written", [True, False])
-def test_a_space_before_the_first_word_is_read_as_transformers_does(written, setting, stated, english_texts, tmp_path):
-    save_huggingface(train_byte_bpe(english_texts, vocab_size=500), tmp_path)
+def test_a_space_before_the_first_word_is_read_as_transformers_does(written, setting, stated, byte_bpe, tmp_path):
+    save_huggingface(byte_bpe, tmp_path)
     state = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     state["pre_tokenizer"]["add_prefix_space"] = written
     config = {"tokenizer_class": stated, "add_prefix_space": setting}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import tokenizers
+from support.soak import in_soak
 from unit.tokens.tokenization.test_tokenizer import AWKWARD, LITERALS, random_text
 
 from megabert.tokens.tokenization import train_wordpiece
@@ -68,7 +69,9 @@ def test_set_covers_the_languages(languages):
     assert all(len(lines) == 2 for _, *lines in languages)
 
 
-@pytest.mark.parametrize("name", ["multilingual", "multilingual_uncased", "minilm", "cased", "uncased_korean"])
+@pytest.mark.parametrize(
+    "name", ["multilingual", "uncased_korean", *in_soak("multilingual_uncased", "minilm", "cased")]
+)
 def test_ids_equal_those_of_the_library_on_every_line(name, stress_lines, request):
     tokenizer = request.getfixturevalue(name)
     plain = tokenizers.Tokenizer.from_str(tokenizer.to_json())

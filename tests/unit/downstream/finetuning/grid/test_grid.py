@@ -15,7 +15,6 @@ from unit.downstream.finetuning.conftest import sentence, write_rte
 from megabert.cli import main
 from megabert.downstream.finetuning.grid import grid as grid_module
 from megabert.downstream.finetuning.saved_model import rescore
-from megabert.settings.command_line.signals import run_children
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 FLAGS = "--max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu --epochs 2".split()  # noqa: SIM905
@@ -34,16 +33,10 @@ def words_of(sets_dir, model_dir, out, *flags: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def finished(sets_dir, model_dir, tmp_path_factory) -> tuple[Path, str]:
-    """A grid of two sets, two rates and two seeds, and what it printed. One cell is a process of its own."""
-    out = tmp_path_factory.mktemp("out") / "grid"
-
-    def run(commands, *, logs, slots):
-        yield from run_children(commands[:1], logs=logs[:1], slots=slots)
-        yield from ((1 + number, code) for number, code in forked(commands[1:], logs=logs[1:], slots=slots))
-
-    printed = io.StringIO()
+    """A grid of two sets, two rates and two seeds, and what it printed."""
+    out, printed = tmp_path_factory.mktemp("out") / "grid", io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(grid_module, "run_children", run)
+        patch.setattr(grid_module, "run_children", forked)
         assert main([*words_of(sets_dir, model_dir, out), "--processes", "2"]) == 0
     return out, printed.getvalue()
 
@@ -83,6 +76,12 @@ def test_choice_has_the_best_mean_and_stands_in_every_table(finished):
     assert re.search(r"mean +2 of 2 sets +\S+", tables[0])
     assert tables[1].count("chosen") == 2
     assert (out / "results.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.soak
+def test_cells_in_processes_of_their_own_end_as_in_forks(finished, sets_dir, model_dir, tmp_path):
+    assert main([*words_of(sets_dir, model_dir, tmp_path / "grid"), "--processes", "2"]) == 0
+    assert [*map(comparable, sets_of(tmp_path / "grid").values())] == [*map(comparable, sets_of(finished[0]).values())]
 
 
 def test_cells_equal_single_runs_bit_for_bit(finished, sets_dir, model_dir, tmp_path):
@@ -129,6 +128,7 @@ def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_
     assert not any(path.exists() for path in left)
 
 
+@pytest.mark.soak
 def test_models_that_were_trained_again_score_the_test_set_again(copied, sets_dir, model_dir, monkeypatch, capsys):
     (copied / "own" / "rate_0.003-epochs_2-seed_6" / "seed_6" / "result.json").unlink()
     scored = []
@@ -236,6 +236,7 @@ def test_set_whose_cells_all_fail_has_no_choice(sets_dir, model_dir, tmp_path, m
     assert "every cell of this grid failed" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
     sets_dir, model_dir, tmp_path, monkeypatch, capsys
 ):
