@@ -69,7 +69,6 @@ def test_links_of_the_notebook_lead_to_files(notebook):
     assert not [link for link in links if not (NOTEBOOK.parent / link).is_file()]
 
 
-@pytest.mark.soak
 def test_notebook_runs_from_a_sentence_to_a_classifier(notebook, folder, monkeypatch):
     """A cell that raises an error ends the run with that error."""
     monkeypatch.delenv("MPLBACKEND", raising=False)  # set by every command, and other tests run some in this process
