@@ -273,7 +273,7 @@ def disentangled_tiles(capability: tuple[int, int], *, head_width: int, itemsize
     if itemsize == 4:
         return ThreeTiles(*(Tiles(*sizes, 8 if head_width > 64 else 4) for sizes in FLOAT32))
     if head_width > 64:
-        return ThreeTiles(Tiles(64, 32, warps=8), Tiles(64, 32, warps=4), Tiles(32, 64, warps=8))
+        return ThreeTiles(Tiles(64, 32, warps=8), Tiles(64, 32, warps=4), Tiles(32, 64, warps=8, stages=3))
     launches = zip(("forward", "queries", "keys"), DISENTANGLED[FAMILIES.get(capability, 86)], strict=True)
     return ThreeTiles(*(Tiles(*sizes).tuned(f"disentangled {name} {head_width}") for name, sizes in launches))
 

@@ -139,7 +139,7 @@ def write_delta(
         HEAD=width // heads,
         BLOCK_H=power_of_two(width // heads),
         ROWS=rows,
-        num_warps=4,
+        num_warps=16 if width // heads > 64 else 4,
     )
 
 
