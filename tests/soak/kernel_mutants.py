@@ -3,9 +3,10 @@
     TRITON_INTERPRET=1 python tests/soak/kernel_mutants.py [MODULE...]           # make soak PART=kernel_mutants: all
 
 A mutant has one number, operator or comparison changed. It runs in Triton's interpreter, in a fork, through the
-problems of ``megabert.ops.proof`` that reach its statement, at small shapes, every launch traced by address. Found are
-differing values, an error, a crash, a hang, and memory of another program or of nobody (``races``), which the first
-run on a device sees only by luck. Any other mutant has its reason in EQUIVALENT, or shows a gap of the problems.
+problems of ``megabert.ops.proof`` that reach its statement, at small shapes, the quickest first, every launch traced by
+address, until one finds it. Found are differing values, an error, a crash, a hang, and memory of another program or of
+nobody (``races``), which the first run on a device may see only by luck. Any other mutant has its reason in EQUIVALENT,
+or shows a gap of the problems.
 
 LOG has a row for each. It is continued: a mutant that was found, in the same text of its function, is not run again.
 No mutant is run once the CPU seconds of its rows are above BUDGET_S.
@@ -15,6 +16,7 @@ import ast
 import contextlib
 import hashlib
 import importlib
+import math
 import os
 import resource
 import select
@@ -26,13 +28,13 @@ from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
-from soak.kernel_trials import ATTENTION, Trial, trials_of
+from soak.kernel_trials import Trial, noting, trials_of
 from triton.runtime.interpreter import InterpretedFunction
 from unit.ops.interpreted import conftest  # noqa: F401  the interpreter's fix for NumPy 2.4
 from unit.ops.interpreted.planted import name_of, planted, text_of
 
-BUDGET_S, LIMIT_S = 7200, 60
-"""CPU seconds of all mutants, and of one, after which it hangs: the problems take seconds."""
+BUDGET_S, LIMIT = 7200, 10
+"""CPU seconds of all mutants; how many times those of the right kernel a mutant may take (and 3 s) before it hangs."""
 MEMORY = 4 * 2**30
 """Bytes that a mutant may ask for."""
 LOG = Path(__file__).parents[2] / "benchmarks" / "soak" / "kernel_mutants.txt"
@@ -48,7 +50,7 @@ MODULES = {
     "triton_support.column_sums": ("column_sums",),
     "triton_support.device_functions": ("dropout", "dropout_keys", "gated_gelu", "attention"),
     "layer_norm.kernels": ("layer_norm",),
-    "attention.dense.kernels": ATTENTION,
+    "attention.dense.kernels": ("attention",),
     "attention.dense.backward_kernels": ("attention",),
     "attention.rotary.kernels": ("rotary_attention",),
     "attention.rotary.backward_kernels": ("rotary_attention",),
@@ -126,41 +128,47 @@ def mutants_of(function: InterpretedFunction) -> Iterator[Mutant]:
 
 
 def outcome(function: InterpretedFunction, mutant: Mutant, trials: list[Trial]) -> str:
-    """Return what a fork finds of a mutant, or ``survived``."""
-    if not trials:
-        return "survived: not reached"
+    """Return what the first problem that finds a mutant finds, or ``survived``."""
+    lines, result = {(name_of(function), line) for line in mutant.lines}, "survived: not reached"
+    for trial in trials:
+        if trial.reached & lines:
+            result = judge_in_fork(function, mutant, trial)
+            if result != "survived":
+                break
+    return result
+
+
+def judge_in_fork(function: InterpretedFunction, mutant: Mutant, trial: Trial) -> str:
+    """Return what a fork finds of a mutant by one problem, or ``survived``."""
+    limit_s = 3 + math.ceil(LIMIT * trial.seconds)
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the C library's words about memory that a mutant has damaged
-        resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_S, LIMIT_S))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-        os.write(writer, judge(function, mutant, trials)[:200].encode())
+        os.write(writer, judge(function, mutant, trial)[:200].encode())
         os._exit(0)
     os.close(writer)
-    select.select([reader], [], [], 20 * LIMIT_S)
+    select.select([reader], [], [], 20 * limit_s)
     os.kill(child, signal.SIGKILL)
     with open(reader) as pipe:
         result = " ".join(pipe.read().split())
     _, status = os.waitpid(child, 0)
     hung = "hang" if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "crash"
-    return result or f"found: {hung}"
+    return result or f"found: {hung} ({trial.name})"
 
 
-def judge(function: InterpretedFunction, mutant: Mutant, trials: list[Trial]) -> str:
-    """Return what the problems find of a mutant, or ``survived``."""
-    raced = ""
+def judge(function: InterpretedFunction, mutant: Mutant, trial: Trial) -> str:
+    """Return what a problem finds of a mutant, or ``survived``."""
     try:
         with planted(function, mutant.text):
-            for trial in trials:
-                difference, races = trial.run()
-                if difference:
-                    return f"found: {difference} ({trial.name})"
-                raced = raced or (races and f"found: race, {races} ({trial.name})")
+            difference, races = trial.run()
     except Exception as error:
         return f"found: error {type(error).__name__}"
-    return raced or "survived"
+    found = difference or (races and f"race, {races}")
+    return f"found: {found} ({trial.name})" if found else "survived"
 
 
 def functions_of(module: str) -> list[InterpretedFunction]:
@@ -210,15 +218,13 @@ def run_mutants(module: str, to_run: list[Any], budget_s: float) -> Iterator[tup
     with contextlib.ExitStack() as stack, LOG.open("a") as file:
         if to_run and budget_s > 0:
             for other in (each for known in MODULES for each in functions_of(known)):
-                stack.enter_context(planted(other, text_of(other)))
+                stack.enter_context(planted(other, noting(other)))
             trials = trials_of(MODULES[module])
         for key, function, mutant in to_run:
             result = "not judged"
             if budget_s > 0:
                 began = sum(os.times()[:4])
-                lines = {(name_of(function), line) for line in mutant.lines}
-                found = outcome(function, mutant, [trial for trial in trials if trial.reached & lines])
-                result, _, by = found.partition(":")
+                result, _, by = outcome(function, mutant, trials).partition(":")
                 seconds = sum(os.times()[:4]) - began
                 budget_s -= seconds
                 file.write("\t".join([result, *key, f"{seconds:.1f}", by.strip()]) + "\n")

@@ -140,9 +140,9 @@ def rotary_attention_problems(shapes: Shapes, generator: torch.Generator) -> Pro
     lengths, sizes = _lengths_and_sizes(shapes)
     found: Problems = {}
     for view, reach in (("all", None), ("window", shapes.reach)):
-        sizes |= {"reach": reach, "padding": 5}
+        sizes |= {"reach": reach, "padding": lengths[0] + 5}
         make = functools.partial(problems.rotary_attention_problem, lengths, generator, **sizes)
-        found |= {view: make(), f"{view} without dropout": make(dropout=0.0)}
+        found |= {view: make(), f"{view} without dropout": make(dropout=0.0, padding=0)}
         found[f"{view} mask"] = exact_problems.rotary_attention_mask_problem(lengths, generator, **sizes)
     return found
 
@@ -152,7 +152,7 @@ def disentangled_attention_problems(shapes: Shapes, generator: torch.Generator) 
     lengths, sizes = _lengths_and_sizes(shapes)
     sizes |= {"span": shapes.span, "padding": 5}
     make = functools.partial(problems.disentangled_attention_problem, lengths, generator, **sizes)
-    found = {"c2p and p2c": make(), "without dropout": make(dropout=0.0)}
+    found = {"c2p and p2c": make(), "without dropout": make(dropout=0.0, padding=0)}
     found |= {term: make(terms=(term,)) for term in problems.BOTH_TERMS}
     return found | {"mask": exact_problems.disentangled_attention_mask_problem(lengths, generator, **sizes)}
 
