@@ -20,7 +20,7 @@ def row_cast(
     values_ptr,  # result in 8 bits, (room, width); the rows that are not there are 0
     scales_ptr,  # powers of two, float32, (room,)
     rows,  # R
-    room,  # R, rounded up to what a product takes
+    room,  # R rounded up to a multiple of the rows of a product
     width,  # K
     LIMIT: tl.constexpr,  # largest number of the 8-bit type
     ROWS: tl.constexpr,  # rows of a program
