@@ -1,7 +1,7 @@
 """What a step of pre-training does on a GPU: the host waits once, nothing is copied in its way, and nothing races.
 
 Families run on two ranks at ZeRO-1: their parameters decide what the buckets hold and when hooks send them. At ZeRO-2
-the two models of a pair stand for all, and on one rank, where nothing is sent, BERT. ``make soak`` runs every row.
+a pair of models runs, and on one rank, where nothing is sent, BERT. ``make soak`` runs every row.
 """
 
 import threading

@@ -7,11 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from megabert.ops import fp8
 from megabert.ops.triton_support.tile_sizes import row_cast_tiles
 
-TINY = tl.constexpr(2.0**-126)
-"""The smallest normal float32."""
-MANTISSA, EXPONENT_BITS, ONE_TWICE = tl.constexpr(2**23 - 1), tl.constexpr(23), tl.constexpr(254)
+# of float32
+TINY, MANTISSA, MANTISSA_BITS, TWICE_BIAS = map(tl.constexpr, (torch.finfo(torch.float32).tiny, fp8.MANTISSA, 23, 254))
 
 
 @triton.jit(do_not_specialize=["rows", "room"])
@@ -33,10 +33,11 @@ def row_cast(
     offsets = row.to(tl.int64)[:, None] * width + columns[None, :]
     x = tl.load(rows_ptr + offsets, mask=is_column & (row < rows)[:, None], other=0.0).to(tl.float32)
     quotient = tl.maximum(tl.div_rn(tl.max(tl.abs(x), axis=1), tl.full((ROWS,), LIMIT, tl.float32)), TINY)
-    exponent = (quotient.to(tl.int32, bitcast=True) + MANTISSA) >> EXPONENT_BITS
-    # One divided by a power of two has the negative exponent; by infinity 0, which makes infinity NaN.
-    inverse = (tl.maximum(ONE_TWICE - exponent, 0) << EXPONENT_BITS).to(tl.float32, bitcast=True)
-    tl.store(scales_ptr + row, (exponent << EXPONENT_BITS).to(tl.float32, bitcast=True), mask=row < room)
+    exponent = (quotient.to(tl.int32, bitcast=True) + MANTISSA) >> MANTISSA_BITS
+    # One divided by a power of two has the negative exponent: stored ones add up to twice the bias. One divided by
+    # infinity is 0, which makes infinity NaN.
+    inverse = (tl.maximum(TWICE_BIAS - exponent, 0) << MANTISSA_BITS).to(tl.float32, bitcast=True)
+    tl.store(scales_ptr + row, (exponent << MANTISSA_BITS).to(tl.float32, bitcast=True), mask=row < room)
     values = (x * inverse[:, None]).to(values_ptr.dtype.element_ty)
     tl.store(values_ptr + offsets, values, mask=is_column & (row < room)[:, None])
 

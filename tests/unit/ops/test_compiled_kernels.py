@@ -131,7 +131,7 @@ def test_numbers_in_8_bits_are_rounded_by_the_cards_instruction_where_there_is_o
     assert compiled("--cards", "86", "--only", "row_cast") == {}
     table = compiled("--cards", "90", "--only", "row_cast")
     assert len(table) == 2
-    # Each writes two numbers of the 32 that a thread has.
+    # Each writes two numbers of the 32 that a thread has. On sm_89 Triton goes through float16: exact for bfloat16.
     assert {taken["90"]["casts"] for taken in table.values()} == {16}
 
 
