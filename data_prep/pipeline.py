@@ -90,7 +90,7 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
     Args:
         config: What to build.
         output: Folder of the build.
-        executor: Does the work; entered and left here.
+        executor: Does the work, if there is enough of it; entered and left here.
         needs_space: Whether to refuse to begin if the disk has less space than the build is going to take.
 
     Raises:
@@ -101,6 +101,7 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
     files = find_files(config.sources)
     say_readings(config, files)
     require_identifier(config)
+    executor = executor.suited_to(sum(file.bytes for file in files))
     if config.holds_ids:
         tokenizer_of_ids(config)
     elif config.tokenizer is not None:

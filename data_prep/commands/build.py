@@ -72,7 +72,7 @@ def _run(options: Namespace, executor: Executor) -> None:
         print(loading.to_yaml(config), end="")
         return
     if options.dry_run:
-        _show_plan(config, options.output, executor.workers)
+        _show_plan(config, options.output, executor)
         return
     built = build_shards(config, options.output, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
@@ -82,7 +82,7 @@ def _run(options: Namespace, executor: Executor) -> None:
             print(f"warning: {warning}", file=sys.stderr)
 
 
-def _show_plan(config: BuildConfig, output: Path, workers: int) -> None:
+def _show_plan(config: BuildConfig, output: Path, executor: Executor) -> None:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     require_identifier(config)
@@ -92,14 +92,15 @@ def _show_plan(config: BuildConfig, output: Path, workers: int) -> None:
     chunks = plan_chunks(files, config.chunk_bytes)
     for line in describe_readings(config, files):
         print(line)
-    print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes, {len(chunks)} units to read")
+    size = sum(file.bytes for file in files)
+    print(f"{len(files)} files, {size:,} bytes, {len(chunks)} units to read")
     if earlier := read_state(output):
         now = config.recorded()
         require_possible_change(output, earlier, now)
         print(describe_repeats(earlier.config, now) or f"{output}: was begun with the same settings, and is continued")
     foresee_enough(config, chunks)
     sample = sample_text(config, files)
-    print("\n".join(estimate_lines(estimate(config, files, workers, sample=sample))))
+    print("\n".join(estimate_lines(estimate(config, files, executor.suited_to(size).workers, sample=sample))))
     for length in config.lengths:
         if least := config.least_tokens(length):
             of_documents, of_text = sample.short_share(least)

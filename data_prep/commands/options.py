@@ -6,7 +6,6 @@ from typing import Any, get_args
 from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig, CleaningRule
 from data_prep.config.ids import TEXT_NEEDS
-from data_prep.execution.executors import available_cores
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.program import Parser, bounded, whole
 from megabert.settings.config import loading
@@ -39,8 +38,8 @@ def add_source_arguments(parser: Parser) -> None:
 
 def add_worker_arguments(parser: Parser) -> None:
     """Add the options that say who does the work."""
-    text, workers = "processes (default: one per core)", bounded(whole, least=1, most=MAX_WORKERS)
-    parser.add_argument("--workers", type=workers, default=available_cores(), metavar="N", help=text)
+    text = "processes (default: one per core; for less than 8 MB, which take less time than their start, one)"
+    parser.add_argument("--workers", type=bounded(whole, least=1, most=MAX_WORKERS), metavar="N", help=text)
     text = "spread the work over MPI ranks; automatic under mpirun or srun with several tasks"
     parser.add_argument("--mpi", action="store_true", help=text)
     parser.add_rule("--workers", excludes=["--mpi"])

@@ -27,6 +27,8 @@ from megabert.settings.command_line.signals import SIGNALS, exit_code
 PR_SET_PDEATHSIG = 1
 WORKING_RANKS = 16
 """Ranks up to which rank 0 does tasks as well."""
+WORTH_WORKERS = 8_000_000
+"""Bytes of an input that one process reads in the time that workers take to start, about."""
 BATCH_S = 1.0
 """Approximate time of the tasks of one message, if no single one takes longer."""
 POLL_S = 0.002
@@ -45,6 +47,10 @@ class Executor:
         """Yield ``(index of the task, result)`` as tasks finish; the first error stops the rest and is raised."""
         for index, task in enumerate(tasks):
             yield index, function(task)
+
+    def suited_to(self, size: int) -> "Executor":
+        """Return who does the work on an input of this many bytes."""
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -89,8 +95,14 @@ def _in_any_order(
 class ProcessExecutor(Executor):
     """Worker processes, started once (``spawn``: no state is inherited) and killed with their parent."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, least_bytes: int = 0) -> None:
+        """Prepare; no process is started before the first task.
+
+        Args:
+            workers: Processes.
+            least_bytes: Input that is worth their start; less is left to this process.
+        """
+        self.workers, self._least_bytes = workers, least_bytes
         context = multiprocessing.get_context("spawn")
         # A helper of Python's removes the semaphores when this process has ended. It ignores SIGINT and SIGTERM, and
         # would complain of each semaphore if a SIGHUP to the group ended it.
@@ -98,7 +110,6 @@ class ProcessExecutor(Executor):
             resource_tracker.ensure_running()
         # Memory of all workers that says who is at what: for each its process and the number of its task, from 1.
         self._at_work = context.RawArray("q", 2 * workers)
-        # No process is started before the first task.
         own = (os.getpid(), self._at_work, context.Value("i", 0))
         self._pool = ProcessPoolExecutor(workers, context, _start_worker, own)
 
@@ -119,6 +130,10 @@ class ProcessExecutor(Executor):
                 f"{self._death(tasks)}. Finished units are kept: run the same command again, with fewer --workers if "
                 "memory was short. If a worker dies again at the same file, leave that file out."
             ) from error
+
+    def suited_to(self, size: int) -> Executor:
+        """Return this one, or the process itself for a small input."""
+        return self if size >= self._least_bytes else Executor()
 
     def _kill(self) -> None:
         for process in list((self._pool._processes or {}).values()):
@@ -254,17 +269,18 @@ def _mpi() -> Any:
 
 
 @contextmanager
-def executor_of_all_ranks(workers: int, *, is_mpi: bool) -> Iterator[Executor | None]:
+def executor_of_all_ranks(workers: int | None, *, is_mpi: bool) -> Iterator[Executor | None]:
     """Yield the executor on one machine or on rank 0; on the other ranks work until all is done, and yield None.
 
     Args:
-        workers: Processes, without MPI.
+        workers: Processes, without MPI; None for one per core, if the input is worth their start.
         is_mpi: Whether MPI was asked for; it is also used where a launcher started several processes.
     """
     world = mpi_world() if is_mpi or _asked_ranks() > 1 else None
     if world is None or world.size == 1:
+        number, least_bytes = (available_cores(), WORTH_WORKERS) if workers is None else (workers, 0)
         # A single worker is this process itself.
-        yield Executor() if is_mpi or workers <= 1 else ProcessExecutor(workers)
+        yield Executor() if is_mpi or number <= 1 else ProcessExecutor(number, least_bytes)
         return
     from mpi4py.futures import MPICommExecutor
 

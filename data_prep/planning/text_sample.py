@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from data_prep.identification.identifier import keeps_language, require_identifi
 from data_prep.steps.document_reader import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
-from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE, Tokenizer
+from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE
 
 CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
 """Rules whose effect a sample cannot show."""
@@ -104,16 +104,14 @@ def sample_text(config: BuildConfig, files: Sequence[InputFile]) -> TextSample:
         config: Says how documents are read and cleaned, and gives the tokenizer or the size of the vocabulary.
         files: The input.
     """
-    look: Callable[[InputChunk], Iterable[tuple[float, float]]]
+    look: Callable[[InputChunk], Iterable[Any]] = partial(_look_at_texts, config)
     if config.holds_ids:
         look = partial(_look_at_ids, IdChecker(tokenizer_of_ids(config)))
-    else:
-        look = partial(_look_at_texts, config, tokenizer_of(Path(config.tokenizer)) if config.tokenizer else None)
-    documents: list[tuple[float, float]] = []
+    documents: list[Any] = []
     with suppress(MegabertError):  # the build will name what cannot be read, with what helps
         for chunk in _spread(plan_chunks(_spread(files), config.chunk_bytes)):
             documents += look(chunk)
-    sizes, tokens = np.array(documents, float).reshape(-1, 2).T
+    sizes, tokens = np.array(documents if config.holds_ids else _sizes(documents, config), float).reshape(-1, 2).T
     if not tokens.any():
         return english(config)
     return TextSample(document_bytes=sizes, document_tokens=tokens, holds_ids=config.holds_ids)
@@ -128,17 +126,22 @@ def _look_at_ids(checker: IdChecker, chunk: InputChunk) -> Iterator[tuple[float,
         yield digits if chunk.file.format == "jsonl" else float(ids.nbytes), len(ids)
 
 
-def _look_at_texts(
-    config: BuildConfig, tokenizer: Tokenizer | None, chunk: InputChunk
-) -> Iterable[tuple[float, float]]:
-    """Return bytes and tokens, about, of the first documents of a place, as they are cleaned."""
-    texts: list[str] = []
+def _look_at_texts(config: BuildConfig, chunk: InputChunk) -> Iterator[str]:
+    """Yield the first documents of a place, as they are cleaned."""
     with suppress(MegabertError):  # then only the texts before the unreadable one count
         paragraphs = DocumentReader(ExtractTask(chunk, 0, config, Path())).documents()
-        texts += (text for text in _first(map("\n".join, paragraphs), len) if text)
-    # All at once: for single texts a tokenizer does not use its compiled loops.
-    tokens = np.diff(tokenizer.encode_flat(texts)[1]) if tokenizer else [_tokens(text, config) for text in texts]
-    return zip([len(text.encode()) for text in texts], tokens, strict=True)
+        yield from (text for text in _first(map("\n".join, paragraphs), len) if text)
+
+
+def _sizes(texts: list[str], config: BuildConfig) -> list[tuple[int, float]]:
+    """Return bytes and tokens, about, of each document."""
+    # All at once: for few texts a tokenizer does not use its compiled loops.
+    tokens = (
+        np.diff(tokenizer_of(Path(config.tokenizer)).encode_flat(texts)[1])
+        if config.tokenizer
+        else [_tokens(text, config) for text in texts]
+    )
+    return list(zip([len(text.encode()) for text in texts], tokens, strict=True))
 
 
 def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:

@@ -213,13 +213,13 @@ class _Part:
 
     def add(self, digest: int, sentences: list[str]) -> None:
         """Append a document."""
-        # One by one: cutting the document's bytes instead would mean counting its characters, which takes longer.
-        encoded = list(map(str.encode, sentences))
+        text = "".join(sentences)
         self.hashes.append(digest)
-        self.texts.append(b"".join(encoded))
-        self.lengths += map(len, encoded)
+        self.texts.append(text.encode())
+        # Beyond ASCII each is encoded: to count the characters of the document's bytes instead would take longer.
+        self.lengths += map(len, sentences if text.isascii() else map(str.encode, sentences))
         self.starts.append(len(self.lengths))
-        self.characters += sum(map(len, sentences))
+        self.characters += len(text)
 
     @property
     def is_full(self) -> bool:

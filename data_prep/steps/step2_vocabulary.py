@@ -36,7 +36,7 @@ SHOWN_WORDS = 20_000
 """With more different words, training takes so long that its parts are announced."""
 COUNT_UNITS = 4096
 """Units that count words, at most: one process reads all of their files."""
-SAMPLE_CHARACTERS = 1_000_000
+SAMPLE_CHARACTERS = 500_000
 SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
 FEW_FILES = 256
