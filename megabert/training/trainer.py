@@ -27,7 +27,7 @@ from megabert.optim import StepSettings, learning_rate
 from megabert.settings.command_line.signals import SIGNALS
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.phase import PhaseConfig
-from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
 from megabert.training.probes.run_probes import run_probes
