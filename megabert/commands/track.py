@@ -25,7 +25,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> None:
     """Copy the rows until the run has ended."""
-    from megabert.observability.trackers.follower import follow_run
+    from megabert.observability.follower import follow_run
     from megabert.settings.config.loading import merge_layers
     from megabert.settings.config.run import LoggingConfig
     from megabert.tooling.reports.watch import describe_verdict

@@ -18,11 +18,11 @@ from megabert.distributed.process_group import World, raise_everywhere, run_on_m
 from megabert.engine.deepspeed_parts import LossScaleFloor
 from megabert.engine.engine import Engine
 from megabert.models.bert import PretrainingModel
+from megabert.observability.follower import Value
 from megabert.observability.logs import logger
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.profiler import StepProfiler
 from megabert.observability.progress import Progress, pace, seconds_left
-from megabert.observability.trackers.rows import Value
 from megabert.optim import StepSettings, learning_rate
 from megabert.settings.command_line.signals import SIGNALS
 from megabert.settings.config.loading import phase_name

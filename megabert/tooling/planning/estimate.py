@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
-from megabert.observability.gpus import Gpu, require_peak
+from megabert.observability.flops import Gpu, require_peak
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, zero_stage_of
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.names import value_at
