@@ -22,8 +22,7 @@ from megabert.distributed.process_group import (
     run_on_main_rank,
 )
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.build import build_engine, refuse_precision
-from megabert.engine.engine import Engine
+from megabert.engine.engine import Engine, build_engine, refuse_precision
 from megabert.engine.weight_average import WeightAverage
 from megabert.foundation.errors import EXIT_STOPPED, DataError
 from megabert.foundation.files import atomic_write

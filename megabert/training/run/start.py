@@ -25,7 +25,7 @@ from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_mani
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.checkpoints.saving import recover
 from megabert.data.order import BEGINNING
-from megabert.engine.build import resolve_precision
+from megabert.engine.engine import resolve_precision
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
 from megabert.settings.config.deepspeed import deepspeed_of, zero_stage_of
