@@ -37,8 +37,14 @@ from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unf
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
-from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
-from megabert.training.run.status import RunStatus
+from megabert.training.run.folder import (
+    RunStatus,
+    changes_since,
+    checkpoints_dir,
+    claim_run_folder,
+    fork_command,
+    read_config,
+)
 from megabert.training.state import TrainerState
 
 
