@@ -113,8 +113,8 @@ def run_step(step: str, folder: Path, language: str) -> None:
     from data_prep.extract.inputs import find_files, plan_chunks
     from data_prep.steps import step1_extract, step3_tokens
     from data_prep.steps.document_reader import ExtractTask
+    from data_prep.steps.step2_vocabulary import CountTask, count_words
     from data_prep.vocabulary.training import VocabularyOptions
-    from data_prep.vocabulary.words import CountTask, count_words
 
     source, text = SourceConfig(input=str(folder / "a.jsonl")), folder / "text-000.arrow"
     config = BuildConfig(sources=(source,), language=language, clean=CleanConfig(max_characters=10**9))

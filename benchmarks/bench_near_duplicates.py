@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from data_prep.clean.components import count_members, hook, jump, write_fates
 from data_prep.clean.grouped_hashes import HASHES_PER_RANGE, HashPlan, RangeTask, distinct, write_rows
+from data_prep.clean.near_copies import count_members, hook, jump, write_fates
 from data_prep.clean.near_duplicates import Signature, gather_fates, join_keys, merge_keys, write_keys
 from data_prep.documents.document_set import hash_range
 

@@ -38,8 +38,12 @@ from data_prep.extract.opening import InputFile  # noqa: E402
 from data_prep.pipeline import build_shards  # noqa: E402
 from data_prep.steps.step1_extract import PART_CHARACTERS, extract_documents  # noqa: E402
 from data_prep.steps.step3_tokens import tokenize_documents  # noqa: E402
-from data_prep.steps.step4_chunks import merge_chunks  # noqa: E402
-from data_prep.steps.step5_documents import BUCKET_TOKENS, count_buckets, fill_buckets  # noqa: E402
+from data_prep.steps.step5_documents import (  # noqa: E402
+    BUCKET_TOKENS,
+    count_buckets,
+    fill_buckets,
+    merge_chunks,
+)
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances  # noqa: E402
 from megabert.settings.config.loading import to_dict  # noqa: E402
 from megabert.tokens.shards.folder import lengths_path, read_manifest  # noqa: E402

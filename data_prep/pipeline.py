@@ -27,18 +27,23 @@ from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
 from data_prep.execution.executors import Executor
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import RunningBuild
+from data_prep.extract.first_look import say_readings
 from data_prep.extract.inputs import find_files, hash_inputs
 from data_prep.extract.opening import InputFile
-from data_prep.extract.readings import say_readings
 from data_prep.identification.identifier import require_identifier
 from data_prep.planning.estimate import estimate, require_space
 from data_prep.planning.text_sample import sample_text
-from data_prep.steps.step1_extract import extract_documents
-from data_prep.steps.step1_ids import read_ids
+from data_prep.steps.step1_extract import extract_documents, read_ids
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokens import split_documents_again, tokenize_documents
-from data_prep.steps.step4_chunks import merge_chunks
-from data_prep.steps.step5_documents import bucket_sizes, bucket_units, count_buckets, fill_buckets, write_index
+from data_prep.steps.step5_documents import (
+    bucket_sizes,
+    bucket_units,
+    count_buckets,
+    fill_buckets,
+    merge_chunks,
+    write_index,
+)
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError

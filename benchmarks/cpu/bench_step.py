@@ -32,7 +32,7 @@ from megabert.data.loader import PackedLoader
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
 from megabert.distributed.process_group import World, distributed_world
-from megabert.engine.build import build_engine
+from megabert.engine.engine import build_engine
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.models.convert import to_huggingface

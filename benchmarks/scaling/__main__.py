@@ -7,7 +7,7 @@ Run it from the repository's root; it needs no GPU, takes seconds and prints Mar
 
 from benchmarks.scaling.published import PUBLISHED, Published, predict, worst_error_pct
 from benchmarks.scaling.strong import render_strong
-from megabert.observability.gpus import GPUS
+from megabert.observability.flops import GPUS
 from megabert.settings.config.loading import load_run_config
 from megabert.tooling.planning.estimate import estimate
 from megabert.tooling.planning.step_time import Cluster

@@ -7,8 +7,7 @@ share of the peak while computing; it is fitted on one point of a table, and all
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from megabert.observability.flops import training_flops
-from megabert.observability.gpus import GPUS
+from megabert.observability.flops import GPUS, training_flops
 from megabert.settings.config.model import ModelConfig
 from megabert.tooling.planning.step_time import Cluster, Communication, StepWork, datasheet_rates, step_time
 

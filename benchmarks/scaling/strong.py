@@ -6,7 +6,7 @@ the optimizer, and waiting for the loader.
 
 from dataclasses import replace
 
-from megabert.observability.gpus import GPUS
+from megabert.observability.flops import GPUS
 from megabert.settings.config.loading import load_run_config
 from megabert.tooling.planning.estimate import PhaseEstimate, estimate
 from megabert.tooling.planning.estimate_page import LAUNCH_BOUND_S

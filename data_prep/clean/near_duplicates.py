@@ -11,7 +11,7 @@ Neither the keys of all bands nor the pairs would fit into memory. Keys go by gr
    is an *edge* to this one (`write_keys`).
 2. For each group and each block of keys, the keys and edges of its chunks are merged (`merge_keys`); keys that several
    chunks have give more edges. For each range of keys, the keys of all groups do (`join_keys`).
-3. Edges become clusters (`data_prep.clean.components`).
+3. Edges become clusters (`data_prep.clean.near_copies`).
 4. For each group, the fate of its chunks' documents is gathered (`gather_fates`).
 5. While a chunk is extracted, its documents are looked up in the file of its group (`DocumentFates`).
 """

@@ -22,9 +22,8 @@ from data_prep.execution.build_state import describe_repeats, read_state, requir
 from data_prep.execution.changes import PLAN_NAME
 from data_prep.execution.executors import Executor, executor_of_all_ranks
 from data_prep.execution.records import Counts
-from data_prep.extract.first_look import warn_of_likely_mistakes
+from data_prep.extract.first_look import describe_readings, warn_of_likely_mistakes
 from data_prep.extract.inputs import find_files, plan_chunks
-from data_prep.extract.readings import describe_readings
 from data_prep.identification.identifier import require_identifier
 from data_prep.pipeline import BuildResult, build_shards
 from data_prep.planning.estimate import estimate

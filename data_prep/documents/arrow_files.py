@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError, HaltedError
 from megabert.foundation.files import atomic_path, check_regular
-from megabert.tokens.shards.instances import read_batches
+from megabert.tokens.shards.shard_file import read_batches
 
 WRITE_BYTES = 1 << 20
 """Bytes that are gathered before they are written to a file; a record batch of a shard has about 80 KiB."""

@@ -21,8 +21,17 @@ from typing import Any
 
 import megabert
 from data_prep.config.build import BuildConfig
-from data_prep.execution.changes import PLAN_NAME, make_way, require_plain_documents, set_aside
-from data_prep.execution.dependence import STEPS, Part, first_changed, settings_of, shard_settings_of
+from data_prep.execution.changes import (
+    PLAN_NAME,
+    STEPS,
+    Part,
+    first_changed,
+    make_way,
+    require_plain_documents,
+    set_aside,
+    settings_of,
+    shard_settings_of,
+)
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError

@@ -1,4 +1,8 @@
-"""A first look at input files, before anything is built: files that hold no text, and text whose lines are wrapped."""
+"""A first look at input files, before anything is built: files that hold no text, and text whose lines are wrapped.
+
+It also puts into words under which assumptions files are read: nobody has to guess which column is text, or where one
+ends.
+"""
 
 import codecs
 import re
@@ -8,10 +12,13 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import PurePosixPath
 
+from data_prep.config.build import BuildConfig
+from data_prep.config.languages import AUTO
 from data_prep.execution.problems import Problems
 from data_prep.extract.opening import BLOCK_BYTES, InputFile, content_blocks, is_url, open_stored
 from data_prep.extract.text import UNCUTTABLE
 from megabert.foundation.errors import DataError
+from megabert.foundation.urls import without_secrets
 
 HEAD_BYTES = 1 << 18
 LOOKS_PER_SOURCE = 64
@@ -241,3 +248,42 @@ def _head(file: InputFile, size: int) -> bytes:
 
 def _for(path: str, remedy: str) -> str:
     return remedy.replace("FILE", PurePosixPath(path).name)
+
+
+READINGS = {
+    "text": "a line is a paragraph, a blank line ends a document",
+    "book": "a file is a document, a blank line ends a paragraph",
+    "jsonl": "a line is a document, its field {field!r} the text",
+    "parquet": "a row is a document, its column {field!r} the text",
+    "arrow": "a row is a document, its column {field!r} the text",
+    "wikipedia": "an article is a document, without its markup",
+}
+"""Reading of each format."""
+
+
+def say_readings(config: BuildConfig, files: Sequence[InputFile]) -> None:
+    """Print how files are read, and warn of readings that are likely mistakes."""
+    for line in describe_readings(config, files):
+        print(line, file=sys.stderr)
+    warn_of_likely_mistakes(files)
+
+
+def describe_readings(config: BuildConfig, files: Sequence[InputFile]) -> list[str]:
+    """Return a line for each way in which files of text are read."""
+    groups: dict[str, list[InputFile]] = {}
+    for file in files:
+        if not file.holds_ids:
+            groups.setdefault(_reading(config, file), []).append(file)
+    return [
+        f"{without_secrets(group[0].path)}{f' and {len(group) - 1:,} more' if group[1:] else ''}: read as {words}"
+        for words, group in sorted(groups.items())
+    ]
+
+
+def _reading(config: BuildConfig, file: InputFile) -> str:
+    language = config.language_of(file.source)
+    by_document = "by the language that each document is found to have"
+    sentences = by_document if language == AUTO else f"as in {language} (--language)"
+    what = READINGS[file.format].format(field=file.field)
+    coded = "" if file.format in ("parquet", "arrow") else f" in {file.encoding}"
+    return f"{file.format}{coded}: {what}; sentences are cut {sentences}"

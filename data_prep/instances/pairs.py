@@ -147,8 +147,7 @@ def walk_segments(bucket: DocumentBucket, options: PairOptions) -> Pairs:
 
     One that is longer than an instance goes on in the next, where the paper loses its rest.
     """
-    from data_prep.instances.pair_walk_loops import WalkOptions
-    from data_prep.instances.segment_loops import walk_documents
+    from data_prep.instances.pair_walk_loops import WalkOptions, walk_documents
 
     longest = options.metadata.max_seq_length - ONE_SEGMENT_SPECIALS
     key, share, least = options.key[()], options.short_seq_prob, options.min_tokens

@@ -22,8 +22,7 @@ from data_prep.instances.pairs import ONE_SEGMENT_SPECIALS, PAIR_SPECIALS
 from data_prep.planning.text_sample import TextSample, english
 from data_prep.steps.step1_extract import PART_CHARACTERS
 from data_prep.steps.step2_vocabulary import counting_units
-from data_prep.steps.step4_chunks import MAX_FILES, plan_levels
-from data_prep.steps.step5_documents import count_buckets
+from data_prep.steps.step5_documents import MAX_FILES, count_buckets, plan_levels
 from data_prep.steps.step6_instances import BYTES_PER_TOKEN, count_buckets_per_shard
 from megabert.foundation.errors import DataError
 from megabert.foundation.full_disk import existing_folder

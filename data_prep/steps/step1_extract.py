@@ -3,6 +3,10 @@
 With the cleaning rules ``near_duplicates`` and ``duplicate_paragraphs`` the chunks are read twice. The first reading
 finds the documents that the rules before keep, and what several of them have. It records which rule dropped each other
 document as a whole, so that the second reading, which writes the text, does not ask these rules again.
+
+In a build from ids there is no text to clean, to cut into sentences or to tokenize: each chunk is read, its ids are
+checked and written as tokenized documents (`read_ids`). So the vocabulary (step 2) is there first, and step 3 only
+gives the documents their splits. From there on ids and text are one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,19 +18,23 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data_prep.clean.grouped_hashes import HashPlan
 from data_prep.clean.near_copies import find_near_copies
 from data_prep.clean.near_duplicates import DocumentFates, Signature, sibling_path, write_keys
 from data_prep.clean.paragraph_copies import ParagraphHashes, find_paragraph_copies, write_kept
 from data_prep.documents.arrow_files import offsets_of, write_batches
-from data_prep.documents.document_set import EXTRACTED, hash_bytes
+from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
+from data_prep.execution.problems import Problems
 from data_prep.execution.progress import BYTES
 from data_prep.execution.records import Counts, Outcome
 from data_prep.execution.work_units import LazyList, RunningBuild, Unit
+from data_prep.extract.ids import IdChecker, Sides, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.steps.document_reader import VERDICTS, DocumentReader, ExtractTask
+from data_prep.steps.document_reader import VERDICTS, DocumentReader, ExtractTask, problem_counts
+from megabert.tokens.shards.format import token_type
 
 DOCUMENTS_PER_BATCH = 4096
 HASHES = "paragraphs"
@@ -171,7 +179,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
             counts["characters"] += sum(map(len, sentences))
             yield hash_bytes(content), sentences
 
-    paths = write_parts(task.path, documents(), partial(_Part, source))
+    paths = write_parts(task.path, documents(), partial(_TextPart, source))
     counts |= {"documents": {str(source): counts["documents"] + reader.dropped}, "bytes": task.chunk.bytes}
     if task.config.has_many_languages:
         counts["languages"] = {str(source): dict(reader.languages)}
@@ -198,7 +206,7 @@ def write_parts(path: Path, documents: Iterable[tuple[Any, ...]], new_part: Call
 
 
 @dataclass
-class _Part:
+class _TextPart:
     """Documents for one file, collected as flat lists: pyarrow is slow with lists of lists of Python strings."""
 
     source: int
@@ -238,4 +246,77 @@ class _Part:
         batch = pa.record_batch([pa.array(self.hashes, pa.uint64()), sources, lists], schema=EXTRACTED)
         batches = [batch.slice(i, DOCUMENTS_PER_BATCH) for i in range(0, batch.num_rows, DOCUMENTS_PER_BATCH)]
         write_batches(path, EXTRACTED, batches)  # lz4 would take twice as long, to halve files that are soon deleted
+        return path
+
+
+PART_IDS = 4 << 20
+"""Ids that a file holds at most, about."""
+
+
+def read_ids(build: RunningBuild, files: list[InputFile]) -> tuple[Sequence[Path], Counts]:
+    """Read the documents of all input files.
+
+    Returns:
+        The files of documents, in the order of the input, and the counts.
+    """
+    chunks, tokenizer = plan_chunks(files, build.config.chunk_bytes), build.path("tokenizer")
+    return read_chunks(build, "ids", write_documents, chunks, {"tokenizer": lambda number: tokenizer}, {})
+
+
+def write_documents(task: ExtractTask) -> tuple[list[Path], Counts]:
+    """Write the documents of a chunk; empty ones are counted and left out.
+
+    Raises:
+        DataError: The chunk cannot be read, or has a list that is no ids, and the build may not drop documents.
+    """
+    assert task.tokenizer is not None
+    tokenizer, source = tokenizer_of(task.tokenizer), task.chunk.file.source
+    problems = Problems(is_strict=task.config.max_bad_share == 0)
+    counts: Counts = {"empty_documents": 0, "written": 0, "sentences": 0, "characters": 0, "rules": {}}
+
+    def documents() -> Iterator[tuple[Sides]]:
+        for sides in id_documents(task.chunk, IdChecker(tokenizer), problems):
+            if any(map(len, sides)):
+                counts["written"] += 1
+                counts["sentences"] += len(sides)
+                yield (sides,)
+            else:
+                counts["empty_documents"] += 1
+
+    paths = write_parts(task.path, documents(), partial(_IdsPart, source, tokenizer.vocab_size))
+    counts |= {"documents": {str(source): counts["written"] + counts["empty_documents"]}, "bytes": task.chunk.bytes}
+    return paths, counts | problem_counts(problems, task.number)
+
+
+@dataclass
+class _IdsPart:
+    """Documents for one file."""
+
+    source: int
+    vocab_size: int
+    hashes: list[int] = field(default_factory=list)
+    lists: list[NDArray[np.int32]] = field(default_factory=list)
+    """The lists of all documents, end to end: one for each document, or two."""
+    tokens: int = 0
+
+    def add(self, sides: Sides) -> None:
+        """Append a document. Its hash is of the ids and of where B begins."""
+        own = [ids.astype("<i4") for ids in sides]
+        self.hashes.append(hash_bytes(b"".join(ids.tobytes() for ids in own) + b"%d" % len(own[0])))
+        self.lists += own
+        self.tokens += sum(map(len, own))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the documents are enough for a file."""
+        return self.tokens >= PART_IDS
+
+    def write(self, path: Path) -> Path:
+        """Write the documents."""
+        dtype = token_type(self.vocab_size).to_pandas_dtype()
+        ids = np.concatenate([np.zeros(0, np.int32), *self.lists]).astype(dtype)
+        lengths, count = np.array(list(map(len, self.lists)), np.int64), len(self.hashes)
+        sentence_offsets = np.arange(count + 1) * (len(lengths) // max(count, 1))
+        columns = np.array(self.hashes, np.uint64), np.zeros(count, np.uint8), np.full(count, self.source, np.uint16)
+        TokenizedDocuments(*columns, ids, lengths, sentence_offsets).write(path, bucket_schema(self.vocab_size))
         return path

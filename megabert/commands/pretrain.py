@@ -174,7 +174,7 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
         source = _with_vocabulary_of_shards(source, config)
     if not config.init_tiling:
         return source.weights
-    from megabert.models.tiling import check_sizes, tile_weights
+    from megabert.models.transfer import check_sizes, tile_weights
 
     check_sizes(source.model, config.model)
     target = replace(config.model, vocab_size=source.model.vocab_size)  # auto until the shards have been opened
@@ -183,7 +183,7 @@ def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
 
 def _with_vocabulary_of_shards(source: "Source", config: RunConfig) -> "Source":
     """Return the source with the tokenizer of the first phase's shards, and its rows for that vocabulary."""
-    from megabert.models.vocabulary_transfer import plan_transfer, transfer_vocabulary
+    from megabert.models.transfer import plan_transfer, transfer_vocabulary
     from megabert.tokens.shards.shard_set import ShardSet
     from megabert.tokens.tokenization import load_tokenizer
 

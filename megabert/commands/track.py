@@ -25,12 +25,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> None:
     """Copy the rows until the run has ended."""
-    from megabert.observability.trackers.follower import follow_run
+    from megabert.observability.follower import follow_run
     from megabert.settings.config.loading import merge_layers
     from megabert.settings.config.run import LoggingConfig
     from megabert.tooling.reports.watch import describe_verdict
-    from megabert.training.run.folder import read_config
-    from megabert.training.run.status import check_status
+    from megabert.training.run.folder import check_status, read_config
 
     read_config(options.run_dir)
     fields = {"tracker_project": options.tracker_project, "tracker_mode": options.tracker_mode}

@@ -42,7 +42,7 @@ def run(options: Namespace) -> None:
     with loading("PyTorch"):
         import torch
 
-        from megabert.engine.build import DTYPES, resolve_precision
+        from megabert.engine.engine import DTYPES, resolve_precision
         from megabert.ops.backend import triton_obstacle
         from megabert.ops.proof.first_run import cases_of
         from megabert.ops.proof.tuning import tune

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.folder import InstanceStatistics
 
 _MARGIN_SIGMA = 3.0
 """Global batches that are this many standard deviations above the mean still take the planned number of micro-steps."""

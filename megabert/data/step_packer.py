@@ -1,4 +1,10 @@
-"""One rank's share of a global batch: read, planned, gathered into micro-batches; a pure function of the position."""
+"""One rank's share of a global batch: read, planned, gathered into micro-batches; a pure function of the position.
+
+Random offsets of positions are drawn here as well, so that short instances train rows of the position table that longer
+ones will read. Kiyono et al. 2021 (SHAPE, arXiv:2109.05644) shift all positions of a sequence by a random number. Here
+[CLS] keeps position 0, as in a phase without offsets: an instance of n tokens has the positions 0, 1 + k, ...,
+n - 1 + k.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +17,7 @@ from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instanc
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
-from megabert.data.position_offsets import PositionOffsets
+from megabert.foundation.randomness.keyed import below, mix, string_key
 from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.shard_set import ShardSet, Sizes
 
@@ -19,6 +25,28 @@ _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""
 _KEPT_WINDOWS = 3
 """Windows whose lengths are kept: the one being read, the next one, and one to spare."""
+_OFFSETS_KEY = string_key("data/position_offsets")
+
+
+@dataclass(frozen=True)
+class PositionOffsets:
+    """Offsets as a function of (seed, epoch, row): the same on any rank, in any micro-batch and after a resume."""
+
+    seed: int
+    num_positions: int
+    """Rows of the position table; no position is as large."""
+
+    def draw(
+        self, epochs: NDArray[np.int64], rows: NDArray[np.int64], lengths: NDArray[np.integer]
+    ) -> NDArray[np.int64]:
+        """Return the offset of each instance, from 0 to the number of positions that it leaves free.
+
+        Args:
+            epochs: Epoch in which each instance is read.
+            rows: Its global row.
+            lengths: Its tokens, at most ``num_positions``.
+        """
+        return below(mix(_OFFSETS_KEY, self.seed, epochs, rows), self.num_positions - lengths.astype(np.int64) + 1)
 
 
 @dataclass(frozen=True, kw_only=True)

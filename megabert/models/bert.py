@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from megabert.models.encoder import BertEncoder
-from megabert.models.heads import PretrainingHeads
-from megabert.models.layers import BertEmbeddings, BertPooler, Dense, first_tokens
+from megabert.models.layers import BertEmbeddings, BertPooler, Dense, PretrainingHeads, first_tokens
 from megabert.ops.cross_entropy.api import cross_entropy, row_cross_entropy
 from megabert.ops.dropout import DropoutStream
 from megabert.ops.sequences import PackedBatch, sequence_numbers

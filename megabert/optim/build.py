@@ -5,12 +5,11 @@ from typing import Any
 
 from torch.nn import Parameter
 
-from megabert.optim.adamw import AdamW
+from megabert.optim.adamw import AdamW, StableAdamW
 from megabert.optim.apex_lamb import ApexLamb
 from megabert.optim.base import BaseOptimizer, no_decay
 from megabert.optim.lamb import Lamb
 from megabert.optim.muon import Muon
-from megabert.optim.stable_adamw import StableAdamW
 from megabert.settings.config.run import BackendOrApex, OptimizerConfig
 
 OPTIMIZERS: dict[str, Callable[..., BaseOptimizer]] = {"lamb": Lamb, "adamw": AdamW, "stable_adamw": StableAdamW}

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 
 from megabert.observability.flops import local_pairs, training_flops
-from megabert.observability.progress import span
+from megabert.observability.logs import span
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.folder import InstanceStatistics
 
 CPU_SHARE = 0.4
 """Share of the products' rate that forward and backward pass reach on a CPU: 0.34 to 0.42 from 2 layers of 128 to 12 of

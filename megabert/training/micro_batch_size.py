@@ -13,7 +13,7 @@ import torch
 
 from megabert.data.batch import probe_batch
 from megabert.distributed.process_group import World
-from megabert.engine.build import DTYPES
+from megabert.engine.engine import DTYPES
 from megabert.foundation.errors import ConfigError
 from megabert.models.bert import PretrainingModel
 from megabert.models.matrices import layer_matrices

@@ -22,8 +22,7 @@ from megabert.distributed.process_group import (
     run_on_main_rank,
 )
 from megabert.distributed.run_lock import RunLock
-from megabert.engine.build import build_engine, refuse_precision
-from megabert.engine.engine import Engine
+from megabert.engine.engine import Engine, build_engine, refuse_precision
 from megabert.engine.weight_average import WeightAverage
 from megabert.foundation.errors import EXIT_STOPPED, DataError
 from megabert.foundation.files import atomic_write
@@ -42,9 +41,8 @@ from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.proven_ops import prove_ops
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
-from megabert.training.run.folder import record_run, tokenizer_dir
+from megabert.training.run.folder import RunStatus, record_run, tokenizer_dir
 from megabert.training.run.start import RunInputs, RunStart, find_start, open_inputs
-from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 from megabert.training.trainer import Trainer
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from megabert.distributed.process_group import World, raise_everywhere, run_on_all_ranks
-from megabert.engine.build import DTYPES
+from megabert.engine.engine import DTYPES
 from megabert.foundation.errors import ConfigError
 from megabert.observability.logs import logger
 from megabert.ops.backend import BACKENDS, forget_disproved, obstacles_of

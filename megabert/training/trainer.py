@@ -18,16 +18,15 @@ from megabert.distributed.process_group import World, raise_everywhere, run_on_m
 from megabert.engine.deepspeed_parts import LossScaleFloor
 from megabert.engine.engine import Engine
 from megabert.models.bert import PretrainingModel
-from megabert.observability.logs import logger
+from megabert.observability.follower import Value
+from megabert.observability.logs import Progress, logger, pace, seconds_left
 from megabert.observability.metrics import MetricWriter
 from megabert.observability.profiler import StepProfiler
-from megabert.observability.progress import Progress, pace, seconds_left
-from megabert.observability.trackers.rows import Value
 from megabert.optim import StepSettings, learning_rate
 from megabert.settings.command_line.signals import SIGNALS
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.phase import PhaseConfig
-from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
 from megabert.training.probes.run_probes import run_probes
@@ -35,9 +34,8 @@ from megabert.training.recovery import rollback
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.checkpoint_writer import CheckpointWriter
-from megabert.training.run.folder import checkpoints_dir
+from megabert.training.run.folder import RunStatus, checkpoints_dir
 from megabert.training.run.start import RunInputs
-from megabert.training.run.status import RunStatus
 from megabert.training.state import TrainerState
 from megabert.training.step import StepResult, accumulate, describe_scores, open_loader, update, validate
 

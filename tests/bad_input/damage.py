@@ -203,7 +203,7 @@ def prepare(folder: Path) -> None:
     from data_prep.config import build as config
     from data_prep.execution.executors import Executor
     from data_prep.pipeline import build_shards
-    from data_prep.steps import step4_chunks
+    from data_prep.steps import step5_documents
 
     class Stopping(Executor):
         def run(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
@@ -212,7 +212,7 @@ def prepare(folder: Path) -> None:
                     raise DataError("that is enough")
                 yield index, function(task)
 
-    step4_chunks.MAX_FILES = 2
+    step5_documents.MAX_FILES = 2
     clean = config.CleanConfig(rules=("length", "duplicate_paragraphs", "duplicate_documents"))
     source = config.SourceConfig(input=str(folder / "text.jsonl"))
     wanted = config.BuildConfig(

@@ -89,8 +89,8 @@ def train(folder: Path) -> Any:
 
 def tokenized(folder: Path) -> Any:
     """Tokenize and count extracted text."""
+    from data_prep.steps.step2_vocabulary import extracted_texts
     from data_prep.steps.step3_tokens import TokenizeTask, tokenize
-    from data_prep.vocabulary.words import extracted_texts
 
     parts = []
     for path in sorted((folder / "unfinished" / "work" / "extract").glob("*.arrow"))[:3]:
@@ -101,8 +101,8 @@ def tokenized(folder: Path) -> Any:
 
 def words(folder: Path) -> Any:
     """Add up the counts of words, and find the documents that are held out."""
+    from data_prep.steps.step2_vocabulary import held_out_of, merge_words
     from data_prep.vocabulary.training import VocabularyOptions
-    from data_prep.vocabulary.words import held_out_of, merge_words
 
     paths = sorted((folder / "unfinished" / "work" / "words").glob("*.words.arrow"))
     names = [path.with_name(path.name.removesuffix(".words.arrow")) for path in paths]

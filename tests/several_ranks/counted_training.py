@@ -8,7 +8,7 @@ from several_ranks.toy_training import ENGINES, ds_config
 from several_ranks.wire import counting
 from support.tiny_models import tiny_config
 
-from megabert.engine.build import build_engine
+from megabert.engine.engine import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
 from megabert.settings.config.run import OptimizerConfig

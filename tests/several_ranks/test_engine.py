@@ -12,8 +12,8 @@ from several_ranks.toy_training import LEARNING_RATE, batch_of, ds_config, make_
 from support.soak import in_soak
 
 import megabert.engine.engine as engine_module
-from megabert.engine.build import build_engine
 from megabert.engine.deepspeed_parts import LossScaleFloor
+from megabert.engine.engine import build_engine
 from megabert.foundation.errors import ConfigError
 from megabert.optim import StepSettings
 from megabert.settings.config.deepspeed import REQUIRED

@@ -8,7 +8,7 @@ from several_ranks.toy_training import ENGINES, ds_config, gather_whole
 from support.soak import in_soak
 
 from megabert.data.batch import MicroBatch
-from megabert.engine.build import build_engine
+from megabert.engine.engine import build_engine
 from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from several_ranks.counted_training import MODEL, batch_of_share
 from several_ranks.toy_training import ENGINES, ds_config
 
-from megabert.engine.build import build_engine
+from megabert.engine.engine import build_engine
 from megabert.models.build import build_model, initialize
 from megabert.optim import StepSettings, build_optimizer
 from megabert.settings.config.run import OptimizerConfig

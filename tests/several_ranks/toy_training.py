@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.engine.build import build_engine
-from megabert.engine.engine import Engine
+from megabert.engine.engine import Engine, build_engine
 from megabert.models.layers import Dense
 from megabert.optim import StepSettings, build_optimizer
 from megabert.settings.config.run import OptimizerConfig

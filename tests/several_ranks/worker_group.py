@@ -8,7 +8,7 @@ import traceback
 from multiprocessing.connection import Connection
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pytest", "deepspeed", "megabert.engine.build", "megabert.training.pretrain"])
+CONTEXT.set_forkserver_preload(["pytest", "deepspeed", "megabert.engine.engine", "megabert.training.pretrain"])
 
 
 class WorkerError(AssertionError):

@@ -18,7 +18,8 @@ TESTS = (
     *(
         "unit/foundation/test_compiled.py",
         "unit/tokens/shards",
-        "unit/tokens/masking",
+        "unit/tokens/test_masking.py",
+        "unit/tokens/test_masking_loops.py",
         "unit/tokens/tokenization/test_tokenizer.py",
     ),
     *("unit/models/test_bert.py", "unit/ops/test_layer_norm.py", "unit/ops/test_cross_entropy.py", "unit/optim"),

@@ -25,7 +25,7 @@ from megabert.downstream.finetuning.saved_model import write_model
 from megabert.downstream.finetuning.setup import Prepared, prepare
 from megabert.downstream.finetuning.tasks import Task
 from megabert.downstream.finetuning.trainer import NonFiniteOutputs, NonFiniteSteps, TaskTrainer
-from megabert.engine.build import build_engine, refuse_precision, resolve_precision
+from megabert.engine.engine import build_engine, refuse_precision, resolve_precision
 from megabert.engine.master_weights import start_over, whole_masters
 from megabert.foundation.errors import CheckpointError, MegabertError
 from megabert.foundation.files import atomic_write

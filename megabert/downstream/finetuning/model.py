@@ -12,8 +12,8 @@ from megabert.data.batch import MicroBatch
 from megabert.downstream.finetuning.task_kinds import Head
 from megabert.foundation.errors import ConfigError
 from megabert.models.bert import BertModel
-from megabert.models.heads import MaskedLmTransform
 from megabert.models.key_maps import to_ours
+from megabert.models.layers import MaskedLmTransform
 from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig

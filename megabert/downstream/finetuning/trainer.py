@@ -23,9 +23,8 @@ from megabert.downstream.finetuning.task_kinds import Example, Prediction, TaskK
 from megabert.engine.engine import Engine, HostCopy
 from megabert.engine.master_weights import copy_masters, put_back_masters
 from megabert.foundation.errors import CheckpointError, DataError
-from megabert.observability.logs import logger
+from megabert.observability.logs import Progress, logger
 from megabert.observability.metrics import MetricWriter
-from megabert.observability.progress import Progress
 from megabert.optim import StepSettings, linear_warmup_decay
 
 

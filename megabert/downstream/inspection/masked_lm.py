@@ -22,8 +22,7 @@ from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch
 from megabert.data.packing import runs_within, shape_for
 from megabert.data.step_packer import RankShare, validation_batches
 from megabert.downstream.export.sources import Source
-from megabert.downstream.inspection.encode_text import check_outputs
-from megabert.downstream.inspection.read_text import read_parts, sequences_of
+from megabert.downstream.inspection.encode_text import check_outputs, read_parts, sequences_of
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.randomness.keyed import mix, string_key
 from megabert.foundation.text_tables import render_table

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from megabert.downstream.export.sources import Source
-from megabert.downstream.inspection.encode_text import check_outputs
-from megabert.downstream.inspection.read_text import read_texts
+from megabert.downstream.inspection.encode_text import check_outputs, read_texts
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path
 from megabert.foundation.text_tables import render_table

@@ -3,18 +3,27 @@
 A compiler, a driver or a card may be wrong in ways that no test of ours has met; a week of training on a kernel that is
 slightly wrong costs more than the seconds that this takes. Ranks decide together: a backend that failed on any of them
 runs on none, because ranks that compute differently would train on different dropout masks and rounding.
+
+What passed is kept in the user's cache, in one file for each device, driver, torch, Triton and text of
+``megabert/ops``: with another of these, all is proven anew. A failure is not kept, since its cause may pass.
 """
 
+import hashlib
+import json
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from megabert.foundation.errors import KernelError
+from megabert.foundation.errors import DataError, KernelError
+from megabert.foundation.files import atomic_write, read_small
+from megabert.foundation.json_files import read_json
 from megabert.ops.backend import BACKENDS, SETTINGS, disprove, forget_disproved, label_of, usable_backends
-from megabert.ops.proof.known import read_known, write_known
 from megabert.ops.proof.table import Shapes, compare
+from megabert.ops.triton_support.tuned_tiles import code_sha256, device_name, sha256_in_use, triton_version
 from megabert.settings.config.model import ModelConfig
 
 logger = logging.getLogger(__name__)
@@ -181,3 +190,50 @@ def _require_device(device: torch.device, reason: str) -> None:
             "this process. Set the op to torch by name (ops.attention=torch) and start again.",
             see="a-backend-cannot-run",
         ) from error
+
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def read_known(device: torch.device) -> set[str]:
+    """Return the names that a device has proven; none if they are not known."""
+    try:
+        path = _path(device)
+        return set(read_json(path, list[str], remedy="It is written anew.")) if path.exists() else set()
+    except (DataError, OSError, RuntimeError) as error:  # a RuntimeError: the user has no home folder
+        logger.debug("kernels are proven again: %s", error)
+        return set()
+
+
+def write_known(device: torch.device, proven: Iterable[str]) -> None:
+    """Keep the names that a device has proven; a cache that cannot be written costs the next run a few seconds."""
+    try:
+        path = _path(device)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps(sorted(proven), indent=1) + "\n")
+    except (DataError, OSError, RuntimeError) as error:
+        logger.debug("the next run proves its kernels again: %s", error)
+
+
+def _path(device: torch.device) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    digest = hashlib.sha256(json.dumps(identity_of(device)).encode()).hexdigest()
+    return cache / "megabert" / "proven-ops" / f"{digest[:24]}.json"
+
+
+def identity_of(device: torch.device) -> dict[str, str]:
+    """Return everything that a kernel's results may depend on, by name: device, driver, versions, code."""
+    unit, driver = "", ""
+    if device.type == "cuda":
+        unit = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+        driver = read_small(_DRIVER).decode("ascii", "replace") if _DRIVER.exists() else ""
+    return {
+        "device": device_name(device),
+        "unit": unit,
+        "driver": driver,
+        "torch": torch.__version__,
+        "triton": triton_version(),
+        "is_interpreted": str(os.environ.get("TRITON_INTERPRET") == "1"),
+        "code": code_sha256(),
+        "tile_sizes": sha256_in_use(),
+    }

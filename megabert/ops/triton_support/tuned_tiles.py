@@ -4,7 +4,10 @@ A tile's size decides the order of sums, so results with and without a file diff
 file they repeat. A file is for one device, one Triton and one text of ``megabert/ops``.
 """
 
+import functools
+import hashlib
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +15,33 @@ import torch
 from pydantic import ConfigDict, Field
 
 from megabert.foundation.errors import ConfigError
-from megabert.foundation.files import sha256_file
+from megabert.foundation.files import read_small, sha256_file
 from megabert.foundation.json_files import read_json
-from megabert.ops.identity import code_sha256, device_name, triton_version
+
+_OPS = Path(__file__).parents[1]
+
+
+def device_name(device: torch.device) -> str:
+    """Return the product name of a GPU, or ``cpu``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def triton_version() -> str:
+    """Return the version of Triton, empty if it is not installed."""
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@functools.lru_cache(maxsize=1)
+def code_sha256() -> str:
+    """Return the hash of all files of this room."""
+    digest = hashlib.sha256()
+    for path in sorted(_OPS.rglob("*.py")):
+        digest.update(path.relative_to(_OPS).as_posix().encode() + b"\0" + read_small(path))
+    return digest.hexdigest()
+
 
 Sizes = tuple[int, int, int, int]
 """Rows, columns, warps and stages of a ``tile_sizes.Tiles``."""

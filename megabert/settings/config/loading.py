@@ -12,10 +12,16 @@ from pydantic import ValidationError
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import read_small
 from megabert.foundation.json_files import adapter_of, to_json
-from megabert.settings.config.contradictions import check_family, contradictions
 from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.phase import PhaseConfig
-from megabert.settings.config.problems import FileValues, describe_problems, to_plain, unfit_values
+from megabert.settings.config.problems import (
+    FileValues,
+    check_family,
+    contradictions,
+    describe_problems,
+    to_plain,
+    unfit_values,
+)
 from megabert.settings.config.run import UNCLIPPED, RunConfig
 from megabert.settings.config.yaml_text import parse_yaml, write_yaml
 

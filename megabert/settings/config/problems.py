@@ -1,4 +1,4 @@
-"""Wrong values of a configuration in words: field, value, allowed values, file."""
+"""Faults of a configuration in words: wrong values, and contradictions between parts that no part can check itself."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,8 +6,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from megabert.foundation.errors import ConfigError
 from megabert.settings.config.fields import field_table, pattern_of
 from megabert.settings.config.names import closest, did_you_mean, named_elsewhere
+from megabert.settings.config.run import RunConfig
+from megabert.settings.config.shards import PER_LENGTH
 
 
 class FileValues(dict[str, Any]):
@@ -117,3 +120,103 @@ def _describe(problem: Any, cls: type) -> str:
     found = f" (found {problem['input']!r})"
     remedy = "; write text in quotes" if problem["type"] == "string_type" else ""
     return f"{path}: {message}{found if len(found) < 200 else ''}{remedy}"
+
+
+def contradictions(config: RunConfig, *, positions_from: str | None = None) -> Iterator[str]:
+    """Yield each contradiction between sections.
+
+    Args:
+        config: The whole run.
+        positions_from: Source of weights that ``model.max_position_embeddings`` comes from, if any.
+    """
+    has_source = config.init_from is not None or config.fork is not None
+    if config.init_tiling and not has_source:
+        yield "init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out."
+    if config.init_vocabulary == "transfer" and not has_source:
+        remedy = "set init_from to a model, or leave it out"
+        yield f"init_vocabulary=transfer: there is nothing to transfer; {remedy}."
+    if config.ops.lamb == "apex" and config.optimizer.name == "stable_adamw":
+        yield "ops.lamb=apex goes with optimizer.name=lamb, not stable_adamw: set ops.lamb to auto."
+    if config.validation.weights == "average" and config.average.decay is None:
+        remedy = "set average.decay, such as 0.999, or take validation.weights trained"
+        yield f"validation.weights=average, but no average is kept: {remedy}."
+    lengths = sorted({phase.max_seq_length for phase in config.phases})
+    for name in PER_LENGTH:
+        numbers = getattr(config.shards, name)
+        if numbers is not None and len(numbers) != len(lengths):
+            yield f"shards.{name}={list(numbers)}: give one number for each length of the phases, {lengths}."
+    tokens, model = config.micro_batch_tokens, config.model
+    for i, phase in enumerate(config.phases):
+        length, base = f"phases[{i}].max_seq_length={phase.max_seq_length}", phase.global_rope_theta
+        if phase.max_seq_length > model.max_position_embeddings:
+            yield f"{length} is above {_describe_positions(i, config, positions_from)}"
+        if base is not None and not model.traits.is_pre_norm:
+            other = f"{model.family}, which has no rotary positions. Leave it out."
+            yield f"phases[{i}].global_rope_theta={base:g} goes with model.family=modernbert, not {other}"
+        if not phase.replaced_tokens and model.generator_size != 1:
+            fields = f"phases[{i}].replaced_tokens=false with model.generator_size={model.generator_size}"
+            way = "Set the size to 1, or leave" if model.traits.has_discriminator else "Leave"
+            why = "the discriminator would use the generator's head, and has to be as wide"
+            yield f"{fields}: {why}. {way} replaced_tokens out."
+        if phase.masked_lm_weight != "equal" and model.traits.has_discriminator:
+            why = f"applies to a masked LM that is kept, and the generator of {model.family} is thrown away"
+            yield f"phases[{i}].masked_lm_weight={phase.masked_lm_weight} {why}. Leave it out, or take another family."
+        if phase.new_positions == "tile" and (obstacle := _obstacle_to_tiling(i, config)):
+            yield f"phases[{i}].new_positions=tile {obstacle}. Leave it out, or set it to keep."
+        if phase.position_offset == "random" and (obstacle := _obstacle_to_offsets(i, config)):
+            yield f"phases[{i}].position_offset=random {obstacle}. Leave it out, or set it to none."
+        if tokens != "auto" and tokens < phase.max_seq_length:
+            remedy = f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
+            yield f"micro_batch_tokens={tokens} is below {length}: {remedy}"
+
+
+def _obstacle_to_tiling(index: int, config: RunConfig) -> str | None:
+    """Return why a phase cannot begin with repeated rows of the position table, or None if it can."""
+    length, longest = config.phases[index].max_seq_length, config.longest_before(index)
+    if not config.model.position_biased_input:
+        return f"fills rows of a table of positions, {_without_table(config)}"
+    if index == 0:
+        return "repeats the rows that earlier phases have trained, and this phase is the first one"
+    if any(phase.position_offset == "random" for phase in config.phases[:index]):
+        return "would overwrite rows that an earlier phase has trained by its position_offset=random"
+    if length <= longest:
+        return f"finds no new row: max_seq_length={length} is not above {longest}, the longest of the phases before"
+    return None
+
+
+def _obstacle_to_offsets(index: int, config: RunConfig) -> str | None:
+    """Return why the positions of a phase cannot be shifted, or None if they can."""
+    length, model = config.phases[index].max_seq_length, config.model
+    if not model.position_biased_input:
+        return f"shifts positions in a table, {_without_table(config)}"
+    if length == model.max_position_embeddings:
+        return f"has no room: max_seq_length={length} is model.max_position_embeddings"
+    return None
+
+
+def _without_table(config: RunConfig) -> str:
+    return f"and model.family={config.model.family} has none here"
+
+
+def _describe_positions(index: int, config: RunConfig, source: str | None) -> str:
+    """Return the limit that a phase's length is above, and the remedy; a source may set it instead of the recipe."""
+    limit = config.model.max_position_embeddings
+    build = f"Build shards of length {limit} or less"
+    if source is None:
+        return f"model.max_position_embeddings={limit}. {build}, or raise model.max_position_embeddings."
+    positions = f"the {limit} positions of init_from={source}. {build} and set --phases.{index}.max-seq-length {limit}"
+    if not config.model.traits.is_pre_norm:
+        return f"{positions}, or take weights with more positions."
+    longest = max(phase.max_seq_length for phase in config.phases)
+    return f"{positions}, or add --model.max-position-embeddings {longest}: rotary positions have no weights."
+
+
+def check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mapping[str, Any], source: str) -> None:
+    """Refuse a source of another family than the one that recipe and flags ask for."""
+    wanted = [layer["family"] for layer in layers if layer.get("family")]
+    family, given = (wanted or ["bert"])[-1], model.get("family", "bert")
+    if family != given:
+        raise ConfigError(
+            f"init_from={source}: its model is of the family {given}, recipe {recipe} trains {family}. Take a recipe "
+            f"of that family, or add --model.family {given}."
+        )

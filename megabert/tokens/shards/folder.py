@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -26,6 +26,7 @@ from pydantic import Field
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, open_to_read
 from megabert.foundation.json_files import read_json
+from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.format import FORMAT_VERSION, ShardMetadata, check_version
 
 MANIFEST_NAME = "manifest.json"
@@ -294,3 +295,28 @@ def _npy_header(rows: int, kinds: int) -> bytes:
     description = {"descr": _LENGTH_TYPE.str, "fortran_order": False, "shape": (rows, kinds)}
     np.lib.format.write_array_header_1_0(stream, description)
     return stream.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceStatistics:
+    """Totals of a split, from the manifest: all that is needed to size micro-batches.
+
+    Attributes:
+        rows: Number of instances.
+        tokens: Tokens of all instances.
+        masked_tokens: Masked positions of all instances.
+        max_seq_length: Greatest length that an instance may have.
+        max_masked: Most masked positions that one instance may have.
+    """
+
+    rows: int
+    tokens: int
+    masked_tokens: int
+    max_seq_length: int
+    max_masked: int
+
+    def masked_by(self, options: MaskingOptions) -> "InstanceStatistics":
+        """Return the totals if the loader draws the masks; the number of masked positions is an upper estimate."""
+        most = options.max_predictions_per_seq
+        expected = round(options.masked_lm_prob * self.tokens + 0.5 * self.rows)
+        return replace(self, masked_tokens=min(most * self.rows, expected), max_masked=max(1, most))

@@ -3,14 +3,21 @@
 A build stores shards uncompressed and in small record batches (`shards.rows_per_batch`). Instances are copied
 straight out of the file (`copy_loops`), so that its pages are the only copy a node has, and a row costs one read of its
 batch. A file of another layout is refused; pyarrow opens it only for the error message.
+
+Record batches that pyarrow does read are checked before anyone follows the numbers in them (`read_batches`,
+`find_nonsense`): a hash in a manifest vouches for bytes, not for sense. Arrow trusts a file, in which an offset past
+the values makes a reader access memory that is not its own; an id beyond the vocabulary ends in an index error far from
+its cause. Any program may have written a shard.
 """
+
+# T tokens, M predictions, R rows
 
 import errno
 import math
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +28,8 @@ from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular
-from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import ShardEntry
-from megabert.tokens.shards.format import ShardMetadata, rows_per_batch, token_type
-from megabert.tokens.shards.instances import find_nonsense, read_batches
+from megabert.tokens.shards.format import FlatInstances, ShardMetadata, rows_per_batch, token_type
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
 BUILD_AGAIN = "Build the shards again, or correct the program that wrote them (docs/instances.md)."
@@ -184,3 +189,89 @@ def _blocks(footer: bytes, block: np.dtype) -> tuple[NDArray[np.void], bytes | N
     rest = vector + 4 + blocks.nbytes
     # Where the schema starts, counted from the end, and all that follows the blocks.
     return blocks, b"%d %b" % (len(footer) - schema, footer[rest:]) if schema >= rest else None
+
+
+def read_batches(reader: pa.RecordBatchFileReader, numbers: Sequence[int], *, is_full: bool = True) -> pa.RecordBatch:
+    """Return some record batches of a shard as one, in which no offset is outside and no value is missing.
+
+    Args:
+        reader: Reads a file with the schema of a shard (`ShardMetadata.from_arrow`).
+        numbers: Indices of the batches, one at least. A call for a batch of some hundred rows takes as long as for one
+            of thousands, so a caller that reads all of them takes many at a time.
+        is_full: Whether each offset is checked, or only how much there is of each column: then the caller checks the
+            offsets that it uses.
+
+    Raises:
+        DataError: A batch is damaged; the message is a clause that the caller completes with the file.
+    """
+    batches = []
+    for number in numbers:
+        try:
+            batches.append(reader.get_batch(number))
+            batches[-1].validate(full=is_full)
+        except (pa.ArrowException, OSError, SystemError) as error:
+            raise DataError(f"record batch {number} cannot be read ({str(error).splitlines()[0]})") from error
+    batch, number = batches[0], numbers[0]
+    if len(batches) > 1:
+        batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    # Most batches have no room for nulls: a column's first buffer, and the first of a list's values, would be that.
+    if any(buffer is not None for column in batch.columns for buffer in column.buffers()[::2]):
+        _refuse_nulls(batch, number)
+    return batch
+
+
+def _refuse_nulls(batch: pa.RecordBatch, number: int) -> None:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        # A null of a list or in one: the stored value may be anything.
+        inner = column.values if pa.types.is_list(column.type) else column
+        if column.null_count or inner.null_count:
+            raise DataError(f"record batch {number}: {name} has null values, where every instance needs one")
+
+
+def find_nonsense(batch: FlatInstances, metadata: ShardMetadata) -> tuple[int, str] | None:
+    """Return the first row of a batch that no reader can use, and why; None if all can be used.
+
+    Training relies on no more than this. Whether instances are as a build makes them (words masked whole, the right
+    number of predictions, special tokens in their places) is checked by `megabert-data verify`.
+    """
+    starts, position_starts = batch.token_starts, batch.masked_starts
+    length_R, count_R = np.diff(starts), np.diff(position_starts)
+    has_pairs = metadata.objective != "none"
+    most = metadata.max_predictions_per_seq if metadata.masking == "static" else 0
+    # [CLS] A [SEP] B [SEP] with a token at least on each side; without B it starts after the end.
+    first_b, last_b = (3, length_R - 2) if has_pairs else (length_R, length_R)
+    # One number per row: each has its bounds.
+    limits = (
+        ("the length of input_ids", length_R, 5 if has_pairs else 3, metadata.max_seq_length),
+        ("segment_b_start", batch.segment_b_starts, first_b, last_b),
+        ("next_sentence_label", batch.next_sentence_labels, 0, int(has_pairs)),
+        ("the length of masked_lm_positions", count_R, 0, most),
+        ("the length of masked_lm_ids", np.diff(batch.masked_id_starts), count_R, count_R),
+    )
+    for name, values, low, high in limits:
+        outside = (values < low) | (values > high)
+        if outside.any():
+            row = int(outside.argmax())
+            low, high = (int(np.broadcast_to(limit, len(values))[row]) for limit in (low, high))
+            return row, f"{name} is {values[row]}, allowed is {low if low == high else f'{low} to {high}'}"
+    # Ids are pieces of the vocabulary.
+    id_columns = (("input_ids", batch.input_ids, starts), ("masked_lm_ids", batch.masked_ids, batch.masked_id_starts))
+    for name, ids, ends in id_columns:
+        if len(ids) and ids.max() >= metadata.vocab_size:
+            index = int(ids.argmax())
+            return _row(ends, index), f"{name} has {ids[index]}, the vocabulary has {metadata.vocab_size} pieces"
+    # Each row's positions ascend, so that its last one is the greatest.
+    positions = batch.masked_positions
+    is_wrong = positions >= np.repeat(length_R, count_R)
+    is_first = np.zeros(len(positions) + 1, bool)
+    is_first[position_starts] = True
+    is_wrong[1:] |= (positions[1:] <= positions[:-1]) & ~is_first[1:-1]
+    if is_wrong.any():
+        index = int(is_wrong.argmax())
+        row = _row(position_starts, index)
+        return row, f"masked_lm_positions has {positions[index]}, they have to ascend and be below {length_R[row]}"
+    return None
+
+
+def _row(starts: NDArray[np.integer], index: int) -> int:
+    return int(np.searchsorted(starts, index, side="right")) - 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks
-from megabert.engine.build import DTYPES, refuse_precision, resolve_precision
+from megabert.engine.engine import DTYPES, refuse_precision, resolve_precision
 from megabert.foundation.full_disk import existing_folder
 from megabert.foundation.json_files import to_json
 from megabert.models.build import build_model

@@ -19,8 +19,7 @@ from megabert.data.order import BEGINNING
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.distributed.process_group import World
-from megabert.engine.build import DTYPES, build_engine
-from megabert.engine.engine import Engine
+from megabert.engine.engine import DTYPES, Engine, build_engine
 from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
 from megabert.models.matrices import layer_matrices

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.json_files import adapter_of, read_json
-from megabert.observability.trackers.rows import leaves
+from megabert.observability.follower import leaves
 from megabert.settings.config.loading import SHIPPED, read_yaml, to_dict
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig, is_science

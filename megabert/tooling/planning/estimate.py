@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
-from megabert.observability.gpus import Gpu, require_peak
+from megabert.observability.flops import Gpu, require_peak
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of, zero_stage_of
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tokens.shards.shard_set import ShardSet, open_training_split
-from megabert.tokens.shards.statistics import InstanceStatistics
 from megabert.tooling.measurements.measured import MeasuredRates
 from megabert.tooling.planning.memory import BUDGETS, Memory, count_parameters, estimate_memory, planned_budget
 from megabert.tooling.planning.step_time import (

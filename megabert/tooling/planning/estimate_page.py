@@ -3,7 +3,7 @@
 from typing import Any
 
 from megabert.foundation.text_tables import render_table
-from megabert.observability.progress import span
+from megabert.observability.logs import span
 from megabert.tooling.measurements.reference import describe_expected
 from megabert.tooling.planning.estimate import Estimate, describe_small_budget, steps_that_fit, warn_of
 from megabert.tooling.planning.memory import checkpoint_gib, describe_checkpoints, describe_memory, fits

@@ -9,7 +9,7 @@ totals have not been compared with a GPU's yet.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from megabert.observability.gpus import Gpu
+from megabert.observability.flops import Gpu
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, IN_FLIGHT
 from megabert.settings.config.families import Objective
 from megabert.settings.config.model import ModelConfig

@@ -13,12 +13,12 @@ from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepBatch, StepPacker
-from megabert.engine.build import refuse_precision
+from megabert.engine.engine import refuse_precision
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.full_disk import existing_folder
 from megabert.models.build import InitialWeights
-from megabert.observability.gpus import Gpu, gpu_by_name, gpu_of_device, require_peak
-from megabert.observability.progress import span
+from megabert.observability.flops import Gpu, gpu_by_name, gpu_of_device, require_peak
+from megabert.observability.logs import span
 from megabert.optim.schedules import learning_rate
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.model import ModelConfig

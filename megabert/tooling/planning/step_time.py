@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 from megabert.foundation.errors import ConfigError
-from megabert.observability.gpus import Gpu, gpu_of_device
+from megabert.observability.flops import Gpu, gpu_of_device
 from megabert.tooling.measurements.measured import CollectiveName, MeasuredRates
 
 COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)

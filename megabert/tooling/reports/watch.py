@@ -12,15 +12,14 @@ from signal import Signals
 from typing import Any, NamedTuple
 
 from megabert.foundation.files import read_small
+from megabert.observability.logs import pace, seconds_left, span
 from megabert.observability.metrics import read_metrics
-from megabert.observability.progress import pace, seconds_left, span
 from megabert.settings.command_line.signals import ENDING
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
 from megabert.training.probes.minimal_pairs import describe_probes
-from megabert.training.recovery.heartbeat import SILENT_S, Beat, read_beats, slowest_ranks
-from megabert.training.run.folder import checkpoints_dir, read_config
-from megabert.training.run.status import StatusRecord, check_status
+from megabert.training.recovery.watchdog import SILENT_S, Beat, read_beats, slowest_ranks
+from megabert.training.run.folder import StatusRecord, check_status, checkpoints_dir, read_config
 
 Row = Mapping[str, Any]
 RECENT_ROWS = 20

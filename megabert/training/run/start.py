@@ -25,20 +25,26 @@ from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_mani
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.checkpoints.saving import recover
 from megabert.data.order import BEGINNING
-from megabert.engine.build import resolve_precision
+from megabert.engine.engine import resolve_precision
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
 from megabert.settings.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.settings.config.families import Objective
 from megabert.settings.config.loading import phase_data, split_fork
 from megabert.settings.config.run import RunConfig
+from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards
 from megabert.tokens.shards.shard_set import ShardSet
-from megabert.tokens.shards.statistics import InstanceStatistics
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
-from megabert.training.run.folder import changes_since, checkpoints_dir, claim_run_folder, fork_command, read_config
-from megabert.training.run.status import RunStatus
+from megabert.training.run.folder import (
+    RunStatus,
+    changes_since,
+    checkpoints_dir,
+    claim_run_folder,
+    fork_command,
+    read_config,
+)
 from megabert.training.state import TrainerState
 
 

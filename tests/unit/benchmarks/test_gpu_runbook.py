@@ -20,7 +20,7 @@ from benchmarks.gpu.parts import Part
 from benchmarks.gpu.report import write_report
 from megabert.data.packing import shape_for
 from megabert.settings.config.loading import load_run_config
-from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.folder import InstanceStatistics
 
 ROOT = Path(__file__).resolve().parents[3]
 

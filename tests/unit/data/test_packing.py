@@ -7,7 +7,7 @@ import pytest
 
 from megabert.data.packing import MicroShape, plan_packing, shape_for
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.folder import InstanceStatistics
 
 
 def _corpus(length, count=100_000):

@@ -5,8 +5,7 @@ from itertools import chain, pairwise
 import numpy as np
 from unit.data.streams import shape_of, steps_of
 
-from megabert.data.position_offsets import PositionOffsets
-from megabert.data.step_packer import RankShare, validation_batches
+from megabert.data.step_packer import PositionOffsets, RankShare, validation_batches
 
 NUM_POSITIONS = 96  # three times the longest instance
 

@@ -24,7 +24,7 @@ ALLOWED = {
     "megabert/checkpoints/loading.py": "safetensors, of files that were hashed before",
     "megabert/downstream/export/huggingface.py": "weights, of which `is_file` was asked; save_file in a new folder",
     "megabert/downstream/publish/forms.py": "save_file in the folder that an export has just made",
-    "megabert/observability/trackers/tensorboard.py": "its folder may be no link, and its names hold the time",
+    "megabert/observability/metrics.py": "its folder may be no link, and its names hold the time",
     "megabert/downstream/inspection/attention_page/__init__.py": "parts of the page, from the package",
     "megabert/tooling/reports/curves.py": "the page, from the package",
     "data_prep/clean/": "arrays whose records were checked, with hash and size",

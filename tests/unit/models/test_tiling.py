@@ -8,7 +8,7 @@ from support.tiny_models import tiny_config
 
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.build import InitialWeights, build_model, initialize, load_initial_weights
-from megabert.models.tiling import source_layer, tile, tile_weights
+from megabert.models.transfer import source_layer, tile, tile_weights
 from megabert.settings.config.loading import load_run_config
 from megabert.settings.config.model import ModelConfig
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from megabert.foundation.errors import ConfigError
-from megabert.models.vocabulary_transfer import plan_transfer, transfer_vocabulary
+from megabert.models.transfer import plan_transfer, transfer_vocabulary
 from megabert.tokens.tokenization import Tokenizer, train_byte_bpe
 from megabert.tokens.tokenization.backend import TextOptions, build_backend
 

@@ -1,6 +1,6 @@
 import pytest
 
-from megabert.observability.gpus import gpu_by_name, gpu_of_device
+from megabert.observability.flops import gpu_by_name, gpu_of_device
 
 
 @pytest.mark.parametrize(

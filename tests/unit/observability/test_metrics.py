@@ -11,7 +11,6 @@ from megabert.foundation.errors import CheckpointError
 from megabert.observability import metrics
 from megabert.observability.flops import local_pairs, peak_flops, training_flops
 from megabert.observability.metrics import MetricWriter, read_metrics
-from megabert.observability.trackers import tensorboard
 from megabert.settings.config.loading import load_run_config
 from megabert.settings.config.model import ModelConfig
 
@@ -140,7 +139,7 @@ def test_rows_are_dropped_on_a_full_disk(tmp_path, monkeypatch):
 
 def test_full_disk_under_tensorboards_thread_is_one_warning(tmp_path, monkeypatch, caplog, capsys):
     writer = MetricWriter(tmp_path, resumed_step=0)
-    monkeypatch.setattr("threading.excepthook", tensorboard._without_tensorboard)  # pytest has put its own there
+    monkeypatch.setattr("threading.excepthook", metrics._without_tensorboard)  # pytest has put its own there
 
     with monkeypatch.context() as patch:
         patch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)

@@ -10,7 +10,7 @@ from megabert.ops import backend
 from megabert.ops.backend import Backend, choose, disproved, forget_disproved, no_obstacle, usable_backends
 from megabert.ops.bias_gelu import api
 from megabert.ops.bias_gelu.cpu import bias_gelu_torch
-from megabert.ops.proof import known
+from megabert.ops.proof import first_run
 from megabert.ops.proof.first_run import cases_of, find_failures, settle
 from megabert.settings.config.model import ModelConfig
 
@@ -102,9 +102,9 @@ def test_a_cache_that_cannot_be_written_is_done_without(plant, monkeypatch, tmp_
 def test_another_device_version_or_text_is_proven_anew(plant, cache, monkeypatch, name):
     planted = plant(1.0)
     find_failures(CASES, AUTO, CPU)
-    before, identity = planted.calls, known.identity_of(CPU)
+    before, identity = planted.calls, first_run.identity_of(CPU)
     assert name in identity
-    monkeypatch.setattr(known, "identity_of", lambda _: identity | {name: "another"})
+    monkeypatch.setattr(first_run, "identity_of", lambda _: identity | {name: "another"})
     find_failures(CASES, AUTO, CPU)
     assert planted.calls > before
     assert len(list(cache.glob("*.json"))) == 2

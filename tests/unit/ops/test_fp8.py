@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._meta_registrations import meta_scaled_mm
 
-from megabert.engine.build import refuse_precision
+from megabert.engine.engine import refuse_precision
 from megabert.foundation.errors import ConfigError
 from megabert.ops import fp8
 from megabert.ops.dense import add_product_, dense, sum_products_in

@@ -1,7 +1,7 @@
 """The time of a run on a CPU: FLOPs of its steps over a measured rate, and a warning if it is hopeless."""
 
 from megabert.settings.config.loading import load_run_config
-from megabert.tokens.shards.statistics import InstanceStatistics
+from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.training import expected_time
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time, step_flops
 

@@ -11,7 +11,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.checks import stats
 from data_prep.checks.stats import describe_corpus, example_lines
-from data_prep.clean import cleaner, components, grouped_hashes, near_copies, near_duplicates
+from data_prep.clean import cleaner, grouped_hashes, near_copies, near_duplicates
 from data_prep.clean.near_duplicates import Signature
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
@@ -191,7 +191,7 @@ def test_paragraphs_of_a_dropped_document_stay_in_the_one_that_is_kept(shards_of
 
 
 def test_large_clusters_are_named(shards_of, copied, monkeypatch):
-    for module in (cleaner, components):
+    for module in (cleaner, near_copies):
         monkeypatch.setattr(module, "HUGE", 4)
     corpus = shards_of(copied)[1]
     root = min(hash_text(text) for text in copied if text.endswith(copied[47].splitlines()[-1]))
@@ -204,7 +204,7 @@ def test_large_clusters_are_named(shards_of, copied, monkeypatch):
 def test_clusters_are_shown_from_small_to_large():
     """A manifest has its keys in the order of their letters."""
     sizes = {"1,001-10,000": 1, "10,001 or more": 2, "2": 3, "3-4": 4, "33-1,000": 5, "5-8": 6, "9-32": 7}
-    assert set(sizes) == set(components.SIZES.values())
+    assert set(sizes) == set(near_copies.SIZES.values())
     clusters = {"clusters": 28, "documents": 90_000, "sizes": sizes, "huge": {}, "rounds": 1}
     (line,) = stats._cluster_lines(**clusters)
     assert line.endswith("3 of 2, 4 of 3-4, 6 of 5-8, 7 of 9-32, 5 of 33-1,000, 1 of 1,001-10,000, 2 of 10,001 or more")

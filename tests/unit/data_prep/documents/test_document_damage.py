@@ -13,8 +13,7 @@ from data_prep.execution.executors import Executor
 from data_prep.steps.step1_extract import EXTRACTED
 from data_prep.steps.step3_tokens import TokenizeTask, tokenize
 from megabert.foundation.errors import DataError
-from megabert.tokens.masking import MaskingOptions
-from megabert.tokens.masking.masking import PieceTable, mask_instances
+from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.tokens.shards.folder import read_manifest, write_manifest
 
 OFFSETS, VALUES = 1, 3

@@ -12,8 +12,7 @@ from data_prep import pipeline
 from data_prep.cli import main
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.build_state import REFUSED, read_state, write_state
-from data_prep.execution.changes import PLAN_NAME
-from data_prep.execution.dependence import FIRST_PART, Part
+from data_prep.execution.changes import FIRST_PART, PLAN_NAME, Part
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
 from data_prep.steps import step5_documents

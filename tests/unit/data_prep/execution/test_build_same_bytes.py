@@ -12,7 +12,7 @@ from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor, ProcessExecutor
 from data_prep.extract import inputs
 from data_prep.pipeline import build_shards
-from data_prep.steps import step2_vocabulary, step4_chunks
+from data_prep.steps import step2_vocabulary, step5_documents
 from megabert.foundation.files import sha256_file
 
 
@@ -23,7 +23,7 @@ def test_workers_give_the_same_bytes(built, make_config, tmp_path):
 
 def test_chunks_merged_by_range_of_hashes_give_the_same_bytes(built, make_config, tmp_path, monkeypatch, capsys):
     """What terabytes take, with few chunks: two to a merged file, in several levels."""
-    monkeypatch.setattr(step4_chunks, "MAX_FILES", 2)
+    monkeypatch.setattr(step5_documents, "MAX_FILES", 2)
     monkeypatch.setattr(inputs, "MIN_CHUNK_BYTES", 1000)
     build_shards(make_config(chunk_mib=0.02), tmp_path / "out", Executor())
     assert len(re.findall(r"^chunks: (\d+)/\1 units", capsys.readouterr().err, re.MULTILINE)) >= 3

@@ -10,7 +10,7 @@ from unit.data_prep.instances.google_oracle import OracleOptions, create_instanc
 from data_prep.documents.document_set import DocumentSet
 from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import DocumentBucket
-from megabert.tokens.masking.masking import MaskingOptions, count_predictions
+from megabert.tokens.masking import MaskingOptions, count_predictions
 
 NAMES = ["instances", "random", "tokens", "full", "a_tokens", "random_tokens", "short", "one_token_sides"]
 NAMES += ["predictions"]

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from data_prep.instances.pair_walk_loops import WalkOptions
-from data_prep.instances.segment_loops import walk_documents
+from data_prep.instances.pair_walk_loops import WalkOptions, walk_documents
 
 LONGEST = 126
 IDS = np.array([100, 1100, 1105, 1106, 9000])

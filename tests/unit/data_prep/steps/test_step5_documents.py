@@ -1,13 +1,24 @@
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
-from unit.data_prep.conftest import WholeSplit
+import pytest
+from unit.data_prep.conftest import WholeSplit, begun_build
 
 from data_prep.config.build import SourceConfig
-from data_prep.documents.arrow_files import gather, offsets_of
-from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, tokenizer_of
+from data_prep.documents.arrow_files import gather, offsets_of, write_batches
+from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, document_schema, hash_range, tokenizer_of
+from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
 from data_prep.steps import step5_documents
-from data_prep.steps.step5_documents import count_buckets
+from data_prep.steps.step3_tokens import NAME, SPLIT_AGAIN_NAME
+from data_prep.steps.step5_documents import (
+    MAX_FILES,
+    bucket_units,
+    count_buckets,
+    merge_units,
+    plan_levels,
+    validation_buckets,
+)
 
 
 def copied(documents, starts, lengths):
@@ -91,3 +102,93 @@ def test_pieces_are_gathered_end_to_end():
     values = np.arange(100, 120)
     assert gather(values, np.array([5, 0, 9]), np.array([2, 0, 3])).tolist() == [105, 106, 109, 110, 111]
     assert gather(values, np.array([], int), np.array([], int)).tolist() == []
+
+
+SAMPLE = 40
+
+
+def chunks(count):
+    return TokenFiles(Path(), "{number:06d}.arrow", count)
+
+
+def some(items):
+    rng = np.random.default_rng(len(items))
+    return [items[int(i)] for i in {0, len(items) - 1, *rng.integers(0, len(items), SAMPLE)}]
+
+
+@pytest.mark.parametrize(
+    ("files", "buckets"),
+    [(256, 110), (257, 110), (257, 4), (4000, 1700), (60_000, 25_000), (70_000, 29_000), (1_190_000, 419_000)],
+)
+@pytest.mark.parametrize("validation_share", [0.02, 1e-5])
+def test_no_unit_opens_more_than_256_files_at_any_size(make_config, tmp_path, files, buckets, validation_share):
+    build = begun_build(tmp_path, make_config())
+    levels = plan_levels(chunks(files), tmp_path, buckets)
+    opens = 0
+    for before, after in pairwise(levels):
+        units = merge_units(build, before, after, 30_000)
+        for unit in some(units):
+            assert len(unit.argument.sources) <= MAX_FILES
+        opens += before.blocks * before.files * max(1, after.blocks // before.blocks)
+    assert opens <= MAX_FILES * files
+    counts = {"train": buckets, "validation": validation_buckets(buckets, validation_share)}
+    for unit in some(bucket_units(build, levels[-1], counts, 30_000)):
+        assert 0 < len(unit.argument.sources) <= MAX_FILES
+    assert counts["validation"] == max(1, round(buckets * validation_share)) or buckets > 4096
+
+
+def test_ten_terabytes_open_each_file_a_few_times(make_config, tmp_path):
+    """They took 3e8 opens of tokenized chunks, and 2e9 of what these were merged into."""
+    build = begun_build(tmp_path, make_config())
+    levels = plan_levels(chunks(1_190_000), tmp_path, 419_000)
+    assert [level.blocks * level.files for level in levels] == [1_190_000, 4649, 4864]
+    units = bucket_units(build, levels[-1], {"train": 419_000}, 30_000)
+    assert max(len(unit.argument.sources) for unit in some(units)) <= 2 * 19
+
+
+def test_merged_text_and_documents_split_again_have_no_name_in_common():
+    """Both have records in one step, and a record is found by its name."""
+    text, again = (
+        {file.name for file in plan_levels(TokenFiles(Path(), name, 70_000), Path(), 700)}
+        for name in (NAME, SPLIT_AGAIN_NAME)
+    )
+    assert len(text | again) == 6
+
+
+@pytest.mark.parametrize("files", [3, 300, 70_000])
+def test_every_part_of_the_hashes_is_in_the_files_that_are_named(files):
+    levels = plan_levels(chunks(files), Path(), 700)
+    rng = np.random.default_rng(0)
+    for hash_ in [0, 2**64 - 1, *map(int, rng.integers(0, 2**64, 30, dtype=np.uint64))]:
+        cell = part_of(hash_, 1 << 64, levels[-1].grid)
+        low, high = hash_range(cell, levels[-1].grid)
+        assert low <= hash_ < high
+        for file in levels[-1].overlapping(hash_, hash_ + 1):
+            assert [file.first_cell + index for index in file.batches(hash_, hash_ + 1)] == [cell]
+
+
+def test_range_is_read_from_the_batches_that_hold_it(tmp_path):
+    """Documents of two splits, in files of one batch and of many, give what a search of all of them gives."""
+    rng = np.random.default_rng(1)
+    schema, grid, count = document_schema(1000), 7, 200
+    lengths = rng.integers(1, 5, count)
+    whole = TokenizedDocuments(
+        rng.integers(0, 2**64, count, dtype=np.uint64), rng.integers(0, 2, count).astype(np.uint8),
+        np.zeros(count, np.uint16), rng.integers(0, 999, lengths.sum()).astype(np.uint16), lengths,
+        offsets_of(np.ones(count, np.int64)),
+    )  # fmt: skip
+    order = np.lexsort((whole.hashes_D, whole.splits_D))
+    whole.take(order).write(tmp_path / "one.arrow", schema)
+    cells = [np.flatnonzero((whole.hashes_D >= low) & (whole.hashes_D <= np.uint64(high - 1)))
+             for low, high in (hash_range(cell, grid) for cell in range(grid))]  # fmt: skip
+    batches = [whole.take(rows[np.lexsort((whole.hashes_D[rows], whole.splits_D[rows]))]) for rows in cells]
+    write_batches(tmp_path / "many.arrow", schema, [batch.to_batch(schema) for batch in batches])
+    one, many = TokenFile(tmp_path / "one.arrow"), TokenFile(tmp_path / "many.arrow", 0, grid, grid)
+    for number in range(11):
+        low, high = hash_range(number, 11)
+        parts = [TokenReader([file], 1000).read([0, 1], low, high) for file in (one, many)]
+        expected = np.sort(whole.hashes_D[(whole.hashes_D >= low) & (whole.hashes_D <= np.uint64(high - 1))])
+        for part in parts:
+            assert np.array_equal(np.sort(part.hashes_D), expected)
+        assert np.array_equal(parts[0].ids_T, parts[1].ids_T)
+        assert np.array_equal(parts[0].sentence_lengths_S, parts[1].sentence_lengths_S)

@@ -13,8 +13,8 @@ from unit.downstream.inspection.conftest import PIECES
 
 from megabert.cli import main
 from megabert.downstream.export.sources import open_source
+from megabert.downstream.inspection.encode_text import read_parts, sequences_of
 from megabert.downstream.inspection.masked_lm import ScoringOptions, score_masked_lm, text_batches
-from megabert.downstream.inspection.read_text import read_parts, sequences_of
 from megabert.foundation.errors import DataError
 from megabert.tokens.shards.folder import read_manifest
 

@@ -10,7 +10,7 @@ import pytest
 from support.hub_server import TOKEN, Fault
 from unit.downstream.publish.test_hub import STEP_6, push
 
-from megabert.downstream.publish import answer_limits
+from megabert.downstream.publish import hub
 from megabert.downstream.publish.hub import open_hub, push_folder
 from megabert.foundation.errors import ConfigError, DataError
 
@@ -71,7 +71,7 @@ WORDS = {"nothing": "timed out", "a body without end": "the answer is larger tha
 @pytest.mark.parametrize("answer", ENDLESS)
 def test_an_answer_without_end_is_given_up(answer, server, monkeypatch):
     for name, value in {"SILENCE_S": 1.0, "CALL_S": 2, "MOST_ANSWER_BYTES": 1 << 20}.items():
-        monkeypatch.setattr(answer_limits, name, value)
+        monkeypatch.setattr(hub, name, value)
     pause = 0.0 if "without end" in answer else 0.05
 
     def serve() -> None:
@@ -94,7 +94,7 @@ def test_an_answer_without_end_is_given_up(answer, server, monkeypatch):
 
 def test_all_calls_together_have_a_limit(server, folder, monkeypatch):
     api = open_hub(REPO)
-    monkeypatch.setattr(answer_limits, "START_S", 0)
-    monkeypatch.setattr(answer_limits, "LEAST_BYTES_PER_S", 10**12)
+    monkeypatch.setattr(hub, "START_S", 0)
+    monkeypatch.setattr(hub, "LEAST_BYTES_PER_S", 10**12)
     with pytest.raises(DataError, match=r"the push broke off \(all calls together took too long"):
         push_folder(folder, api, STEP_6, message="Step 6")

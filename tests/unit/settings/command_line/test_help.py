@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.cli import PROGRAM as DATA
 from megabert.cli import PROGRAM as MEGABERT
-from megabert.observability.gpus import GPUS
+from megabert.observability.flops import GPUS
 from megabert.settings.command_line.help import render_help
 from megabert.settings.command_line.program import Parser
 from megabert.settings.config.fields import field_table

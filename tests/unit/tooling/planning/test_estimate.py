@@ -13,7 +13,7 @@ from megabert.data.batch import probe_batch
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
 from megabert.models.build import build_model
-from megabert.observability.gpus import GPUS
+from megabert.observability.flops import GPUS
 from megabert.settings.config.loading import load_run_config
 from megabert.settings.config.model import ModelConfig
 from megabert.tooling.planning.estimate import communication_of, estimate, steps_that_fit

@@ -6,7 +6,7 @@ import pytest
 
 from megabert.data.order import BEGINNING
 from megabert.foundation.errors import ConfigError
-from megabert.observability.gpus import gpu_by_name
+from megabert.observability.flops import gpu_by_name
 from megabert.optim.schedules import planned_steps
 from megabert.settings.config.families import FAMILIES
 from megabert.settings.config.fields import field_table

@@ -2,7 +2,7 @@
 
 import pytest
 
-from megabert.observability.gpus import GPUS
+from megabert.observability.flops import GPUS
 from megabert.settings.config.loading import load_run_config, shipped_names
 from megabert.tooling.planning.estimate import estimate
 from megabert.tooling.planning.schedule_plot import draw_schedules

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from megabert.observability.gpus import GPUS
+from megabert.observability.flops import GPUS
 from megabert.tooling.planning.step_time import (
     LOADER_TOKENS_PER_S,
     PLAN_S_PER_INSTANCE,

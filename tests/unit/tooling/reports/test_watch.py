@@ -8,9 +8,9 @@ import yaml
 from support.run_folders import eval_row, train_row, write_run
 
 from megabert.cli import main
-from megabert.observability.progress import span
+from megabert.observability.logs import span
 from megabert.tooling.reports.watch import read_overview
-from megabert.training.recovery.heartbeat import Beat
+from megabert.training.recovery.watchdog import Beat
 
 RUNNING = {"status": "running", "step": 2, "phase": 1, "host": socket.gethostname(), "pid": os.getpid()}
 

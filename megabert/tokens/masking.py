@@ -149,7 +149,7 @@ def mask_instances(
         ConfigError: Words are masked, or rare pieces more often, and ``pieces`` does not know them.
         DataError: Offsets and keys do not fit the ids, or an instance has 65,536 tokens or more.
     """
-    from megabert.tokens.masking.masking_loops import mask_rows
+    from megabert.tokens.masking_loops import mask_rows
 
     options = options or MaskingOptions()
     _check(ids_T, offsets, keys, pieces)

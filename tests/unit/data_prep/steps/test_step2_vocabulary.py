@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from data_prep.documents.document_set import hash_text
-from data_prep.steps.step1_extract import _Part
-from data_prep.vocabulary import words as vocabulary_words
+from data_prep.steps import step2_vocabulary
+from data_prep.steps.step1_extract import _TextPart
+from data_prep.steps.step2_vocabulary import CountTask, count_words, extracted_texts, held_out_of, merge_words
 from data_prep.vocabulary.training import VocabularyOptions, train_on_spans, train_vocabulary
-from data_prep.vocabulary.words import CountTask, count_words, extracted_texts, held_out_of, merge_words
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def extracted(texts, tmp_path_factory):
     """Files of extracted documents, and one without any."""
     folder, paths = tmp_path_factory.mktemp("extracted"), []
     for number in range(4):
-        part = _Part(0)
+        part = _TextPart(0)
         for text in texts[number::3] if number < 3 else []:
             part.add(hash_text(text), text.splitlines())
         paths.append(part.write(folder / f"{number}.arrow"))
@@ -32,7 +32,7 @@ def counted(extracted, folder, options, share=1.0):
 
 @pytest.mark.parametrize(("pieces", "share"), [("wordpiece", 1.0), ("byte_bpe", 0.6), ("unigram", 0.6)])
 def test_counts_of_parts_give_the_vocabulary_and_the_report_of_all(extracted, tmp_path, monkeypatch, pieces, share):
-    monkeypatch.setattr(vocabulary_words, "ROWS_PER_MERGE", 1000)
+    monkeypatch.setattr(step2_vocabulary, "ROWS_PER_MERGE", 1000)
     options = VocabularyOptions(pieces=pieces, vocab_size=1000, held_out_share=0.2)
     names = counted(extracted, tmp_path, options, share)
     level, words = merge_words(names, float("inf"))

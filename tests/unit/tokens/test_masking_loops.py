@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from unit.tokens.masking.test_masking import CLS, MASK, SEP, VOCAB, make_instances
+from unit.tokens.test_masking import CLS, MASK, SEP, VOCAB, make_instances
 
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.randomness.keyed import below, mix, stream, uniform
@@ -11,7 +11,7 @@ from megabert.foundation.randomness.keyed_loops import mix_2, mix_3
 from megabert.foundation.randomness.keyed_loops import stream as stream_one
 from megabert.foundation.randomness.keyed_loops import uniform as uniform_one
 from megabert.tokens.masking import MaskingOptions, PieceTable, count_predictions, mask_instances
-from megabert.tokens.masking.masking_loops import MAX_SPAN_WORDS
+from megabert.tokens.masking_loops import MAX_SPAN_WORDS
 
 IS_SUBWORD = np.random.default_rng(7).random(VOCAB) < 0.3
 PIECES = PieceTable(cls_id=CLS, sep_id=SEP, mask_id=MASK, vocab_size=VOCAB, is_subword=IS_SUBWORD)

@@ -1,4 +1,4 @@
-"""Choosing and masking positions, row by row; `megabert.tokens.masking.masking` has the definitions.
+"""Choosing and masking positions, row by row; `megabert.tokens.masking` has the definitions.
 
 In plain words: of each instance a number of positions is chosen to be predicted, at random and never [CLS] or [SEP]:
 single tokens, whole words, or spans of words. Of the chosen ones 80% become [MASK], 10% a random piece, and 10% are
@@ -31,7 +31,7 @@ def mask_rows(masked, offsets, keys_R, wanted_R, mask_unit, pieces, action_bound
     """Choose positions in all rows and mask them.
 
     One row in, one row out, if three of its eleven positions are wanted
-    (`tests/unit/tokens/masking/test_masking_example.py` runs it)::
+    (`tests/unit/tokens/test_masking_example.py` runs it)::
 
         ids in       [CLS] the cat sat on the mat [SEP] it slept [SEP]
         positions    1 4 9

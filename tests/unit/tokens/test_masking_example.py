@@ -4,7 +4,7 @@ import numpy as np
 
 from megabert.foundation.randomness.keyed import mix
 from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
-from megabert.tokens.masking.masking_loops import mask_rows
+from megabert.tokens.masking_loops import mask_rows
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = [*SPECIALS, *"the a cat dog mat sat slept on under it she moon tree".split()]  # noqa: SIM905

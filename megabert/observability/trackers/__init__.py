@@ -1,1 +1,0 @@
-"""Where metrics are shown: TensorBoard in this process, trackio and wandb in processes of their own."""
