@@ -77,7 +77,7 @@ def _run(options: Namespace, executor: Executor) -> None:
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     with reporting_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
-        for warning in (*_warnings(corpus), *_label_warnings(built), *_length_warnings(built)):
+        for warning in warnings_of(built):
             print(f"warning: {warning}", file=sys.stderr)
 
 
@@ -107,6 +107,12 @@ def _show_plan(config: BuildConfig, output: Path, executor: Executor) -> None:
                 f"length {length}: of {len(sample.document_tokens):,} documents looked at, about {of_documents:.0%} "
                 f"({of_text:.0%} of their text) have fewer than {least:,} tokens and are left out"
             )
+
+
+def warnings_of(built: BuildResult) -> Iterator[str]:
+    """Yield what a user should know of a finished build."""
+    corpus = next(iter(built.manifests.values())).statistics["corpus"]
+    yield from (*_warnings(corpus), *_label_warnings(built), *_length_warnings(built))
 
 
 def _warnings(corpus: Counts) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """Options that several commands have: where the text comes from, how it is built, and who does the work."""
 
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
@@ -56,14 +58,43 @@ def make_config(options: Namespace) -> BuildConfig:
         fields["clean"] = {**fields.get("clean", {}), "rules": [] if options.clean == ["none"] else options.clean}
     of_source = {name: getattr(options, name) for name in SOURCE_FIELDS if getattr(options, name)}
     # The N-th --input is source N: --sources.N.weight and the like change it.
-    sources = {"sources": [{"input": glob, **of_source} for glob in options.input]} if options.input else {}
-    if not sources and not any("sources" in loading.read_yaml(path) for path in options.config):
+    sources = [{"input": glob, **of_source} for glob in options.input or ()]
+    named = [flag.path for flag in options.field_flags]
+    return resolve_build(sources, options.recipe, fields, files=options.config, named=named)
+
+
+def resolve_build(
+    sources: Sequence[Mapping[str, Any]],
+    recipe: str | None,
+    fields: Mapping[str, Any],
+    *,
+    files: Sequence[Path] = (),
+    named: Sequence[str],
+) -> BuildConfig:
+    """Resolve a build: defaults < shards of the recipe < files in order < sources < fields.
+
+    Args:
+        sources: Fields of each source; none if a file names them.
+        recipe: Recipe of the run that is to read the shards, if there is one.
+        fields: Nested fields that override all others.
+        files: YAML files.
+        named: Dotted paths of ``fields``, of which none may be without effect.
+
+    Raises:
+        ConfigError: Unknown or impossible settings, or no source.
+    """
+    if not sources and not any("sources" in loading.read_yaml(path) for path in files):
         raise ConfigError("No text given: use --input GLOB ..., or `sources:` in a --config file.")
-    recipe_fields = loading.build_fields(loading.load_run_config(options.recipe)) if options.recipe else {}
-    layers = (recipe_fields, *options.config, sources, fields)
+    recipe_fields = loading.build_fields(loading.load_run_config(recipe)) if recipe else {}
+    layers: tuple[Mapping[str, Any] | Path, ...] = (
+        recipe_fields,
+        *files,
+        {"sources": list(sources)} if sources else {},
+        fields,
+    )
     config = loading.merge_layers(BuildConfig, *layers)
     if config.objective == "none" and config.masking == "dynamic":  # further passes would be copies
         config = loading.merge_layers(BuildConfig, {"dupe_factor": 1}, *layers)
     for needs in (BUILD_NEEDS, TEXT_NEEDS):
-        refuse_idle([flag.path for flag in options.field_flags], loading.to_dict(config), needs)
+        refuse_idle(named, loading.to_dict(config), needs)
     return config

@@ -278,9 +278,7 @@ def executor_of_all_ranks(workers: int | None, *, is_mpi: bool) -> Iterator[Exec
     """
     world = mpi_world() if is_mpi or _asked_ranks() > 1 else None
     if world is None or world.size == 1:
-        number, least_bytes = (available_cores(), WORTH_WORKERS) if workers is None else (workers, 0)
-        # A single worker is this process itself.
-        yield Executor() if is_mpi or number <= 1 else ProcessExecutor(number, least_bytes)
+        yield local_executor(1 if is_mpi else workers)
         return
     from mpi4py.futures import MPICommExecutor
 
@@ -289,6 +287,16 @@ def executor_of_all_ranks(workers: int | None, *, is_mpi: bool) -> Iterator[Exec
     # The other ranks do tasks while they enter this context, until rank 0 leaves it; then they find nothing to do.
     with MPICommExecutor(world, root=0, backoff=POLL_S) as other_ranks:
         yield None if world.rank else MpiExecutor(other_ranks, world.size)
+
+
+def local_executor(workers: int | None) -> Executor:
+    """Return the executor of one machine; a single worker is this process itself.
+
+    Args:
+        workers: Processes; None for one per core, if the input is worth their start.
+    """
+    number, least_bytes = (available_cores(), WORTH_WORKERS) if workers is None else (workers, 0)
+    return Executor() if number <= 1 else ProcessExecutor(number, least_bytes)
 
 
 def available_cores() -> int:

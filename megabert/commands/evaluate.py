@@ -15,7 +15,6 @@ Examples:
 """
 
 import glob
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +23,9 @@ from megabert.commands.model_argument import open_model, save_scores
 from megabert.settings.command_line.program import Parser, output_path, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.loading import merge_layers
 
 if TYPE_CHECKING:
-    from megabert.downstream.export.sources import Source
     from megabert.downstream.inspection.masked_lm import ScoringOptions
 
 FLAGS_OF_TASKS = ("--task", "--predictions")
@@ -96,9 +95,11 @@ def _score_text(options: Namespace) -> None:
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
     source = open_model(options, outputs=[options.json], kept=[options.data])
     from megabert.downstream.export.sources import find_device
-    from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm
+    from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm, scoring_options
 
-    scoring = _scoring_options(options, source)
+    fields = merge_layers(FinetuneConfig, {"model": options.model, "data": str(options.data)}, options.fields)
+    given = {name: getattr(options, name) for name in ("masked_lm_prob", "max_instances", "split")}
+    scoring = scoring_options(source, fields, **{name: value for name, value in given.items() if value is not None})
     score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
     save_scores(options, {"data": str(options.data), **_settings(scoring, options.data)}, score.to_dict())
@@ -113,24 +114,3 @@ def _settings(scoring: "ScoringOptions", data: Path) -> dict[str, Any]:
     used = {name: getattr(scoring, name) for name in ("split", "batch_tokens", "max_instances")}
     metadata = ShardSet.open(data, scoring.split).metadata
     return {"max_seq_length": metadata.max_seq_length, "masked_lm_prob": metadata.masked_lm_prob, **used}
-
-
-def _scoring_options(options: Namespace, source: "Source") -> "ScoringOptions":
-    """Return the settings of a score; their fields are checked like a fine-tuning's."""
-    from megabert.downstream.inspection.masked_lm import USUAL_LENGTH, ScoringOptions
-    from megabert.settings.config.loading import merge_layers
-
-    fields = merge_layers(FinetuneConfig, {"model": options.model, "data": str(options.data)}, options.fields)
-    length = min(USUAL_LENGTH, source.longest) if fields.max_seq_length == "auto" else fields.max_seq_length
-    if length > source.longest:
-        print(
-            f"max_seq_length={length}: the model was trained on {source.longest} tokens, as it states", file=sys.stderr
-        )
-    given = {name: getattr(options, name) for name in ("masked_lm_prob", "max_instances", "split")}
-    return ScoringOptions(
-        max_seq_length=length,
-        seed=fields.seed,
-        batch_tokens=fields.micro_batch_tokens,
-        text_column=fields.text_column or "text",
-        **{name: value for name, value in given.items() if value is not None},
-    )

@@ -17,39 +17,16 @@ Examples:
 """
 
 from argparse import Namespace
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher, own_rank
+from megabert.downstream.export.first_weights import CONFIG_NAME, initial_weights, resolve_run
 from megabert.foundation.errors import EXIT_STOPPED
 from megabert.settings.command_line.program import Parser, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading
-from megabert.settings.config.loading import (
-    last_said,
-    load_run_config,
-    merge_layers,
-    phase_data,
-    read_yaml,
-    shipped_names,
-    split_fork,
-    to_dict,
-    to_yaml,
-)
-from megabert.settings.config.needs import RUN_NEEDS, refuse_idle
+from megabert.settings.config.loading import phase_data, shipped_names, to_yaml
 from megabert.settings.config.run import RunConfig
 from megabert.training.recovery.stop_signals import StopSignals
-
-if TYPE_CHECKING:
-    from megabert.downstream.export.sources import Source
-    from megabert.models.build import InitialWeights
-
-CONFIG_NAME = "config.yaml"
-FIELDS_OF_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
-"""Fields of the model that say how it is trained: the recipe's, whatever the source of the weights had."""
-GENERATOR_CHOICES = ("generator_size", "generator_layers", "embedding_sharing")
-"""Fields that choose the generator that is trained with the model."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -80,28 +57,29 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Resolve the configuration, train."""
+    run_dir = Path(options.run_dir)
     with before_ranks_meet():
         if options.device == "cpu":
             refuse_flags(["--gpu"], options.given, "with --device cpu")
         if options.profile is not None:
             options.fields.setdefault("logging", {})["profile_steps"] = options.profile
-        config = _configuration(options)
+        named = [flag.path for flag in options.field_flags]
+        config = resolve_run(run_dir, options.recipe, options.fields, files=options.config, named=named)
         if (options.print_config or options.dry_run) and own_rank() != "0":
             return 0  # rank 0 prints
         if options.print_config:
             print(to_yaml(config), end="")
             return 0
-        _require_shards(config, is_new=not (Path(options.run_dir) / CONFIG_NAME).is_file())
+        _require_shards(config, is_new=not (run_dir / CONFIG_NAME).is_file())
         if options.dry_run:
             _dry_run(options, config)
             return 0
-    run_dir = Path(options.run_dir)
     with StopSignals() as stop:  # before the seconds that torch takes to import
         with loading("PyTorch and DeepSpeed"):
             from megabert.training.pretrain import pretrain
 
         with before_ranks_meet():
-            initial = _initial(config, run_dir)
+            initial = initial_weights(config, run_dir)
         is_done = pretrain(config, run_dir, initial=initial, device=options.device, stop=stop)
     return 0 if is_done else EXIT_STOPPED
 
@@ -129,68 +107,6 @@ def _dry_run(options: Namespace, config: RunConfig) -> None:
     run_dir = Path(options.run_dir)
     ranks = options.world_size if options.world_size is not None else int(describe_rank()["WORLD_SIZE"])
     device = None if options.device == "auto" else options.device
-    initial = _initial(config, run_dir)
+    initial = initial_weights(config, run_dir)
     dry_run = open_dry_run(config, run_dir, initial=initial, world_size=ranks, gpu=options.gpu, device=device)
     print(describe_run(dry_run, run_dir))
-
-
-def _configuration(options: Namespace) -> RunConfig:
-    """Resolve the run. Its own record wins over the sources of its weights, which may be gone by now."""
-    own = Path(options.run_dir) / CONFIG_NAME
-    fork = last_said([*map(read_yaml, options.config), options.fields], "fork")
-    recorded = own if fork is None or own.is_file() else split_fork(str(fork))[0] / CONFIG_NAME
-    recipe = options.recipe
-    if recipe is None:
-        recipe = "debug" if fork is None else str(recorded)
-    config = load_run_config(recipe, options.config, options.fields, model_of=partial(_model_of, recorded=recorded))
-    refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
-    return config
-
-
-def _model_of(source: str, recorded: Path) -> dict[str, Any]:
-    """Return the model's fields as the run has recorded them, or else as the source of its weights has them."""
-    if recorded.is_file():
-        return to_dict(merge_layers(RunConfig, recorded).model)
-    from megabert.downstream.export.sources import open_source
-
-    sizes = to_dict(open_source(source).model)
-    # Which generator is added to a masked LM is the recipe's to say.
-    not_taken = (*FIELDS_OF_TRAINING, *(GENERATOR_CHOICES if sizes["generator_size"] is None else ()))
-    return {name: value for name, value in sizes.items() if name not in not_taken}
-
-
-def _initial(config: RunConfig, run_dir: Path) -> "InitialWeights | None":
-    """Return the weights to start from; a run that has a checkpoint needs them no more."""
-    if config.init_from is None or config.fork is not None:
-        return None
-    from megabert.checkpoints.loading import has_checkpoint
-    from megabert.downstream.export.sources import open_source
-    from megabert.training.run.folder import checkpoints_dir
-
-    if has_checkpoint(checkpoints_dir(run_dir)):
-        return None
-    source = open_source(config.init_from)
-    if config.init_vocabulary == "transfer":
-        source = _with_vocabulary_of_shards(source, config)
-    if not config.init_tiling:
-        return source.weights
-    from megabert.models.transfer import check_sizes, tile_weights
-
-    check_sizes(source.model, config.model)
-    target = replace(config.model, vocab_size=source.model.vocab_size)  # auto until the shards have been opened
-    return replace(source.weights, read=lambda: tile_weights(source.weights.read(), source.model, target))
-
-
-def _with_vocabulary_of_shards(source: "Source", config: RunConfig) -> "Source":
-    """Return the source with the tokenizer of the first phase's shards, and its rows for that vocabulary."""
-    from megabert.models.transfer import plan_transfer, transfer_vocabulary
-    from megabert.tokens.shards.shard_set import ShardSet
-    from megabert.tokens.tokenization import load_tokenizer
-
-    shards = ShardSet.open(phase_data(config, config.phases[0]), "train")
-    new = load_tokenizer(shards.tokenizer_dir)
-    transfer = plan_transfer(source.load_tokenizer(), new)
-    read = source.weights.read
-    weights = replace(source.weights, tokenizer_sha256=new.sha256, read=lambda: transfer_vocabulary(read(), transfer))
-    sizes = replace(source.model, vocab_size=new.vocab_size)
-    return replace(source, model=sizes, tokenizer_dir=shards.tokenizer_dir, weights=weights)

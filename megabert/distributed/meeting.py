@@ -83,15 +83,16 @@ class _Meeting:
             wait_for_workers=False,  # ranks are awaited below, where the missing ones can be named
             multi_tenant=True,  # a later world of this process uses the same server
         )
-        # A process may enter several worlds at one store, one after the other.
-        keys = dist.PrefixStore(f"meeting/{self.world}", store)
+        # A process may enter several worlds at one store, one after the other: none may read what an earlier one wrote.
+        own = dist.PrefixStore(f"world/{self.world}", store)
+        keys = dist.PrefixStore("meeting", own)
         keys.set(str(self.rank), _host_and_address())
         if self.rank != 0:
             self.awaits = f"rank 0 at {self.place}, which waits for all ranks"
             keys.wait(["all"], self.timeout)  # blocks until rank 0 has seen every rank
             if problem := keys.get("all").decode():
                 raise Echo(ConfigError(problem))
-            return store
+            return own
         missing = list(range(1, self.size))
         while missing := [rank for rank in missing if not keys.check([str(rank)])]:
             more = ", ..." if len(missing) > _SHOWN else ""
@@ -106,7 +107,7 @@ class _Meeting:
         keys.set("all", problem)
         if problem:
             raise ConfigError(problem, see=_SEE)
-        return store
+        return own
 
     def _explained(self, error: Exception) -> Exception:
         """Return an error of torch as a sentence, if its cause is known."""

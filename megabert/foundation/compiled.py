@@ -107,7 +107,10 @@ def frozen_files() -> list[Path]:
             continue
         files.add(path)
         modules = (_ROOT.joinpath(*name.split(".")) for name in _OUR_IMPORT.findall(path.read_text(encoding="utf-8")))
-        waiting += [module / "__init__.py" if module.is_dir() else module.with_suffix(".py") for module in modules]
+        # A folder alone may be left over from a package that became a file.
+        waiting += [
+            init if (init := module / "__init__.py").is_file() else module.with_suffix(".py") for module in modules
+        ]
     return sorted(files)
 
 

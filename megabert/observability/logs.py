@@ -25,11 +25,27 @@ logger = logging.getLogger("megabert")
 
 _LIBRARIES = ("DeepSpeed", "py.warnings")
 """Loggers of others; Python's warnings are one of them while they are captured."""
+_is_quiet = False
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Show nothing within this context: messages go to the log of the run, and to the caller's own logging."""
+    global _is_quiet
+    before, _is_quiet = _is_quiet, True
+    try:
+        yield
+    finally:
+        _is_quiet = before
 
 
 def log_to_stderr(rank: int) -> None:
-    """Send this rank's messages to stderr: all of rank 0, warnings and worse of the others."""
+    """Send this rank's messages to stderr, unless they are `quiet`: all of rank 0, warnings and worse of the others."""
     logger.setLevel(logging.DEBUG)
+    if _is_quiet:
+        logger.propagate = True
+        logger.handlers.clear()
+        return
     logger.propagate = False
     logger.handlers.clear()
     handler = _Terminal()
@@ -124,7 +140,7 @@ class Progress:
         self._first = self._done = done
         self._start = self._shown = time.monotonic()
         self._bar: tqdm[Any] | None = None
-        if is_main and sys.stderr.isatty():
+        if is_main and sys.stderr.isatty() and not _is_quiet:
             file, title = unfiltered(sys.stderr), printable(title)
             # A bar inside another one vanishes when it is done (leave=None).
             self._bar = tqdm(

@@ -36,6 +36,7 @@ from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.checked_shards import CHECKED_NAME, Checked, check_shards
 from megabert.tokens.shards.shard_set import ShardSet
+from megabert.training.callbacks import Callbacks
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
 from megabert.training.proven_ops import prove_ops
@@ -54,6 +55,7 @@ def pretrain(
     initial: InitialWeights | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     stop: StopSignals | None = None,
+    callbacks: Callbacks | None = None,
 ) -> bool:
     """Start a pre-training, or resume it.
 
@@ -63,12 +65,14 @@ def pretrain(
         initial: Weights to start from; read for a new run only.
         device: Device to train on; ``auto`` takes a GPU if there is one.
         stop: Signals that end the run early, between two steps and with a checkpoint, on all ranks if on one.
+        callbacks: Functions that rank 0 calls; the other ranks have to be given some as well.
 
     Returns:
         Whether the run is complete, and not stopped early.
 
     Raises:
         ConfigError, DataError, CheckpointError: Something cannot be used; where the run is new, nothing was written.
+        MegabertError: A function of ``callbacks`` failed, on all ranks; the run is saved.
     """
     with distributed_world(device, watchdog_start_s=config.watchdog.start_up_s) as world:
         log_to_stderr(world.rank)
@@ -78,7 +82,8 @@ def pretrain(
                 met = world.broadcast(time.time())
                 watchdog = Watchdog(config.watchdog, run_dir, world.rank, record=status.hung, size=world.size, met=met)
                 with watchdog, world.failures.reporting():
-                    return _run(config, run_dir, initial, world, status, watchdog, stop or StopSignals())
+                    parts = world, status, watchdog, stop or StopSignals(), callbacks or Callbacks()
+                    return _run(config, run_dir, initial, *parts)
             except BaseException as error:
                 # Of several ranks that fail, the first one's error is recorded, by the rank itself if it still can.
                 status.failed(error)
@@ -93,6 +98,7 @@ def _run(
     status: RunStatus,
     watchdog: Watchdog,
     stop: StopSignals,
+    callbacks: Callbacks,
 ) -> bool:
     """Check everything, make the steps that the run has left, if any, and record how it ended."""
     # Each rank opens the shards itself: a node may lack the folder or see another one.
@@ -131,12 +137,14 @@ def _run(
                 status=status,
                 stop=stop,
                 watchdog=watchdog,
+                callbacks=callbacks,
             )
             # An error is published before the trainer is closed, which waits for a checkpoint that is being written.
             with closing(trainer), world.failures.reporting():
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
+                run_on_main_rank(world, callbacks.require_sound)
             for sentence in replaced:  # again, since people read the end of the log
                 logger.warning("%s", sentence)
         is_done = state.is_done(config)

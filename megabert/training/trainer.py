@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
 
+from megabert.checkpoints.format import folder_name
 from megabert.checkpoints.loading import load_checkpoint
 from megabert.data.loader import PackedLoader
 from megabert.data.packing import MicroShape, shape_for
@@ -27,6 +28,7 @@ from megabert.settings.command_line.signals import SIGNALS
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.phase import PhaseConfig
 from megabert.tokens.shards.folder import InstanceStatistics
+from megabert.training.callbacks import Callbacks
 from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
 from megabert.training.probes.run_probes import run_probes
@@ -57,13 +59,14 @@ class Trainer:
         status: RunStatus,
         stop: StopSignals,
         watchdog: Watchdog,
+        callbacks: Callbacks,
     ) -> None:
         """Open the run's metrics; nothing runs before ``begin`` or ``fit``."""
         config = inputs.config
         self.config, self.engine, self.optimizer = config, engine, engine.optimizer
         self.state, self.run_dir, self.world = state, run_dir, world
         self._shards, self._probes, self._budgets = inputs.shards, inputs.probes, state.budgets.tokens
-        self._stop, self._watchdog = stop, watchdog
+        self._stop, self._watchdog, self._callbacks = stop, watchdog, callbacks
         SIGNALS.waits_for = watchdog.describe
         self._checkpoints = CheckpointWriter(
             config, engine=engine, world=world, run_dir=run_dir, status=status, watchdog=watchdog, state=state
@@ -89,6 +92,7 @@ class Trainer:
             else:
                 self._checkpoints.wait()  # the end of a phase is on the disk before the next one begins
         self.state = self._checkpoints.settle(self.state)
+        self._report_checkpoints()
         return self.state
 
     def close(self) -> None:
@@ -143,6 +147,7 @@ class Trainer:
                         self._validate()
                     if self.state.is_checkpoint_due(self.config):
                         self.save()
+                    self._report_checkpoints()
                 if self._profiler.ends_with(self.state.step):
                     self._watchdog.expect("writing a profile")
                     with self._meter.timing("pause"):
@@ -169,6 +174,13 @@ class Trainer:
             if self._writer is not None:
                 self._writer.flush()
             self.state = self._checkpoints.save(self.state)
+
+    def _report_checkpoints(self) -> None:
+        """Call the user's function for the checkpoints that have been completed by now."""
+        while self.world.is_main and self._checkpoints.completed:
+            step = self._checkpoints.completed.popleft()
+            folder = checkpoints_dir(self.run_dir) / folder_name(step)
+            self._callbacks.call("on_checkpoint", step, folder, self._stop)
 
     def begin(self) -> None:
         """Write the checkpoint that precedes the first step of a run folder."""
@@ -201,6 +213,7 @@ class Trainer:
         if self._writer is not None:
             self._writer.flush()
         self.state = self._checkpoints.settle(self.state)
+        self._report_checkpoints()
         if self.world.is_main:
             logger.info(
                 "stopped by %s at step %d, everything is saved: the same command continues",
@@ -260,6 +273,7 @@ class Trainer:
         self.state = self.state.after_validation(metrics, is_last_phase=is_last_phase)
         if self._writer is not None:
             self._writer.write(self.state.step, {"phase": self.state.phase + 1, **metrics})
+            self._callbacks.call("on_validation", self.state.step, metrics, self._stop)
             logger.info("held out at step %d: %s", self.state.step, describe_scores(metrics))
 
     def _log(self, batch: StepBatch, result: StepResult, progress: Progress) -> None:
@@ -291,6 +305,7 @@ class Trainer:
         if ratios:
             row["train/trust_ratio/all"] = list(ratios.values())
         self._writer.write(self.state.step, row)
+        self._callbacks.call("on_step", self.state.step, row, self._stop)
         # The line of progress.
         masked_lm = f" (masked-LM {losses['mlm_loss']:.4f})" if losses["mlm_loss"] != losses["loss"] else ""
         sequences, tokens = perf["perf/sequences_per_s"], perf["perf/tokens_per_s"]

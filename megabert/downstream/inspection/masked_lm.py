@@ -27,6 +27,8 @@ from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.randomness.keyed import mix, string_key
 from megabert.foundation.text_tables import render_table
 from megabert.models.bert import PretrainingModel
+from megabert.observability.logs import logger
+from megabert.settings.config.finetune import FinetuneConfig
 from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
 from megabert.tokens.shards.folder import MANIFEST_NAME
 from megabert.tokens.shards.shard_set import ShardSet
@@ -124,6 +126,20 @@ class _Totals:
             unigram_loss=float(-(targets_V * log_V).sum() / count),
             unigram_accuracy=float(targets_V[self.tokens_V.argmax()] / count),
         )
+
+
+def scoring_options(source: Source, fields: FinetuneConfig, **given: Any) -> ScoringOptions:
+    """Return the settings of a score: those of a fine-tuning that it shares, and its own."""
+    length = min(USUAL_LENGTH, source.longest) if fields.max_seq_length == "auto" else fields.max_seq_length
+    if length > source.longest:
+        logger.warning("max_seq_length=%d: the model was trained on %d tokens, as it states", length, source.longest)
+    return ScoringOptions(
+        max_seq_length=length,
+        seed=fields.seed,
+        batch_tokens=fields.micro_batch_tokens,
+        text_column=fields.text_column or "text",
+        **given,
+    )
 
 
 @torch.inference_mode()

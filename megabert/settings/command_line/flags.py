@@ -6,7 +6,7 @@ choices or default. Hyphens and underscores are both read, in every part of the 
 
 import re
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -96,21 +96,30 @@ def meant_flag(name: str, known: Sequence[str]) -> tuple[str | None, bool]:
     return closest(f"--{name}", known), False
 
 
-def nest(flags: Sequence[Flag]) -> dict[str, Any]:
-    """Return flags as nested mappings; of flags for one field the last one counts.
+def leaves(fields: Mapping[str, Any], section: str = "") -> Iterator[str]:
+    """Yield the dotted paths of nested values."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}"
+
+
+def nest(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by their dotted paths as nested mappings; of values for one field the last one counts.
 
     Raises:
-        ConfigError: A flag goes below another one's value.
+        ConfigError: A path goes below another one's value.
     """
     values: dict[str, Any] = {}
-    for flag in flags:
-        *sections, name = flag.path.split(".")
+    for path, value in fields.items():
+        *sections, name = path.split(".")
         inner = values
         for section in sections:
             inner = inner.setdefault(section, {})
             if not isinstance(inner, dict):
-                raise ConfigError(f"--{flag.path}: {section} was already given a value of its own.")
-        inner[name] = flag.value
+                raise ConfigError(f"--{path}: {section} was already given a value of its own.")
+        inner[name] = dict(value) if isinstance(value, Mapping) else value
     return values
 
 

@@ -318,7 +318,7 @@ class Parser(argparse.ArgumentParser):
         options.given = {*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)}
         self._check_rules(options.given)
         self._check_outputs(options)
-        options.fields, options.field_flags = nest(flags), flags
+        options.fields, options.field_flags = nest({flag.path: flag.value for flag in flags}), flags
         return options
 
     def error(self, message: str) -> NoReturn:

@@ -7,6 +7,7 @@ their main threads train on. Two threads that shared a group would mix up each o
 
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,8 @@ class CheckpointWriter:
         self._begun: TrainerState | None = None
         self._written = state
         self._buffer: Tensor | None = None
+        self.completed: deque[int] = deque()
+        """Steps of checkpoints that are whole since the caller last took them out."""
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -154,6 +157,7 @@ class CheckpointWriter:
         try:
             write_snapshot(self._folder, snapshot, self._writing_world)
             self._written = state
+            self.completed.append(state.step)
             self._status.running(step=state.step, phase=state.phase)
             if self._world.is_main:
                 self._prune(state)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from megabert.cli import main
-from megabert.commands.pretrain import _initial
+from megabert.downstream.export.first_weights import initial_weights
 from megabert.foundation.errors import MegabertError
 from megabert.settings.config.loading import load_run_config
 from megabert.training.run.folder import record_run
@@ -76,9 +76,9 @@ def test_run_that_began_as_a_masked_lm_stays_one(generator_size, tmp_path):
 def test_run_with_a_checkpoint_needs_its_source_no_more(tmp_path):
     config = load_run_config("debug", flags={"init_from": str(tmp_path / "moved")})
     with pytest.raises(MegabertError, match="moved"):
-        _initial(config, tmp_path)
+        initial_weights(config, tmp_path)
     (tmp_path / "checkpoints" / "step_00000002").mkdir(parents=True)  # `latest` was lost with a disk
-    assert _initial(config, tmp_path) is None
+    assert initial_weights(config, tmp_path) is None
 
 
 def test_sizes_of_a_source_come_without_its_vocabulary_where_that_is_transferred(generator_size, tmp_path, capsys):

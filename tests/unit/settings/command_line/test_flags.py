@@ -18,7 +18,7 @@ def read(cls: type, *words: str) -> dict:
     rest, flags = deque(words), []
     while rest:
         flags.append(take_flag(rest, {row.path: row for row in field_table(cls)}))
-    return nest(flags)
+    return nest({flag.path: flag.value for flag in flags})
 
 
 @pytest.mark.parametrize("flag", ["--optimizer.weight_decay", "--optimizer.weight-decay"])

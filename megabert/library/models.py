@@ -1,13 +1,9 @@
-"""megabert from Python: one function to load a model, one to fine-tune it, one to use the result.
-
-`__all__` lists the public names, which keep their meaning within a major version; docs/library.md has them with their
-signatures. Everything else in the package may change in any version. The commands do the same on files, in bounded
-memory.
-"""
+"""Models and their fine-tuning, as functions."""
 
 # S tokens of a text, D hidden, E embedding, L layers, N heads
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +12,7 @@ from numpy.typing import NDArray
 
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import Source, find_device, open_source
-from megabert.downstream.finetuning.classifier import Classifier, Judgement
+from megabert.downstream.finetuning.classifier import Classifier
 from megabert.downstream.finetuning.finetune import finetune
 from megabert.downstream.finetuning.results import Summary
 from megabert.downstream.finetuning.saved_model import read_saved_model
@@ -27,32 +23,15 @@ from megabert.downstream.inspection.encode_text import RankedPiece, encode_text
 from megabert.downstream.inspection.fill_mask import fill_mask, next_sentence
 from megabert.downstream.inspection.pseudo_likelihood import Scores, score_texts
 from megabert.downstream.inspection.similar import nearest, parse_queries, word_ids
-from megabert.foundation.errors import CheckpointError, ConfigError, DataError, MegabertError
+from megabert.foundation.errors import ConfigError
 from megabert.models.bert import PretrainingModel
 from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import table_of
+from megabert.observability.logs import quiet
 from megabert.settings.command_line.arguments import CopyMask, Device, VectorPooling, checks_arguments
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers
 from megabert.tokens.tokenization.written import readable_pieces
-
-__all__ = [
-    "AttentionRecord",
-    "CheckpointError",
-    "Classifier",
-    "ConfigError",
-    "DataError",
-    "Judgement",
-    "MegabertError",
-    "Model",
-    "RankedPiece",
-    "Scores",
-    "Summary",
-    "Tokens",
-    "fine_tune",
-    "load_classifier",
-    "load_model",
-]
 
 
 class Tokens(NamedTuple):
@@ -234,7 +213,14 @@ class Model:
 
 @checks_arguments
 def fine_tune(
-    task: str, *, model: str | Path, data: str | Path, output_dir: str | Path, device: Device = "auto", **settings: Any
+    task: str,
+    *,
+    model: str | Path,
+    data: str | Path,
+    output_dir: str | Path,
+    device: Device = "auto",
+    progress: bool = False,
+    **settings: Any,
 ) -> Summary:
     """Train a head and the encoder on labelled files, score them, and write both to a folder: `megabert finetune`.
 
@@ -246,6 +232,7 @@ def fine_tune(
         data: A labelled file, or a folder with ``train.*`` and ``dev.*``.
         output_dir: A new folder for results and models, or the folder of the same fine-tuning.
         device: Where it runs; ``auto`` takes a GPU if there is one.
+        progress: Whether to print what the command prints while it works.
         settings: Fields of `megabert finetune --print-config`, such as ``epochs=2, learning_rate=1e-4``.
 
     Returns:
@@ -260,7 +247,8 @@ def fine_tune(
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
     known = find_task(task, config)
     refuse_idle_settings(list(settings), [known], config, are_folders=Path(data).is_dir())
-    return finetune(known, config, Path(output_dir), device=device)
+    with nullcontext() if progress else quiet():
+        return finetune(known, config, Path(output_dir), device=device)
 
 
 @checks_arguments
