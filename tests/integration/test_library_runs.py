@@ -2,13 +2,17 @@
 
 import json
 import logging
+import re
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import transformers
 from forked.client import environment_of_commands
+from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs
 
 from megabert.library import (
@@ -23,6 +27,7 @@ from megabert.library import (
     resume,
 )
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 RANKS = """
 import sys
 from megabert.library import pretrain
@@ -131,3 +136,14 @@ def test_text_becomes_a_model_that_is_scored_and_exported(corpus, shards, tmp_pa
     assert score == again
     assert score.examples == made.instances[128]["validation"]
     assert 0 < score.scores["accuracy"] < 1
+
+
+def test_example_of_three_rates(tmp_path, monkeypatch, capsys):
+    example = runpy.run_path(str(EXAMPLES / "three_rates.py"))
+    short = {**TINY, "validation.every_steps": 4, "phases.0.max_seq_length": 128, "phases.1.max_seq_length": 512}
+    monkeypatch.setitem(example["main"].__globals__, "LENGTH", short)
+    monkeypatch.setitem(example["main"].__globals__, "CORPUS", small_corpus(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    example["main"]()
+    assert re.search(r"rate_\S+: accuracy \d+\.\d+, constant \d+\.\d+", capsys.readouterr().out)
+    assert (tmp_path / "runs" / "three_rates" / "losses.png").stat().st_size > 0

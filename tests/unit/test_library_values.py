@@ -10,8 +10,10 @@ import pytest
 import torch
 from support.exported_models import write_english
 
+from data_prep.config.build import BuildConfig
 from megabert import library
 from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.run import RunConfig
 
 VALUES = {
     "numbers": [True, 0, -1, 10**30, 2.0, float("nan"), float("inf"), 1j, np.int64(2), np.float32(1), torch.tensor(1)],
@@ -41,6 +43,8 @@ METHODS = [
     for name, function in inspect.getmembers(cls, inspect.isfunction)
     if not name.startswith("_") and len(inspect.signature(function).parameters) > 1
 ]
+CONFIGS = {"build": BuildConfig, "pretrain": RunConfig, "resume": RunConfig}
+"""The configuration of a function's settings, if it is not a fine-tuning's."""
 FUNCTIONS = [name for name in library.__all__ if inspect.isfunction(getattr(library, name))]
 
 
@@ -69,7 +73,8 @@ def calls_of(function, sound):
     needed = {
         one.name: sound[one.name] for one in parameters if one.default is one.empty and one.kind != one.VAR_KEYWORD
     }
-    settings = [field.name for field in dataclasses.fields(FinetuneConfig)]
+    fields = dataclasses.fields(CONFIGS.get(function.__name__, FinetuneConfig))
+    settings = [field.name for field in fields]
     for one in parameters:
         for name in settings if one.kind == one.VAR_KEYWORD else [one.name]:
             yield from ({**needed, name: value} for values in VALUES.values() for value in values)
@@ -95,6 +100,7 @@ def test_a_function_answers_any_value(name, instances, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = instances[Path]
     paths = {"name": folder / "model", "model": folder / "model", "folder": folder / "tuned/seed_42/model"}
+    paths |= {"run_dir": tmp_path / "run", "inputs": ["none.txt"]}
     assert_answered(
         getattr(library, name),
         {**paths, "task": "classification", "data": tmp_path / "none.csv", "output_dir": tmp_path / "new"},
