@@ -6,6 +6,7 @@ from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.arguments import checks_arguments
 from megabert.settings.command_line.flags import leaves, nest
 
@@ -49,10 +50,12 @@ def build(
         DataError: An input or a tokenizer cannot be used, or there is too little text.
     """
     from data_prep.commands.build import warnings_of
-    from data_prep.commands.options import resolve_build
+    from data_prep.commands.options import MAX_WORKERS, resolve_build
     from data_prep.execution.executors import local_executor
     from data_prep.pipeline import build_shards
 
+    if workers is not None and workers > MAX_WORKERS:
+        raise ConfigError(f"workers={workers}: at most {MAX_WORKERS}.")
     fields = nest(settings)
     sources = [{"input": one} for one in inputs]
     config = resolve_build(sources, None if recipe is None else str(recipe), fields, named=list(leaves(fields)))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.exported_models import write_english
+from support.run_folders import train_row, write_run
 
 from data_prep.config.build import BuildConfig
 from megabert import library
@@ -63,6 +64,7 @@ def instances(tmp_path_factory):
         library.Model: library.load_model(folder / "model", device="cpu"),
         library.Classifier: library.load_classifier(trained.best_model, device="cpu"),
         library.Summary: trained,
+        library.Run: library.load_run(write_run(folder / "run", [train_row(1, 7.0)])),
         Path: folder,
     }
 

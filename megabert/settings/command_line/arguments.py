@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache, wraps
 from os import PathLike
@@ -28,8 +29,8 @@ R = TypeVar("R")
 def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Check the arguments of a function by their annotations before it runs.
 
-    A ``Literal`` is a choice, an ``int`` a number of 1 or more, ``str`` a text, and ``str | Path`` a path.
-    ``Sequence[str]`` accepts any sequence, array or generator of texts, and the function gets a list. Other types are
+    A ``Literal`` is a choice, an ``int`` a number of 1 or more, a ``bool`` True or False, ``str`` a text, and
+    ``str | Path`` a path. ``Sequence[str]`` accepts any sequence, array or generator of texts, and the function gets a list. Other types are
     the function's own concern. A ConfigError names the argument, in a list the index. An OSError of the function
     becomes the error that a command shows.
     """
@@ -87,6 +88,12 @@ def _count(name: str, value: Any, _: Any) -> int:
     return count
 
 
+def _switch(name: str, value: Any, _: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{_shown(name, value)} is neither True nor False. Give one.")
+    return value
+
+
 def _choice(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, str) or value not in get_args(kind):
         raise ConfigError(f"{_shown(name, value)} is not known. Give one of: {', '.join(get_args(kind))}.")
@@ -94,7 +101,11 @@ def _choice(name: str, value: Any, kind: Any) -> Any:
 
 
 def _path(name: str, value: Any, _: Any) -> Any:
-    if not isinstance(value, str | PathLike) or not str(value) or "\0" in str(value):
+    try:
+        is_path = isinstance(value, str | PathLike) and b"\0" not in (os.fsencode(value) or b"\0")
+    except UnicodeEncodeError:  # half of a surrogate pair
+        is_path = False
+    if not is_path:
         raise ConfigError(f"{_shown(name, value)} is no path. Name a file or folder; . is the working folder.")
     return value
 
@@ -102,6 +113,7 @@ def _path(name: str, value: Any, _: Any) -> Any:
 _CHECKS: dict[Any, Callable[[str, Any, Any], Any]] = {
     str: _text,
     int: _count,
+    bool: _switch,
     Literal: _choice,
     Sequence: _texts,
 }
