@@ -35,7 +35,7 @@ from data_prep.execution.changes import (
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
-from megabert.foundation.sealed import seal, unseal
+from megabert.foundation.json_files import seal, unseal
 from megabert.settings.config import loading
 
 STATE_NAME = "build.json"

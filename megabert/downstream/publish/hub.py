@@ -29,8 +29,7 @@ from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 from huggingface_hub.utils._http import default_client_factory
 
 from megabert.downstream.export.export_folder import EXPORTED
-from megabert.foundation.errors import ConfigError, DataError
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import ConfigError, DataError, without_secrets
 
 SILENCE_S = 30
 """Seconds without a byte from the server, or with none taken."""
