@@ -169,11 +169,7 @@ def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inpu
 
 
 def _change(
-    folder: Path,
-    earlier: BuildState,
-    config: dict[str, Any],
-    inputs: list[InputRecord],
-    versions: dict[str, str],
+    folder: Path, earlier: BuildState, config: dict[str, Any], inputs: list[InputRecord], versions: dict[str, str]
 ) -> BuildState:
     """Return the state under other settings, or after a refusal with another input; what depends on them is deleted."""
     first = Part.TEXT if other_inputs(earlier.inputs, inputs) else first_changed(earlier.config, config)

@@ -165,13 +165,7 @@ def seal(content: dict[str, Any], context: str, *, indent: int | None = None) ->
 
 
 def unseal(
-    text: bytes,
-    cls: type[Content],
-    context: str,
-    *,
-    where: str,
-    remedy: str,
-    error: type[MegabertError] = DataError,
+    text: bytes, cls: type[Content], context: str, *, where: str, remedy: str, error: type[MegabertError] = DataError
 ) -> Content:
     """Return the content, its types checked as `megabert.foundation.json_files.read_json` does.
 

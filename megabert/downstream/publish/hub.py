@@ -250,11 +250,7 @@ def _publish(folder: Path, api: Hub, target: PushTarget, message: str) -> None:
         raise ConfigError(f"--private: {_address(api)}/{repo} is there, and is public. {remedy}")
     # Files of an earlier export that this one lacks are deleted; files of the owner stay.
     upload = partial(
-        api.upload_folder,
-        repo_id=repo,
-        folder_path=folder,
-        commit_message=message,
-        delete_patterns=sorted(EXPORTED),
+        api.upload_folder, repo_id=repo, folder_path=folder, commit_message=message, delete_patterns=sorted(EXPORTED)
     )
     branches = {ref.name for ref in api.list_repo_refs(repo).branches}
     draft = f"unfinished-{revision}"
