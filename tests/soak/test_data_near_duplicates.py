@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from unit.data_prep.clean.test_components import find_planted, names
+from unit.data_prep.clean.test_near_copies import find_planted, names
 from unit.data_prep.clean.test_near_duplicates import SIGNATURE, similar_pair
 from unit.data_prep.conftest import begun_build
 
