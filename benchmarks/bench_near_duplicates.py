@@ -23,8 +23,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_prep.clean.grouped_hashes import HASHES_PER_RANGE, HashPlan, RangeTask, distinct, write_rows
-from data_prep.clean.near_copies import count_members, hook, jump, write_fates
-from data_prep.clean.near_duplicates import Signature, gather_fates, join_keys, merge_keys, write_keys
+from data_prep.clean.near_duplicates import (
+    Signature,
+    count_members,
+    gather_fates,
+    hook,
+    join_keys,
+    jump,
+    merge_keys,
+    write_fates,
+    write_keys,
+)
 from data_prep.documents.document_set import hash_range
 
 SIGNATURE = Signature(words=5, bands=14, rows=8)

@@ -48,7 +48,7 @@ from data_prep.steps.step6_instances import count_buckets_per_shard, make_instan
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write, read_small
-from megabert.foundation.sealed import seal, unseal
+from megabert.foundation.json_files import seal, unseal
 from megabert.tokens.shards.folder import Manifest
 
 INTERMEDIATE = ("near", "paragraphs", "extract", "ids", "words", "tokens", "chunks", "before")

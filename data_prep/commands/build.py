@@ -28,7 +28,7 @@ from data_prep.identification.identifier import require_identifier
 from data_prep.pipeline import BuildResult, build_shards
 from data_prep.planning.estimate import estimate
 from data_prep.planning.text_sample import foresee_enough, sample_text
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import without_secrets
 from megabert.settings.command_line.program import Parser
 from megabert.settings.config import loading
 

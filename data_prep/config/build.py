@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from data_prep.config.cleaning import CleanConfig
 from data_prep.config.ids import require_usable_ids
 from data_prep.config.languages import AUTO, require_language_or_auto
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import without_secrets
 from megabert.settings.config import loading
 from megabert.settings.config.fields import STRICT, field_table, refuse
 from megabert.settings.config.needs import Need, Needs

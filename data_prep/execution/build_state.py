@@ -35,7 +35,7 @@ from data_prep.execution.changes import (
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
-from megabert.foundation.sealed import seal, unseal
+from megabert.foundation.json_files import seal, unseal
 from megabert.settings.config import loading
 
 STATE_NAME = "build.json"
@@ -169,11 +169,7 @@ def remember(folder: Path, config: BuildConfig, earlier: BuildState | None, inpu
 
 
 def _change(
-    folder: Path,
-    earlier: BuildState,
-    config: dict[str, Any],
-    inputs: list[InputRecord],
-    versions: dict[str, str],
+    folder: Path, earlier: BuildState, config: dict[str, Any], inputs: list[InputRecord], versions: dict[str, str]
 ) -> BuildState:
     """Return the state under other settings, or after a refusal with another input; what depends on them is deleted."""
     first = Part.TEXT if other_inputs(earlier.inputs, inputs) else first_changed(earlier.config, config)

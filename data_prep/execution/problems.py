@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from megabert.foundation.errors import DataError
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import DataError, without_secrets
 
 MAX_DOCUMENT_BYTES = 32 << 20
 """Longer documents are left out and counted: they would take a worker's memory."""

@@ -2,7 +2,7 @@
 
 A step has one file, ``work/records/STEP.jsonl``, with a line for each unit that is finished. The process that hands out
 the units appends the lines, so there are as many files as steps, however large the corpus; a build that is started
-again reads them at one go, and has its workers check them: each line by the hash that it begins with (`sealed`), and
+again reads them at one go, and has its workers check them: each line by the hash that it begins with (`seal`), and
 each file that it names by the file's hash. A line that was cut by a crash is one of a unit that was not finished. Of
 several lines with one name the last one counts.
 
@@ -25,7 +25,7 @@ from data_prep.execution.problems import EXAMPLES
 from megabert.foundation.errors import DataError, HaltedError
 from megabert.foundation.files import open_in_place, open_to_read, sha256_file
 from megabert.foundation.full_disk import NO_SPACE, disk_full
-from megabert.foundation.sealed import START, seal, unseal
+from megabert.foundation.json_files import START, seal, unseal
 
 SYNC_S = 2.0
 """Between two moments at which the records of a step are made durable."""
@@ -177,7 +177,7 @@ class StoredRecord(NamedTuple):
     group: str
     """The group that its counts are added to."""
     context: str
-    """Context of its seal (`sealed`)."""
+    """Context of its seal (`json_files.seal`)."""
     line: bytes
 
 

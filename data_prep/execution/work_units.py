@@ -86,7 +86,7 @@ class Unit:
     versions: dict[str, str]
     """Packages that the build was begun with; a unit that is not finished needs the same ones."""
     context: str
-    """What its record belongs to, as `sealed` has it."""
+    """What its record belongs to, as `json_files.seal` has it."""
     origin: str = ""
     """Name of its input, if a user knows it."""
     group: str = ""

@@ -17,8 +17,7 @@ from data_prep.config.languages import AUTO
 from data_prep.execution.problems import Problems
 from data_prep.extract.opening import BLOCK_BYTES, InputFile, content_blocks, is_url, open_stored
 from data_prep.extract.text import UNCUTTABLE
-from megabert.foundation.errors import DataError
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import DataError, without_secrets
 
 HEAD_BYTES = 1 << 18
 LOOKS_PER_SOURCE = 64

@@ -29,8 +29,7 @@ from data_prep.extract.opening import (
     size_and_time,
 )
 from data_prep.extract.text import UNCUTTABLE
-from megabert.foundation.errors import DataError
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import DataError, without_secrets
 from megabert.tokens.tokenization.huggingface import tokenizer_files
 
 FORMATS = {

@@ -22,7 +22,7 @@ from data_prep.extract.sentences import split_sentences
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
 from data_prep.identification.identifier import keeps_language, language_of_source
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import without_secrets
 
 READERS: dict[str, Callable[[InputChunk, Problems], Iterator[Document]]] = {
     "text": text_documents,

@@ -21,8 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.clean.grouped_hashes import HashPlan
-from data_prep.clean.near_copies import find_near_copies
-from data_prep.clean.near_duplicates import DocumentFates, Signature, sibling_path, write_keys
+from data_prep.clean.near_duplicates import DocumentFates, Signature, find_near_copies, sibling_path, write_keys
 from data_prep.clean.paragraph_copies import ParagraphHashes, find_paragraph_copies, write_kept
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of

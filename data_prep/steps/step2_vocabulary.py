@@ -122,10 +122,7 @@ def _run_counting(build: RunningBuild, texts: Sequence[Path], share: float) -> t
 def vocabulary_options(config: BuildConfig) -> VocabularyOptions:
     """Return what vocabulary a configuration asks for."""
     return VocabularyOptions(
-        pieces=config.pieces,
-        vocab_size=config.vocab_size,
-        spare_pieces=config.spare_pieces,
-        uncased=config.uncased,
+        pieces=config.pieces, vocab_size=config.vocab_size, spare_pieces=config.spare_pieces, uncased=config.uncased
     )
 
 

@@ -18,7 +18,7 @@ from data_prep.execution.records import Counts, Outcome, StepRecords
 from data_prep.execution.work_units import RunningBuild
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
-from megabert.foundation.sealed import unseal
+from megabert.foundation.json_files import unseal
 from megabert.tokens.shards.format import token_type
 from megabert.tokens.tokenization import Tokenizer
 

@@ -27,8 +27,7 @@ from pydantic import Field
 
 from megabert.foundation.errors import CheckpointError, DataError
 from megabert.foundation.files import read_small, sha256_file, write_durably
-from megabert.foundation.json_files import parse_values
-from megabert.foundation.sealed import seal, unseal
+from megabert.foundation.json_files import parse_values, seal, unseal
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -128,9 +128,7 @@ def assemble_batch(
     # The real sizes, and the sizes with padding.
     lengths = columns.lengths[indices]
     real = MicroShape(
-        tokens=int(lengths.sum()),
-        sequences=indices.size,
-        masked=int(np.diff(columns.masked_starts)[indices].sum()),
+        tokens=int(lengths.sum()), sequences=indices.size, masked=int(np.diff(columns.masked_starts)[indices].sum())
     )
     one = MicroShape(tokens=max(1, real.tokens), sequences=max(1, real.sequences), masked=max(1, real.masked))
     tensors, packed = _allocate(real, padded or one, batch_format)

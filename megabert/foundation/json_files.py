@@ -2,19 +2,57 @@
 
 A file that was cut, edited by hand or written by another program must end in a sentence that names the file, the field
 and the remedy. pydantic does the checking, so that a dataclass's annotations are the description of the format.
+
+Some texts carry a SHA-256 of themselves: manifests of checkpoints, and the state, plan and records of a build. A build
+or a run that continues trusts these, and a count that was changed would give other shards. So each begins with a hash
+of the rest and of a *context*: for a build the step, the input and the configuration that it belongs to. A text that
+was edited or damaged, or that another build wrote, does not fit its hash.
+
+The user's text files are opened here as well (`open_text`): errors name the file and the remedy.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from megabert.foundation.errors import DataError, MegabertError
-from megabert.foundation.files import read_small
-from megabert.foundation.text_files import open_text
+from megabert.foundation.files import open_to_read, read_small
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what can go wrong while a text file is read into errors that name the file.
+
+    Raises:
+        DataError: The file cannot be read, or is not UTF-8.
+    """
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        byte = f"{error.object[error.start]:#04x}"
+        raise DataError(f"{path}: is not UTF-8 text ({byte}). Convert it with iconv -t UTF-8.") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path}: cannot be read ({reason}). Check the path and its permissions.") from error
+
+
+@contextmanager
+def open_text(path: Path, *, newline: str | None = None) -> Iterator[TextIOWrapper]:
+    """Open a text file of the user's, in UTF-8, for reading.
+
+    Raises:
+        DataError: As `reading`.
+    """
+    with reading(path), TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline=newline) as file:
+        yield file
+
 
 Content = TypeVar("Content")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -113,3 +151,32 @@ def dumped(value: Any) -> str:
 def to_json(value: Any) -> Any:
     """Return a dataclass (or any other value) as plain JSON values, as `read_json` reads them back."""
     return adapter_of(type(value)).dump_python(value, mode="json")  # type: ignore[arg-type]
+
+
+_BEGIN, _END = b'{"sha256": "', b'", '
+START = len(_BEGIN) + 64 + len(_END)
+"""Where the content of a sealed text begins; the brace before its first key is at the very start."""
+
+
+def seal(content: dict[str, Any], context: str, *, indent: int | None = None) -> bytes:
+    """Return JSON text whose first key is a hash of all others and of the context."""
+    rest = json.dumps(content, indent=indent).encode()[1:]
+    return _BEGIN + _digest(rest, context) + _END + rest
+
+
+def unseal(
+    text: bytes, cls: type[Content], context: str, *, where: str, remedy: str, error: type[MegabertError] = DataError
+) -> Content:
+    """Return the content, its types checked as `megabert.foundation.json_files.read_json` does.
+
+    Raises:
+        MegabertError: An ``error``: the hash does not fit, or the content is of another type.
+    """
+    rest = text.rstrip(b"\n")[START:]
+    if text[:START] != _BEGIN + _digest(rest, context) + _END:
+        raise error(f"{where}: damaged or edited (its SHA-256 does not fit). {remedy}")
+    return parse_json(b"{" + rest, cls, where=where, remedy=remedy, error=error)
+
+
+def _digest(rest: bytes, context: str) -> bytes:
+    return hashlib.sha256(context.encode() + b"\0" + rest).hexdigest().encode()

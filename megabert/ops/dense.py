@@ -56,12 +56,7 @@ def dense(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, *, in_f
 class _Dense(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x_TI: Tensor,
-        weight_OI: Tensor,
-        bias_O: Tensor | None,
-        gradient_sum: ProductSum | None,
-        in_fp8: bool,
+        ctx: Any, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, gradient_sum: ProductSum | None, in_fp8: bool
     ) -> Tensor:
         ctx.save_for_backward(x_TI, weight_OI)
         ctx.gradient_sum, ctx.in_fp8 = gradient_sum, in_fp8

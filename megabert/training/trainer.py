@@ -324,11 +324,7 @@ class Trainer:
         if not self.world.is_main:
             return None
         writer = MetricWriter(
-            self.run_dir,
-            resumed_step=self.state.step,
-            config=self.config,
-            scores=SCORES,
-            logging=self.config.logging,
+            self.run_dir, resumed_step=self.state.step, config=self.config, scores=SCORES, logging=self.config.logging
         )
         writer.note("replaced ops", self._replaced_ops, self.state.step)
         return writer

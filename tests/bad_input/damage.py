@@ -39,7 +39,7 @@ from forked.server import forget
 
 from data_prep.execution.build_state import STATE_NAME, BuildState
 from data_prep.execution.changes import PLAN_NAME
-from megabert.foundation import sealed
+from megabert.foundation import json_files
 from megabert.foundation.errors import DataError
 from megabert.settings.command_line.failures import as_user_error
 
@@ -168,10 +168,10 @@ def mutate(target: Target, index: int, seed: int, folder: Path) -> str:
 
 def _sealed_again(content: bytes, kind: Mutation, chance: random.Random, context: str) -> bytes:
     """Change one sealed text of a file, and fit its seal."""
-    lines = content.splitlines() if content.count(sealed._BEGIN) > 1 else [content]
+    lines = content.splitlines() if content.count(json_files._BEGIN) > 1 else [content]
     place = chance.choice([place for place, line in enumerate(lines) if line])
-    rest = kind(b"{" + lines[place][sealed.START :], chance)[1:].rstrip(b"\n")
-    lines[place] = sealed._BEGIN + sealed._digest(rest, context) + sealed._END + rest
+    rest = kind(b"{" + lines[place][json_files.START :], chance)[1:].rstrip(b"\n")
+    lines[place] = json_files._BEGIN + json_files._digest(rest, context) + json_files._END + rest
     return b"\n".join(lines) + b"\n"
 
 

@@ -14,7 +14,7 @@ from bad_input.material import COMMANDS, run_flags
 from data_prep.cli import main as megabert_data
 from data_prep.execution.build_state import BuildState, read_state
 from megabert.cli import main as megabert
-from megabert.foundation import sealed
+from megabert.foundation import json_files
 
 
 class Refused(Exception):
@@ -184,12 +184,12 @@ def fit_records(folder: Path) -> None:
     build = folder / "build"
     state = _state_of(folder)
     for path in (build / "work" / "records").glob("*.jsonl"):
-        lines = [json.loads(b"{" + line[sealed.START :]) for line in path.read_bytes().splitlines() if line]
+        lines = [json.loads(b"{" + line[json_files.START :]) for line in path.read_bytes().splitlines() if line]
         for line in lines:
             for name in line["files"]:
                 content = (build / name).read_bytes()
                 line["files"][name] = [len(content), hashlib.sha256(content).hexdigest()]
-        path.write_bytes(b"".join(sealed.seal(line, state.context(path.stem)) + b"\n" for line in lines))
+        path.write_bytes(b"".join(json_files.seal(line, state.context(path.stem)) + b"\n" for line in lines))
     for path in [*build.glob("work/records/instances-*"), *build.glob("instances/*/manifest.json")]:
         path.unlink()
 
@@ -197,8 +197,8 @@ def fit_records(folder: Path) -> None:
 def fit_checkpoints(folder: Path) -> None:
     """Let the manifests of checkpoints vouch for files and content as they are."""
     for path in folder.glob("run/checkpoints/*/manifest.json"):
-        content = json.loads(b"{" + path.read_bytes()[sealed.START :])
+        content = json.loads(b"{" + path.read_bytes()[json_files.START :])
         for name, stored in content["files"].items():
             data = (path.parent / name).read_bytes()
             stored |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        path.write_bytes(sealed.seal(content, "checkpoint"))
+        path.write_bytes(json_files.seal(content, "checkpoint"))

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.soak
 
 NEAR = "--vocab-size 300 --lengths 64 --dupe-factor 1 --clean near_duplicates duplicate_documents --chunk-mib 0.1"
 SMALL_RANGES = """
-from data_prep.clean import grouped_hashes, near_copies
+from data_prep.clean import grouped_hashes, near_duplicates
 from data_prep.cli import main
-grouped_hashes.HASHES_PER_RANGE, near_copies.HASHES_PER_RANGE = 128, 4
+grouped_hashes.HASHES_PER_RANGE, near_duplicates.HASHES_PER_RANGE = 128, 4
 raise SystemExit(main())
 """
 """A build whose keys and documents are divided into several ranges, as those of a large corpus are."""

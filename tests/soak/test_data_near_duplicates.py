@@ -9,14 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from unit.data_prep.clean.test_components import find_planted, names
+from unit.data_prep.clean.test_near_copies import find_planted, names
 from unit.data_prep.clean.test_near_duplicates import SIGNATURE, similar_pair
 from unit.data_prep.conftest import begun_build
 
-from data_prep.clean import near_copies
+from data_prep.clean import near_duplicates
 from data_prep.clean.grouped_hashes import HashPlan
-from data_prep.clean.near_copies import KEYS, find_near_copies
-from data_prep.clean.near_duplicates import write_keys
+from data_prep.clean.near_duplicates import KEYS, find_near_copies, write_keys
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.document_set import hash_text
 
@@ -90,7 +89,7 @@ def test_rounds_grow_with_the_logarithm_of_a_cluster(tmp_path, monkeypatch):
 
 def test_chain_of_real_documents_is_one_cluster(tmp_path, monkeypatch):
     """Each document has a word at its end that the one before lacks, and lacks the first of that one."""
-    monkeypatch.setattr(near_copies, "HASHES_PER_RANGE", 1 << 16)
+    monkeypatch.setattr(near_duplicates, "HASHES_PER_RANGE", 1 << 16)
     words = [f"{hash_text(str(number)):x}" for number in range(LONG + 100)]
     near, chunks = tmp_path / "work" / "near", 8
     (tmp_path / "work" / "records").mkdir(parents=True)

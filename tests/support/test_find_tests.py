@@ -14,10 +14,7 @@ INTERPRETED = "tests/unit/ops/test_interpreted_kernels.py::test_kernels_match_th
     [
         ("megabert/training/meter.py", ["tests/unit/training/test_meter.py"]),
         ("megabert/ops/bias_gelu/triton.py", ["tests/unit/ops/test_bias_gelu.py"]),
-        (
-            "megabert/ops/triton_support/tuned_tiles.py",
-            ["tests/unit/ops/test_tuned_tiles.py", f"{INTERPRETED}[tuning]"],
-        ),
+        ("megabert/ops/proof/tuning.py", ["tests/unit/ops/test_tuned_tiles.py", f"{INTERPRETED}[tuning]"]),
     ],
 )
 def test_tests_lie_at_the_mirrored_place_or_are_named_by_the_table(module, tests):

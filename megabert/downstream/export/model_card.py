@@ -204,10 +204,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     languages, license = stated.get("language", []), stated.get("license")
     languages = [languages] if isinstance(languages, str) else languages
     is_list = isinstance(languages, list) and all(isinstance(code, str) for code in languages)
-    return {
-        "languages": tuple(languages) if is_list else (),
-        "license": license if isinstance(license, str) else None,
-    }
+    return {"languages": tuple(languages) if is_list else (), "license": license if isinstance(license, str) else None}
 
 
 def _usage(card: ModelCard, architecture: str) -> str:

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from megabert.downstream.finetuning.tasks import Task
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_to_read
-from megabert.foundation.json_files import parse_json, read_json_lines
-from megabert.foundation.text_files import open_text, reading
+from megabert.foundation.json_files import open_text, parse_json, read_json_lines, reading
 from megabert.observability.logs import logger
 
 ID_COLUMNS = ("id", "guid", "pairID", "index", "idx")

@@ -27,7 +27,7 @@ from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.inspection.encode_text import check_outputs
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import atomic_path, open_to_read
-from megabert.foundation.text_files import reading
+from megabert.foundation.json_files import reading
 from megabert.models.bert import PretrainingModel
 from megabert.settings.command_line.arguments import checks_arguments
 from megabert.tokens.tokenization import Tokenizer

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from megabert.data.batch import MicroBatch, pack_sequences
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
-from megabert.foundation.json_files import JSON_SUFFIXES, read_json_lines
-from megabert.foundation.text_files import open_text
+from megabert.foundation.json_files import JSON_SUFFIXES, open_text, read_json_lines
 from megabert.models.bert import PretrainingModel
 from megabert.models.convert import is_finite
 from megabert.tokens.tokenization import Tokenizer

@@ -29,8 +29,7 @@ from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 from huggingface_hub.utils._http import default_client_factory
 
 from megabert.downstream.export.export_folder import EXPORTED
-from megabert.foundation.errors import ConfigError, DataError
-from megabert.foundation.urls import without_secrets
+from megabert.foundation.errors import ConfigError, DataError, without_secrets
 
 SILENCE_S = 30
 """Seconds without a byte from the server, or with none taken."""
@@ -251,11 +250,7 @@ def _publish(folder: Path, api: Hub, target: PushTarget, message: str) -> None:
         raise ConfigError(f"--private: {_address(api)}/{repo} is there, and is public. {remedy}")
     # Files of an earlier export that this one lacks are deleted; files of the owner stay.
     upload = partial(
-        api.upload_folder,
-        repo_id=repo,
-        folder_path=folder,
-        commit_message=message,
-        delete_patterns=sorted(EXPORTED),
+        api.upload_folder, repo_id=repo, folder_path=folder, commit_message=message, delete_patterns=sorted(EXPORTED)
     )
     branches = {ref.name for ref in api.list_repo_refs(repo).branches}
     draft = f"unfinished-{revision}"

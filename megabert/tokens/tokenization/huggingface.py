@@ -16,7 +16,7 @@ from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, read_small
 from megabert.foundation.full_disk import library_error
 from megabert.foundation.json_files import read_json
-from megabert.tokens.tokenization import tokenizer_json
+from megabert.tokens.tokenization import folder_settings
 from megabert.tokens.tokenization.backend import (
     BERT_WORDS,
     BYTE_BPE,
@@ -224,7 +224,7 @@ def _read_wordpiece(path: Path, settings: FolderSettings) -> tuple[tokenizers.To
 
 def _read_byte_bpe(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
     refuse_other_class(path, settings, BYTE_BPE_CLASSES)
-    vocabulary = read_json(path, dict[tokenizer_json.PieceText, tokenizer_json.Id], remedy=tokenizer_json.REMEDY)
+    vocabulary = read_json(path, dict[folder_settings.PieceText, folder_settings.Id], remedy=folder_settings.REMEDY)
     merges, added = path.with_name("merges.txt"), added_pieces(path.parent, settings, [])
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
@@ -242,7 +242,7 @@ def _read_byte_bpe(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tok
 
 
 def _read_backend(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
-    text, checked = tokenizer_json.read_tokenizer_json(path)
+    text, checked = folder_settings.read_tokenizer_json(path)
     vocab, added = checked.model.vocab, added_pieces(path.parent, settings, checked.added_tokens)
     vocabulary = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
     own = {piece.id: piece for piece in checked.added_tokens}
@@ -274,12 +274,12 @@ def _read_backend(path: Path, settings: FolderSettings) -> tuple[tokenizers.Toke
     return _add(backend, added, settings), kind_of(backend, str(path))
 
 
-def _written_settings(backend: tokenizers.Tokenizer, checked: tokenizer_json.TokenizerJson) -> Mapping[str, bool]:
+def _written_settings(backend: tokenizers.Tokenizer, checked: folder_settings.TokenizerJson) -> Mapping[str, bool]:
     """Return the treatment of text in a ``tokenizer.json``, in the names of ``tokenizer_config.json``."""
     options = options_of(backend)
     if options is not None:
         return {name: value for name, value in asdict(options).items() if name != "compose"}
-    steps = tokenizer_json.steps_of(checked.normalizer) | tokenizer_json.steps_of(checked.pre_tokenizer)
+    steps = folder_settings.steps_of(checked.normalizer) | folder_settings.steps_of(checked.pre_tokenizer)
     prefix = {"add_prefix_space": bool(steps["ByteLevel"].get("add_prefix_space"))} if "ByteLevel" in steps else {}
     is_cut = {"split_by_punct": "Punctuation" in steps, "keep_accents": "StripAccents" not in steps}
     return {"do_lower_case": "Lowercase" in steps, **is_cut, **prefix}
@@ -296,7 +296,7 @@ def _refuse_contradiction(path: Path, settings: FolderSettings, written: Mapping
             )
 
 
-def _check_added(where: Path, vocabulary: Mapping[str, int], added: Mapping[int, tokenizer_json.AddedPiece]) -> None:
+def _check_added(where: Path, vocabulary: Mapping[str, int], added: Mapping[int, folder_settings.AddedPiece]) -> None:
     """Refuse an added piece with another id than `tokenizers` would give it, without a word."""
     new: dict[str, int] = {}
     for index, piece in sorted(added.items()):
@@ -311,7 +311,7 @@ def _check_added(where: Path, vocabulary: Mapping[str, int], added: Mapping[int,
 
 
 def _add(
-    backend: tokenizers.Tokenizer, added: Mapping[int, tokenizer_json.AddedPiece], settings: FolderSettings
+    backend: tokenizers.Tokenizer, added: Mapping[int, folder_settings.AddedPiece], settings: FolderSettings
 ) -> tokenizers.Tokenizer:
     """Add pieces to a tokenizer, in the order of their ids, then special pieces without a number."""
     known = {piece.content for piece in added.values()} | {

@@ -145,11 +145,7 @@ def byte_bpe_spans(text: str) -> Iterator[str]:
 
 @panics_as_errors("vocabulary")
 def train_byte_bpe_on(
-    spans: Iterable[tuple[str, int]],
-    *,
-    vocab_size: int,
-    spare_pieces: int = 0,
-    notify: Notify = lambda text: None,
+    spans: Iterable[tuple[str, int]], *, vocab_size: int, spare_pieces: int = 0, notify: Notify = lambda text: None
 ) -> Tokenizer:
     """Train byte-level BPE on counted text.
 

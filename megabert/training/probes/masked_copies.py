@@ -50,12 +50,7 @@ def encode_sentences(tokenizer: Tokenizer, texts: Sequence[str]) -> Sentences:
 
 
 def copy_batches(
-    sentences: Sentences,
-    special: SpecialIds,
-    *,
-    mask: CopyMask = "within-word",
-    longest: int,
-    batch_tokens: int = 8192,
+    sentences: Sentences, special: SpecialIds, *, mask: CopyMask = "within-word", longest: int, batch_tokens: int = 8192
 ) -> Iterator[tuple[NDArray[np.int64], MicroBatch]]:
     """Yield the copies of sentences in batches, short sentences first.
 

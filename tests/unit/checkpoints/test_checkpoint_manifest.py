@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from megabert.checkpoints.format import _CONTEXT, MANIFEST, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 from megabert.foundation.errors import CheckpointError
-from megabert.foundation.sealed import seal
+from megabert.foundation.json_files import seal
 
 
 def signed(folder: Path, **parameter: Any) -> Path:

@@ -14,7 +14,7 @@ from megabert.downstream.finetuning.task_kinds.base import Logits, Prediction
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence, Tagging
 from megabert.downstream.finetuning.tasks import Task, refuse_columns
 from megabert.foundation.errors import DataError
-from megabert.foundation.text_files import open_text
+from megabert.foundation.json_files import open_text
 from megabert.tokens.tokenization.composition import past_marks
 
 COMMENT = "##"

@@ -12,8 +12,7 @@ from megabert.downstream.finetuning.task_kinds.base import Example
 from megabert.downstream.finetuning.tasks import Task, refuse_columns
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import read_small
-from megabert.foundation.json_files import parse_json
-from megabert.foundation.text_files import reading
+from megabert.foundation.json_files import parse_json, reading
 
 MAX_BYTES = 2 << 30
 """Most bytes of a file of questions."""

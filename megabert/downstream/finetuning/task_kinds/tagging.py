@@ -21,7 +21,7 @@ from megabert.downstream.finetuning.task_kinds.base import Example, Head, Logits
 from megabert.downstream.finetuning.tasks import Task, refuse_columns
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write
-from megabert.foundation.text_files import open_text
+from megabert.foundation.json_files import open_text
 from megabert.observability.logs import logger
 
 DOCUMENT = "-DOCSTART-"

@@ -9,10 +9,9 @@ import pytest
 from support.soak import in_soak
 from unit.data_prep.conftest import begun_build
 
-from data_prep.clean import near_copies
+from data_prep.clean import near_duplicates
 from data_prep.clean.grouped_hashes import HashPlan, distinct, write_rows
-from data_prep.clean.near_copies import KEYS, find_near_copies
-from data_prep.clean.near_duplicates import DocumentFates, sibling_path
+from data_prep.clean.near_duplicates import KEYS, DocumentFates, find_near_copies, sibling_path
 from data_prep.documents.document_set import hash_text
 
 
@@ -33,7 +32,7 @@ def clusters_of(edges):
 
 def find_planted(folder, config, edges, chunks, monkeypatch, rows=1 << 21):
     """Plant edges in files of chunks without keys; return the fate of each document and the counts."""
-    monkeypatch.setattr(near_copies, "HASHES_PER_RANGE", rows)
+    monkeypatch.setattr(near_duplicates, "HASHES_PER_RANGE", rows)
     near = folder / "work" / "near"
     (folder / "work" / "records").mkdir(parents=True)
     near.mkdir()
@@ -85,7 +84,7 @@ def test_planted_clusters_are_those_of_union_find_in_few_rounds(
 
 
 def test_large_clusters_are_named(make_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(near_copies, "HUGE", 100)
+    monkeypatch.setattr(near_duplicates, "HUGE", 100)
     nodes = names(150)
     counts = find_planted(tmp_path, make_config(), [(nodes[0], node) for node in nodes[1:]], 1, monkeypatch)[1]
     assert counts["huge"] == {f"{min(nodes):016x}": 150}

@@ -11,7 +11,7 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.checks import stats
 from data_prep.checks.stats import describe_corpus, example_lines
-from data_prep.clean import cleaner, grouped_hashes, near_copies, near_duplicates
+from data_prep.clean import cleaner, grouped_hashes, near_duplicates
 from data_prep.clean.near_duplicates import Signature
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
@@ -170,7 +170,7 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut_and_ordered(shards_of,
     # Many groups, blocks and ranges instead of one.
     for module, name, value in (
         (grouped_hashes, "MIN_GROUP", 3), (grouped_hashes, "HASHES_PER_RANGE", 50),
-        (near_copies, "HASHES_PER_RANGE", 7), (near_duplicates, "ROWS_AT_ONCE", 40),
+        (near_duplicates, "HASHES_PER_RANGE", 7), (near_duplicates, "ROWS_AT_ONCE", 40),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     assert shards_of(shuffled, chunk_mib=0.005)[0] == expected
@@ -191,7 +191,7 @@ def test_paragraphs_of_a_dropped_document_stay_in_the_one_that_is_kept(shards_of
 
 
 def test_large_clusters_are_named(shards_of, copied, monkeypatch):
-    for module in (cleaner, near_copies):
+    for module in (cleaner, near_duplicates):
         monkeypatch.setattr(module, "HUGE", 4)
     corpus = shards_of(copied)[1]
     root = min(hash_text(text) for text in copied if text.endswith(copied[47].splitlines()[-1]))
@@ -204,7 +204,7 @@ def test_large_clusters_are_named(shards_of, copied, monkeypatch):
 def test_clusters_are_shown_from_small_to_large():
     """A manifest has its keys in the order of their letters."""
     sizes = {"1,001-10,000": 1, "10,001 or more": 2, "2": 3, "3-4": 4, "33-1,000": 5, "5-8": 6, "9-32": 7}
-    assert set(sizes) == set(near_copies.SIZES.values())
+    assert set(sizes) == set(near_duplicates.SIZES.values())
     clusters = {"clusters": 28, "documents": 90_000, "sizes": sizes, "huge": {}, "rounds": 1}
     (line,) = stats._cluster_lines(**clusters)
     assert line.endswith("3 of 2, 4 of 3-4, 6 of 5-8, 7 of 9-32, 5 of 33-1,000, 1 of 1,001-10,000, 2 of 10,001 or more")

@@ -12,7 +12,7 @@ from data_prep.execution.build_state import read_state
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError
-from megabert.foundation.sealed import seal
+from megabert.foundation.json_files import seal
 
 
 def rewrite_unnoticed(path, content):

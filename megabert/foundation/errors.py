@@ -1,6 +1,9 @@
-"""Exception classes, one per cause, and the exit codes that a shell sees: each class carries its own."""
+"""Exception classes, one per cause, and the exit codes that a shell sees: each class carries its own.
 
-from megabert.foundation.urls import without_secrets
+Messages are shown and written, so addresses in them lose a name and a password, and a signature.
+"""
+
+import re
 
 GUIDE = "docs/troubleshooting.md"
 
@@ -14,6 +17,10 @@ EXIT_INTERRUPTED = 130
 """Ctrl-C, as a shell reports SIGINT."""
 EXIT_KILLED = 137
 """SIGKILL, as a shell reports it: a rank whose launcher is dead."""
+_LOGIN = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"/]*@")
+"""An address with a name or a password before its server, as HF_ENDPOINT may have."""
+_QUERY = re.compile(r"(https?://[^\s'\"?]*)\?[^\s'\"]*")
+"""An address with a query. In a storage, the query has a signature that lets anybody read or write the file."""
 
 
 class MegabertError(Exception):
@@ -87,3 +94,8 @@ class Echo(MegabertError):
 def cause_of(error: BaseException) -> BaseException:
     """Return the error that an echo repeats; any other error is its own cause."""
     return error.cause if isinstance(error, Echo) else error
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with each address in it cut to what may be shown and written."""
+    return _LOGIN.sub(r"\1", _QUERY.sub(r"\1", text))

@@ -9,7 +9,7 @@ import pytest
 
 from megabert.foundation.errors import GUIDE, CheckpointError
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def anchors() -> list[str]:
