@@ -30,9 +30,9 @@ def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Check the arguments of a function by their annotations before it runs.
 
     A ``Literal`` is a choice, an ``int`` a number of 1 or more, a ``bool`` True or False, ``str`` a text, and
-    ``str | Path`` a path. ``Sequence[str]`` accepts any sequence, array or generator of texts, and the function gets a list. Other types are
-    the function's own concern. A ConfigError names the argument, in a list the index. An OSError of the function
-    becomes the error that a command shows.
+    ``str | Path`` a path. ``Sequence[str]`` accepts any sequence, array or generator of texts, and the function gets a
+    list. Other types are the function's own concern. A ConfigError names the argument, in a list the index. An OSError
+    of the function becomes the error that a command shows.
     """
     signature, hints = inspect.signature(function), cache(lambda: get_type_hints(function))
 
