@@ -111,15 +111,6 @@ CASES = [
     ),
     *(
         Case(
-            name=f"watch: --interval {value}",
-            given=(copy("run"),),
-            command=f"megabert watch run --interval {value}",
-            code=2,
-        )
-        for value in ("nan", "inf", "-1", "0", "1e400", "-inf", "x", "1e18")
-    ),
-    *(
-        Case(
             name=f"{command.split()[1]}: text that is not UTF-8: {place}",
             given=(copy("hf", "run", "lines.txt"),),
             command=command,
