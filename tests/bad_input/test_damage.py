@@ -84,7 +84,7 @@ BUILD_TARGETS = [target.name for target in TARGETS]
 
 @pytest.mark.parametrize("target", BUILD_TARGETS)
 def test_damaged_file_of_a_build_is_refused_or_harmless(builds, target):
-    judge(target, 6, builds)
+    judge(target, 4, builds)  # two as they are, two refitted
 
 
 @pytest.mark.soak

@@ -42,7 +42,7 @@ RANKED = {
         ("hf", "labels.tsv"),
     ),
 }
-QUICK = ("pretrain: RANK='first'", "pretrain: WORLD_SIZE='\\xb2'", "pretrain: SLURM_PROCID=''", "doctor: RANK='first'")
+QUICK = ("pretrain: RANK='first'", "doctor: RANK='first'")
 
 LOOKING = (
     ("report", "megabert report run", ("run", "build")),

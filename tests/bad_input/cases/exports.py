@@ -51,9 +51,7 @@ ROWS = (
         "2_Normalize",
     ),
 )
-QUICK = {"an average that the run does not keep", "into a working folder with files"}
-QUICK |= {"a folder of no class", "a file in the place of modules", "a step that is not there"}
-QUICK |= {"by nobody", "to a server that is not there", "scores of another model"}
+QUICK = {"into a working folder with files", "a file in the place of modules", "a step that is not there", "by nobody"}
 # name, what is done to the material, words after the verb, exit code, what the message names
 MERGES = (
     ("one model", (), "run@6 --to out", 2, "one model is no merge"),

@@ -11,7 +11,7 @@ SAME = '{"sentence_good": "a", "sentence_bad": "a "}\n'
 HALF = '{"sentence_good": "a ship"}\n'
 TABLE = "good\tbad\nthe ship\tship the\n"
 FOLDER = make(lambda folder: (folder / "own.jsonl").mkdir())
-QUICK = {"a file without text", "a set that is not"}
+QUICK = {"a file without text"}
 
 # what is scored, what is wrong with it, its content, its name, what the message names
 SCORED = (
