@@ -51,9 +51,8 @@ def one_nan(content: dict[str, torch.Tensor]) -> None:
 
 
 def add_layer(content: dict[str, torch.Tensor]) -> None:
-    content.update(
-        {name.replace("layer.1.", "layer.2."): tensor.clone() for name, tensor in content.items() if "layer.1." in name}
-    )
+    for name in [name for name in content if "layer.1." in name]:
+        content[name.replace("layer.1.", "layer.2.")] = content[name].clone()
 
 
 def untie(content: dict[str, torch.Tensor]) -> None:
@@ -73,40 +72,39 @@ def header(text: bytes) -> Callable[[bytes], bytes]:
 
 
 WEIGHTS = "hf/model.safetensors"
+OUTSIDE = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1 << 40]}}).encode()
+
+
+def weights(how: Callable[[bytes], bytes]) -> tuple[tuple[Step, ...], str]:
+    """Change the bytes of the weights, which the message names."""
+    return (change(WEIGHTS, how),), "model.safetensors"
+
+
+def states(key: str, value: object) -> tuple[tuple[Step, ...], str]:
+    """State in config.json what the message names."""
+    return (set_json("hf/config.json", key, value),), key
+
+
 DAMAGES: dict[str, tuple[tuple[Step, ...], str]] = {
     "without weights": ((remove(WEIGHTS),), "model.safetensors"),
-    "empty weights": ((change(WEIGHTS, lambda content: b""),), "model.safetensors"),
-    "cut weights": ((change(WEIGHTS, lambda content: content[: len(content) // 2]),), "model.safetensors"),
-    "weights of noise": ((change(WEIGHTS, lambda content: bytes(range(256)) * 40),), "model.safetensors"),
-    "a header of prose": ((change(WEIGHTS, header(b"no JSON at all")),), "model.safetensors"),
-    "a header without end": (
-        (change(WEIGHTS, lambda content: struct.pack("<Q", 1 << 62) + content[8:]),),
-        "model.safetensors",
-    ),
-    "offsets outside": (
-        (
-            change(
-                WEIGHTS,
-                header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1 << 40]}}).encode()),
-            ),
-        ),
-        "model.safetensors",
-    ),
+    "empty weights": weights(lambda content: b""),
+    "cut weights": weights(lambda content: content[: len(content) // 2]),
+    "weights of noise": weights(lambda content: bytes(range(256)) * 40),
+    "a header of prose": weights(header(b"no JSON at all")),
+    "a header without end": weights(lambda content: struct.pack("<Q", 1 << 62) + content[8:]),
+    "offsets outside": weights(header(OUTSIDE)),
     "one NaN": ((tensors(one_nan),), "NaN"),
     "a layer too many": ((tensors(add_layer),), "layer.2"),
     "zeros everywhere": ((fill(0.0),), "zero"),
     "a large number": ((fill(1e30),), "NaN"),
     "weights of nothing": ((tensors(lambda content: content.clear()),), ""),
     "without config.json": ((remove("hf/config.json"),), "config.json"),
-    "a billion layers": ((set_json("hf/config.json", "num_hidden_layers", 10**9),), "num_hidden_layers"),
-    "a billion pieces": ((set_json("hf/config.json", "vocab_size", 10**9),), "vocab_size"),
-    "negative sizes": ((set_json("hf/config.json", "hidden_size", -32),), "hidden_size"),
-    "no heads": ((set_json("hf/config.json", "num_attention_heads", 0),), "num_attention_heads"),
-    "no family": ((set_json("hf/config.json", "model_type", None),), "model_type"),
-    "NaN for a probability": (
-        (set_json("hf/config.json", "hidden_dropout_prob", float("nan")),),
-        "hidden_dropout_prob",
-    ),
+    "a billion layers": states("num_hidden_layers", 10**9),
+    "a billion pieces": states("vocab_size", 10**9),
+    "negative sizes": states("hidden_size", -32),
+    "no heads": states("num_attention_heads", 0),
+    "no family": states("model_type", None),
+    "NaN for a probability": states("hidden_dropout_prob", float("nan")),
     "another vocabulary": ((write("hf/vocab.txt", "[PAD]\n[UNK]\n"), remove("hf/tokenizer.json")), "vocab"),
     "a vocabulary not in UTF-8": ((write("hf/vocab.txt", b"\xff\xfe\n"), remove("hf/tokenizer.json")), "vocab.txt"),
     "no tokenizer": (tuple(remove(f"hf/{name}") for name in ("vocab.txt", "tokenizer.json")), "tokenizer"),
@@ -115,6 +113,7 @@ QUICK = {"a layer too many", "a billion layers"}
 UNSEEN = {(verb, "a large number") for verb in ("similar", "pretrain", "finetune", "export again")}
 """What a command has no need to notice, or notices in its course."""
 
+STEP_6 = "run/checkpoints/step_00000006"
 READERS_OF_RUNS = {
     "export": "megabert export run --to out",
     "fill-mask of a run": "megabert fill-mask --model run 'the [MASK] ship'",
@@ -160,7 +159,7 @@ CASES = [
             given=(copy("run", "build"), write("run/checkpoints/latest", "step_99999999\n")),
             command=command,
             code=0,
-            says=("step_99999999", "the newest checkpoint is run/checkpoints/step_00000006"),
+            says=("step_99999999", f"the newest checkpoint is {STEP_6}"),
             leaves=("out", "out/*", "run/*"),
         )
         for verb, command in READERS_OF_RUNS.items()
@@ -168,10 +167,7 @@ CASES = [
     *(
         Case(
             name=f"{verb}: the last checkpoint's {file} is damaged",
-            given=(
-                copy("run", "lines.txt"),
-                change(f"run/checkpoints/step_00000006/{file}", lambda content: content[:-9]),
-            ),
+            given=(copy("run", "lines.txt"), change(f"{STEP_6}/{file}", lambda content: content[:-9])),
             command=command,
             code=4,
             says=(file, "--checkpoint 4"),

@@ -47,12 +47,9 @@ SPELLED = {
     "NUMBA_NUM_THREADS": ("abc", "", "0", "1.5"),
     "MPLCONFIGDIR": ("/proc/nonexistent",),
 }
-HELP = (
-    "megabert --help",
-    "megabert pretrain --help-all",
-    "megabert-data build --help",
-    "megabert similar --model hf ship",
-)
+HELP = ("megabert --help", "megabert pretrain --help-all", "megabert-data build --help")
+COMMANDS = (*HELP, "megabert similar --model hf ship")
+LIVE = {"status": "running", "host": socket.gethostname(), "pid": 10**30}
 NOT_UTF8 = "\udcff\udcfe"
 
 CASES = [
@@ -86,7 +83,7 @@ CASES = [
         )
         for variable, values in SPELLED.items()
         for value in values
-        for command in HELP
+        for command in COMMANDS
     ),
     Case(
         name="report: MPLBACKEND='nonsense'",
@@ -98,12 +95,7 @@ CASES = [
     ),
     Case(
         name="watch: a pid of 10^30 on this host",
-        given=(
-            copy("run"),
-            set_json("run/status.json", "status", "running"),
-            set_json("run/status.json", "host", socket.gethostname()),
-            set_json("run/status.json", "pid", 10**30),
-        ),
+        given=(copy("run"), *(set_json("run/status.json", *item) for item in LIVE.items())),
         command="megabert watch run --once",
         code=0,
         says=("its process is gone",),

@@ -51,12 +51,7 @@ IDLE_AND_LIMITS = (
     (PRETRAIN, "build", "--logging.trackers trackio --logging.tracker-mode live", "'offline' or 'online'"),
     (PRETRAIN, "build", "--optimizer.name adamw --optimizer.lamb-variant paper", "lamb-variant"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --optimizer.lamb-variant paper", "lamb-variant"),
-    (
-        PRETRAIN,
-        "build",
-        "--optimizer.name stable_adamw --optimizer.max-grad-norm 1",
-        "max_grad_norm=1 with name=stable_adamw",
-    ),
+    (PRETRAIN, "build", "--optimizer.name stable_adamw --optimizer.max-grad-norm 1", "with name=stable_adamw"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --ops.lamb apex", "ops.lamb=apex goes with optimizer.name=lamb"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --optimizer.clip-both maybe", "maybe"),
     (PRETRAIN, "build", "--optimizer.name stable_adamw --optimizer.clip-both", "nothing is clipped"),

@@ -40,9 +40,9 @@ def arrow(change: Callable[[bytes], bytes]) -> bytes:
     return change(sink.getvalue())
 
 
-def parquet(**columns: object) -> bytes:
+def parquet(texts: list[str]) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink)
+    pq.write_table(pa.table({"text": texts}), sink)
     return sink.getvalue()
 
 
@@ -62,6 +62,7 @@ def twice(name: str) -> bytes:
     return sink.getvalue()
 
 
+SOUND_LINES = jsonl(*[{"text": SENTENCES}] * 9)
 TEXT = (SENTENCES * 5 + "\n\n") * 40
 NOISE = random.Random(7).randbytes(50_000)
 WIKI = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/"><siteinfo/>{}</mediawiki>'
@@ -115,24 +116,11 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
     Corpus("full stops without end", "a.txt", ". " * MEGABYTE + "\n\n" + TEXT, (0, 3)),
     Corpus("one sentence of four megabytes", "a.txt", "word " * MEGABYTE + "\n\n" + TEXT, (0, 3)),
     Corpus("spaces without end", "a.txt", "a" + " " * (8 * MEGABYTE) + "b\n\n" + TEXT, (0, 3)),
-    Corpus(
-        "one line of JSON of 60 MB", "a.jsonl", jsonl({"text": SENTENCES * 600_000}, *[{"text": SENTENCES}] * 9), (0, 3)
-    ),
-    Corpus(
-        "one cell of 200 MB",
-        "a.parquet",
-        parquet(text=[SENTENCES * 2_000_000] + [SENTENCES * 2] * 9),
-        (0, 3),
-        "oversized",
-    ),
+    Corpus("one line of JSON of 60 MB", "a.jsonl", jsonl({"text": SENTENCES * 600_000}) + SOUND_LINES, (0, 3)),
+    Corpus("one cell of 200 MB", "a.parquet", parquet([SENTENCES * 2_000_000, *[SENTENCES] * 9]), (0, 3), "oversized"),
     Corpus("backticks that open only", "a.txt", "`a. 'b. " * (MEGABYTE // 8) + "\n\n" + TEXT, 0),
     Corpus("mojibake without end", "a.txt", "\u00c3\u00a9" * MEGABYTE + "\n\n" + TEXT, (0, 3)),
-    Corpus(
-        "surrogates in JSON",
-        "a.jsonl",
-        '{"text": "\\ud800 ' + SENTENCES + '"}\n' + jsonl(*[{"text": SENTENCES * 2}] * 9),
-        (0, 3),
-    ),
+    Corpus("surrogates in JSON", "a.jsonl", jsonl({"text": f"\ud800 {SENTENCES}"}) + SOUND_LINES, (0, 3)),
     Corpus("null bytes", "a.txt", "a\x00b. " * 1000 + "\n\n" + TEXT, (0, 3)),
     Corpus("escape sequences", "a.txt", "\x1b[31mred\x1b[0m. " * 1000 + "\n\n" + TEXT, (0, 3)),
     *(
@@ -155,6 +143,7 @@ UNFIT_MODELS = {  # content of lid.bin, what the message names
 ONLY_MARKS = ("... !!! ???\n\n" * 3 + "1 2 3. 4 5 6.\n\n") * 20
 WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay had slept, so that it was noon\n"
 WRAPPED = (WRAPPED * 6 + "when they heard of it. The sea was calm.\n\n") * 20
+NOTHING_IS_LONG_ENOUGH = "--clean length --clean.min-characters 100000"
 DONE = ("out", "out/*")
 
 CASES = [
@@ -216,8 +205,7 @@ CASES = [
     Case(
         name="languages of a text of which nothing is left",
         given=(write("a.txt", TEXT),),
-        command="megabert-data build --input a.txt --language auto --clean length --clean.min-characters 100000 "
-        + FLAGS,
+        command=f"megabert-data build --input a.txt --language auto {NOTHING_IS_LONG_ENOUGH} {FLAGS}",
         says=("The corpus is empty", "a.txt"),
         leaves=DONE,
         quick=True,
