@@ -10,30 +10,25 @@ PRETRAIN = f"megabert pretrain {run_flags()} --run-dir new --device cpu"
 BUILD = "megabert-data build --input text.jsonl --output out --workers 1"
 FILL_MASK = "megabert fill-mask --model hf 'the [MASK] ship'"
 
-# field of config.json, value: each names a model that megabert does not have, or no model at all
-FOREIGN = (
-    ("is_decoder", True),
-    ("is_decoder", 0),
-    ("is_encoder_decoder", True),
-    ("add_cross_attention", True),
-    ("position_embedding_type", "relative_key"),
-    ("position_embedding_type", None),
-    ("pruned_heads", {"0": [1]}),
-    ("auto_map", {"AutoModel": "own.Model"}),
-    ("quantization_config", {"bits": 4}),
-    ("embedding_size", 7),
-    ("hidden_size", None),
-    ("hidden_size", True),
-    ("hidden_size", 32.0),
-    ("hidden_size", "32"),
-    ("hidden_dropout_prob", "0.1"),
-    ("hidden_act", False),
-    ("layer_norm_eps", 0),
-    ("num_hiden_layers", 2),
-    ("rope_theta", 10000.0),
-    ("layer_types", ["full_attention"]),
-    ("swa_window", 3),
-)
+# field of config.json, values: each names a model that megabert does not have, or no model at all
+FOREIGN = {
+    "is_decoder": [True, 0],
+    "is_encoder_decoder": [True],
+    "add_cross_attention": [True],
+    "position_embedding_type": ["relative_key", None],
+    "pruned_heads": [{"0": [1]}],
+    "auto_map": [{"AutoModel": "own.Model"}],
+    "quantization_config": [{"bits": 4}],
+    "embedding_size": [7],
+    "hidden_size": [None, True, 32.0, "32"],
+    "hidden_dropout_prob": ["0.1"],
+    "hidden_act": [False],
+    "layer_norm_eps": [0],
+    "num_hiden_layers": [2],
+    "rope_theta": [10000.0],
+    "layer_types": [["full_attention"]],
+    "swa_window": [3],
+}
 
 # command, needs, flags added, what the message names
 IDLE_AND_LIMITS = (
@@ -89,7 +84,8 @@ CASES = [
             says=(field, "config.json"),
             quick=field == "num_hiden_layers",
         )
-        for field, value in FOREIGN
+        for field, values in FOREIGN.items()
+        for value in values
     ),
     Case(
         name="engine file: a stage that is true",
