@@ -1,4 +1,4 @@
-"""Damage to every file that a build and a run leave, with what reads it, one after the other in one process.
+"""Damage to every file that we write or read, with what reads it, one after the other in one process.
 
 A mutation changes one file. *As it is*, hashes have to notice it: it is refused, or nothing comes of it. *Refitted*,
 all hashes and sizes that vouch for the file are made to fit, so that the damage reaches the reader, which may then
@@ -11,6 +11,7 @@ import json
 import os
 import random
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from bad_input.damage_readers import (
     fit_manifests,
     fit_records,
     owners,
+    reads,
     report,
     show,
     start,
@@ -35,6 +37,7 @@ from bad_input.damage_readers import (
     words,
 )
 from bad_input.fuzz import BYTES, STRUCTURE, Mutation
+from bad_input.material import COMMANDS, run_flags
 from forked.server import forget
 
 from data_prep.execution.build_state import STATE_NAME, BuildState
@@ -109,12 +112,31 @@ TARGETS = (
     Target("tokens", f"{WORK}/tokens/*.arrow", token_ranges("tokens")),
     Target("merged chunks", f"{WORK}/chunks/*.arrow", token_ranges("chunks")),
     Target("hashes of paragraphs", f"{WORK}/paragraphs/*.npy", owners),
+)  # fmt: skip
+BUILD = "megabert-data build --input {} --output out --workers 1 --vocab-size 300 --lengths 32 --dupe-factor 1 "
+BUILD += "--validation-share 0 --objective none"
+FILL_MASK = "megabert fill-mask --model hf 'the [MASK] ship'"
+DRY_RUN = f"megabert pretrain {run_flags(recipe='recipe.yaml')} --run-dir new --dry-run"
+EVALUATE = "megabert evaluate --model tuned/seed_42/model --data {} --device cpu"
+LABELS = ("labels.tsv", "labels.jsonl", "labels.parquet")
+TEXTS = ("text.txt", "text.jsonl", "text.txt.gz", "text.parquet", "text.arrow", "wiki.xml --format wikipedia")
+COMMAND_TARGETS = (
     Target("checkpoint", "run/checkpoints/step_00000006/*", export, fit_checkpoints),
+    Target("latest checkpoint", "run/checkpoints/latest", export),
     Target("run folder", "run/*.*", report),
     Target("run folder, started", "run/*.json", start),
+    Target("tokenizer of shards", "build/instances/32/tokenizer/tokenizer.json", start),
+    Target("recipe", "recipe.yaml", reads(DRY_RUN)),
+    *(Target(f"model, {name}", f"hf/{name}", reads(FILL_MASK))
+      for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
+    *(Target(f"fine-tuning, {name}", f"tuned/{name}", reads(COMMANDS["tuned"]))
+      for name in ("results.json", "finetune.json")),
+    *(Target(f"labels, {file}", file, reads(EVALUATE.format(file))) for file in LABELS),
+    *(Target(f"text, {words}", words.split()[0], reads(BUILD.format(words))) for words in TEXTS),
 )  # fmt: skip
-RUN_TARGETS = ("checkpoint", "run folder", "run folder, started")
-"""Targets that read with torch: a few hundred milliseconds each."""
+"""Targets that need more than a build and are read by commands: a few hundred milliseconds each."""
+MOST_S = 60
+"""Seconds of the processor that reading one file may take."""
 
 
 class Folder:
@@ -122,13 +144,13 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         """Remember all files."""
-        self.path = path
+        self.path, self._known = path, set(path.rglob("*"))
         self._sound = {file: (file.read_bytes(), _stamp(file)) for file in path.rglob("*") if file.is_file()}
 
     def restore(self) -> None:
         """Undo whatever was written."""
-        for file in [file for file in self.path.rglob("*") if file.is_file() and file not in self._sound]:
-            file.unlink()
+        for new in sorted(set(self.path.rglob("*")) - self._known, reverse=True):
+            new.rmdir() if new.is_dir() and not new.is_symlink() else new.unlink()
         for file, (content, stamp) in self._sound.items():
             if _stamp(file) != stamp:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +204,7 @@ def outcomes(target: Target, indices: range, seed: int, folder: Path) -> Iterato
     for index in indices:
         own.restore()
         forget()
-        what, outcome, problem = mutate(target, index, seed, folder), "", ""
+        what, outcome, problem, began = mutate(target, index, seed, folder), "", "", time.process_time()
         if what:
             try:
                 outcome = SAME if target.read(folder) == expected else OTHER
@@ -195,6 +217,8 @@ def outcomes(target: Target, indices: range, seed: int, folder: Path) -> Iterato
                 outcome, known = REFUSED, as_user_error(error)
                 if known is None or isinstance(error, MemoryError):
                     problem = "".join(traceback.format_exception(error))[-1500:]
+        if time.process_time() - began > MOST_S:
+            problem = f"took more than {MOST_S} s"
         yield {"index": index, "what": what, "outcome": outcome, "problem": problem}
 
 
@@ -232,7 +256,7 @@ def main(words: list[str]) -> int:
         prepare(folder)
         return 0
     name, seed, first, last = words
-    (target,) = (target for target in TARGETS if target.name == name)
+    (target,) = (target for target in (*TARGETS, *COMMAND_TARGETS) if target.name == name)
     (folder / "scratch").mkdir(exist_ok=True)
     lines = os.fdopen(os.dup(1), "w")
     for outcome in outcomes(target, range(int(first), int(last)), int(seed), folder):

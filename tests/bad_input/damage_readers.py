@@ -3,12 +3,14 @@
 import hashlib
 import io
 import json
+import shlex
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from bad_input.harness import CONTROL, MAX_MESSAGE_CHARACTERS
 from bad_input.material import COMMANDS, run_flags
 
 from data_prep.cli import main as megabert_data
@@ -26,15 +28,22 @@ def run(main: Callable[[list[str]], int], command: str) -> None:
 
     Raises:
         Refused: It ended with an error that a user understands.
-        RuntimeError: It ended in a traceback.
+        RuntimeError: It ended in a traceback, or its messages are endless or steer a terminal.
     """
-    shown = io.StringIO()
-    with redirect_stdout(shown), redirect_stderr(shown):
-        code = main(command.split()[1:])
-    if code in (2, 3, 4, 6):
-        raise Refused(shown.getvalue()[-300:])
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(shlex.split(command)[1:])
+    shown = out.getvalue() + err.getvalue()
+    if code not in (0, 2, 3, 4, 6) or CONTROL.search(shown) or len(err.getvalue()) > MAX_MESSAGE_CHARACTERS:
+        raise RuntimeError(f"exit code {code}: {shown[-1500:]!r}")
     if code:
-        raise RuntimeError(f"exit code {code}: {shown.getvalue()[-1500:]}")
+        raise Refused(shown[-300:])
+
+
+def reads(command: str) -> Callable[[Path], Any]:
+    """Return a reader of what a command reads; it gives no result, so that anything is the same that is accepted."""
+    main = megabert_data if command.startswith("megabert-data ") else megabert
+    return lambda folder: run(main, command)
 
 
 def digest_of(folder: Path, *patterns: str) -> str:

@@ -108,20 +108,6 @@ class CommandServer:
         changed = tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
         return _outcome(reply, outputs, changed)
 
-    def run_many(self, command: str, folders: list[tuple[Path, Path]], **wishes: Any) -> list[Outcome]:
-        """Run a command line in many folders, in as few processes as its crashes allow; what changes is not told.
-
-        Args:
-            command: The command line.
-            folders: Working folder and folder of the outputs, for each.
-            wishes: Bounds and surroundings, as for `run_case`.
-        """
-        requests = [_request(command, folder, outputs, wishes) for folder, outputs in folders]
-        replies: list[dict[str, Any]] = []
-        while len(replies) < len(requests):
-            replies += fork_server().ask(requests[len(replies) :])
-        return [_outcome(reply, outputs, ()) for reply, (_, outputs) in zip(replies, folders, strict=True)]
-
     def run_case(self, case: Case, material: Path, scratch: Path) -> Outcome:
         """Make a case's folder under ``scratch`` and run its command there."""
         folder = scratch / "case"

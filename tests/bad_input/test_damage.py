@@ -1,4 +1,4 @@
-"""No damage to a file of a build or of a run is believed against its hash, nor ends in a crash where its hash fits."""
+"""No damage to a file is believed against its hash, nor ends in a traceback, a crash, a hang or too much memory."""
 
 import json
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bad_input.damage import RUN_TARGETS, TARGETS
+from bad_input.damage import COMMAND_TARGETS, TARGETS
 from bad_input.harness import text_of
 from bad_input.material import COMMANDS, write_texts
 from forked.client import fork_server, request_of
 
 SEED = int(os.environ.get("MEGABERT_FUZZ_SEED", "0"))
 COUNT = int(os.environ.get("MEGABERT_DAMAGE_COUNT", "900"))
-"""Mutations of each target of a build; of those of a run a quarter. 23 and 3 targets make 21,000."""
+"""Mutations of each target of a build; of those that commands read two thirds. 23 and 21 targets make 33,000."""
 TOGETHER = 100
 """Mutations that one process reads, one after the other."""
 BOUNDS = {"timeout_s": 900, "memory_bytes": 4 << 30}
@@ -79,12 +79,12 @@ def judge(target: str, count: int, folder: Path) -> None:
     assert not failures, f"{len(failures)} of {count}\n" + "\n".join(failures[:10])
 
 
-BUILD_TARGETS = [target.name for target in TARGETS if target.name not in RUN_TARGETS]
+BUILD_TARGETS = [target.name for target in TARGETS]
 
 
 @pytest.mark.parametrize("target", BUILD_TARGETS)
 def test_damaged_file_of_a_build_is_refused_or_harmless(builds, target):
-    judge(target, 6, builds)
+    judge(target, 4, builds)  # two as they are, two refitted
 
 
 @pytest.mark.soak
@@ -96,6 +96,6 @@ def test_many_damaged_files_of_a_build(builds, target):
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("target", RUN_TARGETS)
-def test_many_damaged_files_of_a_run(material, target):
-    judge(target, COUNT // 4, material)
+@pytest.mark.parametrize("target", [target.name for target in COMMAND_TARGETS])
+def test_many_damaged_files_that_commands_read(material, target):
+    judge(target, COUNT * 2 // 3, material)

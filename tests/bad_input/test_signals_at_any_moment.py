@@ -23,25 +23,19 @@ SOAK_MOMENTS = int(os.environ.get("MEGABERT_SIGNAL_MOMENTS", "30"))
 GRACE_S = 0.3
 """Between the moment at which we look whether a command has ended, and the signal."""
 
+BUILD = COMMANDS["build"].replace("--output build", "--output new")
+EVALUATE = "megabert evaluate --model tuned/seed_42/model --data labels.tsv"
 # command, what it reads, what its output says at its end
 SWEPT = {
     "embed": ("megabert embed lines.txt --model hf --output v.npy", ("hf", "lines.txt"), "vectors of"),
-    "build": (
-        COMMANDS["build"].replace("--output build", "--output new").replace("--workers 1", "--workers 2"),
-        ("text.jsonl",),
-        "shards",
-    ),
+    "build": (BUILD.replace("--workers 1", "--workers 2"), ("text.jsonl",), "shards"),
     "vocab": ("megabert-data vocab --input text.jsonl --output new --vocab-size 400", ("text.jsonl",), "tokenizer new"),
     "verify": ("megabert-data verify build/instances/32 --workers 2", ("build",), "instances"),
     "fill-mask": ("megabert fill-mask --model hf 'the [MASK] ship'", ("hf",), "MASK"),
     "export": ("megabert export run --to new", ("run",), "new"),
     "report": ("megabert report run", ("run", "build"), "loss curve"),
     "finetune": (COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new"), ("hf", "labels.tsv"), "model"),
-    "evaluate": (
-        "megabert evaluate --model tuned/seed_42/model --data labels.tsv --predictions new --device cpu",
-        ("tuned", "labels.tsv"),
-        "accuracy",
-    ),
+    "evaluate": (f"{EVALUATE} --predictions new --device cpu", ("tuned", "labels.tsv"), "accuracy"),
     "pretrain": (COMMANDS["run"].replace("--run-dir run", "--run-dir new"), ("build",), "held out at step 6"),
 }
 QUICK = {"build": (0.5, 0.85)}

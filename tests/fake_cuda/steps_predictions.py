@@ -9,19 +9,13 @@ MODEL = {
     "family": "modernbert", "hidden_size": HIDDEN, "num_attention_heads": 2, "intermediate_size": INTERMEDIATE,
     "vocab_size": 500,
 }  # fmt: skip
+STEP = {"tokens": TOKENS, "length": 512, "multiprocessors": 132}
 
 
 def test_one_more_layer_adds_its_products_and_sixteen_hidden_and_eight_intermediate_widths():
     flops, moved = [], []
     for layers in (2, 3):
-        work = step_work(
-            MODEL | {"num_hidden_layers": layers},
-            tokens=TOKENS,
-            length=512,
-            micro_steps=8,
-            capability=(9, 0),
-            multiprocessors=132,
-        )
+        work = step_work(MODEL | {"num_hidden_layers": layers}, **STEP, micro_steps=8, capability=(9, 0))
         flops.append(by_part(work, "flops")["matrix products"])
         elementwise = ("layer_norm_forward", "layer_norm_backward", "gated_gelu_forward", "gated_gelu_backward")
         moved.append(sum(each.bytes for label, each in work.items() if label.name in elementwise))
@@ -34,14 +28,7 @@ def test_one_more_layer_adds_its_products_and_sixteen_hidden_and_eight_intermedi
 def test_a_card_has_tiles_of_its_own_whichever_was_counted_before():
     tiles = []
     for capability in ((9, 0), (8, 0)):
-        work = step_work(
-            MODEL | {"num_hidden_layers": 1},
-            tokens=TOKENS,
-            length=512,
-            micro_steps=1,
-            capability=capability,
-            multiprocessors=132,
-        )
+        work = step_work(MODEL | {"num_hidden_layers": 1}, **STEP, micro_steps=1, capability=capability)
         tiles += [each.tiles for label, each in work.items() if label.name == "rotary_attention_backward_keys"]
     assert tiles[1] == 2 * tiles[0]  # 32 rows in place of 64
 

@@ -1,20 +1,15 @@
 """Whole runs: the losses are the same however the work is divided."""
 
-import base64
 import json
-import re
 import shutil
 
 import numpy as np
 import pytest
-import torch
 from support.bundled_corpus import build_shards
 from support.runs import Run
 from support.soak import in_soak
 
 from megabert.cli import main
-from megabert.data.batch import pack_sequences
-from megabert.downstream.export.sources import open_source
 from megabert.tokens.shards.shard_set import ShardSet
 
 TOLERANCE = 1e-5  # relative, float32, dropout on
@@ -68,21 +63,6 @@ def test_ranks_change_losses_of_few_bits_by_rounding_alone(shards, tmp_path, pre
     assert_same_losses(shared, alone, 2e-3)
 
 
-@pytest.mark.parametrize("checkpoint", ["best", *in_soak("12")])
-def test_export_loads_in_transformers_with_equal_logits(unbroken, tmp_path, checkpoint, capsys):
-    transformers = pytest.importorskip("transformers")
-    assert main(["export", str(unbroken.run_dir), "--to", str(tmp_path / "out"), "--checkpoint", checkpoint]) == 0
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    ids = tokenizer(f"the {tokenizer.mask_token} of the people", return_tensors="pt")["input_ids"]
-    ours = open_source(str(unbroken.run_dir), checkpoint).build_model().eval()
-    batch = pack_sequences([ids[0].numpy()], mask_id=tokenizer.mask_token_id)
-    with torch.no_grad():
-        expected = theirs(ids).logits[0, ids[0] == tokenizer.mask_token_id]
-        logits = ours(batch, with_logits=True).mlm_logits_MV
-    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
-
-
 def test_card_tells_of_shards_that_the_run_names_relative_to_another_folder(unbroken, tmp_path):
     run = shutil.copytree(unbroken.run_dir, tmp_path / "run")
     config, environment = run / "config.yaml", run / "environment.json"
@@ -126,16 +106,6 @@ def test_report_scores_the_positions_of_the_last_validated_phase(unbroken, tmp_p
     counts = [int(line.split()[-3]) for line in lines if "piece  " in line or "[MASK]   " in line]
     held_out = ShardSet.open(unbroken.data / "instances" / "64", "validation")
     assert sum(counts) == len(held_out.columns(((0, min(256, held_out.num_rows)),)).masked_ids)
-
-
-def test_report_page_needs_nothing_else(unbroken, tmp_path, capsys):
-    page, picture = tmp_path / "page.html", tmp_path / "page.png"
-    assert main(["report", str(unbroken.run_dir), "--html", str(page), "--png", str(picture)]) == 0
-    text = page.read_text()
-    assert base64.b64encode(picture.read_bytes()).decode() in text
-    assert "nats below the baseline" in text
-    assert "phases:" in text, "the configuration"
-    assert not re.findall(r'(?:src|href)="(?!data:)', text)
 
 
 @pytest.mark.soak

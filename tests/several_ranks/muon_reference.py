@@ -8,11 +8,7 @@ from torch import Tensor
 
 VARIANTS = {
     "muon": {},
-    "muon_heads": {
-        "matrices": {**MATRICES, "embedding.weight": 8},
-        "muon_scaling": "original",
-        "muon_adamw_ratio": 0.5,
-    },
+    "muon_heads": {"matrices": MATRICES | {"embedding.weight": 8}, "muon_scaling": "original", "muon_adamw_ratio": 0.5},
     "muon_bf16": {"muon_dtype": "bf16"},
 }
 """Settings of the toy's optimizer."""
@@ -52,11 +48,8 @@ class ReferenceMuon:
             {"embedding.weight": 31, "dense.weight": 31, "out.weight": 67}[name],
         )
         weight.mul_(1 - self.lr * self.weight_decay)
-        for rows, update in zip(
-            weight.view(-1, columns).chunk(self.matrices[name]),
-            ahead.view(-1, columns).chunk(self.matrices[name]),
-            strict=True,
-        ):
+        by_head = (whole.view(-1, columns).chunk(self.matrices[name]) for whole in (weight, ahead))
+        for rows, update in zip(*by_head, strict=True):
             x = update / (update.norm() + 1e-7)
             for _ in range(5):  # the products of the smaller side, or of the larger one: the same polynomial
                 gram = x.T @ x if x.shape[0] > x.shape[1] else x @ x.T

@@ -51,13 +51,9 @@ def nan_on_rank_1(world, engine_name, optimizer):
         engine.backward(engine.forward(ids, targets).loss_sum * factor)
     outcome = engine.step(StepSettings(lr=LEARNING_RATE, bias_step=2))
     assert outcome.grad_norm is None
-    losses = [train_step(engine, world, step) for step in (3, 4)]
-    return (
-        list(outcome.nonfinite),
-        clean.nonfinite_gradients(),
-        losses,
-        [train_step(clean, world, step) for step in (3, 4)],
-    )
+    clean_before = clean.nonfinite_gradients()
+    losses, expected = ([train_step(each, world, step) for step in (3, 4)] for each in (engine, clean))
+    return list(outcome.nonfinite), clean_before, losses, expected
 
 
 @pytest.mark.parametrize("engine", ["zero1", "zero3"])
@@ -169,15 +165,8 @@ def fp16_overflow(world, engine_name):
     reference = make_engine(world, "zero1")
     other.load_state({"loss_scaler": {**engine.state()["loss_scaler"], "cur_scale": after}})
     restored = other.scale.value
-    return (
-        named,
-        before,
-        after,
-        losses,
-        [train_step(reference, world, step) for step in (1, 2, 3, 4)],
-        restored,
-        floor_of(other),
-    )
+    expected = [train_step(reference, world, step) for step in (1, 2, 3, 4)]
+    return named, before, after, losses, expected, restored, floor_of(other)
 
 
 def floor_of(engine) -> str:

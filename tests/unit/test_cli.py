@@ -29,16 +29,11 @@ def test_local_rank_is_accepted_anywhere(flag, capsys):
     assert "preset: tiny" in capsys.readouterr().out
 
 
+BUILD = "data_prep build --input x --output y --print-config"
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    "command",
-    [
-        "megabert estimate",
-        "megabert --help",
-        "megabert embed --help",
-        "data_prep build --input x --output y --print-config",
-    ],
-)
+@pytest.mark.parametrize("command", ["megabert estimate", "megabert --help", "megabert embed --help", BUILD])
 def test_reader_that_has_enough_gets_no_traceback(command, unbuffered):
     reading, writing = os.pipe()
     os.close(reading)

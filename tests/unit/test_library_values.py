@@ -19,20 +19,9 @@ from megabert.settings.config.run import RunConfig
 VALUES = {
     "numbers": [True, 0, -1, 10**30, 2.0, float("nan"), float("inf"), 1j, np.int64(2), np.float32(1), torch.tensor(1)],
     "texts": ["", "a", "\0", "\ud800", " \n", "[MASK] " * 300, "a " * 3000, "x" * 5000, np.str_("a"), b"a", Path("a")],
-    "lists": [
-        [],
-        (),
-        [None],
-        ["a", 1],
-        ["\ud800"],
-        [["a"]],
-        [b"a"],
-        ["a " * 3000],
-        range(3),
-        slice(1),
-        memoryview(b""),
-    ],
+    "lists": [[], (), [None], ["a", 1], ["\ud800"], [["a"]], [b"a"], ["a " * 3000]],
     "arrays": [np.array("a"), np.array([["a"]]), np.array([1.0, np.nan]), np.zeros(0), torch.zeros(2), bytearray(b"a")],
+    "views": [range(3), slice(1), memoryview(b"")],
     "others": [None, ..., {}, {"a": 1}, {b"a": 1}, {"a"}, object(), print, int, Exception("x")],
 }
 SOUND = {"text": "the [MASK] ship", "texts": ["a"], "words": ["ship"], "query": "ship", "first": "a", "second": "a"}

@@ -33,16 +33,15 @@ VARIABLES = [
     *without_number(TASK, "SLURM_PROCID SLURM_LOCALID", ["1"]),
     *without_number(TASK, "SLURM_STEP_NUM_TASKS", ["0"]),
 ]
+LABELS = "--data labels.tsv --eval-data labels.tsv"
+TUNE = "--model hf --output-dir new --epochs 1 --max-seq-length 32 --device cpu"
+SMALL = "--vocab-size 400 --lengths 32 --dupe-factor 1 --validation-share 0.2"
 RANKED = {
     "pretrain": (PRETRAIN, ("build",)),
     "doctor": ("megabert doctor --quick --device cpu --run-dir new", ()),
-    "finetune": (
-        "megabert finetune classification --model hf --data labels.tsv --eval-data labels.tsv --output-dir new "
-        "--epochs 1 --max-seq-length 32 --device cpu",
-        ("hf", "labels.tsv"),
-    ),
+    "finetune": (f"megabert finetune classification {LABELS} {TUNE}", ("hf", "labels.tsv")),
 }
-QUICK = ("pretrain: RANK='first'", "pretrain: WORLD_SIZE='\\xb2'", "pretrain: SLURM_PROCID=''", "doctor: RANK='first'")
+QUICK = ("pretrain: RANK='first'", "doctor: RANK='first'")
 
 LOOKING = (
     ("report", "megabert report run", ("run", "build")),
@@ -64,17 +63,8 @@ PLANTED = [
 REVIEWS = "sentence\tlabel\n" + "a good film\t1\na bad film\t0\n" * 8
 STARTING_PYTHON = (
     ("doctor", "megabert doctor --quick --device cpu --run-dir new", ()),
-    (
-        "build",
-        "megabert-data build --input text.jsonl --output new --vocab-size 400 --lengths 32 --workers 2 --dupe-factor 1 "
-        "--validation-share 0.2",
-        ("text.jsonl",),
-    ),
-    (
-        "finetune glue",
-        "megabert finetune glue --model hf --data glue --output-dir new --epochs 1 --max-seq-length 32 --device cpu",
-        ("hf",),
-    ),
+    ("build", f"megabert-data build --input text.jsonl --output new --workers 2 {SMALL}", ("text.jsonl",)),
+    ("finetune glue", f"megabert finetune glue --data glue {TUNE}", ("hf",)),
 )
 
 CASES = [

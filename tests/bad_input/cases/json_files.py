@@ -27,17 +27,14 @@ class Reader(NamedTuple):
 
 PRETRAIN = f"megabert pretrain {run_flags()} --run-dir run"
 PRETRAIN_NEW = f"megabert pretrain {run_flags()} --run-dir new"
-RUN, BUILD, HF, TUNED = (
-    ("run", "build"),
-    ("build", "text.jsonl"),
-    ("hf", "labels.tsv", "lines.txt"),
-    ("tuned", "labels.tsv"),
-)
+RUN, BUILD, HF = ("run", "build"), ("build", "text.jsonl"), ("hf", "labels.tsv", "lines.txt")
+TUNED = (*HF, "tuned")
 MANIFEST = "build/instances/32/manifest.json"
 STATE = "build/work"
 PLAN, RECORD = f"{STATE}/plan.json", f"{STATE}/records/instances-32.jsonl"
-CHECKPOINT = "run/checkpoints/step_00000006/manifest.json"
-FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
+METRICS, CHECKPOINT = "run/metrics.jsonl", "run/checkpoints/step_00000006/manifest.json"
+BUILD_AGAIN, TUNE_AGAIN = COMMANDS["build"], COMMANDS["tuned"]
+TUNE_NEW = TUNE_AGAIN.replace("--output-dir tuned", "--output-dir new")
 
 DAMAGED_LINE = "metrics.jsonl: 1 damaged lines are left out, the first is line 1"
 # Rows before a cut one are shown, and those after a damaged one; rows of metrics hold no words.
@@ -54,7 +51,10 @@ OF_MODULES = {
     "config_sentence_transformers.json": ("empty object", "words for numbers", "nulls"),
 }
 VERIFY = "megabert-data verify build/instances/32"
-EMBED = "megabert embed lines.txt --model vectors --output new.npy"
+SIMILAR = "megabert similar --model hf ship"
+EVALUATE = "megabert evaluate --model tuned/seed_42/model --data labels.tsv"
+EMBED, VECTORS = "megabert embed lines.txt --model vectors --output new.npy", ("vectors", "lines.txt")
+SUMMARY = "tuned/results.json"
 
 READERS = (
     Reader(MANIFEST, VERIFY, BUILD, 3, "manifest.json"),
@@ -62,88 +62,38 @@ READERS = (
     Reader(MANIFEST, PRETRAIN_NEW, BUILD, 3, "manifest.json"),
     # So is a damaged plan: it is warned of, and made again.
     Reader(
-        PLAN,
-        COMMANDS["build"],
-        BUILD,
-        (0, 3),
-        "",
-        stale=(MANIFEST,),
-        leaves=(MANIFEST, f"{STATE}/*", "build/documents/*"),
+        PLAN, BUILD_AGAIN, BUILD, (0, 3), "", stale=(MANIFEST,), leaves=(MANIFEST, f"{STATE}/*", "build/documents/*")
     ),
     # A damaged record is one of a unit that was not finished: the unit is done again.
-    Reader(RECORD, COMMANDS["build"], BUILD, (0, 3), "", stale=(MANIFEST,), leaves=(MANIFEST, RECORD)),
-    Reader("build/build.json", COMMANDS["build"], BUILD, 3, "build.json", stale=(MANIFEST,)),
+    Reader(RECORD, BUILD_AGAIN, BUILD, (0, 3), "", stale=(MANIFEST,), leaves=(MANIFEST, RECORD)),
+    Reader("build/build.json", BUILD_AGAIN, BUILD, 3, "build.json", stale=(MANIFEST,)),
     # Every field of the status has a default.
     Reader("run/status.json", "megabert watch run --once", RUN, 4, "status.json", accepts={"empty object": ""}),
     # A run that has just begun has no rows.
-    Reader(
-        "run/metrics.jsonl",
-        "megabert report run",
-        RUN,
-        4,
-        "metrics.jsonl",
-        accepts=OF_METRICS,
-        leaves=("run/loss.png",),
-    ),
-    Reader("run/metrics.jsonl", "megabert compare run run", RUN, 4, "metrics.jsonl", accepts=OF_METRICS),
-    Reader(
-        "run/metrics.jsonl", "megabert watch run --once", RUN, 4, "metrics.jsonl", accepts={**OF_METRICS, "empty": ""}
-    ),
+    Reader(METRICS, "megabert report run", RUN, 4, "metrics.jsonl", accepts=OF_METRICS, leaves=("run/loss.png",)),
+    Reader(METRICS, "megabert compare run run", RUN, 4, "metrics.jsonl", accepts=OF_METRICS),
+    Reader(METRICS, "megabert watch run --once", RUN, 4, "metrics.jsonl", accepts=OF_METRICS | {"empty": ""}),
     Reader(CHECKPOINT, "megabert export run --to out", RUN, 4, "manifest.json"),
     Reader(CHECKPOINT, "megabert fill-mask --model run 'a [MASK] b'", RUN, 4, "manifest.json"),
     Reader("hf/config.json", "megabert fill-mask --model hf 'a [MASK] b'", HF, (2, 3), "config.json"),
     Reader("hf/config.json", "megabert embed lines.txt --model hf", HF, (2, 3), "config.json"),
-    Reader("hf/config.json", FINETUNE, HF, (2, 3), "config.json"),
+    Reader("hf/config.json", TUNE_NEW, HF, (2, 3), "config.json"),
     Reader("hf/tokenizer.json", "megabert fill-mask --model hf 'a [MASK] b'", HF, 3, "tokenizer"),
-    Reader("hf/tokenizer.json", FINETUNE, HF, 3, "tokenizer"),
-    Reader(
-        "hf/tokenizer_config.json",
-        "megabert similar --model hf ship",
-        HF,
-        3,
-        "tokenizer_config.json",
-        accepts=OF_TOKENIZER_CONFIG,
-    ),
+    Reader("hf/tokenizer.json", TUNE_NEW, HF, 3, "tokenizer"),
+    Reader("hf/tokenizer_config.json", SIMILAR, HF, 3, "tokenizer_config.json", accepts=OF_TOKENIZER_CONFIG),
     *(
         Reader(
-            f"vectors/{name}",
-            EMBED,
-            ("vectors", "lines.txt"),
-            (2, 3),
-            name,
-            accepts=dict.fromkeys(accepted, ""),
-            leaves=("new.npy",),
+            f"vectors/{name}", EMBED, VECTORS, (2, 3), name, accepts=dict.fromkeys(accepted, ""), leaves=("new.npy",)
         )
         for name, accepted in OF_MODULES.items()
     ),
     Reader("build/instances/32/tokenizer/tokenizer.json", f"{VERIFY} --workers 1", BUILD, 3, "tokenizer"),
-    Reader(
-        "tuned/results.json",
-        COMMANDS["tuned"],
-        (*HF, "tuned"),
-        4,
-        "results.json",
-        accepts=OF_SUMMARY,
-        leaves=("tuned/results.json",),
-    ),
-    Reader("tuned/finetune.json", COMMANDS["tuned"], (*HF, "tuned"), 4, "finetune.json"),
-    Reader(
-        "tuned/seed_42/result.json",
-        COMMANDS["tuned"],
-        (*HF, "tuned"),
-        4,
-        "result.json",
-        accepts={"numbers for words": ""},
-    ),  # it names files, which nobody reads
-    Reader(
-        "tuned/seed_42/model/config.json",
-        "megabert evaluate --model tuned/seed_42/model --data labels.tsv",
-        TUNED,
-        2,
-        "config.json",
-    ),
+    Reader(SUMMARY, TUNE_AGAIN, TUNED, 4, "results.json", accepts=OF_SUMMARY, leaves=(SUMMARY,)),
+    Reader("tuned/finetune.json", TUNE_AGAIN, TUNED, 4, "finetune.json"),
+    # It names files, which nobody reads.
+    Reader("tuned/seed_42/result.json", TUNE_AGAIN, TUNED, 4, "result.json", accepts={"numbers for words": ""}),
+    Reader("tuned/seed_42/model/config.json", EVALUATE, ("tuned", "labels.tsv"), 2, "config.json"),
 )
-QUICK = {"cut", "words for numbers"}
 
 
 def _cases() -> Iterator[Case]:
@@ -158,7 +108,7 @@ def _cases() -> Iterator[Case]:
                 code=0 if is_accepted else reader.code,
                 says=(reader.accepts.get(damage, reader.says),),
                 leaves=reader.leaves,
-                quick=damage in QUICK and reader.file == MANIFEST and "peek" not in command,
+                quick=damage == "words for numbers" and reader.command == VERIFY,
             )
         codes = reader.code if isinstance(reader.code, tuple) else (reader.code,)
         yield Case(

@@ -91,26 +91,17 @@ FILES = (
 QUICK = {"nulls.jsonl", "id.json"}
 
 LONG_ANSWER = squad(paragraph={"context": LONG + "harbour"}, answer={"answer_start": len(LONG)})
+CONTEXT, BOTH, NEW = (write("long.json", LONG_ANSWER),), "--data long.json --eval-data long.json", ("new", "new/*")
+LINE, WORD = ((write("long.txt", f"{word}\nshort\n"),) for word in ("word " * 800_000, "x" * 4_000_000))
+BYTES = (write("bytes.txt", b"short\n\xff\xfe\n"),)
 PAGE = "attention --model hf --output page.html"
 
 # what is wrong, what makes it, the command, exit codes that are right, what the message names, what it may leave
 OTHERS = (
-    (
-        *("finetune: a context of 400,000 characters", (write("long.json", LONG_ANSWER),)),
-        *(f"finetune squad --data long.json --eval-data long.json {FLAGS}", (0, 2, 3), (), ("new", "new/*")),
-    ),
-    (
-        *("embed: a line of four megabytes", (write("long.txt", "word " * 800_000 + "\nshort\n"),)),
-        *("embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
-    ),
-    (
-        *("embed: a word of four megabytes", (write("long.txt", "x" * 4_000_000 + "\nshort\n"),)),
-        *("embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
-    ),
-    (
-        *("embed: a file that is not UTF-8", (write("bytes.txt", b"short\n\xff\xfe\n"),)),
-        *("embed bytes.txt --model hf", 3, ("bytes.txt",), ()),
-    ),
+    ("finetune: a context of 400,000 characters", CONTEXT, f"finetune squad {BOTH} {FLAGS}", (0, 2, 3), (), NEW),
+    ("embed: a line of four megabytes", LINE, "embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
+    ("embed: a word of four megabytes", WORD, "embed long.txt --model hf", (0, 3), (), ("long.parquet",)),
+    ("embed: a file that is not UTF-8", BYTES, "embed bytes.txt --model hf", 3, ("bytes.txt",), ()),
     ("fill-mask without a mask", (), "fill-mask --model hf 'no mask'", (2, 3), ("[MASK]",), ()),
     ("fill-mask of nothing", (), "fill-mask --model hf ''", 2, ("TEXT", "empty"), ()),
     ("fill-mask of too much", (), f"fill-mask --model hf '{'word ' * 2000}[MASK]'", (2, 3), (), ()),

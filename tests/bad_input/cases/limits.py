@@ -6,6 +6,7 @@ from bad_input.material import COMMANDS, run_flags
 
 EVALUATE = "megabert evaluate --model tuned/seed_42/model --data labels.tsv --predictions new --device cpu"
 FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
+FINETUNE = COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new")
 PRETRAIN = f"megabert pretrain {run_flags()} --run-dir new"
 LIMIT = 4 << 10
 
@@ -19,13 +20,7 @@ LIMITED = (
     ("vocab", "megabert-data vocab --input text.jsonl --output new --vocab-size 400", ("text.jsonl",), 3, ()),
     ("build", COMMANDS["build"], ("text.jsonl",), 3, ("build*",)),
     ("pretrain", PRETRAIN, ("build",), 3, ("new*",)),
-    (
-        "finetune",
-        COMMANDS["tuned"].replace("--output-dir tuned", "--output-dir new"),
-        ("hf", "labels.tsv"),
-        3,
-        ("new*",),
-    ),
+    ("finetune", FINETUNE, ("hf", "labels.tsv"), 3, ("new*",)),
 )
 
 CASES = [

@@ -47,12 +47,9 @@ SPELLED = {
     "NUMBA_NUM_THREADS": ("abc", "", "0", "1.5"),
     "MPLCONFIGDIR": ("/proc/nonexistent",),
 }
-HELP = (
-    "megabert --help",
-    "megabert pretrain --help-all",
-    "megabert-data build --help",
-    "megabert similar --model hf ship",
-)
+HELP = ("megabert --help", "megabert pretrain --help-all", "megabert-data build --help")
+COMMANDS = (*HELP, "megabert similar --model hf ship")
+LIVE = {"status": "running", "host": socket.gethostname(), "pid": 10**30}
 NOT_UTF8 = "\udcff\udcfe"
 
 CASES = [
@@ -82,11 +79,11 @@ CASES = [
             command=command,
             code=(0, 2, 3),
             environment={variable: value},
-            quick=(variable, value) == ("COLUMNS", "1"),
+            quick=(variable, value) == ("COLUMNS", "1") and command in HELP[:2],
         )
         for variable, values in SPELLED.items()
         for value in values
-        for command in HELP
+        for command in COMMANDS
     ),
     Case(
         name="report: MPLBACKEND='nonsense'",
@@ -98,25 +95,11 @@ CASES = [
     ),
     Case(
         name="watch: a pid of 10^30 on this host",
-        given=(
-            copy("run"),
-            set_json("run/status.json", "status", "running"),
-            set_json("run/status.json", "host", socket.gethostname()),
-            set_json("run/status.json", "pid", 10**30),
-        ),
+        given=(copy("run"), *(set_json("run/status.json", *item) for item in LIVE.items())),
         command="megabert watch run --once",
         code=0,
         says=("its process is gone",),
         quick=True,
-    ),
-    *(
-        Case(
-            name=f"watch: --interval {value}",
-            given=(copy("run"),),
-            command=f"megabert watch run --interval {value}",
-            code=2,
-        )
-        for value in ("nan", "inf", "-1", "0", "1e400", "-inf", "x", "1e18")
     ),
     *(
         Case(

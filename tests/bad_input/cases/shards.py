@@ -53,20 +53,15 @@ def first_row(how: Callable[[list], list]) -> Callable[[list], list]:
     return lambda rows: [how(list(rows[0])), *rows[1:]]
 
 
+MASKED, LABELS = "masked_lm_positions", "masked_lm_ids"
 CONTENTS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "an id out of the vocabulary": lambda table: column(table, "input_ids", first_row(lambda row: [60_000, *row[1:]])),
     "an instance longer than its length": lambda table: column(table, "input_ids", first_row(lambda row: row * 9)),
     "an instance without tokens": lambda table: column(table, "input_ids", first_row(lambda row: [])),
-    "a masked position after the instance": lambda table: column(
-        table, "masked_lm_positions", first_row(lambda row: [999, *row[1:]])
-    ),
-    "a masked position twice": lambda table: column(
-        table, "masked_lm_positions", first_row(lambda row: [row[0]] * len(row))
-    ),
-    "a label out of the vocabulary": lambda table: column(
-        table, "masked_lm_ids", first_row(lambda row: [60_000] * len(row))
-    ),
-    "fewer labels than positions": lambda table: column(table, "masked_lm_ids", first_row(lambda row: row[1:])),
+    "a masked position after the instance": lambda table: column(table, MASKED, first_row(lambda row: [999, *row[1:]])),
+    "a masked position twice": lambda table: column(table, MASKED, first_row(lambda row: [row[0]] * len(row))),
+    "a label out of the vocabulary": lambda table: column(table, LABELS, first_row(lambda row: [60_000] * len(row))),
+    "fewer labels than positions": lambda table: column(table, LABELS, first_row(lambda row: row[1:])),
     "a next-sentence label of 7": lambda table: column(table, "next_sentence_label", lambda rows: [7, *rows[1:]]),
     "a second segment past the end": lambda table: column(table, "segment_b_start", lambda rows: [999, *rows[1:]]),
     "a missing column": lambda table: table.drop_columns([table.column_names[0]]),
@@ -95,10 +90,7 @@ READERS = {
 }
 NOT_OF_ONE_ROW = {"a surplus row", "no rows", "metadata of another vocabulary"}
 """What ``peek`` need not notice, or says in another way: it looks at one row and has no manifest."""
-QUICK = {
-    "verify": {"an offset past the values", "a label out of the vocabulary", "a null in a row"},
-    "peek": {"a masked position after the instance", "large lists"},
-}
+QUICK = {"verify": {"an offset past the values", "a null in a row"}, "peek": {"large lists"}}
 
 SIZES: dict[str, Callable[[dict], None]] = {
     "a vocabulary of a thousand million": lambda manifest: manifest["metadata"].update(vocab_size=10**9),

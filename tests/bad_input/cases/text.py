@@ -1,12 +1,8 @@
 """Corpora that are hostile, damaged or of another kind than they seem."""
 
-import bz2
-import gzip
 import io
 import json
-import lzma
 import random
-import zipfile
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -44,10 +40,10 @@ def arrow(change: Callable[[bytes], bytes]) -> bytes:
     return change(sink.getvalue())
 
 
-def parquet(change: Callable[[bytes], bytes], **columns: object) -> bytes:
+def parquet(texts: list[str]) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.table(columns or {"text": [SENTENCES * 3] * 40}), sink)
-    return change(sink.getvalue())
+    pq.write_table(pa.table({"text": texts}), sink)
+    return sink.getvalue()
 
 
 def bad_offsets(content: bytes) -> bytes:
@@ -58,14 +54,6 @@ def bad_offsets(content: bytes) -> bytes:
     return content.replace(genuine, (1 << 30).to_bytes(4, "little") + (5).to_bytes(4, "little"))
 
 
-def zipped(**files: str) -> bytes:
-    sink = io.BytesIO()
-    with zipfile.ZipFile(sink, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return sink.getvalue()
-
-
 def twice(name: str) -> bytes:
     sink = io.BytesIO()
     batch = pa.record_batch([pa.array([SENTENCES])] * 2, names=[name] * 2)
@@ -74,6 +62,7 @@ def twice(name: str) -> bytes:
     return sink.getvalue()
 
 
+SOUND_LINES = jsonl(*[{"text": SENTENCES}] * 9)
 TEXT = (SENTENCES * 5 + "\n\n") * 40
 NOISE = random.Random(7).randbytes(50_000)
 WIKI = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/"><siteinfo/>{}</mediawiki>'
@@ -85,60 +74,23 @@ REFUSED = (
     Corpus("one word", "a.txt", "word", 3),
     Corpus("one document", "a.txt", SENTENCES * 30, 3),
     Corpus("only punctuation", "a.txt", "... !!! ???\n\n" * 50, (0, 3)),
-    Corpus("UTF-16 without a mark", "a.txt", TEXT.encode("utf-16-le"), 3, "a.txt"),
-    Corpus("Latin-1", "a.txt", ("D\xe9j\xe0 vu. " * 30 + "\n\n").encode("latin-1") * 30, 3, "a.txt"),
     Corpus("noise", "a.txt", NOISE, 3, "a.txt"),
-    Corpus("noise as JSON lines", "a.jsonl", NOISE, 3, "a.jsonl"),
     Corpus("noise as gzip", "a.txt.gz", NOISE, 3, "a.txt.gz"),
-    Corpus("noise as bzip2", "a.txt.bz2", NOISE, 3, "a.txt.bz2"),
-    Corpus("noise as xz", "a.txt.xz", NOISE, 3, "a.txt.xz"),
-    Corpus("noise as zstd", "a.txt.zst", NOISE, 3, "a.txt.zst"),
     Corpus("noise as Parquet", "a.parquet", NOISE, 3, "a.parquet"),
     Corpus("noise as Arrow", "a.arrow", NOISE, 3, "a.arrow"),
     Corpus("noise as a dump of Wikipedia", "a.xml", NOISE, 3, "a.xml", "--format wikipedia"),
-    Corpus("cut gzip", "a.txt.gz", gzip.compress(TEXT.encode(), mtime=0)[:-60], 3, "a.txt.gz"),
-    Corpus("cut bzip2", "a.txt.bz2", bz2.compress(TEXT.encode())[:-60], 3, "a.txt.bz2"),
-    Corpus("cut xz", "a.txt.xz", lzma.compress(TEXT.encode())[:-60], 3, "a.txt.xz"),
-    Corpus("cut Parquet", "a.parquet", parquet(lambda content: content[:-30]), 3, "a.parquet"),
     Corpus("cut Arrow", "a.arrow", arrow(lambda content: content[: len(content) // 2]), 3, "a.arrow"),
     Corpus("Arrow with offsets outside", "a.arrow", arrow(bad_offsets), 3, "a.arrow", quick=True),
     Corpus("Arrow of the same name twice", "a.arrow", twice("text"), 3, "two columns"),
-    Corpus("Parquet without text", "a.parquet", parquet(lambda content: content, words=[["a"]] * 9), 3, "words"),
-    Corpus("Parquet with numbers as text", "a.parquet", parquet(lambda content: content, text=[1, 2, 3]), 3, "text"),
-    Corpus("Parquet without rows", "a.parquet", parquet(lambda content: content, text=pa.array([], pa.string())), 3),
-    Corpus("JSON lines without the field", "a.jsonl", jsonl(*[{"body": SENTENCES}] * 30), 3, "text"),
-    Corpus("JSON lines with numbers as text", "a.jsonl", jsonl(*[{"text": 5}] * 30), 3, "a.jsonl"),
-    Corpus("JSON lines with null as text", "a.jsonl", jsonl(*[{"text": None}] * 30), 3, "a.jsonl"),
-    Corpus("JSON lines of lists", "a.jsonl", jsonl(*[[SENTENCES]] * 30), 3, "a.jsonl"),
-    Corpus("JSON lines of strings", "a.jsonl", jsonl(*[SENTENCES] * 30), 3, "a.jsonl"),
-    Corpus("JSON lines too deep", "a.jsonl", "[" * 100_000 + "\n", 3, "a.jsonl"),
-    Corpus("a JSON document", "a.json", json.dumps([{"text": SENTENCES}] * 30, indent=1), 3, "a.json"),
     Corpus("CSV", "a.csv", "id,text\n" + "".join(f"{i},{SENTENCES}\n" for i in range(50)), 3, "read_csv", quick=True),
     Corpus("CSV as text", "a.csv", "id,text\n" + "1,word\n" * 50, (0, 3), "read_csv", "--format text"),
     Corpus("PDF", "a.pdf", b"%PDF-1.7\n" + NOISE, 3, "PDF"),
     Corpus("PDF as text", "a.pdf", b"%PDF-1.7\n" + NOISE, 3, "PDF", "--format text"),
-    Corpus("PDF named as text", "a.txt", b"%PDF-1.7\n" + NOISE, 3, "pdftotext a.txt", quick=True),
-    Corpus("PDF in gzip", "a.txt.gz", gzip.compress(b"%PDF-1.7\n" + NOISE), 3, "PDF"),
-    Corpus("DOCX", "a.docx", zipped(**{"word/document.xml": "<w/>"}), 3, "docx"),
-    Corpus("DOCX as text", "a.docx", zipped(**{"word/document.xml": "<w/>"}), 3, "pandoc", flags="--format text"),
-    Corpus("HTML named as text", "a.txt", f"<!DOCTYPE html>\n<html><p>{TEXT}</p></html>", 3, "HTML"),
-    Corpus("Parquet as text", "a.txt", parquet(lambda content: content), 3, "--format parquet"),
-    Corpus("gzip that is not named so", "a.txt", gzip.compress(TEXT.encode()), 3, ".gz"),
-    Corpus("UTF-16 with a mark", "a.txt", TEXT.encode("utf-16"), 3, "--encoding utf-16"),
-    Corpus("ZIP", "a.zip", zipped(**{"a.txt": TEXT}), 3, "a.zip"),
+    Corpus("PDF named as text", "a.txt", b"%PDF-1.7\n" + NOISE, 3, "pdftotext a.txt"),
     Corpus("HTML", "a.html", f"<html><body><p>{TEXT}</p></body></html>", 3, "a.html"),
     Corpus("an unknown format", "a.dat", TEXT, 3, "--format"),
-    Corpus("an unknown encoding", "a.txt", TEXT, 3, "utf-9", "--encoding utf-9"),
     Corpus("a codec that is no encoding", "a.txt", TEXT, 3, "rot13", "--encoding rot13"),
     Corpus("a dump without pages", "a.xml", WIKI.format(""), 3, "a.xml", "--format wikipedia"),
-    Corpus(
-        "a dump that is cut",
-        "a.xml",
-        WIKI.format(PAGE.format("A", TEXT) * 3)[:-900],
-        (0, 3),
-        flags="--format wikipedia",
-    ),
-    Corpus("a file of another format", "a.jsonl", TEXT, 3, "a.jsonl"),
 )
 
 HOSTILE_PAGES = {  # what comes before a sound page in a dump
@@ -164,24 +116,11 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
     Corpus("full stops without end", "a.txt", ". " * MEGABYTE + "\n\n" + TEXT, (0, 3)),
     Corpus("one sentence of four megabytes", "a.txt", "word " * MEGABYTE + "\n\n" + TEXT, (0, 3)),
     Corpus("spaces without end", "a.txt", "a" + " " * (8 * MEGABYTE) + "b\n\n" + TEXT, (0, 3)),
-    Corpus(
-        "one line of JSON of 60 MB", "a.jsonl", jsonl({"text": SENTENCES * 600_000}, *[{"text": SENTENCES}] * 9), (0, 3)
-    ),
-    Corpus(
-        "one cell of 200 MB",
-        "a.parquet",
-        parquet(lambda content: content, text=[SENTENCES * 2_000_000] + [SENTENCES * 2] * 9),
-        (0, 3),
-        "oversized",
-    ),
+    Corpus("one line of JSON of 60 MB", "a.jsonl", jsonl({"text": SENTENCES * 600_000}) + SOUND_LINES, (0, 3)),
+    Corpus("one cell of 200 MB", "a.parquet", parquet([SENTENCES * 2_000_000, *[SENTENCES] * 9]), (0, 3), "oversized"),
     Corpus("backticks that open only", "a.txt", "`a. 'b. " * (MEGABYTE // 8) + "\n\n" + TEXT, 0),
     Corpus("mojibake without end", "a.txt", "\u00c3\u00a9" * MEGABYTE + "\n\n" + TEXT, (0, 3)),
-    Corpus(
-        "surrogates in JSON",
-        "a.jsonl",
-        '{"text": "\\ud800 ' + SENTENCES + '"}\n' + jsonl(*[{"text": SENTENCES * 2}] * 9),
-        (0, 3),
-    ),
+    Corpus("surrogates in JSON", "a.jsonl", jsonl({"text": f"\ud800 {SENTENCES}"}) + SOUND_LINES, (0, 3)),
     Corpus("null bytes", "a.txt", "a\x00b. " * 1000 + "\n\n" + TEXT, (0, 3)),
     Corpus("escape sequences", "a.txt", "\x1b[31mred\x1b[0m. " * 1000 + "\n\n" + TEXT, (0, 3)),
     *(
@@ -204,6 +143,7 @@ UNFIT_MODELS = {  # content of lid.bin, what the message names
 ONLY_MARKS = ("... !!! ???\n\n" * 3 + "1 2 3. 4 5 6.\n\n") * 20
 WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay had slept, so that it was noon\n"
 WRAPPED = (WRAPPED * 6 + "when they heard of it. The sea was calm.\n\n") * 20
+NOTHING_IS_LONG_ENOUGH = "--clean length --clean.min-characters 100000"
 DONE = ("out", "out/*")
 
 CASES = [
@@ -251,7 +191,7 @@ CASES = [
             given=(write("a.txt", TEXT), *(() if content is None else (write("lid.bin", content),))),
             command=f"megabert-data build --input a.txt {LANGUAGES} {FLAGS}",
             says=("language_model=lid.bin", says),
-            quick=name in ("missing", "cut", "labels of reviews"),
+            quick=name == "cut",
         )
         for name, (content, says) in UNFIT_MODELS.items()
     ),
@@ -265,8 +205,7 @@ CASES = [
     Case(
         name="languages of a text of which nothing is left",
         given=(write("a.txt", TEXT),),
-        command="megabert-data build --input a.txt --language auto --clean length --clean.min-characters 100000 "
-        + FLAGS,
+        command=f"megabert-data build --input a.txt --language auto {NOTHING_IS_LONG_ENOUGH} {FLAGS}",
         says=("The corpus is empty", "a.txt"),
         leaves=DONE,
         quick=True,

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from benchmarks.gpu import clock, ops, peers, products
+from benchmarks.gpu import clock, ops, peers
 from benchmarks.gpu import rows as module
 from benchmarks.gpu.batches import random_batch
 from benchmarks.gpu.products import in_fp8
@@ -126,16 +126,6 @@ def test_a_loop_is_timed_after_as_many_calls(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     assert clock.ms_in_a_loop(lambda: calls.append(0), torch.device("cuda"), seconds=0.1) == 5.0
     assert len(calls) == 50
-
-
-def test_products_are_run_in_loops(rows_of):
-    rows = rows_of({})
-    products.measure(rows, torch.device("cpu"), TINY)
-    kinds = {"eight": ("bf16 cublas", "bf16 cublaslt", "fp8 row-wise", "fp8 tensor-wise")}
-    kinds["twelve"] = kinds["eight"][:2]
-    named = [f"96 tokens, the {count} in a loop, {kind}" for count in kinds for kind in kinds[count]]
-    assert list(rows.rows) == named
-    assert rows.rows[named[0]]["ms"] > 0
 
 
 @pytest.mark.parametrize(("by_row", "shapes"), [(True, [(3, 1), (1, 5)]), (False, [(), ()])])

@@ -171,13 +171,6 @@ def test_literal_special_tokens_are_text(tmp_path, capsys):
     assert main(["verify", str(tmp_path / "out"), "--workers", "1"]) == 0
 
 
-def test_lengths_out_of_bounds_are_refused(tmp_path, capsys):
-    (tmp_path / "a.txt").write_text(SENTENCES)
-    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.txt"), "--lengths", "8")
-    assert code == 2
-    assert "allowed are 16 to 65535" in message
-
-
 def test_table_without_a_row_is_an_empty_corpus(tmp_path, capsys):
     with pa.ipc.new_file(tmp_path / "a.arrow", pa.schema([("text", pa.string())])):
         pass

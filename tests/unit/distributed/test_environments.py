@@ -6,14 +6,8 @@ from megabert.distributed.environments import describe_rank, find_launcher, own_
 from megabert.foundation.errors import ConfigError
 
 BATCH_SCRIPT = {"SLURM_JOB_ID": "41", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "node[1-2]"}
-TASK = {
-    **BATCH_SCRIPT,
-    "SLURM_STEP_ID": "1",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_STEP_NODELIST": "node[1-2]",
-}
+STEP = {"SLURM_STEP_ID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NODELIST": "node[1-2]"}
+TASK = BATCH_SCRIPT | STEP | {"SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node7", "MASTER_PORT": "1234"}
 
 
@@ -41,13 +35,8 @@ def test_rank_is_known_under_every_launcher(environment, rank):
 
 
 def test_task_of_srun_is_a_rank(scontrol):
-    assert describe_rank(TASK) == {
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "MASTER_ADDR": "node1",
-        "MASTER_PORT": str(12_000 + 41 * 16 + 1),
-    }
+    master = {"MASTER_ADDR": "node1", "MASTER_PORT": str(12_000 + 41 * 16 + 1)}
+    assert describe_rank(TASK) == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", **master}
 
 
 def test_single_host_needs_no_scontrol(monkeypatch):

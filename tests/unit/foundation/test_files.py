@@ -100,18 +100,19 @@ def test_a_published_folder_replaces_the_earlier_one_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def publish_and_fail(folder, *names):
+    with publish_folder(folder) as temporary:
+        for name in names:
+            (temporary / name).write_text("second")
+        raise KeyboardInterrupt
+
+
 def test_a_failure_leaves_the_earlier_folder_and_nothing_else(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "file").write_text("first")
-
-    def write_and_fail():
-        with publish_folder(folder) as temporary:
-            (temporary / "file").write_text("second")
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        write_and_fail()
+        publish_and_fail(folder, "file")
     assert (folder / "file").read_text() == "first"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -124,15 +125,9 @@ def test_a_file_that_cannot_be_removed_leaves_no_other_behind(tmp_path, monkeypa
             raise OSError(errno.EBUSY, "in use", path)
         unlink(path, **options)
 
-    def write_and_fail():
-        with publish_folder(tmp_path / "model") as temporary:
-            for name in ("a", "stuck", "z"):
-                (temporary / name).write_text("part")
-            raise KeyboardInterrupt
-
     monkeypatch.setattr(os, "unlink", refuse)
     with pytest.raises(KeyboardInterrupt):
-        write_and_fail()
+        publish_and_fail(tmp_path / "model", "a", "stuck", "z")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["stuck"]
 
 
@@ -229,7 +224,8 @@ def special(path, kind):
     elif kind == "folder":
         path.mkdir()
     else:
-        path.symlink_to({"device": "/dev/zero", "file of the kernel's": "/proc/self/mounts"}[kind])
+        target = {"device": "/dev/zero", "file of the kernel's": "/proc/self/mounts", "loop": path.name}[kind]
+        path.symlink_to(target)
     return path
 
 
@@ -287,13 +283,7 @@ def test_error_of_a_library_in_rust_is_the_systems():
 
 @pytest.mark.parametrize("kind", ["pipe", "loop", "folder"])
 def test_only_a_file_is_replaced_by_a_file(tmp_path, kind):
-    path = tmp_path / kind
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "loop":
-        path.symlink_to(path)
-    else:
-        path.mkdir()
+    path = special(tmp_path / kind, kind)
     with pytest.raises(DataError, match=kind):
         atomic_write(path, "text")
     assert [entry.name for entry in tmp_path.iterdir()] == [kind]

@@ -1,36 +1,32 @@
 """Our model against transformers' for the same weights."""
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 import transformers
+from support.parity_models import SIZES
+from support.soak import in_soak
+from support.tiny_models import tiny_config
+from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining
+from unit.models.test_bert import gradients, loss_of
 
+from megabert.downstream.export.config_json import config_json
 from megabert.foundation.errors import CheckpointError
 from megabert.models.bert import BertForPreTraining
+from megabert.models.build import build_model
 from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.settings.config.model import ModelConfig
+from megabert.tokens.tokenization import SpecialIds
 
-TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
-SHAPES = [(70, 32, 2, 2, 48, 2), (1000, 128, 2, 2, 512, 3), (997, 96, 3, 1, 96, 4)]
-"""vocabulary, hidden, layers, heads, intermediate, segments."""
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def configs(shape=SHAPES[0], hidden_act="gelu", dropout=0.0):
-    names = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "type_vocab_size",
-    )
-    options = dict(zip(names, shape, strict=True)) | {
-        "max_position_embeddings": 64,
-        "hidden_act": hidden_act,
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
-    }
+def configs(**sizes):
+    options = {**SIZES, "max_position_embeddings": 64, **NO_DROPOUT, **sizes}
     return ModelConfig(**options), transformers.BertConfig(**options, initializer_range=0.1)
 
 
@@ -42,68 +38,69 @@ def random_transformers_model(config):
     return model.eval()
 
 
-def ours_from(theirs, config):
-    state, missing, unexpected = from_huggingface(theirs.state_dict(), config)
+def ours_from(theirs, config, *, objective):
+    state, missing, unexpected = from_huggingface(theirs.state_dict(), config, objective=objective)
     assert (missing, unexpected) == ([], [])
-    model = BertForPreTraining(config)
+    model = build_model(config, objective=objective)
     load_parameters(model, state)
     return model
 
 
-def run_theirs(model, batch, **labels):
-    """The padded batch with the sequences of a packed one."""
-    bounds = batch.cu_seqlens.tolist()
-    rows = [slice(a, b) for a, b in pairwise(bounds)]
-
-    def pad(values, filling=0):
-        return torch.nn.utils.rnn.pad_sequence([values[r] for r in rows], batch_first=True, padding_value=filling)
-
-    mask = pad(torch.ones_like(batch.input_ids_T))
-    output = model(
-        input_ids=pad(batch.input_ids_T),
-        token_type_ids=pad(batch.segment_ids_T),
-        attention_mask=mask,
-        output_hidden_states=True,
-        **{
-            name: pad(value, -100) if value.dim() and len(value) == bounds[-1] else value
-            for name, value in labels.items()
-        },
-    )
-    return output, mask.bool()
-
-
-@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_logits_and_hidden_states_equal_transformers(shape, hidden_act, make_batch):
-    config, their_config = configs(shape, hidden_act)
-    theirs = random_transformers_model(their_config)
-    ours = ours_from(theirs, config).eval()
-    batch = make_batch([40, 1, 17, 40, 23], vocab_size=shape[0], seed=5)
-    with torch.no_grad():
-        expected, mask = run_theirs(theirs, batch)
-        output = ours(batch, with_logits=True, with_hidden=True)
-    torch.testing.assert_close(output.hidden_TD, expected.hidden_states[-1][mask], **TOLERANCE)
-    expected_mlm = expected.prediction_logits[mask][batch.masked_positions_M]
-    torch.testing.assert_close(output.mlm_logits_MV, expected_mlm, **TOLERANCE)
-    torch.testing.assert_close(output.nsp_logits_B2, expected.seq_relationship_logits, **TOLERANCE)
-
-
-def test_gradients_equal_transformers(make_batch):
-    config, their_config = configs(SHAPES[1])
-    theirs = random_transformers_model(their_config)
-    ours = ours_from(theirs, config)
-    batch = make_batch([40, 1, 17, 23], vocab_size=1000, seed=6)
+def their_loss(model, batch):
+    """The sum of a packed batch's losses, each sequence by itself."""
     labels = torch.full_like(batch.input_ids_T, -100).index_copy(0, batch.masked_positions_M, batch.masked_ids_M)
-    expected, _ = run_theirs(theirs, batch, labels=labels, next_sentence_label=batch.next_sentence_label_B)
-    expected.loss.backward()
-    output = ours(batch)
-    loss = output.mlm_loss_sum / batch.num_masked + output.nsp_loss_sum / batch.num_instances
-    loss.backward()
-    torch.testing.assert_close(loss, expected.loss, **TOLERANCE)
-    ours_renamed = to_huggingface({name: p.grad for name, p in ours.named_parameters()}, config)
+    loss, kinds = torch.zeros(()), getattr(model.config, "type_vocab_size", 0)
+    for number, (start, stop) in enumerate(pairwise(batch.cu_seqlens.tolist())):
+        segments = {"token_type_ids": batch.segment_ids_T[None, start:stop]} if kinds else {}
+        output = model(input_ids=batch.input_ids_T[None, start:stop], **segments)
+        logits_SV = output.get("prediction_logits", output.get("logits"))[0]
+        loss = loss + cross_entropy(logits_SV, labels[start:stop], reduction="sum")
+        if "seq_relationship_logits" in output:
+            loss = loss + cross_entropy(output.seq_relationship_logits[0], batch.next_sentence_label_B[number])
+    return loss
+
+
+BERT = tiny_config(**NO_DROPOUT, type_vocab_size=3, max_position_embeddings=64)
+DEBERTA = tiny_config("deberta-v2", **NO_DROPOUT, position_buckets=8)
+MODERN = tiny_config("modernbert", num_hidden_layers=5, intermediate_size=44, local_attention=8)
+LONG = {"local_attention": 128, "max_position_embeddings": 8192, "num_hidden_layers": 2, "num_attention_heads": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "lengths"),
+    [
+        (BERT, {}, [40, 1, 17, 23]),
+        (BERT, {"vocab_size": 1000, "hidden_size": 128, "intermediate_size": 512}, [40, 1, 17, 23]),
+        (DEBERTA, {}, [23]),
+        (MODERN, {}, [39]),
+        (MODERN, {}, [39, 1, 17, 30]),
+        (MODERN, {"local_attention": 76, "global_attn_every_n_layers": 2}, [39, 20]),
+        (MODERN, {"local_attention": 2, "num_attention_heads": 1, "local_rope_theta": 30.0}, [39, 20]),
+        *in_soak((MODERN, LONG, [8192, 300])),
+    ],
+)
+def test_loss_and_gradients_equal_transformers(config, options, lengths, make_batch):
+    """Those of the table of relative positions, too, which all layers share, through softmax and projections."""
+    config, objective = replace(config, **options), "nsp" if config is BERT else "none"
+    fields = config_json(config, architecture="", special_ids=SpecialIds(0, 1, 2, 3, 4), is_tied=True)
+    torch.manual_seed(0)
+    fields = json.loads(json.dumps(fields)) | {"initializer_range": 0.2}
+    heads = AutoModelForPreTraining if objective == "nsp" else AutoModelForMaskedLM
+    theirs = heads.from_config(AutoConfig.for_model(**fields)).eval()
+    for parameter in theirs.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    ours = ours_from(theirs, config, objective=objective)
+    batch = make_batch(lengths, vocab_size=config.vocab_size, seed=6)
+    batch.input_ids_T.clamp_(min=1)  # their embedding of the padding piece has no gradient
+    expected = their_loss(theirs, batch)
+    expected.backward()
+    torch.testing.assert_close(loss_of(ours, batch), expected, rtol=1e-5, atol=0)
+    renamed = to_huggingface(gradients(ours, batch), config)
+    assert renamed.keys() >= {name for name, _ in theirs.named_parameters()}
     for name, parameter in theirs.named_parameters():
-        error = (ours_renamed[name] - parameter.grad).norm() / parameter.grad.norm()
-        assert error < 1e-4 or parameter.grad.norm() < 1e-5, name  # a key's bias has no gradient but rounding
+        error = (renamed[name] - parameter.grad).norm() / parameter.grad.norm()
+        # A key's bias has no gradient but rounding.
+        assert error < (1e-5 if config.family == "modernbert" else 1e-4) or parameter.grad.norm() < 1e-4, name
 
 
 @pytest.mark.parametrize("objective", ["nsp", "none"])
@@ -136,7 +133,7 @@ def test_names_of_old_files_and_derived_entries_are_understood():
 def test_weights_of_another_shape_or_without_a_part_are_refused():
     config, their_config = configs()
     state = transformers.BertForPreTraining(their_config).state_dict()
-    wrong = configs((71, *SHAPES[0][1:]))[0]
+    wrong = configs(vocab_size=71)[0]
     with pytest.raises(CheckpointError, match=r"word_embeddings\.weight.*\(70, 32\).*\(128, 32\)"):
         from_huggingface(state, wrong)
     del state["bert.encoder.layer.1.attention.self.key.bias"]

@@ -1,16 +1,16 @@
-"""DeBERTa's attention in the model: what it lacks, distances, gradients; logits of every option are test_parity's."""
+"""DeBERTa's attention in the model: what it lacks, distances, decoder (test_parity.py, test_convert.py: numbers)."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 import transformers
-from support.tiny_models import SIZES, tiny_config
+from support.tiny_models import tiny_config
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
-from unit.models.test_bert import gradients, model_of
+from unit.models.test_bert import model_of
 
 from megabert.downstream.export.config_json import config_json
-from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
+from megabert.models.convert import to_huggingface
 from megabert.models.deberta import positions_of
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import SpecialIds
@@ -56,39 +56,6 @@ def test_distances_fall_into_the_buckets_of_transformers(span, farthest):
     row_E = position_E.long() + first
     assert torch.equal(row_E[length - 1 :], expected[:, 0])
     assert torch.equal(row_E[:length].flip(0), expected[0])
-
-
-def test_gradients_are_those_of_transformers(make_batch):
-    """The table of relative positions, which all layers share, gets its own through softmax and projections."""
-    config = replace(CONFIGS["second"], hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    theirs = transformers.DebertaV2ForMaskedLM(
-        transformers.DebertaV2Config(
-            **SIZES,
-            relative_attention=True,
-            pos_att_type=["c2p", "p2c"],
-            position_buckets=8,
-            share_att_key=True,
-            norm_rel_ebd="layer_norm",
-            position_biased_input=False,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            initializer_range=0.2,
-        )
-    )
-    state, missing, unexpected = from_huggingface(theirs.state_dict(), config)
-    assert (missing, unexpected) == ([], [])
-    ours = model_of(config, **OPTIONS)
-    load_parameters(ours, state)
-    batch = make_batch([23], vocab_size=70)
-    batch.input_ids_T.clamp_(min=1)  # their embedding of the padding piece has no gradient
-    labels = torch.full_like(batch.input_ids_T, -100).index_copy(0, batch.masked_positions_M, batch.masked_ids_M)
-    (theirs(input_ids=batch.input_ids_T[None], labels=labels[None]).loss * batch.num_masked).backward()
-    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    ours_renamed = to_huggingface(gradients(ours, batch), config)
-    assert ours_renamed.keys() >= {"deberta.encoder.rel_embeddings.weight", "deberta.encoder.LayerNorm.weight"}
-    for name, gradient in ours_renamed.items():
-        error = (gradient - expected[name]).norm() / expected[name].norm()
-        assert error < 1e-4 or expected[name].norm() < 1e-4, name
 
 
 @pytest.mark.parametrize("layers", [1, 2])

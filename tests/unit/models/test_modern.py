@@ -1,17 +1,14 @@
-"""ModernBERT in the model: sizes, first weights, dropout, rotary positions; its logits are test_parity's."""
+"""ModernBERT in the model: sizes, first weights, dropout, positions (test_parity.py, test_convert.py: numbers)."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
-import transformers
 from support.parity_models import count_encoder_parameters
-from support.tiny_models import SIZES, tiny_config
-from unit.models.test_bert import gradients, loss_of, model_of
+from support.tiny_models import tiny_config
+from unit.models.test_bert import loss_of, model_of
 
 from megabert.models.build import initial_value
-from megabert.models.convert import from_huggingface, load_parameters, to_huggingface
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 
@@ -69,54 +66,3 @@ def test_each_dropout_drops_in_training_alone(site, make_batch):
     plain, dropping = model_of(PLAIN, **OPTIONS), model_of(replace(PLAIN, **{site: 0.3}), **OPTIONS)
     assert loss_of(dropping, batch) != loss_of(plain, batch)
     assert loss_of(dropping.eval(), batch) == loss_of(plain.eval(), batch)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "options"),
-    [
-        ([39], {}),
-        ([39, 1, 17, 30], {}),
-        ([39, 20], {"local_attention": 76, "global_attn_every_n_layers": 2}),
-        ([39, 20], {"local_attention": 2, "num_attention_heads": 1, "local_rope_theta": 30.0}),
-        pytest.param(
-            [8192, 300],
-            {"local_attention": 128, "max_position_embeddings": 8192, "num_hidden_layers": 2, "num_attention_heads": 1},
-            marks=pytest.mark.soak,
-        ),
-    ],
-)
-def test_loss_and_gradients_are_those_of_transformers(lengths, options, make_batch):
-    config = replace(PLAIN, **options)
-    theirs = transformers.ModernBertForMaskedLM(
-        transformers.ModernBertConfig(
-            **{name: getattr(config, name) for name in SIZES},
-            local_attention=config.local_attention,
-            global_attn_every_n_layers=config.global_attn_every_n_layers,
-            local_rope_theta=config.local_rope_theta,
-            initializer_range=0.2,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            cls_token_id=1,
-            sep_token_id=2,
-        )
-    )
-    state, missing, unexpected = from_huggingface(theirs.state_dict(), config)
-    assert (missing, unexpected) == ([], [])
-    ours = model_of(config, **OPTIONS)
-    load_parameters(ours, state)
-    batch = make_batch(lengths, vocab_size=70)
-    batch.input_ids_T.clamp_(min=1)  # their embedding of the padding piece has no gradient
-    labels = torch.full_like(batch.input_ids_T, -100).index_copy(0, batch.masked_positions_M, batch.masked_ids_M)
-    their_loss = torch.zeros(())
-    for start, stop in pairwise(batch.cu_seqlens.tolist()):
-        logits = theirs(input_ids=batch.input_ids_T[None, start:stop]).logits[0]
-        their_loss = their_loss + torch.nn.functional.cross_entropy(logits, labels[start:stop], reduction="sum")
-    their_loss.backward()
-    torch.testing.assert_close(loss_of(ours, batch), their_loss, rtol=1e-5, atol=0)
-    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    renamed = to_huggingface(gradients(ours, batch), config)
-    assert renamed.keys() == expected.keys()
-    for name, gradient in renamed.items():
-        error = (gradient - expected[name]).norm() / expected[name].norm()
-        assert error < 1e-5, (name, error)

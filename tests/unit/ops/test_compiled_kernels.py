@@ -16,7 +16,6 @@ import pytest
 
 pytest.importorskip("triton")
 
-from support.soak import in_soak
 from unit.ops.inner_loop import loops, loops_of
 
 HERE = Path(__file__).parent
@@ -146,7 +145,8 @@ def test_a_loop_that_waits_with_nothing_in_flight_has_a_reason():
     assert waits_without_a_reason(budget["kernels"], budget["waits with nothing in flight"]) == set()
 
 
-@pytest.mark.parametrize("stages", [1, *in_soak(2)])
+@pytest.mark.soak
+@pytest.mark.parametrize("stages", [1, 2])
 def test_fewer_stages_are_seen(stages):
     kernels = json.loads((HERE / "kernel_budget.json").read_text())["kernels"]
     table = compiled("--cards", "90", "--only", "rotary", "--stages", str(stages))

@@ -13,20 +13,7 @@ LONGEST = 12
 CONFIG = CleanConfig(
     gopher_max_top_ngrams=(0.5,) * (LONGEST - FIRST_TOP), gopher_max_repeated_ngrams=(0.5,) * (LONGEST - FIRST_REPEATED)
 )
-WORDS = (
-    *"abcdefgh",
-    "a",
-    "a",
-    "b",
-    "the",
-    "1",
-    "--",
-    "\u00e9t\u00e9",
-    "\u4e00",
-    "\uac00\ub098",
-    "\U0001f600",
-    "\u0661",
-)
+WORDS = (*"abcdefghaab1", "the", "--", "\u00e9t\u00e9", "\u4e00", "\uac00\ub098", "\U0001f600", "\u0661")
 SENTENCE = re.compile(r"[.!?]+[\"')\]\u2019\u201d]*(?=\s|$)|[\u3002\uff01\uff1f\uff0e\u0964\u06d4\u061f]+")
 """A sentence's end: marks before white space, or a mark that ends nothing else."""
 SPACES = (" ", " ", " ", "  ", "\t", "\u3000", "\xa0", "\x1c", "\u2009")

@@ -75,15 +75,16 @@ def test_killed_change_is_continued_or_taken_back(own_copy, make_config, built, 
     assert build_shards(make_config(), own_copy, Executor()).manifests == built.manifests
 
 
+def assert_made_as_new(config, folder, tmp_path):
+    new = build_shards(config, tmp_path / "new", Executor())
+    assert build_shards(config, folder, Executor()).manifests == new.manifests
+
+
 def test_share_changed_twice_before_it_is_done(own_copy, make_config, tmp_path):
     for share, units in ((0.3, 4), (0.5, 9)):
         with pytest.raises(KeyboardInterrupt):
             build_shards(make_config(validation_share=share), own_copy, Stopping(units))
-    config = make_config(validation_share=0.2, buckets=2)
-    assert (
-        build_shards(config, own_copy, Executor()).manifests
-        == build_shards(config, tmp_path / "new", Executor()).manifests
-    )
+    assert_made_as_new(make_config(validation_share=0.2, buckets=2), own_copy, tmp_path)
 
 
 @pytest.mark.parametrize("changes", [{"vocab_size": 1000}, {"language": "de"}, {"chunk_mib": 1.0}], ids=str)
@@ -149,21 +150,14 @@ def test_documents_that_were_split_again_are_not_taken_for_the_text(own_copy, ma
     config = make_config(validation_share=0.3)
     build_without_clean_up(config, own_copy, monkeypatch)
     (own_copy / PLAN_NAME).unlink()
-    assert (
-        build_shards(config, own_copy, Executor()).manifests
-        == build_shards(config, tmp_path / "new", Executor()).manifests
-    )
+    assert_made_as_new(config, own_copy, tmp_path)
 
 
 def test_documents_left_by_a_killed_clean_up_are_not_taken_for_the_present_ones(
     own_copy, make_config, tmp_path, monkeypatch
 ):
     build_without_clean_up(make_config(validation_share=0.3), own_copy, monkeypatch)
-    config = make_config(validation_share=0.5)
-    assert (
-        build_shards(config, own_copy, Executor()).manifests
-        == build_shards(config, tmp_path / "new", Executor()).manifests
-    )
+    assert_made_as_new(make_config(validation_share=0.5), own_copy, tmp_path)
 
 
 def test_other_input_after_a_refusal_leaves_no_manifest_of_the_earlier_one(own_copy, make_config):

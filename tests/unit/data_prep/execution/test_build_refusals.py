@@ -14,17 +14,6 @@ from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError
 
 
-def test_changed_input_is_refused(make_config, texts, tmp_path):
-    path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
-    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
-    build_shards(config, tmp_path / "out", Executor())
-    path.touch()
-    build_shards(config, tmp_path / "out", Executor())  # the same text at another time is fine
-    write_jsonl(path, texts[:39])
-    with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
-        build_shards(config, tmp_path / "out", Executor())
-
-
 def test_changed_file_of_the_given_tokenizer_is_another_input(make_config, tokenizer_folder, texts, tmp_path):
     given, path = tmp_path / "tokenizer", write_jsonl(tmp_path / "in.jsonl", texts[:40])
     shutil.copytree(tokenizer_folder, given)

@@ -52,14 +52,6 @@ def test_error_on_any_rank_ends_all_with_its_code(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.soak
-@with_mpi
-def test_wrong_flag_ends_all_ranks(tmp_path):
-    done = mpirun(2, "build", "--input", tmp_path / "none.txt", "--output", tmp_path / "out")
-    assert done.returncode == 3
-    assert "no such file" in done.stderr
-
-
 class World:
     size, rank = 1, 0
 

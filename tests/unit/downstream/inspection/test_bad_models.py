@@ -36,9 +36,3 @@ def test_model_without_a_masked_lm_head_guesses_nothing(verb, model_folder, tmp_
     output = capsys.readouterr()
     assert "no head that guesses pieces (cls.predictions." in output.err
     assert not output.out
-
-
-@pytest.mark.parametrize("words", [["fill-mask", "[MASK]", "--model", "model"], ["similar", "cat", "--model", "model"]])
-def test_number_of_results_is_checked(words, capsys):
-    assert main([*words, "--top", "-1"]) == 2
-    assert "-1 is not at least 1" in capsys.readouterr().err

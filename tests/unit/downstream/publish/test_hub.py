@@ -105,12 +105,8 @@ def test_files_of_an_earlier_export_go_and_those_of_the_owner_stay(server, folde
 @pytest.mark.parametrize(
     ("target", "place"),
     [
-        (STEP_6, "PUT"),
-        (STEP_6, "/commit/"),
-        (STEP_6, "POST .*/branch/"),
-        (ONLY_STEP_4, "PUT"),
-        (ONLY_STEP_4, "/commit/"),
-        (ONLY_STEP_4, "/branch/step-4"),
+        *((STEP_6, place) for place in ("PUT", "/commit/", "POST .*/branch/")),
+        *((ONLY_STEP_4, place) for place in ("PUT", "/commit/", "/branch/step-4")),
     ],
 )
 def test_an_interrupted_push_shows_nothing_and_continues(target, place, server, folder):
@@ -208,16 +204,16 @@ def test_a_signature_of_the_storage_is_in_no_message(server, folder, monkeypatch
     assert not any("secret" in text for text in (str(refused.value), str(broken.value), *caplog.messages))
 
 
-@pytest.mark.parametrize("url", ["nowhere", "http://x:port", "http://[", "ftp://127.0.0.1"])
-def test_an_address_that_is_none_is_named(url, server, monkeypatch):
+@pytest.mark.parametrize(
+    ("url", "error", "message"),
+    [
+        *((url, ConfigError, "HF_ENDPOINT=") for url in ("nowhere", "http://x:port", "http://[", "ftp://127.0.0.1")),
+        ("http://127.0.0.1:1", DataError, "http://127.0.0.1:1: cannot be reached .*HF_ENDPOINT"),
+    ],
+)
+def test_an_address_that_is_none_or_where_nobody_answers_is_named(url, error, message, server, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", url)
-    with pytest.raises(ConfigError, match="HF_ENDPOINT="):
-        open_hub(REPO)
-
-
-def test_a_server_that_is_not_there_is_named(server, monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(DataError, match=r"http://127.0.0.1:1: cannot be reached .*HF_ENDPOINT"):
+    with pytest.raises(error, match=message):
         open_hub(REPO)
 
 
@@ -237,17 +233,17 @@ def test_a_password_in_the_address_is_in_no_refusal_of_the_server(server, folder
     assert "hush" not in str(refused.value)
 
 
-def test_a_card_that_the_hub_refuses_is_named_before_any_upload(server, folder):
+@pytest.mark.parametrize(
+    ("license", "error", "message"),
+    [
+        (b"my-own", ConfigError, r"README.md: was refused: .*license.*Nothing was uploaded"),
+        (b"caf\xe9", DataError, r"README.md: is not UTF-8 \(byte 0xe9\)"),
+    ],
+)
+def test_a_card_that_is_unfit_is_named_before_any_upload(license, error, message, server, folder):
     card = folder / "README.md"
-    card.write_text(card.read_text().replace("license: apache-2.0", "license: my-own"))
-    with pytest.raises(ConfigError, match=r"README.md: was refused: .*license.*Nothing was uploaded"):
-        push(folder)
-    assert not server.count("PUT|/commit/")
-
-
-def test_a_card_that_is_not_utf8_is_named_before_any_upload(server, folder):
-    (folder / "README.md").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"README.md: is not UTF-8 \(byte 0xe9\)"):
+    card.write_bytes(card.read_bytes().replace(b"license: apache-2.0", b"license: " + license))
+    with pytest.raises(error, match=message):
         push(folder)
     assert not server.count("PUT|/commit/")
 

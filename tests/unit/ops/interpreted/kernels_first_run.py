@@ -50,26 +50,21 @@ def test_a_wrong_constant_is_found(wrong, cases, blamed, monkeypatch):
 
 
 LEFT_OUT = {
+    "LayerNorm's eps": ("layer_norm", layer_norm_forward, "axis=1) / width + eps", "axis=1) / width"),
+    "a program's second tile": ("bias_gelu", bias_gelu_backward, "rows_each + first +", "rows_each +"),
     "the skipped step": ("lamb", lamb_update, "tl.where(gradient_scale == 0.0, 0, tl.load(counts_ptr + chunk))",
                          "tl.load(counts_ptr + chunk)"),
     "StableAdamW's floor": ("lamb", lamb_update, "tl.maximum(tl.sqrt_rn(v * exp_avg_sq_scale), eps)",
                             "tl.sqrt_rn(v * exp_avg_sq_scale)"),
-    "LayerNorm's eps": ("layer_norm", layer_norm_forward, "axis=1) / width + eps", "axis=1) / width"),
     "an equal logit": ("cross_entropy", cross_entropy_forward, "target >= highest", "target > highest"),
-    "a program's second tile": ("bias_gelu", bias_gelu_backward, "rows_each + first +", "rows_each +"),
+    "the gradient's factor": ("lamb", lamb_update, "gradient_scale * tl.load", "tl.load"),
+    "the correction of v": ("lamb", lamb_update, "tl.sqrt_rn(v * exp_avg_sq_scale) + eps", "tl.sqrt_rn(v) + eps"),
 }  # fmt: skip
-MORE = (
-    ("lamb", lamb_update, "gradient_scale * tl.load", "tl.load"),
-    ("lamb", lamb_update, "tl.sqrt_rn(v * exp_avg_sq_scale) + eps", "tl.sqrt_rn(v) + eps"),
-)
 
 
-@pytest.mark.parametrize(
-    ("op", "kernel", "right", "wrong"),
-    [*LEFT_OUT.values(), *in_soak(*MORE)],
-    ids=[*LEFT_OUT, "the gradient's factor", "the correction of v"],
-)
-def test_a_part_of_a_formula_that_is_left_out_is_found(op, kernel, right, wrong, trace):
+@pytest.mark.parametrize("name", [*[*LEFT_OUT][:2], *in_soak(*[*LEFT_OUT][2:])])
+def test_a_part_of_a_formula_that_is_left_out_is_found(name, trace):
+    op, kernel, right, wrong = LEFT_OUT[name]
     text = text_of(kernel)
     assert text.count(right) == 1
     with planted(kernel, text.replace(right, wrong)):

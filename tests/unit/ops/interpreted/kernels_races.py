@@ -113,14 +113,6 @@ def _store_all_at_once(x_ptr, number: tl.constexpr):
 
 
 @triton.jit
-def _add_twice(x_ptr, stride: tl.constexpr, WAITS: tl.constexpr):
-    tl.atomic_add(x_ptr + tl.program_id(0) * stride, 1.0)
-    if WAITS:
-        tl.debug_barrier()
-    tl.atomic_add(x_ptr + tl.program_id(0) * stride, 1.0)
-
-
-@triton.jit
 def _take_the_larger(x_ptr):
     tl.atomic_max(x_ptr, 1)
 
@@ -135,16 +127,6 @@ def test_a_read_of_what_another_program_writes_is_seen(by, fault, trace):
 def test_an_address_that_one_store_writes_twice_is_seen(trace):
     _store_all_at_once[(1,)](torch.zeros(8), 8)
     assert faults_of(trace) == {"_store_all_at_once": {WRITTEN_TWICE}}
-
-
-@pytest.mark.parametrize(
-    ("stride", "waits", "fault"), [(1, True, set()), (1, False, {WRITTEN_TWICE}), (0, True, {TWO_WRITERS})]
-)
-def test_additions_to_an_address_by_two_programs_or_without_a_barrier_are_seen(stride, waits, fault, trace):
-    sums = torch.zeros(2)
-    _add_twice[(2,)](sums, stride, waits)
-    assert sums.sum() == 4
-    assert faults_of(trace) == {"_add_twice": fault}
 
 
 def test_other_atomic_operations_are_refused():

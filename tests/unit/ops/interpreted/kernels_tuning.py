@@ -1,7 +1,6 @@
 """``megabert tune`` with a clock that prefers a tile: it is written, checked, used by its file, and repeats."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -89,16 +88,3 @@ def test_a_file_of_something_else_is_not_continued(tmp_path):
     path.write_text(json.dumps(tuned_tiles.identity(CPU) | {"triton": "1.0", "tiles": {}}))
     with pytest.raises(ConfigError, match=r"another version of Triton \(1\.0\)"):
         tuned(path)
-
-
-def test_the_runbooks_own_list_of_tiles_is_searched_alike(monkeypatch):
-    from benchmarks.gpu import tuning as part
-    from benchmarks.gpu.sizes import TINY
-
-    monkeypatch.setitem(part.OTHERS, "attention forward", ((64, 32, 4, 2), (1 << 20, 16, 4, 1)))
-    monkeypatch.setattr(part, "median_ms", lambda call, **_: fake_ms(call))
-    row = part.case_row(("attention", SHAPES), replace(TINY, tokens=16), CPU)
-    assert list(row) == ["attention forward 16 16", "attention backward 16 16"]
-    *tiles, best = row["attention forward 16 16"]
-    assert (tiles[-1], best) == ("64x32x4x2", "best")
-    assert "best" not in row["attention backward 16 16"]

@@ -105,13 +105,6 @@ def test_all_fields_are_shown_with_defaults_and_words(shown):
     assert everything["--phases.N.learning-rate"].endswith("(default: the recipe's)")
 
 
-def test_sections_come_in_the_order_of_use(shown):
-    text = shown(MEGABERT, "pretrain", "--help-all")
-    headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert headings[:4] == ["flags of the command", "data", "phases.N", "fields of the configuration"]
-    assert {"model", "optimizer", "checkpoint", "rollback"} < set(headings)
-
-
 @pytest.mark.parametrize("program", ["megabert pretrain", "data_prep build"])
 def test_help_needs_no_docstrings_and_no_wide_terminal(program):
     module, verb = program.split()

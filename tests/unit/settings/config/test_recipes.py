@@ -10,14 +10,6 @@ from megabert.settings.config.deepspeed import ENGINE_KEYS, derive_deepspeed
 from megabert.settings.config.loading import load_run_config, phase_data, shipped_names, shipped_or_own
 from megabert.settings.config.run import is_science
 
-
-@pytest.mark.parametrize("name", shipped_names("recipe"))
-def test_recipe_resolves(name):
-    config = load_run_config(name)
-    assert config.name == name
-    assert {phase.max_seq_length for phase in config.phases} <= {16, 128, 256, 512, 1024, 8192}
-
-
 RECIPES_OF_FAMILIES = {
     "bert": ("bert_base", "demo", "speedrun"),
     "roberta": ("roberta_base",),
@@ -60,10 +52,7 @@ def test_family_has_its_usual_settings_and_what_is_stated_wins():
         ({"family": "deberta", "pos_att_type": ["c2p", "c2p"]}, "names one twice"),
         ({"family": "deberta", "pos_att_type": ["p2p"]}, "should be 'c2p' or 'p2c'"),
         ({"family": "deberta-v2", "position_buckets": 1}, "position_buckets=1 has no half"),
-        (
-            {"family": "deberta-v2", "max_relative_positions": 129},
-            "position_buckets=256: no distance.*take 130 or more",
-        ),
+        ({"family": "deberta-v2", "max_relative_positions": 129}, "position_buckets=256: no .*take 130 or more"),
         ({"embedding_sharing": "shared"}, "embedding_sharing=shared goes with family=deberta-v3, not bert"),
         ({"family": "deberta-v3", "position_biased_input": True}, "goes with family=deberta, deberta-v2, not d"),
         ({"local_attention": 64}, "local_attention=64 goes with family=modernbert, not bert"),
@@ -72,10 +61,7 @@ def test_family_has_its_usual_settings_and_what_is_stated_wins():
         ({"family": "modernbert", "global_rope_theta": 0}, "global_rope_theta=0 is no base.*such as 160000"),
         ({"family": "modernbert", "local_rope_theta": float("inf")}, "local_rope_theta"),
         ({"family": "modernbert", "num_attention_heads": 128}, "makes heads 1 wide.*even width"),
-        (
-            {"family": "modernbert", "position_biased_input": True},
-            "goes with family=deberta, deberta-v2, not modernbert",
-        ),
+        ({"family": "modernbert", "position_biased_input": True}, "goes with family=deberta, deberta-v2, not mod"),
         ({"family": "modernbert", "type_vocab_size": 2}, "type_vocab_size=2, but family=modernbert has no segments"),
         ({"family": "modernbert", "embedding_size": 64}, "does not go with family=modernbert"),
         ({"family": "modernbert", "max_position_embeddings": 256}, "is above model.max_position_embeddings=256"),
@@ -97,9 +83,7 @@ def test_engine_file_resolves_without_auto(name, precision):
     assert values["data_types"]["grad_accum_dtype"] == values["communication_data_type"] == "fp32"
 
 
-def test_presets_have_the_papers_sizes():
-    large = load_run_config("bert_large").model
-    assert (large.num_hidden_layers, large.hidden_size, large.num_attention_heads) == (24, 1024, 16)
+def test_a_size_that_is_stated_prevails_over_the_presets():
     wider = load_run_config("bert_base", flags={"model": {"intermediate_size": 4096}}).model
     assert (wider.hidden_size, wider.intermediate_size) == (768, 4096)
 

@@ -89,24 +89,8 @@ def library_ids(tokenizer, texts):
 
 
 # White space of all kinds, alone and next to spaces; what GPT-2's pattern treats apart; words too long to look through.
-JOINTS = [
-    *[" "] * 10,
-    "  ",
-    "   ",
-    "",
-    "-",
-    "/",
-    "\t",
-    "\n ",
-    " \t",
-    "\x85",
-    "\u00a0",
-    " \u00a0",
-    "  \u3000",
-    "\u1680",
-    "\u180e",
-]
-JOINTS += ["\u2028", "\u2029 ", "\u205f", "\u200b", " \u201c", "\ufeff", " \ufeff"]
+JOINTS = [*[" "] * 10, "  ", "   ", "", "-", "/", "\t", "\n ", " \t", "\x85", "\u00a0", " \u00a0", "  \u3000"]
+JOINTS += ["\u1680", "\u180e", "\u2028", "\u2029 ", "\u205f", "\u200b", " \u201c", "\ufeff", " \ufeff"]
 ODD_WORDS = ["don't", "'s", "'ll", "I'VE", "'re", "''", "x'", "1234", "12.5", "a1b2", "=" * 100, "ab" * 40, "0" * 200]
 ODD_WORDS += ["\ud5cc\ubc95", "na\u00efve", "\U0001f433", "\u3042\u3044", "\u0301", "\u0664", "\u2167"]
 

@@ -103,15 +103,9 @@ def test_absent_rank_is_named_with_its_host():
 
 
 def test_unreachable_rank_zero_is_one_clear_error(free_port, monkeypatch):
-    environment = {
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port),
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, str(value))
+    rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    for name, value in {**rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=f"rank 1.*MASTER_PORT={free_port} cannot be reached: .*refused"):
         probe_world([], device="cpu", meeting_s=0.1)
 

@@ -89,11 +89,6 @@ def test_checkpoints_that_a_disk_refused_do_not_make_runs_different(tmp_path):
     assert compare_runs(a, b).are_equal
 
 
-def test_folder_that_is_missing_is_named(tmp_path, capsys):
-    assert main(["compare", str(tmp_path / "no"), str(tmp_path / "no")]) == 4
-    assert "no: has no config.yaml, so it is no run folder" in capsys.readouterr().err
-
-
 def test_rates_do_not_make_runs_different(tmp_path):
     a = write_run(tmp_path / "a", rows(8.0))
     b = write_run(tmp_path / "b", [train_row(1, 8.0, **{"perf/sequences_per_s": 32.0})])

@@ -151,6 +151,13 @@ def test_a_run_on_other_shards_is_not_on_track_whatever_its_losses(tmp_path, sha
         assert main(["compare", str(run), str(path)]) == 0
 
 
+def one_phase(length, series):
+    return {"phases": [ReferencePhase(max_seq_length=length, tokens_per_step=1.0, series=series)]}
+
+
+WITHOUT_STEPS = Series(steps=[], values=[[], [], []])
+
+
 def test_json_and_the_picture(compare, tmp_path):
     code, shown, _ = compare(rows(worse=0.5, since=200), "--json", "--png", str(tmp_path / "track.png"))
     report = json.loads(shown)
@@ -163,23 +170,9 @@ def test_json_and_the_picture(compare, tmp_path):
     [
         ({"recipe": "demo"}, "recipe is debug, the curves in .* are of demo"),
         ({"vocab_size": 2048}, "model.vocab_size is 4096, the curves in .* are of 2048"),
-        (
-            {"phases": [ReferencePhase(max_seq_length=64, tokens_per_step=1.0, series=curves().phases[0].series)]},
-            r"phases.0.max_seq_length is 128, the curves in .* are of 64",
-        ),
-        ({"phases": [ReferencePhase(max_seq_length=128, tokens_per_step=1.0, series={})]}, r"phases.0.series"),
-        (
-            {
-                "phases": [
-                    ReferencePhase(
-                        max_seq_length=128,
-                        tokens_per_step=1.0,
-                        series={"eval/mlm_loss": Series(steps=[], values=[[], [], []])},
-                    )
-                ]
-            },
-            r"phases.0.series.eval/mlm_loss.steps",
-        ),
+        (one_phase(64, curves().phases[0].series), r"phases.0.max_seq_length is 128, the curves in .* are of 64"),
+        (one_phase(128, {}), r"phases.0.series"),
+        (one_phase(128, {"eval/mlm_loss": WITHOUT_STEPS}), r"phases.0.series.eval/mlm_loss.steps"),
         ({"seeds": [42, 1]}, r"phase 1, train/mlm_loss: 3 lists of \[20\] values at 20 steps, of 2 seeds"),
     ],
 )

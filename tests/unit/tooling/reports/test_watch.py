@@ -132,11 +132,6 @@ def test_terminal_is_refreshed_until_the_run_is_done(tmp_path, capsys, monkeypat
     assert shown.count(": done") == 1
 
 
-def test_other_folder_is_refused(tmp_path, capsys):
-    assert main(["watch", str(tmp_path)]) == 4
-    assert "no run folder" in capsys.readouterr().err
-
-
 def test_step_is_that_of_the_heartbeats_and_the_row_says_its_own(tmp_path):
     run = write_run(tmp_path / "run", rows(1295), status=RUNNING)
     for rank, (step, age) in enumerate([(1302, 0), (1303, 0), (1350, 3600)]):  # the last is of an earlier start
