@@ -23,11 +23,13 @@ import torch
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
+from megabert.downstream.export.sources import open_source
 from megabert.downstream.finetuning import results
 from megabert.downstream.finetuning.finetune import fixed_settings, has_finished, lacks_gpu
 from megabert.downstream.finetuning.grid.cells import Cell, Grid, LabelledSet, Setting
 from megabert.downstream.finetuning.grid.results import GridResult, SetResult, choose_setting, read_grid, save_grid
 from megabert.downstream.finetuning.grid.survey import Survey, survey
+from megabert.downstream.finetuning.rates import resolve_rate
 from megabert.downstream.finetuning.saved_model import rescore
 from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, open_to_read, remove_killed_writes, sha256_file
@@ -81,6 +83,7 @@ class GridRun:
         self.models: dict[str, str] = {}
         self.left_out: set[str] = set()
         self.error: MegabertError | None = None
+        self.rate = ""
         self._total_s, self._done_s, self._began = 0.0, 0.0, 0.0
 
     def plan(self) -> str:
@@ -130,6 +133,11 @@ class GridRun:
         Args:
             world: A world of one rank, to measure steps in; None measures none.
         """
+        if self.grid.config.learning_rate == "auto":  # the only rate: several are numbers
+            source = open_source(self.grid.config.model, self.grid.config.checkpoint)
+            config, self.rate = resolve_rate(self.grid.config, source.model.hidden_size)
+            settings = tuple(one._replace(learning_rate=config.learning_rate) for one in self.grid.settings)
+            self.grid = self.grid._replace(config=config, settings=settings)
         for labelled in self.grid.sets:
             config = self._config(self.grid.cells_of(labelled)[0])
             self.surveys[labelled.name] = survey(labelled, config, world)
@@ -216,7 +224,9 @@ class GridRun:
         pending, grid = self._pending(self.grid.sets), self.grid
         cells = len(grid.sets) * len(grid.settings) * len(grid.seeds)
         sizes = f"{len(grid.sets)} sets x {len(grid.settings)} settings x {len(grid.seeds)} seeds"
-        counts = f"{cells} cells ({sizes}), {cells - len(pending)} of them finished"
+        counts = f"{cells} cells ({sizes}), {cells - len(pending)} of them finished" + f"\n{self.rate}" * bool(
+            self.rate
+        )
         size = sum(self.surveys[cell.labelled.name].model_bytes for cell in pending)
         space = f"{size / _GIB:.1f} GiB for their models"
         if lacks_gpu(self.device):

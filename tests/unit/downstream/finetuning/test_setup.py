@@ -86,7 +86,9 @@ def test_a_fine_tuning_says_how_it_read_its_file(task, file, content, words, mod
     assert words in said
     assert "read as UTF-8" in said
     assert "10% of them held out" in said
-    assert said.endswith(f"labels in order: {', '.join(prepared.kind.labels)}")
+    first, second = said.splitlines()
+    assert first.endswith(f"labels in order: {', '.join(prepared.kind.labels)}")
+    assert second.startswith("learning rate 0.001 (auto): pre-trained weights")
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,20 @@ def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, m
     assert "--start-from mnli: mnli is not among the tasks" in capsys.readouterr().err
 
 
+def test_grid_without_a_rate_takes_the_models_and_is_continued(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(sets_dir / "RTE"), *FLAGS[:-1], "0.1"]
+    words += ["--output-dir", str(tmp_path / "out"), "--processes", "1"]
+    assert main(words) == 0
+    (setting,) = sets_of(tmp_path / "out")["rte"]["settings"]
+    assert setting["learning_rate"] == setting["summary"]["learning_rate"] == 1e-3
+    assert (tmp_path / "out" / "rte" / "rate_0.001-epochs_0.1-seed_5" / "seed_5").is_dir()
+    assert ("constant answer" in capsys.readouterr().out.splitlines()[-1]) is (setting["summary"]["stuck_seeds"] == [5])
+    assert main([*words, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert "1 of them finished\nlearning rate 0.001 (auto): pre-trained weights of width 32" in printed
+
+
 def failing(commands, *, logs, slots):
     for number, log in enumerate(logs):
         with log.open("a") as file:
