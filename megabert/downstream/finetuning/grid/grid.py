@@ -23,13 +23,11 @@ import torch
 from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.process_group import World, distributed_world
 from megabert.distributed.run_lock import RunLock
-from megabert.downstream.export.sources import open_source
 from megabert.downstream.finetuning import results
 from megabert.downstream.finetuning.finetune import fixed_settings, has_finished, lacks_gpu
 from megabert.downstream.finetuning.grid.cells import Cell, Grid, LabelledSet, Setting
 from megabert.downstream.finetuning.grid.results import GridResult, SetResult, choose_setting, read_grid, save_grid
 from megabert.downstream.finetuning.grid.survey import Survey, survey
-from megabert.downstream.finetuning.rates import resolve_rate
 from megabert.downstream.finetuning.saved_model import rescore
 from megabert.foundation.errors import CheckpointError, ConfigError, MegabertError
 from megabert.foundation.files import atomic_write, open_to_read, remove_killed_writes, sha256_file
@@ -83,7 +81,6 @@ class GridRun:
         self.models: dict[str, str] = {}
         self.left_out: set[str] = set()
         self.error: MegabertError | None = None
-        self.rate = ""
         self._total_s, self._done_s, self._began = 0.0, 0.0, 0.0
 
     def plan(self) -> str:
@@ -133,17 +130,16 @@ class GridRun:
         Args:
             world: A world of one rank, to measure steps in; None measures none.
         """
-        if self.grid.config.learning_rate == "auto":  # the only rate: several are numbers
-            source = open_source(self.grid.config.model, self.grid.config.checkpoint)
-            config, self.rate = resolve_rate(self.grid.config, source.model.hidden_size)
-            settings = tuple(one._replace(learning_rate=config.learning_rate) for one in self.grid.settings)
-            self.grid = self.grid._replace(config=config, settings=settings)
         for labelled in self.grid.sets:
             config = self._config(self.grid.cells_of(labelled)[0])
             self.surveys[labelled.name] = survey(labelled, config, world)
             if world is not None and world.device.type == "cuda":  # the cells need the memory
                 gc.collect()
                 torch.cuda.empty_cache()
+        if self.grid.config.learning_rate == "auto":  # the only rate: several are numbers
+            rate = next(iter(self.surveys.values())).config.learning_rate
+            settings = tuple(one._replace(learning_rate=rate) for one in self.grid.settings)
+            self.grid = self.grid._replace(settings=settings)
         # The first set paid for imports that every cell will pay for, and the command for others.
         longest_s = self.import_s + max(one.build_s for one in self.surveys.values())
         self.surveys = {name: one._replace(build_s=longest_s) for name, one in self.surveys.items()}
@@ -200,8 +196,11 @@ class GridRun:
         )
 
     def _config(self, cell: Cell) -> FinetuneConfig:
-        """Return the settings of a cell's run, with the weights that it starts from."""
-        return self.grid.config_of(cell, self.models.get(cell.labelled.name, self.grid.config.model))
+        """Return the settings of a cell's run, with the weights that it starts from and the length that fits these."""
+        name = cell.labelled.name
+        config = self.grid.config_of(cell, self.models.get(name, self.grid.config.model))
+        known = self.surveys[name].config if name in self.surveys else config
+        return replace(config, max_seq_length=known.max_seq_length)
 
     def _has_finished(self, cell: Cell) -> bool:
         """Tell whether a cell has its result and its model, and was run on this task with these settings."""
@@ -224,9 +223,9 @@ class GridRun:
         pending, grid = self._pending(self.grid.sets), self.grid
         cells = len(grid.sets) * len(grid.settings) * len(grid.seeds)
         sizes = f"{len(grid.sets)} sets x {len(grid.settings)} settings x {len(grid.seeds)} seeds"
-        counts = f"{cells} cells ({sizes}), {cells - len(pending)} of them finished" + f"\n{self.rate}" * bool(
-            self.rate
-        )
+        counts = f"{cells} cells ({sizes}), {cells - len(pending)} of them finished"
+        if grid.config.learning_rate == "auto":
+            counts += f"\n{next(iter(self.surveys.values())).rate}"
         size = sum(self.surveys[cell.labelled.name].model_bytes for cell in pending)
         space = f"{size / _GIB:.1f} GiB for their models"
         if lacks_gpu(self.device):

@@ -210,7 +210,7 @@ def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, m
 
 def test_grid_without_a_rate_takes_the_models_and_is_continued(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(grid_module, "run_children", forked)
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(sets_dir / "RTE"), *FLAGS[:-1], "0.1"]
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(sets_dir / "RTE"), *FLAGS[2:-1], "0.1"]
     words += ["--output-dir", str(tmp_path / "out"), "--processes", "1"]
     assert main(words) == 0
     (setting,) = sets_of(tmp_path / "out")["rte"]["settings"]
