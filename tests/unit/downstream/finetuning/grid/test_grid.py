@@ -14,6 +14,7 @@ from unit.downstream.finetuning.conftest import sentence, write_rte
 
 from megabert.cli import main
 from megabert.downstream.finetuning.grid import grid as grid_module
+from megabert.downstream.finetuning.rates import RATES
 from megabert.downstream.finetuning.saved_model import rescore
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -214,12 +215,13 @@ def test_grid_without_a_rate_takes_the_models_and_is_continued(sets_dir, model_d
     words += ["--output-dir", str(tmp_path / "out"), "--processes", "1"]
     assert main(words) == 0
     (setting,) = sets_of(tmp_path / "out")["rte"]["settings"]
-    assert setting["learning_rate"] == setting["summary"]["learning_rate"] == 1e-3
-    assert (tmp_path / "out" / "rte" / "rate_0.001-epochs_0.1-seed_5" / "seed_5").is_dir()
+    rate = RATES[128][False]
+    assert setting["learning_rate"] == setting["summary"]["learning_rate"] == rate
+    assert (tmp_path / "out" / "rte" / f"rate_{rate:g}-epochs_0.1-seed_5" / "seed_5").is_dir()
     assert ("constant answer" in capsys.readouterr().out.splitlines()[-1]) is (setting["summary"]["stuck_seeds"] == [5])
     assert main([*words, "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert "1 of them finished\nlearning rate 0.001 (auto): pre-trained weights of width 32" in printed
+    assert f"1 of them finished\nlearning rate {rate:g} (auto): pre-trained weights of width 32" in printed
 
 
 def failing(commands, *, logs, slots):
