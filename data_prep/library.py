@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.arguments import checks_arguments
-from megabert.settings.command_line.flags import leaves, nest
+from megabert.settings.command_line.flags import leaf_paths, nest
 
 
 class Build(NamedTuple):
     """A finished build of shards."""
 
     folder: Path
-    """What ``data={"path": folder}`` of a pre-training names."""
+    """The folder for ``data={"path": folder}`` of a pre-training."""
     instances: dict[int, dict[str, int]]
     """Number of instances by length and split."""
     warnings: tuple[str, ...]
-    """What the command would have warned of."""
+    """Warnings that the command would have printed."""
 
 
 @checks_arguments
@@ -42,7 +42,7 @@ def build(
         output_dir: A new folder, or the folder of the same build.
         recipe: Recipe of the pre-training that is to read the shards.
         workers: Processes; by default one per core, and one for less than 8 MB.
-        progress: Whether to print what the command prints while it works.
+        progress: Whether to print the messages of the command.
         settings: Fields of `megabert-data build --print-config`: a section as a mapping, or a field by its dotted path.
 
     Raises:
@@ -58,7 +58,7 @@ def build(
         raise ConfigError(f"workers={workers}: at most {MAX_WORKERS}.")
     fields = nest(settings)
     sources = [{"input": one} for one in inputs]
-    config = resolve_build(sources, None if recipe is None else str(recipe), fields, named=list(leaves(fields)))
+    config = resolve_build(sources, None if recipe is None else str(recipe), fields, named=list(leaf_paths(fields)))
     with nullcontext() if progress else redirect_stderr(io.StringIO()):
         built = build_shards(config, Path(output_dir), local_executor(workers))
     instances = {

@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.finetuning.compare import COMMON, SIZES, finetune, parser_of
 
 STARTS = {"ours": (), "random": ("--random-weights", "true")}
-SETTINGS = COMMON | {"learning_rate": 3e-4}
-"""Narrow models take a high rate."""
+SETTINGS = COMMON | {"learning_rate": "auto"}
+"""Each side at the rate that fits it."""
 EPOCHS = 2
 """Times those of compare.py: random weights need more."""
 

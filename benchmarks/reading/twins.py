@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 PACKAGES = ("megabert", "data_prep")
+PUBLIC = "a public function of Python, and what it calls"
 LAMB = "the op, its reference and its kernel take the same arguments; the tests compare them"
 NUMPY_AND_LOOPS = "one draw for numpy arrays and one for compiled loops, which give the same numbers"
 TWINS: dict[str, tuple[str, ...]] = {
@@ -24,6 +25,9 @@ TWINS: dict[str, tuple[str, ...]] = {
         "megabert/tooling/planning/*",
         "data_prep/planning/estimate.py",
     ),
+    "evaluate": (PUBLIC, "megabert/library/runs.py", "megabert/downstream/finetuning/trainer.py"),
+    "pretrain": (PUBLIC, "megabert/library/runs.py", "megabert/training/pretrain.py"),
+    "resume": (PUBLIC, "megabert/library/runs.py", "megabert/training/run/start.py"),
     "apply_update": (LAMB, "megabert/ops/lamb/*"),
     "compute_update": (LAMB, "megabert/ops/lamb/*"),
     "below": (NUMPY_AND_LOOPS, "megabert/foundation/randomness/*"),

@@ -147,8 +147,8 @@ def small_tasks(path: Path) -> str:
         ]
         lines.append(f"| {name} | {starts['ours']['metric']} | {' | '.join(cells)} |")
     return (
-        "\n".join(lines)
-        + "\n\nMean and deviation of three seeds. benchmarks/finetuning/README.md says what the sets are."
+        "\n".join(lines) + "\n\nMean and deviation of three seeds, each side at the rate of `learning_rate: auto`. "
+        "benchmarks/finetuning/README.md says what the sets are."
     )
 
 

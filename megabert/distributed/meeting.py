@@ -83,7 +83,7 @@ class _Meeting:
             wait_for_workers=False,  # ranks are awaited below, where the missing ones can be named
             multi_tenant=True,  # a later world of this process uses the same server
         )
-        # A process may enter several worlds at one store, one after the other: none may read what an earlier one wrote.
+        # A process may enter several worlds at one store, one after the other; none may read keys of an earlier one.
         own = dist.PrefixStore(f"world/{self.world}", store)
         keys = dist.PrefixStore("meeting", own)
         keys.set(str(self.rank), _host_and_address())

@@ -13,7 +13,7 @@ from megabert.downstream.inspection.encode_text import RankedPiece
 from megabert.downstream.inspection.pseudo_likelihood import Scores
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError, MegabertError
 from megabert.library.models import Model, Tokens, fine_tune, load_classifier, load_model
-from megabert.library.runs import Evaluation, Run, evaluate, export, load_run, pretrain, resume
+from megabert.library.runs import ModelScores, Run, evaluate, export, load_run, pretrain, resume
 
 __all__ = [
     "AttentionRecord",
@@ -22,10 +22,10 @@ __all__ = [
     "Classifier",
     "ConfigError",
     "DataError",
-    "Evaluation",
     "Judgement",
     "MegabertError",
     "Model",
+    "ModelScores",
     "RankedPiece",
     "Run",
     "Scores",

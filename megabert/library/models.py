@@ -232,7 +232,7 @@ def fine_tune(
         data: A labelled file, or a folder with ``train.*`` and ``dev.*``.
         output_dir: A new folder for results and models, or the folder of the same fine-tuning.
         device: Where it runs; ``auto`` takes a GPU if there is one.
-        progress: Whether to print what the command prints while it works.
+        progress: Whether to print the messages of the command.
         settings: Fields of `megabert finetune --print-config`, such as ``epochs=2, learning_rate=1e-4``.
 
     Returns:

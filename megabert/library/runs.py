@@ -22,7 +22,7 @@ from megabert.downstream.publish.run_folder import export_run
 from megabert.observability.logs import quiet
 from megabert.observability.metrics import read_metrics
 from megabert.settings.command_line.arguments import Device, checks_arguments
-from megabert.settings.command_line.flags import leaves, nest
+from megabert.settings.command_line.flags import leaf_paths, nest
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.training.callbacks import Callbacks, OnCheckpoint, OnMetrics
@@ -63,7 +63,7 @@ class Run:
         return np.array([step for step, _ in points], np.int64), np.array([value for _, value in points], np.float64)
 
 
-class Evaluation(NamedTuple):
+class ModelScores(NamedTuple):
     """Scores of a model on a file."""
 
     task: str
@@ -111,7 +111,7 @@ def pretrain(
         recipe: Name or file of a recipe, ``debug`` by default.
         run_dir: Folder of the run, new or to be continued.
         device: Where it runs; ``auto`` takes a GPU if there is one.
-        progress: Whether to print what the command prints while it works.
+        progress: Whether to print the messages of the command.
         on_step: Called on rank 0 with step and row of metrics, at each logged step (``logging.every_steps``).
         on_validation: Called on rank 0 with step and scores of each validation.
         on_checkpoint: Called on rank 0 with step and folder of each checkpoint, once it is on the disk.
@@ -131,7 +131,7 @@ def pretrain(
     with nullcontext() if progress else quiet():
         with before_ranks_meet():
             fields = nest(settings)
-            config = resolve_run(path, None if recipe is None else str(recipe), fields, named=list(leaves(fields)))
+            config = resolve_run(path, None if recipe is None else str(recipe), fields, named=list(leaf_paths(fields)))
             initial = initial_weights(config, path)
         train(config, path, initial=initial, device=device, callbacks=callbacks)
     return load_run(path)
@@ -148,7 +148,7 @@ def resume(
     on_checkpoint: OnCheckpoint | None = None,
     **settings: Any,
 ) -> Run:
-    """Continue a run with the settings that it has recorded; arguments and errors are those of `pretrain`.
+    """Continue a run with the settings that it has recorded; for arguments and errors see `pretrain`.
 
     Raises:
         CheckpointError: It is no run folder.
@@ -168,7 +168,7 @@ def evaluate(
     checkpoint: str = "last",
     device: Device = "auto",
     **settings: Any,
-) -> Evaluation:
+) -> ModelScores:
     """Score a fine-tuned model on a labelled file, or the guesses of any model at masks: `megabert evaluate`.
 
     Args:
@@ -187,12 +187,12 @@ def evaluate(
     with quiet():
         if task != "mlm":
             found = rescore(find_model(str(model)), Path(data), task_name=task, changes=settings, device=device)
-            return Evaluation(found.task, found.examples, found.metrics, found.baseline)
+            return ModelScores(found.task, found.examples, found.metrics, found.baseline)
         source = open_source(str(model), checkpoint)
         fields = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
         score = score_masked_lm(source, Path(data), scoring_options(source, fields), device=find_device(device)).total
     scores = {"loss": score.loss, "accuracy": score.accuracy, "perplexity": score.perplexity}
-    return Evaluation("mlm", score.sequences, scores, {"loss": score.unigram_loss, "accuracy": score.unigram_accuracy})
+    return ModelScores("mlm", score.sequences, scores, {"loss": score.unigram_loss, "accuracy": score.unigram_accuracy})
 
 
 @checks_arguments

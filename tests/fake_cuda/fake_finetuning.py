@@ -54,7 +54,13 @@ def finetuning(
     """Fine-tune for two epochs; return what was seen in each step and in each evaluation."""
     task, ops = find_task(task_name), ops_of(family)
     config = FinetuneConfig(
-        model="none", data="none", epochs=2, global_batch_size=EXAMPLES, micro_batch_tokens=WORDS * 5, ops=ops
+        model="none",
+        data="none",
+        epochs=2,
+        learning_rate=3e-5,
+        global_batch_size=EXAMPLES,
+        micro_batch_tokens=WORDS * 5,
+        ops=ops,
     )
     kind_of_task = TASK_KINDS[task.kind]
     labels = kind_of_task.fixed_labels or LABELS

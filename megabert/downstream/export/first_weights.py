@@ -1,4 +1,4 @@
-"""What a run begins with: its settings, resolved, and the weights of another model if it starts from one."""
+"""The beginning of a run: its settings, resolved, and the weights of another model if it starts from one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

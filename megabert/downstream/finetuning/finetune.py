@@ -206,7 +206,7 @@ def _train_seed(ready: ReadyTrainer, prepared: Prepared, seed: int, folder: Path
             shutil.rmtree(folder / "model", ignore_errors=True)
         write_model(folder / "model", prepared, state, metrics, training)
         content = {"seed": seed, "metrics": metrics, "baseline": baseline, **training.to_dict(), "predictions": files}
-        content["replaced_ops"] = list(ready.replaced_ops)
+        content |= {"learning_rate": prepared.kind.config.learning_rate, "replaced_ops": list(ready.replaced_ops)}
         atomic_write(folder / results.RESULT_NAME, json.dumps(content, indent=2) + "\n")
 
     run_on_main_rank(world, write)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import FiniteFloat
 
+from megabert.downstream.finetuning.tasks import TASKS
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
@@ -29,6 +30,8 @@ GRID_NAME = "grid.json"
 """In the output folder of a grid: which grid it is."""
 THRESHOLD = "null_threshold"
 """The one number among the metrics that is no score."""
+STUCK = 0.01
+"""A score that is less than this above a constant answer's has not left it."""
 UNIT = "scores in points (100 = perfect)"
 """Heading of a table of scores."""
 
@@ -70,6 +73,7 @@ class SeedResult:
     """The part of a seed's ``result.json`` that the summary needs; the file holds more."""
 
     seed: int
+    learning_rate: float
     score: float
     metrics: Metrics
     baseline: Metrics
@@ -82,7 +86,11 @@ class Summary:
     """The content of ``results.json``."""
 
     task: str
+    learning_rate: float
+    """The number that was given, or that stood for ``auto``."""
     seeds: list[int]
+    stuck_seeds: list[int]
+    """Seeds whose score is no better than one answer to everything."""
     mean: Metrics
     """Mean over the seeds."""
     deviation: Metrics
@@ -233,7 +241,9 @@ def summarize_seeds(task_name: str, folders: Mapping[int, Path]) -> Summary:
     best = max(results, key=lambda result: result.score).seed
     return Summary(
         task=task_name,
+        learning_rate=results[0].learning_rate,
         seeds=list(folders),
+        stuck_seeds=[one.seed for one in results if one.score < constant_score(task_name, one.baseline) + STUCK],
         **over_seeds([result.metrics for result in results]),
         baseline=results[0].baseline,
         examples_per_s=statistics.fmean(result.examples_per_s for result in results),
@@ -242,6 +252,12 @@ def summarize_seeds(task_name: str, folders: Mapping[int, Path]) -> Summary:
         score=statistics.fmean(result.score for result in results),
         score_deviation=deviation([result.score for result in results]),
     )
+
+
+def constant_score(task_name: str, baseline: Metrics) -> float:
+    """Return the score of one answer to everything on the first set, as the task's score is computed."""
+    own = next(iter(baseline.values()))
+    return statistics.fmean(own[metric] for metric in TASKS[task_name].metrics_in(own))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -272,7 +288,9 @@ def render_summary(summary: Summary) -> str:
         for name, metric in metrics_of(summary)
     ]
     table = render_table(rows, headers=("set", "metric", "score", "constant answer"), align="llrr")
-    return f"{heading}\n{table}\nbest model  {summary.best_model}"
+    remedy = "no better than a constant answer. Try a higher --learning-rate, more --epochs or more examples."
+    stuck = [f"\nseed {seed}, at rate {summary.learning_rate:g}: {remedy}" for seed in summary.stuck_seeds]
+    return f"{heading}\n{table}\nbest model  {summary.best_model}{''.join(stuck)}"
 
 
 def over_seeds(metrics: Sequence[Metrics]) -> dict[str, Any]:

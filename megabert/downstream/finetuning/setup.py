@@ -10,6 +10,7 @@ import numpy as np
 from megabert.downstream.export.sources import Source, open_source
 from megabert.downstream.finetuning.batches import Features
 from megabert.downstream.finetuning.model import architecture_of
+from megabert.downstream.finetuning.rates import resolve_rate
 from megabert.downstream.finetuning.tables import READERS
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS, TaskKind
 from megabert.downstream.finetuning.tasks import COLUMNS, Task
@@ -51,15 +52,21 @@ class Prepared(NamedTuple):
     evaluation: list[EvaluationSet]
     identity: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
+    rate: str
+    """The learning rate, and its reason."""
 
     def describe(self) -> str:
-        """Return how the files were read, and in which order the labels are the outputs of the head."""
+        """Return how the files were read, in which order the labels are the outputs of the head, and the rate."""
         task, config = self.kind.task, self.kind.config
         columns = ", ".join(f"{name} {value!r}" for name in COLUMNS if (value := getattr(task, name)))
         read = READINGS.get(task.kind, f"{'no line' if task.header else 'the first line'} names columns; {columns}")
         labels = ", ".join(self.kind.labels[:MOST_LABELS]) + ", ..." * (len(self.kind.labels) > MOST_LABELS)
         held_out = f"; {config.held_out:.0%} of them held out" * (self.evaluation[0].name == HELD_OUT)
-        return f"{config.data}: read as UTF-8, {read}{held_out}" + f"; labels in order: {labels}" * bool(labels)
+        return (
+            f"{config.data}: read as UTF-8, {read}{held_out}"
+            + f"; labels in order: {labels}" * bool(labels)
+            + f"\n{self.rate}"
+        )
 
 
 def prepare(task: Task, config: FinetuneConfig) -> Prepared:
@@ -73,6 +80,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     source = open_source(config.model, config.checkpoint)
     # Refuses, before hours of training, a model whose result transformers could not load.
     architecture_of(source.model.family, TASK_KINDS[task.kind].head.architecture)
+    config, rate = resolve_rate(config, source.model.hidden_size)
     tokenizer = source.load_tokenizer()
     check_links(source.tokenizer_dir)  # now, since the result gets a copy of it
     train_path, evaluation_paths = find_labelled_files(task, config)
@@ -107,6 +115,7 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
             "training file": sha256_file(train_path),
             **{f"evaluation file {path.name}": sha256_file(path) for path in evaluation_paths},
         },
+        rate=rate,
     )
 
 

@@ -230,11 +230,10 @@ class TaskTrainer:
 
     def _timed_step(self, summary: TrainingSummary, seed: int, steps: int) -> dict[str, float]:
         """Make one step, add its time and its examples to the summary, and return its metrics."""
-        config = self.kind.config
+        config, peak = self.kind.config, self.kind.config.learning_rate
+        assert isinstance(peak, float), peak  # `prepare` has resolved auto
         started, cpu_started = time.perf_counter(), time.process_time()
-        rate = linear_warmup_decay(
-            summary.steps, steps=steps, warmup_ratio=config.warmup_ratio, peak=config.learning_rate
-        )
+        rate = linear_warmup_decay(summary.steps, steps=steps, warmup_ratio=config.warmup_ratio, peak=peak)
         loss, norm = self._step(summary.steps, seed, rate)
         summary.train_s += time.perf_counter() - started
         summary.train_cpu_s += time.process_time() - cpu_started

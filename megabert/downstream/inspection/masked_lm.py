@@ -129,7 +129,7 @@ class _Totals:
 
 
 def scoring_options(source: Source, fields: FinetuneConfig, **given: Any) -> ScoringOptions:
-    """Return the settings of a score: those of a fine-tuning that it shares, and its own."""
+    """Return the settings of a score: its own, and some that it shares with a fine-tuning."""
     length = min(USUAL_LENGTH, source.longest) if fields.max_seq_length == "auto" else fields.max_seq_length
     if length > source.longest:
         logger.warning("max_seq_length=%d: the model was trained on %d tokens, as it states", length, source.longest)

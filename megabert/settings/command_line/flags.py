@@ -96,11 +96,11 @@ def meant_flag(name: str, known: Sequence[str]) -> tuple[str | None, bool]:
     return closest(f"--{name}", known), False
 
 
-def leaves(fields: Mapping[str, Any], section: str = "") -> Iterator[str]:
+def leaf_paths(fields: Mapping[str, Any], section: str = "") -> Iterator[str]:
     """Yield the dotted paths of nested values."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            yield from leaves(value, f"{section}{name}.")
+            yield from leaf_paths(value, f"{section}{name}.")
         else:
             yield f"{section}{name}"
 

@@ -9,6 +9,8 @@ from megabert.settings.config import fields
 from megabert.settings.config.model import DecayRate, Probability
 from megabert.settings.config.run import OpsConfig
 
+LearningRate = fields.Rate | Literal["auto"]
+
 
 @dataclass(frozen=True, kw_only=True, config=fields.STRICT)
 class FinetuneConfig:
@@ -56,8 +58,9 @@ class FinetuneConfig:
     """Passes over the training data, 10,000 at most."""
     global_batch_size: fields.Instances = 32
     """Examples that a step trains on, over all ranks."""
-    learning_rate: fields.Rate = 3e-5
-    """Learning rate at the end of the warm-up, its highest value."""
+    learning_rate: LearningRate = "auto"
+    """Learning rate at the end of the warm-up, its highest value; auto takes the rate that was measured for the model's
+    width, one for pre-trained and one for random weights."""
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Share of the steps during which the learning rate rises linearly; afterwards it falls linearly to 0."""
     weight_decay: fields.Weight = 0.01

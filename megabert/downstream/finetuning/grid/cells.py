@@ -9,7 +9,7 @@ from megabert.downstream.finetuning.results import seed_folder
 from megabert.downstream.finetuning.tasks import SUITES, TASKS, Task, find_task
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.observability.logs import logger
-from megabert.settings.config.finetune import FinetuneConfig
+from megabert.settings.config.finetune import FinetuneConfig, LearningRate
 from megabert.settings.config.names import did_you_mean
 
 
@@ -25,11 +25,12 @@ class LabelledSet(NamedTuple):
 class Setting(NamedTuple):
     """The values that a grid tries on a set."""
 
-    learning_rate: float
+    learning_rate: LearningRate
+    """A number once the model has been read."""
     epochs: float
 
 
-def cell_name(learning_rate: float, epochs: float, seed: int) -> str:
+def cell_name(learning_rate: LearningRate, epochs: float, seed: int) -> str:
     """Return the name of a cell's folder, below the set's."""
     return f"rate_{learning_rate:.15g}-epochs_{epochs:.15g}-seed_{seed}"
 

@@ -135,6 +135,10 @@ class GridRun:
             if world is not None and world.device.type == "cuda":  # the cells need the memory
                 gc.collect()
                 torch.cuda.empty_cache()
+        if self.grid.config.learning_rate == "auto":  # the only rate: several are numbers
+            rate = next(iter(self.surveys.values())).config.learning_rate
+            settings = tuple(one._replace(learning_rate=rate) for one in self.grid.settings)
+            self.grid = self.grid._replace(settings=settings)
         # The first set paid for imports that every cell will pay for, and the command for others.
         longest_s = self.import_s + max(one.build_s for one in self.surveys.values())
         self.surveys = {name: one._replace(build_s=longest_s) for name, one in self.surveys.items()}
@@ -191,8 +195,11 @@ class GridRun:
         )
 
     def _config(self, cell: Cell) -> FinetuneConfig:
-        """Return the settings of a cell's run, with the weights that it starts from."""
-        return self.grid.config_of(cell, self.models.get(cell.labelled.name, self.grid.config.model))
+        """Return the settings of a cell's run, with the weights that it starts from and the length that fits these."""
+        name = cell.labelled.name
+        config = self.grid.config_of(cell, self.models.get(name, self.grid.config.model))
+        known = self.surveys[name].config if name in self.surveys else config
+        return replace(config, max_seq_length=known.max_seq_length)
 
     def _has_finished(self, cell: Cell) -> bool:
         """Tell whether a cell has its result and its model, and was run on this task with these settings."""
@@ -216,6 +223,8 @@ class GridRun:
         cells = len(grid.sets) * len(grid.settings) * len(grid.seeds)
         sizes = f"{len(grid.sets)} sets x {len(grid.settings)} settings x {len(grid.seeds)} seeds"
         counts = f"{cells} cells ({sizes}), {cells - len(pending)} of them finished"
+        if grid.config.learning_rate == "auto":
+            counts += f"\n{next(iter(self.surveys.values())).rate}"
         size = sum(self.surveys[cell.labelled.name].model_bytes for cell in pending)
         space = f"{size / _GIB:.1f} GiB for their models"
         if lacks_gpu(self.device):

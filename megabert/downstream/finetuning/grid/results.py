@@ -68,8 +68,7 @@ class SetResult:
     @property
     def baseline(self) -> float:
         """The score of one answer to everything on the evaluation set."""
-        own = next(iter(self.summary.baseline.values())) if self.summary else {}
-        return statistics.fmean(own[metric] for metric in TASKS[self.task].metrics_in(own)) if own else 0.0
+        return results.constant_score(self.task, self.summary.baseline) if self.summary else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +161,7 @@ def _setting_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
             one.summary.score_shown if one.summary else "-",
             str(len(one.summary.seeds) if one.summary else 0),
             ", ".join(map(str, one.failed)),
-            "chosen" if one is result.chosen else "",
+            "chosen" * (one is result.chosen) + " constant answer" * bool(one.summary and one.summary.stuck_seeds),
         )
         for one in result.settings
     ]

@@ -23,6 +23,10 @@ FORWARD_SHARE = 1 / 3
 class Survey(NamedTuple):
     """The content of a set's files, and the measured cost of a run on it."""
 
+    config: FinetuneConfig
+    """The settings with the numbers that the model gives for ``auto``."""
+    rate: str
+    """The learning rate, and its reason."""
     identity: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
     train_items: int
@@ -77,6 +81,8 @@ def survey(labelled: LabelledSet, config: FinetuneConfig, world: World | None) -
     built = time.perf_counter()
     first, *others = (len(data.features) for data in prepared.evaluation)
     return Survey(
+        config=prepared.kind.config,
+        rate=prepared.rate,
         identity=prepared.identity,
         train_items=len(prepared.train),
         evaluation_items=first,

@@ -65,7 +65,7 @@ def make_kind(tokenizer):
 
     def make(name: str, labels=(), *, max_seq_length: int = 32, **settings):
         task = find_task(name)
-        config = FinetuneConfig(model="m", data="d", **settings)
+        config = FinetuneConfig(**{"model": "m", "data": "d", "learning_rate": 3e-5, **settings})
         return TASK_KINDS[task.kind](task, config, tokenizer, labels=tuple(labels), max_seq_length=max_seq_length)
 
     return make

@@ -25,7 +25,7 @@ def write_finetuning(
     settings = FinetuneSettings(task=task, settings={"learning_rate": rate}, sha256={}, model="m")
     (folder / "finetune.json").write_text(json.dumps(vars(settings)))
     accuracy = sum(a == b for a, b in zip(RIGHT, said, strict=True)) / len(RIGHT)
-    result = {"seed": 1, "score": accuracy, "examples_per_s": 1.0}
+    result = {"seed": 1, "learning_rate": rate, "score": accuracy, "examples_per_s": 1.0}
     scores = {"metrics": {"dev": {"accuracy": accuracy}}, "baseline": {"dev": {"accuracy": 0.5}}}
     (seed / "result.json").write_text(json.dumps({**result, **scores}))
     rows = [

@@ -14,11 +14,13 @@ from unit.downstream.finetuning.conftest import refused, sentence
 
 from megabert.cli import main
 from megabert.downstream.finetuning.finetune import has_finished
+from megabert.downstream.finetuning.rates import RATES
 from megabert.downstream.finetuning.saved_model import KEY
 from megabert.downstream.finetuning.trainer import TaskTrainer
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 FLAGS = "--epochs 2 --learning-rate 3e-3 --max-seq-length 32 --global-batch-size 8 --seed 5 --device cpu".split()  # noqa: SIM905
+AUTO = ("--learning-rate", "auto")
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +179,13 @@ def test_two_ranks_under_zero_train_like_one(finished, glue, model_dir, tmp_path
 
 def test_random_weights_take_shape_and_tokenizer_alone(glue, model_dir, tmp_path):
     shape = shutil.copytree(model_dir, tmp_path / "shape", ignore=shutil.ignore_patterns("*.safetensors"))
-    start(glue, shape, tmp_path / "out", "--random-weights", "true", "--epochs", "0.1", "--seeds", "2")
+    start(glue, shape, tmp_path / "out", "--random-weights", "true", "--epochs", "0.1", *AUTO, "--seeds", "2")
+    rate = RATES[128][True]
+    reason = f"learning rate {rate:g} (auto): random weights of width 32, by the table's row for 128"
+    assert reason in (tmp_path / "out.log").read_text()
+    assert reason in (tmp_path / "out" / "logs" / "rank_000.log").read_text()
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["learning_rate"] == rate
+    assert json.loads((tmp_path / "out" / "finetune.json").read_text())["settings"]["learning_rate"] == rate
     models = [tmp_path / "out" / f"seed_{seed}" / "model" for seed in (5, 6)]
     layers = [
         transformers.AutoModelForSequenceClassification.from_pretrained(folder)

@@ -20,7 +20,7 @@ def claim(folder, **settings):
 def write_result(folder, seed, score, **fields):
     (folder / f"seed_{seed}").mkdir(parents=True)
     scores = {"metrics": {"dev": {"accuracy": score}}, "baseline": {"dev": {"accuracy": 0.5}}}
-    content = {"seed": seed, "score": score, **scores, "examples_per_s": 10.0, **fields}
+    content = {"seed": seed, "learning_rate": 3e-5, "score": score, **scores, "examples_per_s": 10.0, **fields}
     (folder / f"seed_{seed}" / "result.json").write_text(json.dumps(content))
 
 
@@ -35,6 +35,15 @@ def test_summary_is_over_seeds_and_read_back(tmp_path):
     table = (tmp_path / "results.md").read_text().splitlines()
     assert table[3].startswith("rte: scores in points (100 = perfect)")
     assert table[5].split() == ["dev", "accuracy", "75.00", "+-", "35.36", "50.00"]
+
+
+def test_seed_that_stays_at_the_constant_answer_is_named_with_the_remedy(tmp_path):
+    for seed, score in enumerate((0.505, 0.52, 0.4), start=1):
+        write_result(tmp_path, seed, score)
+    assert summarize(tmp_path, "rte", [1, 2, 3]).stuck_seeds == [1, 3]
+    told = [line for line in (tmp_path / "results.md").read_text().splitlines() if line.startswith("seed ")]
+    assert [line.partition(",")[0] for line in told] == ["seed 1", "seed 3"]
+    assert all("at rate 3e-05: no better than a constant answer. Try a higher --learning-rate" in line for line in told)
 
 
 @pytest.mark.parametrize("names", [("test", "accuracy"), ("dev", "f1"), (None, "accuracy")])

@@ -12,6 +12,7 @@ from support.tiny_models import SIZES
 from megabert.downstream.export.model_card import ModelCard
 from megabert.downstream.finetuning.finetune import build_task_model
 from megabert.downstream.finetuning.model import TaskModel
+from megabert.downstream.finetuning.rates import RATES
 from megabert.downstream.finetuning.saved_model import read_saved_model
 from megabert.downstream.finetuning.setup import find_labelled_files, prepare, split, subset
 from megabert.downstream.finetuning.tasks import find_task
@@ -86,7 +87,9 @@ def test_a_fine_tuning_says_how_it_read_its_file(task, file, content, words, mod
     assert words in said
     assert "read as UTF-8" in said
     assert "10% of them held out" in said
-    assert said.endswith(f"labels in order: {', '.join(prepared.kind.labels)}")
+    first, second = said.splitlines()
+    assert first.endswith(f"labels in order: {', '.join(prepared.kind.labels)}")
+    assert second.startswith(f"learning rate {RATES[128][False]:g} (auto): pre-trained weights")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,14 @@ def places(tmp_path):
 
 
 def summary(task, mean, seeds=(42, 43)):
-    numbers = {"examples_per_s": 1.0, "best_seed": 42, "score": 0.5, "score_deviation": 0.0}
+    numbers = {
+        "learning_rate": 3e-5,
+        "stuck_seeds": [],
+        "examples_per_s": 1.0,
+        "best_seed": 42,
+        "score": 0.5,
+        "score_deviation": 0.0,
+    }
     sets = {"baseline": mean, "deviation": mean, "mean": mean}
     return Summary(task=task, seeds=list(seeds), best_model="model", **numbers, **sets)
 

@@ -14,6 +14,7 @@ from unit.downstream.finetuning.conftest import sentence, write_rte
 
 from megabert.cli import main
 from megabert.downstream.finetuning.grid import grid as grid_module
+from megabert.downstream.finetuning.rates import RATES
 from megabert.downstream.finetuning.saved_model import rescore
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
@@ -206,6 +207,21 @@ def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, m
     assert "4 cells (2 sets x 2 settings x 1 seeds), 4 of them finished" in capsys.readouterr().out
     assert main([*grid[:1], "rte", *grid[3:]]) == 2
     assert "--start-from mnli: mnli is not among the tasks" in capsys.readouterr().err
+
+
+def test_grid_without_a_rate_takes_the_models_and_is_continued(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(grid_module, "run_children", forked)
+    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(sets_dir / "RTE"), *FLAGS[2:-1], "0.1"]
+    words += ["--output-dir", str(tmp_path / "out"), "--processes", "1"]
+    assert main(words) == 0
+    (setting,) = sets_of(tmp_path / "out")["rte"]["settings"]
+    rate = RATES[128][False]
+    assert setting["learning_rate"] == setting["summary"]["learning_rate"] == rate
+    assert (tmp_path / "out" / "rte" / f"rate_{rate:g}-epochs_0.1-seed_5" / "seed_5").is_dir()
+    assert ("constant answer" in capsys.readouterr().out.splitlines()[-1]) is (setting["summary"]["stuck_seeds"] == [5])
+    assert main([*words, "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert f"1 of them finished\nlearning rate {rate:g} (auto): pre-trained weights of width 32" in printed
 
 
 def failing(commands, *, logs, slots):

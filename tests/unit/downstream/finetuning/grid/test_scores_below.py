@@ -11,7 +11,9 @@ def write_finetuning(folder, task="mrpc", score=0.5, *, is_finished=True):
     (folder / SETTINGS_NAME).write_text(json.dumps({"task": task, "settings": {}, "sha256": {}}))
     content = {
         "task": task,
+        "learning_rate": 1e-3,
         "seeds": [1, 2],
+        "stuck_seeds": [],
         "mean": {"dev": {"accuracy": score}},
         "deviation": {"dev": {"accuracy": 0.01}},
         "baseline": {"dev": {"accuracy": 0.684}},
