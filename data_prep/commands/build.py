@@ -110,7 +110,7 @@ def _show_plan(config: BuildConfig, output: Path, executor: Executor) -> None:
 
 
 def warnings_of(built: BuildResult) -> Iterator[str]:
-    """Yield what a user should know of a finished build."""
+    """Yield warnings of losses, of labels and of lengths in a finished build."""
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     yield from (*_warnings(corpus), *_label_warnings(built), *_length_warnings(built))
 
