@@ -33,17 +33,10 @@ from data_prep.extract.opening import InputFile
 from data_prep.identification.identifier import require_identifier
 from data_prep.planning.estimate import estimate, require_space
 from data_prep.planning.text_sample import sample_text
+from data_prep.steps import step5_documents
 from data_prep.steps.step1_extract import extract_documents, read_ids
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokens import split_documents_again, tokenize_documents
-from data_prep.steps.step5_documents import (
-    bucket_sizes,
-    bucket_units,
-    count_buckets,
-    fill_buckets,
-    merge_chunks,
-    write_index,
-)
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError
@@ -167,11 +160,11 @@ def _make_documents(build: RunningBuild, files: list[InputFile], before: str) ->
     """Run steps 1 to 5: from the input, or from documents of earlier settings, to shuffled, tokenized documents."""
     tokenized, plan = _split_again(build, before) if before else _tokenize_input(build, files)
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
-    buckets = count_buckets(build.config, plan.tokenized)
+    buckets = step5_documents.count_buckets(build.config, plan.tokenized)
     # 4. Many chunks become few files first; of up to 256, nothing is done.
-    merged = merge_chunks(build, tokenized, buckets["train"], vocab_size)
+    merged = step5_documents.merge_chunks(build, tokenized, buckets["train"], vocab_size)
     # 5. Each bucket takes a range of hashes out of all of these files: that shuffles the corpus.
-    kept = fill_buckets(build, merged, buckets, vocab_size) | plan.kept
+    kept = step5_documents.fill_buckets(build, merged, buckets, vocab_size) | plan.kept
     plan = replace(plan, buckets=buckets, kept=kept)
     require_pairs(build.config, plan.corpus(build.config))
     atomic_write(build.path(PLAN_NAME), seal(asdict(plan), build.state.context("plan")))
@@ -237,10 +230,12 @@ def _finished_documents(build: RunningBuild) -> DocumentPlan | None:
     if not build.finished([vocabulary_unit(build)]):
         return None
     vocab_size = tokenizer_of(build.path("tokenizer")).vocab_size
-    filled = build.finished(bucket_units(build, None, plan.buckets, vocab_size), keep=bucket_sizes)
+    filled = build.finished(
+        step5_documents.bucket_units(build, None, plan.buckets, vocab_size), keep=step5_documents.bucket_sizes
+    )
     if filled is None or filled.counts["tokens"] != plan.kept["tokens"]:
         return None
-    write_index(build, plan.buckets, filled.kept)
+    step5_documents.write_index(build, plan.buckets, filled.kept)
     return plan
 
 

@@ -21,17 +21,8 @@ from typing import Any
 
 import megabert
 from data_prep.config.build import BuildConfig
-from data_prep.execution.changes import (
-    PLAN_NAME,
-    STEPS,
-    Part,
-    first_changed,
-    make_way,
-    require_plain_documents,
-    set_aside,
-    settings_of,
-    shard_settings_of,
-)
+from data_prep.execution import changes
+from data_prep.execution.changes import Part
 from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
 from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
@@ -83,9 +74,9 @@ class BuildState:
         apart.
         """
         inputs = [(record.path, record.sha256) for record in self.inputs]
-        settings = {name: settings_of(self.config, step.part) for name, step in STEPS.items()}
+        settings = {name: changes.settings_of(self.config, step.part) for name, step in changes.STEPS.items()}
         for length in self.config["lengths"]:
-            settings[f"instances-{length}"] = shard_settings_of(self.config, length)
+            settings[f"instances-{length}"] = changes.shard_settings_of(self.config, length)
         texts = {step: json.dumps([own, inputs], sort_keys=True) for step, own in settings.items()}
         return {step: hashlib.sha256(text.encode()).hexdigest() for step, text in texts.items()}
 
@@ -172,15 +163,15 @@ def _change(
     folder: Path, earlier: BuildState, config: dict[str, Any], inputs: list[InputRecord], versions: dict[str, str]
 ) -> BuildState:
     """Return the state under other settings, or after a refusal with another input; what depends on them is deleted."""
-    first = Part.TEXT if other_inputs(earlier.inputs, inputs) else first_changed(earlier.config, config)
+    first = Part.TEXT if other_inputs(earlier.inputs, inputs) else changes.first_changed(earlier.config, config)
     if first is None:
         return earlier
     before = earlier.before if first >= Part.DOCUMENTS else ""
     if before:
-        set_aside(folder)
+        changes.set_aside(folder)
     elif first is Part.DOCUMENTS and _is_planned(folder, earlier):
         before = earlier.digests["documents"]
-    make_way(folder, first, earlier.config, config, keeps_documents=bool(before) and not earlier.before)
+    changes.make_way(folder, first, earlier.config, config, keeps_documents=bool(before) and not earlier.before)
     if first is not Part.TEXT:  # another kind of vocabulary may need a package that was not recorded
         versions = {name: earlier.versions.get(name, now) for name, now in versions.items()}
     return BuildState(config, inputs, versions, before)
@@ -191,7 +182,7 @@ def _is_planned(folder: Path, state: BuildState) -> bool:
     if state.before or (folder / REFUSED).exists():
         return False
     with suppress(DataError, OSError):
-        unseal(files.read_small(folder / PLAN_NAME), dict[str, Any], state.context("plan"), where="", remedy="")
+        unseal(files.read_small(folder / changes.PLAN_NAME), dict[str, Any], state.context("plan"), where="", remedy="")
         return True
     return False
 
@@ -260,10 +251,10 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
     """
     others = {name: was for name, was in recorded.items() if name in DECISIVE and was != installed_version(name)}
     if others:
-        changes = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
+        now = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())
         raise HaltedError(
-            f"{folder}: was begun with {changes}; its remaining units would not match the finished ones. "
+            f"{folder}: was begun with {now}; its remaining units would not match the finished ones. "
             f"Install the recorded versions to continue (pip install {pins}), or give --output a new folder."
         )
 
@@ -290,9 +281,9 @@ def require_possible_change(folder: Path, earlier: BuildState, new: dict[str, An
         ConfigError: It changes the text or the vocabulary, which all else is made from, or splits documents again that
             are stored by weight.
     """
-    first = first_changed(earlier.config, new)
+    first = changes.first_changed(earlier.config, new)
     if first is Part.DOCUMENTS and _is_planned(folder, earlier):
-        require_plain_documents(folder, earlier.config)
+        changes.require_plain_documents(folder, earlier.config)
     if first in (Part.TEXT, Part.VOCABULARY) and not (folder / REFUSED).exists():
         lines = "\n".join(f"  {line}" for line in describe_changes(earlier.config, new))
         raise ConfigError(
@@ -304,12 +295,12 @@ def require_possible_change(folder: Path, earlier: BuildState, new: dict[str, An
 
 def describe_repeats(old: dict[str, Any], new: dict[str, Any], inputs: str = "") -> str | None:
     """Return a line on the changes, `inputs` among them, and the parts that are kept and repeated; None without any."""
-    first, parts = Part.TEXT if inputs else first_changed(old, new), [part.name.lower() for part in Part]
+    first, parts = Part.TEXT if inputs else changes.first_changed(old, new), [part.name.lower() for part in Part]
     if first is None:
         return None
-    changes = "; ".join([*describe_changes(old, new), *([f"input ({inputs})"] if inputs else [])])
+    lines = "; ".join([*describe_changes(old, new), *([f"input ({inputs})"] if inputs else [])])
     kept, repeated = ", ".join(parts[: first - 1]) or "nothing", ", ".join(parts[first - 1 :])
-    return f"changed: {changes}. Kept: {kept}. Repeated: {repeated}"
+    return f"changed: {lines}. Kept: {kept}. Repeated: {repeated}"
 
 
 def describe_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

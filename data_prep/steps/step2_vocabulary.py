@@ -27,16 +27,9 @@ from data_prep.documents.document_set import EXTRACTED, tokenizer_of
 from data_prep.execution.progress import BYTES, say_stage
 from data_prep.execution.records import Counts
 from data_prep.execution.work_units import RunningBuild, Unit, release_memory
+from data_prep.vocabulary import training
 from data_prep.vocabulary.quality import HeldOut, VocabularyReport, require_bars, require_fit
 from data_prep.vocabulary.symbols import tokenizer_of_ids, vocabulary_lines
-from data_prep.vocabulary.training import (
-    VocabularyOptions,
-    check_vocabulary,
-    count_characters,
-    spans_of,
-    train_on_spans,
-    train_vocabulary,
-)
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
 from megabert.foundation.whole_folders import publish_folder
 from megabert.tokens.tokenization import CountedWords, Tokenizer, add_up_counts, save_huggingface
@@ -65,7 +58,7 @@ HELD_OUT = pa.schema(
 ROWS_PER_MERGE = 1 << 18
 """Counts that are added up at a time."""
 SAMPLE_CHARACTERS = 500_000
-SAMPLE_OPTIONS = VocabularyOptions(held_out_share=0.5)
+SAMPLE_OPTIONS = training.VocabularyOptions(held_out_share=0.5)
 """A given tokenizer is measured on half of a sample of documents: it was trained on none of them."""
 FEW_FILES = 256
 
@@ -119,9 +112,9 @@ def _run_counting(build: RunningBuild, texts: Sequence[Path], share: float) -> t
     return paths
 
 
-def vocabulary_options(config: BuildConfig) -> VocabularyOptions:
+def vocabulary_options(config: BuildConfig) -> training.VocabularyOptions:
     """Return what vocabulary a configuration asks for."""
-    return VocabularyOptions(
+    return training.VocabularyOptions(
         pieces=config.pieces, vocab_size=config.vocab_size, spare_pieces=config.spare_pieces, uncased=config.uncased
     )
 
@@ -143,7 +136,7 @@ def make_tokenizer(task: VocabularyTask) -> tuple[list[Path], Counts]:
         lines = vocabulary_lines(config, tokenizer)
     elif config.tokenizer is not None:
         tokenizer = tokenizer_of(Path(config.tokenizer))
-        report = check_vocabulary(tokenizer, _documents(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
+        report = training.check_vocabulary(tokenizer, _documents(task.sources, SAMPLE_CHARACTERS), SAMPLE_OPTIONS)
         require_fit(report, where=config.tokenizer)
         lines = report.lines()
     else:
@@ -167,8 +160,8 @@ def _train(task: VocabularyTask) -> tuple[Tokenizer, VocabularyReport, float]:
     # The memory of the sums is free now, and the trainer allocates elsewhere.
     release_memory()
     if not len(words):  # all of a corpus of a few documents are held out: better trained on than refused
-        return *train_vocabulary(_documents(task.sources), options), share
-    return *train_on_spans(words, held_out, options, notify), share
+        return *training.train_vocabulary(_documents(task.sources), options), share
+    return *training.train_on_spans(words, held_out, options, notify), share
 
 
 def _say(is_shown: bool, text: str) -> None:
@@ -200,7 +193,7 @@ class CountTask:
     sources: tuple[Path, ...]
     share: float
     """Share of the documents to count."""
-    options: VocabularyOptions
+    options: training.VocabularyOptions
     path: Path
     """Path of the outputs, without suffix."""
 
@@ -225,7 +218,7 @@ def count_words(task: CountTask) -> tuple[list[Path], Counts]:
             if level not in held_out:
                 held_out[level] = HeldOut(share=options.held_out_share, seed=options.seed, most_characters=float("inf"))
             if held_out[level].is_trained(name, text):
-                spans.setdefault(level, Counter()).update(spans_of(text, options))
+                spans.setdefault(level, Counter()).update(training.spans_of(text, options))
     batches = (
         pa.record_batch([[*counts], [level] * len(counts), [*counts.values()]], schema=WORDS)
         for level, counts in spans.items()
@@ -282,9 +275,9 @@ def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
     return level, CountedWords(add_up_counts(merged, ["span"]))
 
 
-def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options: VocabularyOptions) -> HeldOut:
+def held_out_of(paths: Sequence[Path], level: int, words: CountedWords, options: training.VocabularyOptions) -> HeldOut:
     """Return the documents to measure, and the counts of all others, of a level and above."""
-    held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=count_characters(words))
+    held_out = HeldOut(share=options.held_out_share, seed=options.seed, all_characters=training.count_characters(words))
     for path in _in_random_order(paths):  # those to measure are the first ones
         rows = checked_table(held_out_path(path), HELD_OUT)
         for row in rows.filter(pc.greater_equal(rows["level"], level)).to_pylist():

@@ -12,16 +12,9 @@ from pydantic import ValidationError
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import read_small
 from megabert.foundation.json_files import adapter_of, to_json
+from megabert.settings.config import problems
 from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.phase import PhaseConfig
-from megabert.settings.config.problems import (
-    FileValues,
-    check_family,
-    contradictions,
-    describe_problems,
-    to_plain,
-    unfit_values,
-)
 from megabert.settings.config.run import UNCLIPPED, RunConfig
 from megabert.settings.config.yaml_text import parse_yaml, write_yaml
 
@@ -63,15 +56,15 @@ def merge_layers(cls: type[Config], *layers: Mapping[str, Any] | Path | str) -> 
     merged: Any = {}
     for layer in read:
         merged = _merge(merged, layer, where="")
-    problems = list(unfit_values(merged))
+    lines = list(problems.unfit_values(merged))
     try:
         # As JSON, since strict types take a list for a tuple, and a mapping for a dataclass, out of JSON alone.
-        if not problems:
-            config: Config = adapter_of(cls).validate_json(json.dumps(merged, default=to_plain), strict=True)  # type: ignore[arg-type]
+        if not lines:
+            config: Config = adapter_of(cls).validate_json(json.dumps(merged, default=problems.to_plain), strict=True)  # type: ignore[arg-type]
             return config
     except ValidationError as error:
-        problems = describe_problems(error.errors(), cls, read)
-    raise ConfigError("\n".join([f"The configuration has {len(problems)} problem(s):", *problems]))
+        lines = problems.describe_problems(error.errors(), cls, read)
+    raise ConfigError("\n".join([f"The configuration has {len(lines)} problem(s):", *lines]))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -83,7 +76,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return read_mapping(path, parse_yaml, "YAML", remedy="Give the path of a YAML file.")
 
 
-def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, remedy: str) -> FileValues:
+def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, remedy: str) -> problems.FileValues:
     """Read a file of the user's that holds a mapping.
 
     Args:
@@ -106,7 +99,7 @@ def read_mapping(path: Path, parse: Callable[[str], Any], language: str, *, reme
     if not isinstance(parsed, dict):
         kind = "nothing" if parsed is None else f"a {type(parsed).__name__}"
         raise ConfigError(f"{path}: holds {kind}, not a mapping of fields to values. {remedy}")
-    return FileValues(parsed, path)
+    return problems.FileValues(parsed, path)
 
 
 to_dict = to_json
@@ -198,10 +191,10 @@ def load_run_config(
     config = merge_layers(RunConfig, *layers)
     says_positions = any("max_position_embeddings" in _model_in(layer) for layer in overrides)
     has_positions_of_source = bool(sizes) and not config.init_tiling and not says_positions
-    problems = list(contradictions(config, positions_from=str(source) if has_positions_of_source else None))
-    if problems:
+    lines = list(problems.contradictions(config, positions_from=str(source) if has_positions_of_source else None))
+    if lines:
         what = f"Recipe {recipe}" + (f" from the weights of {source}" if source is not None else "")
-        raise ConfigError("\n  ".join([f"{what} contradicts itself:", *problems]))
+        raise ConfigError("\n  ".join([f"{what} contradicts itself:", *lines]))
     return config
 
 
@@ -232,7 +225,7 @@ def _sizes_of_source(
     """
     layers = [own, *overrides]
     init_from, is_tiled = last_said(layers, "init_from"), last_said(layers, "init_tiling", default=False)
-    check_family(recipe, [_model_in(layer) for layer in layers], source, str(init_from))
+    problems.check_family(recipe, [_model_in(layer) for layer in layers], source, str(init_from))
     if not is_tiled and any(_model_in(layer).get("preset") for layer in overrides):
         raise ConfigError(
             f"model.preset and init_from={init_from}: the sizes come from there. Leave one of the two out."
