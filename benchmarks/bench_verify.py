@@ -24,8 +24,8 @@ from data_prep.checks.invariants import Rules  # noqa: E402
 from data_prep.checks.verify import ShardTask, check_shard, shard_tasks  # noqa: E402
 from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.documents.document_set import tokenizer_of  # noqa: E402
+from megabert.tokens.shards.columns import FlatInstances  # noqa: E402
 from megabert.tokens.shards.folder import read_manifest  # noqa: E402
-from megabert.tokens.shards.format import FlatInstances  # noqa: E402
 
 CORPUS = ROOT / "examples" / "corpus" / "public_domain.jsonl"
 OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)

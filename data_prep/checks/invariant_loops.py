@@ -20,7 +20,7 @@ def first_broken(batch, rules, broken_R):
     """Write the number of the first broken rule of each row, or `SOUND`.
 
     Args:
-        batch: `megabert.tokens.shards.format.FlatInstances` in which `find_nonsense` finds nothing.
+        batch: `megabert.tokens.shards.columns.FlatInstances` in which `find_nonsense` finds nothing.
         rules: `data_prep.checks.invariants.Rules`.
         broken_R: Written.
     """

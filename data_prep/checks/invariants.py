@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megabert.tokens.masking import count_predictions
-from megabert.tokens.shards.format import FlatInstances, ShardMetadata, token_type
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.format import ShardMetadata, token_type
 from megabert.tokens.tokenization import SpecialIds, Tokenizer
 
 RULES = (

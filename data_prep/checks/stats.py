@@ -15,8 +15,9 @@ from data_prep.config.languages import splitter_code
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path
 from megabert.foundation.text_tables import render_table
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import Manifest
-from megabert.tokens.shards.format import FlatInstances, ShardMetadata
+from megabert.tokens.shards.format import ShardMetadata
 
 LENGTH_BINS = 16
 """Even ranges of lengths that instances are counted in."""

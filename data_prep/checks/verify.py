@@ -25,8 +25,9 @@ from data_prep.instances.assemble import assemble, make_pairs
 from data_prep.instances.pairs import PairOptions, Pairs
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular, sha256_file
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import MANIFEST_NAME, Manifest, ShardEntry, lengths_path, read_lengths, read_manifest
-from megabert.tokens.shards.format import MAX_BATCH_ROWS, FlatInstances, ShardMetadata, rows_per_batch
+from megabert.tokens.shards.format import MAX_BATCH_ROWS, ShardMetadata, rows_per_batch
 from megabert.tokens.shards.shard_file import find_nonsense, read_batches
 
 WRITE_AGAIN = "Run the same `megabert-data build` command again, which writes it again."

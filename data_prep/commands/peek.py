@@ -16,7 +16,8 @@ import pyarrow as pa
 from data_prep.documents.arrow_files import open_mapped
 from megabert.foundation.errors import DataError
 from megabert.settings.command_line.program import Parser
-from megabert.tokens.shards.format import FlatInstances, ShardMetadata
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.format import ShardMetadata
 from megabert.tokens.shards.shard_file import find_nonsense, read_batches
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.tokens.tokenization.written import readable_pieces

@@ -32,7 +32,8 @@ from data_prep.documents.arrow_files import (
     write_batches,
 )
 from megabert.foundation.randomness.keyed import mix, order_of
-from megabert.tokens.shards.format import flat_list, token_type
+from megabert.tokens.shards.columns import flat_list
+from megabert.tokens.shards.format import token_type
 from megabert.tokens.tokenization import load_tokenizer
 
 EXTRACTED = pa.schema([("document_hash", pa.uint64()), ("source", pa.uint16()), ("sentences", pa.list_(pa.string()))])

@@ -18,7 +18,7 @@ from data_prep.documents.arrow_files import offsets_of, unreadable
 from data_prep.documents.document_set import TokenizedDocuments, document_schema, rows_in_range
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_to_read
-from megabert.tokens.shards.format import flat_list
+from megabert.tokens.shards.columns import flat_list
 from megabert.tokens.shards.shard_file import read_batches
 
 HASHES = 1 << 64

@@ -16,7 +16,8 @@ from data_prep.instances.google import pair_google
 from data_prep.instances.pairs import DocumentBucket, PairOptions, Pairs, walk_segments
 from megabert.foundation.randomness.keyed import mix, order_of
 from megabert.tokens.masking import mask_instances
-from megabert.tokens.shards.format import COLUMNS, FlatInstances, ShardMetadata, instance_schema, token_type
+from megabert.tokens.shards.columns import COLUMNS, FlatInstances
+from megabert.tokens.shards.format import ShardMetadata, instance_schema, token_type
 
 
 def make_pairs(documents: DocumentSet, bucket: int, options: PairOptions, tokenizer: Path) -> Pairs:

@@ -37,7 +37,7 @@ from torch import Tensor
 from megabert.data.packing import MicroShape
 from megabert.foundation.randomness.keyed import mix, string_key
 from megabert.ops.sequences import PackedBatch
-from megabert.tokens.shards.format import FlatInstances
+from megabert.tokens.shards.columns import FlatInstances
 
 IGNORED = -100
 """The label of padding, which torch's cross entropy leaves out."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from megabert.foundation.randomness.keyed import mix, string_key
 from megabert.tokens.masking import MaskingOptions, PieceTable, count_predictions, mask_instances, rarity_weights
-from megabert.tokens.shards.format import FlatInstances
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import load_tokenizer
 

@@ -16,7 +16,7 @@ from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch
 from megabert.data.order import EpochOrder
 from megabert.data.packing import MicroShape, plan_packing
 from megabert.observability.logs import logger
-from megabert.tokens.shards.format import FlatInstances
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.tokenization import Tokenizer
 
 

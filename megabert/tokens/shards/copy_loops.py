@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megabert.foundation.compiled import compiled, inlined
-from megabert.tokens.shards.format import LIST_VALUES, NODES, STARTS, FlatInstances
+from megabert.tokens.shards.columns import LIST_VALUES, NODES, STARTS, FlatInstances
 
 # Fields of the tables Message and RecordBatch, by number, and the type of header that is a record batch.
 _HEADER_TYPE, _HEADER = 1, 2

@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import ShardEntry
-from megabert.tokens.shards.format import FlatInstances, ShardMetadata, rows_per_batch, token_type
+from megabert.tokens.shards.format import ShardMetadata, rows_per_batch, token_type
 
 COPY_AGAIN = "Copy the shard again, or delete it and run the same `megabert-data build` command."
 BUILD_AGAIN = "Build the shards again, or correct the program that wrote them (docs/instances.md)."

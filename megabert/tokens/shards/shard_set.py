@@ -18,6 +18,7 @@ from megabert.settings.config.loading import phase_data
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.masking import MaskingOptions
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import (
     InstanceStatistics,
     LengthsSpan,
@@ -27,7 +28,7 @@ from megabert.tokens.shards.folder import (
     read_length_spans,
     read_manifest,
 )
-from megabert.tokens.shards.format import MAX_BATCH_ROWS, FlatInstances, ShardMetadata, token_type
+from megabert.tokens.shards.format import MAX_BATCH_ROWS, ShardMetadata, token_type
 from megabert.tokens.shards.shard_file import BUILD_AGAIN, ShardFile, find_nonsense
 from megabert.tokens.tokenization.huggingface import copy_tokenizer, load_tokenizer
 

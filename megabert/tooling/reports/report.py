@@ -23,7 +23,7 @@ from megabert.foundation.text_tables import render_table
 from megabert.observability.metrics import read_metrics
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.format import FlatInstances
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.training.run.folder import read_config, run_data

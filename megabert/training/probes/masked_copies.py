@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch
 from megabert.data.packing import runs_within
 from megabert.settings.command_line.arguments import CopyMask
-from megabert.tokens.shards.format import FlatInstances
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.tokenization import SpecialIds, Tokenizer
 
 

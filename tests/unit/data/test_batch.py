@@ -5,7 +5,7 @@ import numpy as np
 from megabert.data import batch as batch_module
 from megabert.data.batch import IGNORED, BatchFormat, assemble_batch, pack_sequences
 from megabert.data.packing import MicroShape
-from megabert.tokens.shards.format import FlatInstances
+from megabert.tokens.shards.columns import FlatInstances
 
 
 def test_sequences_lie_end_to_end_with_their_masks():

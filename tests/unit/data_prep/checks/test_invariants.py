@@ -8,7 +8,8 @@ import pytest
 from data_prep.checks.invariants import RULES, Rules
 from data_prep.documents.arrow_files import offsets_of
 from megabert.tokens.masking import MaskingOptions, PieceTable, mask_instances
-from megabert.tokens.shards.format import FlatInstances, ShardMetadata
+from megabert.tokens.shards.columns import FlatInstances
+from megabert.tokens.shards.format import ShardMetadata
 from megabert.tokens.shards.shard_file import find_nonsense
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}

@@ -13,8 +13,9 @@ from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.executors import Executor
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
+from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import lengths_path, read_manifest, write_manifest
-from megabert.tokens.shards.format import FlatInstances, rows_per_batch
+from megabert.tokens.shards.format import rows_per_batch
 
 
 @pytest.mark.parametrize("length", [64, 128])
