@@ -6,7 +6,7 @@ from dataclasses import replace
 from megabert.settings.config.finetune import FinetuneConfig
 
 RATES = {128: (2e-3, 2e-3), 256: (1e-3, 1e-3), 384: (1e-4, 3e-4), 768: (3e-5, 1e-4)}
-"""By width: the rate for pre-trained weights, and the one for random weights.
+"""The rates by width: for pre-trained weights, and for random weights.
 
 Measured with batches of 32, except for width 768 (Devlin et al. 2019: 2e-5 to 5e-5 in fine-tuning, 1e-4 from random
 weights). docs/finetuning.md has the scores around each rate.
