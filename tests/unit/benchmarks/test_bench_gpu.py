@@ -143,6 +143,7 @@ def test_row_has_clock_and_power_of_its_timed_window(rows_of, monkeypatch):
     rows.device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
     monkeypatch.setattr(torch.cuda, "power_draw", lambda: 650_000)
+    monkeypatch.setattr(torch.cuda, "clock_rate", lambda: 1980)  # the thread that reads may begin before `timed`
     monkeypatch.setattr(clock, "METER_EVERY_S", 1e-3)
     monkeypatch.setattr("benchmarks.gpu.rows.is_broken", lambda device: False)
 
