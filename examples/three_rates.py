@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 from megabert.library import build, export, fine_tune, pretrain
 
 CORPUS, OUT = Path(__file__).parent / "corpus" / "public_domain.jsonl", Path("runs/three_rates")
-LENGTH = {"phases.0.steps": 200, "phases.1.steps": 10, "validation.every_steps": 50}
+LENGTH = {"phases.0.steps": 500, "phases.1.steps": 20, "validation.every_steps": 100}
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
             rows["train" if int(chapter) % 3 else "dev"] += [json.dumps({"text": t, "label": book}) for t in texts]
     for name, lines in rows.items():
         (OUT / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    result = fine_tune("classification", model=model, data=OUT, output_dir=OUT / "authors", device="cpu", epochs=3)
+    result = fine_tune("classification", model=model, data=OUT, output_dir=OUT / "authors", device="cpu", epochs=8)
     print(f"{best.folder}: accuracy {result.score_shown}, constant {result.baseline_shown('dev', 'accuracy')}")
 
 
