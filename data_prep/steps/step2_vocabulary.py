@@ -246,13 +246,13 @@ def extracted_texts(path: Path, share: float) -> Iterator[tuple[str, str, int]]:
 
 
 def _levels(hashes: NDArray[np.uint64], share: float) -> NDArray[np.int64]:
-    """Return how often the sample can be halved with each document in it; -1 for one that is not in it at all."""
+    """Return how often the sample can be halved with each document in it; -1 for a document outside of it."""
     draws = uniform(mix(hashes, string_key("vocabulary sample")))
     return np.count_nonzero(draws[:, None] < share * 0.5 ** np.arange(LEVELS), axis=1) - 1
 
 
 def merge_words(paths: Sequence[Path], most: float) -> tuple[int, CountedWords]:
-    """Add up what units counted, from the lowest level on with which there are at most so many different words.
+    """Add up what units counted, from the lowest level whose different words fit the limit.
 
     Returns:
         The level; where even the highest one has more words, that one. And the words.

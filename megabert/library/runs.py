@@ -124,10 +124,8 @@ def pretrain(
         CheckpointError: The folder holds another experiment, or a checkpoint cannot be used.
         MegabertError: One of the functions failed; the run is saved, and the same call continues it.
     """
-    path, callbacks = (
-        Path(run_dir),
-        Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint),
-    )
+    path = Path(run_dir)
+    callbacks = Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint)
     with nullcontext() if progress else quiet():
         with before_ranks_meet():
             fields = nest(settings)
@@ -138,25 +136,18 @@ def pretrain(
 
 
 @checks_arguments
-def resume(
-    run_dir: str | Path,
-    *,
-    device: Device = "auto",
-    progress: bool = False,
-    on_step: OnMetrics | None = None,
-    on_validation: OnMetrics | None = None,
-    on_checkpoint: OnCheckpoint | None = None,
-    **settings: Any,
-) -> Run:
-    """Continue a run with the settings that it has recorded; for arguments and errors see `pretrain`.
+def resume(run_dir: str | Path, **arguments: Any) -> Run:
+    """Continue a run with the settings that it has recorded.
+
+    Args:
+        run_dir: Folder of the run.
+        arguments: Keyword arguments of `pretrain`, such as ``device`` or ``on_step``; its errors are raised here, too.
 
     Raises:
         CheckpointError: It is no run folder.
     """
     read_config(Path(run_dir))
-    given: dict[str, Any] = {"on_step": on_step, "on_validation": on_validation, "on_checkpoint": on_checkpoint}
-    own = Path(run_dir) / CONFIG_NAME
-    return pretrain(own, run_dir=run_dir, device=device, progress=progress, **given, **settings)
+    return pretrain(Path(run_dir) / CONFIG_NAME, run_dir=run_dir, **arguments)
 
 
 @checks_arguments

@@ -33,6 +33,8 @@ def quiet() -> Iterator[None]:
     """Show nothing within this context: messages go to the log of the run, and to the caller's own logging."""
     global _is_quiet
     before, _is_quiet = _is_quiet, True
+    logger.propagate = True
+    logger.handlers.clear()  # an earlier call may have shown its messages
     try:
         yield
     finally:
@@ -43,8 +45,6 @@ def log_to_stderr(rank: int) -> None:
     """Send this rank's messages to stderr, unless they are `quiet`: all of rank 0, warnings and worse of the others."""
     logger.setLevel(logging.DEBUG)
     if _is_quiet:
-        logger.propagate = True
-        logger.handlers.clear()
         return
     logger.propagate = False
     logger.handlers.clear()
