@@ -1,10 +1,13 @@
-"""The recipe of `make demo`: shards built for it, a few steps of each phase on two ranks, report, and export."""
+"""The recipe of `make demo`: shards built for it, a few steps of each phase on two ranks, report, export, task."""
+
+import json
 
 import pytest
 import torch
 from forked.client import run_command
 from support.runs import TINY, Run
 
+from examples import demo_task
 from megabert.cli import main
 from megabert.data.batch import pack_sequences
 from megabert.downstream.export.sources import open_source
@@ -64,3 +67,32 @@ def test_export_of_the_demo_is_a_bert_for_pre_training_with_equal_logits(demo_ru
         logits_MV = output.prediction_logits[ids_1S == mask_id]
         torch.testing.assert_close(logits_MV, expected.mlm_logits_MV, atol=1e-5, rtol=0)
         torch.testing.assert_close(output.seq_relationship_logits, expected.nsp_logits_B2, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("corpus", demo_task.TASKS)
+def test_passages_of_the_task_are_of_other_documents_than_those_it_is_scored_on(corpus, tmp_path):
+    demo_task.write_task(corpus, tmp_path)
+    file, _, labels, _ = demo_task.TASKS[corpus]
+    home = {}
+    for line in (demo_task.CORPUS / file).read_text(encoding="utf-8").splitlines():
+        document = json.loads(line)
+        home |= dict.fromkeys(document["text"].split("\n\n"), document["id"])
+    texts = {part: (tmp_path / f"{part}.jsonl").read_text(encoding="utf-8") for part in ("train", "dev")}
+    rows = {part: [json.loads(line) for line in text.splitlines()] for part, text in texts.items()}
+    for part in rows.values():
+        assert [row["label"] for row in part] == [label for label in labels for _ in range(demo_task.PASSAGES)]
+        assert len({row["text"] for row in part}) == len(part)
+    assert not {home[row["text"]] for row in rows["train"]} & {home[row["text"]] for row in rows["dev"]}
+
+
+def test_task_of_the_demo_shows_pre_trained_random_and_constant(demo_run, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo_task, "PASSAGES", 4)
+    monkeypatch.setattr(demo_task, "EPOCHS", 1)
+    assert main(["export", str(demo_run.run_dir), "--to", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    demo_task.main("english", str(tmp_path / "out"), str(tmp_path / "task"))
+    names = [line.rsplit(maxsplit=1)[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == ["pre-trained", "random", "a constant answer"]
+    for name, is_random in (("pre-trained", False), ("random", True)):
+        written = json.loads((tmp_path / "task" / name / "finetune.json").read_text())
+        assert written["settings"]["random_weights"] is is_random
