@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from megabert.data.loader import PackedLoader
-from megabert.data.order import DataPosition
+from megabert.data.mixture import Mixture
 from megabert.data.packing import shape_for
 from megabert.data.step_packer import RankShare, StepPacker
 from megabert.foundation.files import sha256_file
@@ -90,7 +90,7 @@ def packer_of(shards: ShardSet, arguments: argparse.Namespace) -> StepPacker:
         micro_batch_tokens=arguments.micro_batch_tokens,
     )
     share = RankShare(shape=shape, world_size=arguments.world_size, pad=True)
-    return StepPacker(shards, seed=1, global_batch_size=arguments.global_batch_size, share=share)
+    return StepPacker(Mixture((shards,)), seed=1, global_batch_size=arguments.global_batch_size, share=share)
 
 
 def measure(shards: ShardSet, arguments: argparse.Namespace) -> dict:
@@ -152,10 +152,10 @@ def main() -> None:
 def profile_pack(shards: ShardSet, arguments: argparse.Namespace) -> None:
     """Profile making steps on this thread, after a step that warms up."""
     packer = packer_of(shards, arguments)
-    position = packer.pack(DataPosition(), 1).position_after
+    positions = packer.pack({}, 1).positions_after
     profile = cProfile.Profile()
     for number in range(2, 102):
-        position = profile.runcall(packer.pack, position, number).position_after
+        positions = profile.runcall(packer.pack, positions, number).positions_after
     pstats.Stats(profile).sort_stats("tottime").print_stats(18)
 
 

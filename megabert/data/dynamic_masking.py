@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from megabert.data.mixture import Mixture
 from megabert.foundation.randomness.keyed import mix, string_key
 from megabert.tokens.masking import MaskingOptions, PieceTable, count_predictions, mask_instances, rarity_weights
 from megabert.tokens.shards.columns import FlatInstances
@@ -20,11 +21,11 @@ _COUNTED_RUNS, _COUNTED_TOKENS = 64, 131_072
 class DynamicMasker:
     """Masks instances as a function of (seed, epoch, row). There is no generator, so a checkpoint has none to save."""
 
-    def __init__(self, shards: ShardSet, seed: int) -> None:
+    def __init__(self, shards: Mixture, seed: int) -> None:
         """Read the properties of the vocabulary on which masking depends.
 
         Args:
-            shards: Shards whose masks are left to the loader.
+            shards: Sources whose masks are left to the loader.
             seed: Seed of the run.
 
         Raises:
@@ -34,7 +35,7 @@ class DynamicMasker:
         self._seed = seed
         self._options = self._default = metadata.masking_options
         is_token = metadata.mask_unit == "token"
-        is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
+        is_subword = None if is_token else load_tokenizer(shards.first.tokenizer_dir).is_subword
         self._pieces = metadata.piece_table(is_subword)
         self._shards = shards
         self._weighted: dict[float, PieceTable] = {}  # by rarity; shared with the maskers of `with_options`
@@ -68,9 +69,21 @@ class DynamicMasker:
         if not rarity:
             return self._pieces
         if rarity not in self._weighted:
-            weights = rarity_weights(count_pieces(self._shards), rarity)
+            weights = rarity_weights(_mixed_counts(self._shards), rarity)
             self._weighted[rarity] = self._pieces._replace(weights=weights)
         return self._weighted[rarity]
+
+
+def _mixed_counts(shards: Mixture) -> NDArray[np.int64]:
+    """Count pieces in all sources, whose counts are weighted so that they have their shares of the mixture."""
+    counts = [count_pieces(source) for source in shards.sources]
+    if len(counts) == 1:
+        return counts[0]
+    lengths = (source.statistics.tokens / source.num_rows for source in shards.sources)
+    tokens = [weight * length for weight, length in zip(shards.weights, lengths, strict=True)]
+    whole = sum(count.sum() for count in counts) / sum(tokens)
+    scaled = sum(count * (whole * share / count.sum()) for count, share in zip(counts, tokens, strict=True))
+    return np.rint(scaled).astype(np.int64)
 
 
 def count_pieces(shards: ShardSet) -> NDArray[np.int64]:

@@ -8,14 +8,15 @@ n - 1 + k.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
-from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
+from megabert.data.mixture import Mixture, Positions, Ranges, global_rows
+from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window
 from megabert.data.packing import MicroShape, PackingPlan, plan_packing
 from megabert.foundation.randomness.keyed import below, mix, string_key
 from megabert.tokens.masking import MaskingOptions
@@ -24,7 +25,7 @@ from megabert.tokens.shards.shard_set import ShardSet, Sizes
 _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""
 _KEPT_WINDOWS = 3
-"""Windows whose lengths are kept: the one being read, the next one, and one to spare."""
+"""Windows of a source whose lengths are kept: the one being read, the next one, and one to spare."""
 _OFFSETS_KEY = string_key("data/position_offsets")
 
 
@@ -74,8 +75,8 @@ class StepBatch:
         num_masked: Positions to predict in the global batch, over all ranks. If masks are made while loading, a rank
             counts its own share only, until the ranks have agreed.
         lengths: Tokens of each instance of the global batch.
-        ranges: Where in the data the instances of the global batch are.
-        position_after: Data position after this batch; a checkpoint that is written next stores it.
+        ranges: Where in the data of each build the instances of the global batch are.
+        positions_after: Data positions after this batch; a checkpoint that is written next stores them.
         stop: Whether some rank asked to stop; all ranks see it at the same batch.
     """
 
@@ -83,8 +84,8 @@ class StepBatch:
     micro_batches: list[MicroBatch]
     num_masked: int
     lengths: NDArray[np.uint16]
-    ranges: tuple[PositionRange, ...]
-    position_after: DataPosition
+    ranges: dict[str, Ranges]
+    positions_after: dict[str, DataPosition]
     stop: bool = False
 
     @property
@@ -103,10 +104,10 @@ class StepPacker:
 
     def __init__(
         self,
-        shards: ShardSet,
+        shards: Mixture,
         *,
         seed: int,
-        global_batch_size: int | Callable[[int], int],
+        global_batch_size: int | Callable[[int], range],
         share: RankShare,
         masking: MaskingOptions | Callable[[int], MaskingOptions | None] | None = None,
         num_positions: int | None = None,
@@ -114,9 +115,10 @@ class StepPacker:
         """Check the settings.
 
         Args:
-            shards: Instances of one phase.
+            shards: Sources of one phase.
             seed: Keys the order of data, the masks and the dropout.
-            global_batch_size: Instances per step over all ranks, or a function that says it by the number of the batch.
+            global_batch_size: Instances per step over all ranks, or a function of the number of the batch that returns
+                the numbers of its instances in the phase.
             share: The part that this rank takes.
             masking: How masks are drawn that are left to the loader, or a function that says it by the number of the
                 batch; None as the shards say.
@@ -129,17 +131,17 @@ class StepPacker:
         self.shards = shards
         self.share = share
         self._seed = seed
-        self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
+        self._batch_of = global_batch_size if callable(global_batch_size) else partial(_equal_batch, global_batch_size)
         self._masking_of = masking if callable(masking) else lambda number: masking
         self._masker = None if shards.has_masks else DynamicMasker(shards, seed)
         self._offsets = None if num_positions is None else PositionOffsets(seed, num_positions)
         # Many steps in succession ask for the same windows.
-        self._sizes_of = lru_cache(maxsize=_KEPT_WINDOWS)(shards.sizes)
+        self._sizes_of = [lru_cache(maxsize=_KEPT_WINDOWS)(source.sizes) for source in shards.sources]
 
-    def pack(self, position: DataPosition, number: int) -> StepBatch:
+    def pack(self, positions: Positions, number: int) -> StepBatch:
         """Make this rank's share of a global batch.
 
-        1. Take the ranges of the data that hold the next instances, and look up which rows these are (`EpochOrder`).
+        1. Take the ranges of each source that hold its next instances, and look up which rows these are (`EpochOrder`).
         2. Look up their lengths, and the number of masks that each has or may get, without reading the rows.
         3. Plan the micro-batches of all ranks from these numbers alone, as every rank does (`plan_packing`).
         4. Read the rows of this rank's micro-batches, in the order in which they are stored.
@@ -147,10 +149,10 @@ class StepPacker:
         6. Gather the instances of each micro-batch end to end (`assemble_batch`).
 
         Args:
-            position: Where the global batch begins.
+            positions: Where the global batch begins in each source; nothing for the beginning of all.
             number: Number of the batch, which keys the dropout.
         """
-        ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
+        ranges, positions_after = self.shards.take(positions, self._batch_of(number))
         batch = self._look_up(ranges)
         masker = self._masker and self._masker.with_options(self._masking_of(number))
         reading = _Reading(self.shards, self.share, masker, (self._seed, number), self._offsets)
@@ -163,17 +165,23 @@ class StepPacker:
             num_masked=plan.num_masked if self._masker is None else drawn,
             lengths=batch.sizes.lengths,
             ranges=ranges,
-            position_after=position_after,
+            positions_after=positions_after,
         )
 
-    def _look_up(self, ranges: tuple[PositionRange, ...]) -> "_GlobalBatch":
+    def _look_up(self, ranges: dict[str, Ranges]) -> "_GlobalBatch":
         """Return how long the instances at ranges of positions are."""
         parts = [
-            (epoch, window, indices)
-            for epoch, start, stop in ranges
-            for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop)
+            (number, epoch, window, indices)
+            for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True))
+            for epoch, start, stop in ranges[key]
+            for window, indices in EpochOrder(source.num_rows, self._seed, epoch).parts(start, stop)
         ]
-        return _GlobalBatch(parts, _gathered([(self._sizes_of(window.spans), indices) for _, window, indices in parts]))
+        sizes = [(self._sizes_of[number](window.spans), indices) for number, _, window, indices in parts]
+        return _GlobalBatch(parts, _gathered(sizes))
+
+
+def _equal_batch(size: int, number: int) -> range:
+    return range(number * size, (number + 1) * size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,19 +189,20 @@ class _GlobalBatch:
     """A global batch as every rank knows it: how long its instances are, and which rows they are.
 
     Attributes:
-        parts: For each stretch of the batch its epoch, its window, and the indices of its instances there.
+        parts: For each stretch of the batch its source, its epoch, its window, and the indices of its instances there.
         sizes: How long the instances are, in the order of the batch.
     """
 
-    parts: list[tuple[int, Window, NDArray[np.int32]]]
+    parts: list[tuple[int, int, Window, NDArray[np.int32]]]
     sizes: Sizes
 
     def find(self, ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the global row and the epoch of some instances."""
+        """Return the row, numbered over all sources, and the epoch of some instances."""
         rows, epochs, start = np.empty_like(ordinals), np.empty_like(ordinals), 0
-        for epoch, window, indices in self.parts:
+        for source, epoch, window, indices in self.parts:
             here = np.flatnonzero((ordinals >= start) & (ordinals < start + indices.size))
-            rows[here], epochs[here] = window.rows_at(indices[ordinals[here] - start]), epoch
+            rows[here] = global_rows(source, window.rows_at(indices[ordinals[here] - start]))
+            epochs[here] = epoch
             start += indices.size
         return rows, epochs
 
@@ -214,14 +223,15 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         share: The part that this rank takes.
         max_instances: The most instances over all ranks; None takes all.
     """
-    reading = _Reading(shards, share, None if shards.has_masks else DynamicMasker(shards, seed=0), key=(0, 0))
+    whole = Mixture((shards,))
+    reading = _Reading(whole, share, None if shards.has_masks else DynamicMasker(whole, seed=0), key=(0, 0))
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
         end = min(first + _VALIDATION_ROWS, stop)
         spans = tuple((block, min(block + BLOCK_ROWS, end)) for block in range(first, end, BLOCK_ROWS))
         # Epoch 0: the same masks in every validation.
         rows = Window(spans, first, np.arange(end - first, dtype=np.int32))
-        batch = _GlobalBatch([(0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
+        batch = _GlobalBatch([(0, 0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
         yield from reading.micro_batches(batch, reading.plan(batch), first=first)
 
 
@@ -229,8 +239,8 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
 class _Reading:
     """How this rank reads its share of a global batch."""
 
-    shards: ShardSet
-    """The shards that hold its rows."""
+    shards: Mixture
+    """The sources that hold its rows."""
     share: RankShare
     """The part that this rank takes."""
     masker: DynamicMasker | None

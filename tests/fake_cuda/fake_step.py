@@ -107,7 +107,7 @@ def step_on(engine: Any, world: Any, *, micro_steps: int = MICRO_STEPS, **sizes:
         num_masked=300,
         lengths=np.full(16, 128, np.uint16),
         ranges=(),
-        position_after=None,
+        positions_after={},
     )
     sums = step.accumulate(engine, batch, world)
     step.update(engine, batch, sums, StepSettings(lr=1e-3), world)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from megabert.data.dynamic_masking import DynamicMasker
+from megabert.data.mixture import Mixture
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.masked_lm import first_batches
 from megabert.foundation.errors import CheckpointError
@@ -73,7 +74,7 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
 def _masked_columns(shards: ShardSet, first: int, stop: int) -> FlatInstances:
     """Return some rows, with the masks of a validation if they have none."""
     columns = shards.columns(((first, stop),))
-    return columns if shards.has_masks else DynamicMasker(shards, seed=0).mask(columns, 0)
+    return columns if shards.has_masks else DynamicMasker(Mixture((shards,)), seed=0).mask(columns, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
