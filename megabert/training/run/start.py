@@ -11,8 +11,8 @@ A fork may change:
   optimizer may differ, since all keep the same moments; but Muon keeps no second moment of matrices, so that a fork of
   its run stays with it.
 - The lengths of phases and their number, as long as the phase of the checkpoint has steps left, or another follows.
-- The shards. A phase with the same shards continues after the instances that were read; other shards are read from
-  their beginning, because a position in one data set means nothing in another.
+- The shards. Each build continues after the instances that were read of it; a new one, also a new source next to the
+  old ones, is read from its beginning, because a position in one data set means nothing in another.
 """
 
 from dataclasses import dataclass, replace

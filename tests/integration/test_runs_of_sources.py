@@ -33,6 +33,7 @@ def flags(shards, second_build):
         "phases.0.mixture": "{main: 0.3, new: 0.7}",
         "phases.1.temperature": 0.5,
         "phases.1.steps": 3,
+        "checkpoint.keep_last": 9,
     }
 
 
