@@ -8,6 +8,7 @@ from support.bundled_corpus import CORPUS, build_shards
 from support.made_shards import make_instances, write_shards
 from support.runs import Run
 
+from megabert.checkpoints.format import read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint
 from megabert.tokens.shards.shard_set import ShardSet
 
@@ -80,6 +81,20 @@ def test_resumed_run_equals_the_unbroken_one(unbroken, flags, shards, tmp_path, 
     for own, other in zip(run.held_out_rows(), unbroken.held_out_rows(), strict=True):
         assert own == pytest.approx(other, rel=max(tolerance, 0), abs=0 if ranks == 2 else 2e-3)
     assert "of main; epoch 0, instance" in run.output
+
+
+def test_rollback_leaves_bad_data_out_of_each_source(flags, shards, tmp_path):
+    """Instances 16 to 59 of both sources give NaN, and all of phase 2, which ends the run."""
+    own = {"phases.0.mixture": "{main: 0.5, new: 0.5}", "phases.0.global_batch_size": 6}
+    run = Run(tmp_path / "run", shards, flags={**flags, **own}, module="integration.programs.poisoned")
+    assert run.finish() == 2, run.output[-4000:]
+    stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000008").trainer_state
+    assert stored["rollbacks"] >= 1
+    for key in stored["data_sha256"][0]:
+        [[epoch, start, stop]] = stored["positions"][key]["skipped"]
+        assert epoch == 0
+        assert 12 <= start <= 16 < 40 <= stop <= stored["positions"][key]["offset"]
+        assert f" of {key[:12]}" in run.output
 
 
 def test_another_mixture_is_another_experiment(unbroken, flags, shards, tmp_path):

@@ -55,16 +55,22 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "precision": estimate.config.precision,
         "vocab_size": estimate.config.model.vocab_size,
         **{name: getattr(estimate, name) for name in SHOWN_FIGURES},
-        "passes": estimate.passes and estimate.passes.get("", estimate.passes),  # by source if there are several
+        "passes": _plain(estimate.passes),
         "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
         "memory_parts_gib": estimate.memory.parts_gib,
         "checkpoint_gib": checkpoint_gib(estimate.config, estimate.parameters),
         "phases": [
-            {**phase._asdict(), "step": phase.step._asdict(), "hours": phase.hours} for phase in estimate.phases
+            {**phase._asdict(), "passes": _plain(phase.passes), "step": phase.step._asdict(), "hours": phase.hours}
+            for phase in estimate.phases
         ],
         "expected": describe_expected(estimate.config.name),
         "steps_that_fit": None if hours is None else steps_that_fit(estimate, hours),
     }
+
+
+def _plain(passes: dict[str, float] | None) -> float | dict[str, float] | None:
+    """Return passes as a number if the data are a single build, by source if there are several."""
+    return passes and passes.get("", passes)
 
 
 def _memory_lines(estimate: Estimate) -> list[str]:

@@ -99,7 +99,7 @@ ADDED = (
     (PRETRAIN, "--phases.0.replaced-tokens false", "phases[0].replaced_tokens=false with model.generator_size=None"),
     (PRETRAIN, "--phases.1.new-positions fill", "phases.1.new_positions"),
     (PRETRAIN, "--phases.0.position-offset 3", "phases.0.position_offset"),
-    (PRETRAIN, "--data.sources '{a: build, b: build}'", "a and b are the same data"),
+    (PRETRAIN, "--data.sources '{a: build, b: build}'", "name one of the two"),
     (PRETRAIN, "--data.sources '{a/b: build}'", "data.sources"),
     (PRETRAIN, "--phases.0.mixture '{wiki: 1}'", "this phase reads no sources"),
     (PRETRAIN, "--phases.0.mixture '{wiki: -1}'", "phases.0.mixture"),

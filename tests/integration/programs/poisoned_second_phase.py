@@ -8,7 +8,7 @@ from integration.programs.instead import run_megabert
 
 def poison(accumulate, engine, batch, world):
     sums = accumulate(engine, batch, world)
-    stop = next(iter(batch.ranges.values()))[-1].stop
+    stop = max(part.stop for parts in batch.ranges.values() for part in parts)
     return sums * float("nan") if batch.num_instances == 7 and stop <= 14 else sums
 
 

@@ -163,6 +163,26 @@ def test_rollback_leaves_data_out_and_counts_returns_to_one_checkpoint():
     assert TrainerState.from_dict(json.loads(json.dumps(later.to_dict()))) == later
 
 
+def test_rollback_leaves_data_out_of_the_build_that_they_are_of():
+    stored = TrainerState(data_sha256=(("a", "b"),), positions={"a": DataPosition(0, 8), "b": DataPosition(0, 3)})
+    bad = BlamedData({"b": (PositionRange(0, 3, 9),), "c": (PositionRange(0, 0, 5),)})
+    positions = {"a": DataPosition(0, 90), "b": DataPosition(0, 12, (PositionRange(0, 9, 12),))}
+    state = stored.after_rollback(replace(stored, positions=positions, bad_data=bad))
+    assert state.positions == {
+        "a": DataPosition(0, 8),
+        "b": DataPosition(0, 3, (PositionRange(0, 3, 12),)),
+        "c": DataPosition(0, 0, (PositionRange(0, 0, 5),)),
+    }, "c is of a later phase, which the checkpoint has not reached"
+
+
+def test_next_phase_continues_each_source_or_begins_it_again():
+    positions = {"a": DataPosition(1, 8), "b": DataPosition(0, 3), "c": DataPosition(2, 1)}
+    state = TrainerState(data_sha256=(("a", "b"), ("b", "c", "new")), positions=positions)
+    assert state.next_phase().positions == positions
+    begun = state.next_phase(data_start="beginning").positions
+    assert begun == {"a": DataPosition(1, 8), "b": BEGINNING, "c": BEGINNING}
+
+
 def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
     rule = RollbackConfig(spike_ratio=2, spike_window=4)
     state = TrainerState()
