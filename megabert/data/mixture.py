@@ -66,8 +66,8 @@ def _tree(weights: tuple[int, ...]) -> list[tuple[int, int, int, int, int]]:
     """Return the inner nodes of a Huffman tree, the root first.
 
     Returns:
-        For each its number, the numbers of its lighter and its heavier side, the weight of the lighter one, and that of
-        both.
+        For each its number, the numbers of its lighter and its heavier side, the weight of the lighter one, and both
+        weights together.
     """
     heap = [(weight, leaf) for leaf, weight in enumerate(weights)]
     nodes: list[tuple[int, int, int, int, int]] = []
@@ -101,7 +101,7 @@ class Mixture:
 
     @property
     def first(self) -> ShardSet:
-        """The first source: its tokenizer and its settings are those of all."""
+        """The first source; all have its tokenizer and its settings."""
         return self.sources[0]
 
     @property
@@ -157,7 +157,7 @@ class Mixture:
         """Read instances.
 
         Args:
-            rows: Their rows, numbered over all sources (`global_rows`), those of a source in succession.
+            rows: Their rows, numbered over all sources (`global_rows`), source by source.
             sizes: How long they are.
 
         Raises:
@@ -176,7 +176,7 @@ class Mixture:
 
         Args:
             instances: Instances of the mixture.
-            read: Where the sources are before these; None does not count what was read before.
+            read: Where the sources are before these; None counts these instances alone.
         """
         passes = {}
         for name, key, source, share in zip(self.names, self.sha256, self.sources, self._shares, strict=True):
