@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from forked.client import run_command
 from support.bundled_corpus import CORPUS, build_shards
 from support.made_shards import make_instances, write_shards
 from support.runs import Run
@@ -111,16 +112,11 @@ def test_a_run_of_one_build_takes_up_a_new_source_by_a_fork(uninterrupted_run, f
     )
     fork.finish_well()
     first = next(row for row in fork.rows() if "progress/epochs/main" in row)
-    rows = {name: ShardSet.open(path).num_rows for name, path in sources_of(fork_of(flags, fork), 128).items()}
+    rows = {name: ShardSet.open(path).num_rows for name, path in sources_of(fork, 128).items()}
     read = {name: round(first[f"progress/epochs/{name}"] * rows[name]) for name in rows}
     assert first["step"] == 10
     assert 0 < read["new"] < 7, "from its first instance"
     assert read["main"] == 7 + 7 - read["new"], "after the seven that the forked run had read in this phase"
-
-
-def fork_of(flags, run):
-    run.flags["data.sources"] = flags["data.sources"]
-    return run
 
 
 def test_dry_run_says_what_is_read_of_each_source(flags, shards, tmp_path):
@@ -145,6 +141,20 @@ def test_unlike_sources_are_refused_with_the_command_that_builds_a_fitting_one(f
     assert "tokenizer_sha256: 000000" in run.output
     assert f"--tokenizer {shards}/instances/64/tokenizer" in run.output
     assert not (tmp_path / "run").exists()
+
+
+def test_report_refuses_a_run_of_several_builds(unbroken, tmp_path):
+    assert run_command("megabert", ["report", str(unbroken.run_dir)], tmp_path / "out.txt") == 3
+    assert "this command reads runs of one build only" in (tmp_path / "out.txt").read_text()
+
+
+def test_model_card_names_both_builds_and_counts_their_instances(unbroken, tmp_path):
+    words = ["export", str(unbroken.run_dir), "--to", str(tmp_path / "card")]
+    assert run_command("megabert", words, tmp_path / "out.txt") == 0, (tmp_path / "out.txt").read_text()
+    card = (tmp_path / "card" / "README.md").read_text()
+    opened = [ShardSet.open(path) for path in sources_of(unbroken).values()]
+    assert f"{sum(shards.num_rows for shards in opened):,} of up to 64 tokens" in card
+    assert all(shards.manifest.data_sha256 in card for shards in opened)
 
 
 def test_checkpoint_holds_a_position_for_each_build(unbroken):
