@@ -54,7 +54,7 @@ def times(language: str, text: str, tokenizer: object) -> tuple[float, float, fl
     """Return CPU seconds of cleaning, sentences and tokens of a text."""
     from data_prep.clean.cleaner import Cleaner
     from data_prep.config.cleaning import CleanConfig
-    from data_prep.execution.problems import Problems
+    from data_prep.execution.records import Problems
     from data_prep.extract.sentences import split_sentences
 
     rules = ("mojibake", "control_characters", "boilerplate", "repeated_lines")

@@ -68,8 +68,6 @@ UNDETERMINED = "und"
 """Code of a text that no language can be told of (ISO 639-3)."""
 AUTO = "auto"
 """Instead of a code: the language of each document is identified."""
-ENGLISH_RULES = "en"
-"""Rules for sentences of a language whose code is not known here; the splitter takes the same for any word."""
 # An ISO 639 code, perhaps with more after a hyphen as Wikipedia has it, and a script: deu_Latn, bat-smg, zh-Hans.
 LABEL = re.compile(r"(?P<code>[a-z]{2,3}(?:-[a-z]+)*)(?P<script>[_-][A-Z][a-z]{3})?")
 
@@ -105,14 +103,6 @@ def identified_code(code: str) -> str:
         return _IDENTIFIED[code]
     first = code.split("-")[0]
     return first if first in ISO_639_1 else code
-
-
-def splitter_code(code: str) -> str:
-    """Return the code that the splitter is given for a language: its own, or English if it is not known here.
-
-    The splitter has rules for some of the known codes only, and cuts the others as English, too.
-    """
-    return code if code in KNOWN else ENGLISH_RULES
 
 
 def require_language(code: str, known: frozenset[str] = KNOWN) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
+from data_prep.execution.records import MAX_DOCUMENT_BYTES, Problems
 from data_prep.extract.opening import InputChunk, InputFile, is_url, open_stored
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular

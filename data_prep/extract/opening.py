@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import open_to_read, sha256_file
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract.markup_cost import markup_excess
 from data_prep.extract.opening import BLOCK_BYTES, InputChunk, InputFile, content_blocks
 from data_prep.extract.text import Document, chunk_blocks, grouped

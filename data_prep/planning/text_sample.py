@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.checks.corpus_counts import needed, require_enough
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.grouped_hashes import text_hash
 from data_prep.config.build import BuildConfig
 from data_prep.config.cleaning import CleaningRule
 from data_prep.documents.document_set import hash_bytes, tokenizer_of
-from data_prep.documents.held_out import needed, require_enough
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile

@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.clean.cleaner import Cleaner, excess_of, repair
 from data_prep.config.cleaning import CleanConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract import markup_cost
 
 
