@@ -26,7 +26,7 @@ from data_prep.identification.identifier import keeps_language, require_identifi
 from data_prep.steps.document_reader import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
-from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE
+from megabert.tokens.tokenization.training import DEFAULT_VOCAB_SIZE
 
 CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
 """Rules whose effect a sample cannot show."""
