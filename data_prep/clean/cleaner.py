@@ -8,7 +8,7 @@ from itertools import groupby
 
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, Find, Measured
 from data_prep.config.cleaning import CleanConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from megabert.tokens.tokenization import compose
 
 # Controls, zero-width and direction characters. Line breaks and tabs are not among them, nor are the joiners U+200C and

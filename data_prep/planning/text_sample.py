@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.checks.corpus_counts import needed, require_enough
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.grouped_hashes import text_hash
 from data_prep.config.build import BuildConfig
 from data_prep.config.cleaning import CleaningRule
 from data_prep.documents.document_set import hash_bytes, tokenizer_of
-from data_prep.documents.held_out import needed, require_enough
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
@@ -26,7 +26,7 @@ from data_prep.identification.identifier import keeps_language, require_identifi
 from data_prep.steps.document_reader import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
-from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE
+from megabert.tokens.tokenization.training import DEFAULT_VOCAB_SIZE
 
 CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
 """Rules whose effect a sample cannot show."""

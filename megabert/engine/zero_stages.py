@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from megabert.engine.buckets import Bucket, Work
 from megabert.engine.gradient_reduction import GradientReduction
-from megabert.ops.sums_of_squares import sums_of_squares
+from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import BaseOptimizer, Fragment, StepSettings, UpdateSink
 
 if TYPE_CHECKING:

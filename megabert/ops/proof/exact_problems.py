@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from megabert.ops import dropout as keyed
-from megabert.ops.attention.dropout import AttentionDropout, probability_mask
 from megabert.ops.backend import choose
+from megabert.ops.dropout import AttentionDropout, probability_mask
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions

@@ -1,8 +1,8 @@
 """Loaders of small shards, for the tests of what they deliver."""
 
 from megabert.data.loader import PackedLoader
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepPacker
 
 SEED = 5
 

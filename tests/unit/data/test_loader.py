@@ -10,8 +10,8 @@ from unit.data.streams import SEED, shape_of, steps_of
 from megabert.data.batch import IGNORED, instance_seeds, probe_batch
 from megabert.data.loader import PackedLoader
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
-from megabert.data.packing import MicroShape
-from megabert.data.step_packer import RankShare, StepPacker, validation_batches
+from megabert.data.packing import MicroShape, RankShare
+from megabert.data.step_packer import StepPacker, validation_batches
 from megabert.foundation.json_files import parse_json, to_json
 from megabert.settings.config.phase import PhaseConfig
 from megabert.tokens.shards.shard_set import ShardSet

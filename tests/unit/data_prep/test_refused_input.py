@@ -11,7 +11,8 @@ from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
 from data_prep.vocabulary.training import VocabularyOptions, train_vocabulary
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import save_huggingface, train_byte_bpe
+from megabert.tokens.tokenization import save_huggingface
+from megabert.tokens.tokenization.training import train_byte_bpe
 
 
 def assert_nothing_to_read(folder):

@@ -70,7 +70,7 @@ def attention(
 ) -> None:
     from megabert.ops.attention.dense.cpu import DenseSequences
     from megabert.ops.attention.dense.triton import attention_triton
-    from megabert.ops.attention.dropout import AttentionDropout, Heads
+    from megabert.ops.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(sequences, dtype=torch.int32), meta(heads, dtype=torch.int32)
     site = AttentionDropout(0.1, seeds, constants) if dropout else None
@@ -84,9 +84,9 @@ def attention(
 
 
 def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_width: int, dropout: bool) -> None:
-    from megabert.ops.attention.dropout import AttentionDropout, Heads
     from megabert.ops.attention.rotary.cpu import RotarySequences
     from megabert.ops.attention.rotary.triton import rotary_attention_triton
+    from megabert.ops.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(32, dtype=torch.int32), meta(heads, dtype=torch.int32)
     sequences = RotarySequences(meta(33, dtype=torch.int32), 8192, meta(8192, dtype=torch.int64))
@@ -105,7 +105,7 @@ def disentangled_attention(
 ) -> None:
     from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
     from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
-    from megabert.ops.attention.dropout import AttentionDropout, Heads
+    from megabert.ops.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
     key_PD, query_PD = (

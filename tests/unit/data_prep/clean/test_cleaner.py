@@ -9,7 +9,7 @@ from data_prep.cli import main
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.executors import Executor
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.pipeline import build_shards
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config import loading

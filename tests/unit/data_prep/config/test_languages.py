@@ -9,8 +9,8 @@ from data_prep.config.languages import (
     identified_code,
     require_identifiable,
     require_language,
-    splitter_code,
 )
+from data_prep.extract.sentences import splitter_code
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
-from data_prep.instances.assemble import in_order, make_pairs
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import exchange_alike, move_ends, part_alike
 from data_prep.instances.pair_walk_loops import WalkOptions, Words, excess_by_side, walk_bucket
-from data_prep.instances.pairs import DocumentBucket, Pairs
+from data_prep.instances.pairs import DocumentBucket, Pairs, in_order, make_pairs
 from data_prep.pipeline import build_shards
 from megabert.foundation.randomness.keyed import mix
 

@@ -7,7 +7,7 @@ from data_prep.cli import main
 from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet
 from data_prep.execution.executors import Executor
-from data_prep.instances.assemble import make_pairs
+from data_prep.instances.pairs import make_pairs
 from data_prep.pipeline import build_shards
 from megabert.foundation.errors import ConfigError, DataError
 

@@ -7,8 +7,7 @@ from torch.nn import functional
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.dense.reference import attention_reference
-from megabert.ops.attention.dropout import Heads, attention_dropout
-from megabert.ops.dropout import DropoutStream
+from megabert.ops.dropout import DropoutStream, Heads, attention_dropout
 from megabert.ops.proof.problem import errors
 from megabert.ops.proof.problems import attention_problem
 

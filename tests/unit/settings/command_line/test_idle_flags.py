@@ -18,7 +18,7 @@ from megabert.settings.command_line.program import Parser
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import load_run_config, merge_layers, to_dict
-from megabert.settings.config.names import ALIASES
+from megabert.settings.config.names import aliases
 from megabert.settings.config.needs import FINETUNE_NEEDS, RUN_NEEDS, WITHOUT_ANSWERS, refuse_idle
 from megabert.settings.config.run import RunConfig
 
@@ -137,14 +137,14 @@ def test_names_of_other_programs_lead_to_ours(command, flag, meant, capsys):
 
 def test_every_alias_leads_to_a_flag():
     known = sorted({name for program, command in COMMANDS for name in names_of(parser_of(program, command))})
-    for alias, names in ALIASES.items():
+    for alias, names in aliases().items():
         for name in names:
             assert meant_flag(name, known)[1], (alias, name)
 
 
 def test_every_alias_of_a_field_leads_to_it_in_files_and_paths():
     known = [row.path for row in field_table(RunConfig)]
-    for alias, names in ALIASES.items():
+    for alias, names in aliases().items():
         paths = [path for name in names for path in known if path == name or path.endswith(f".{name}")]
         if not paths or alias in {part for path in known for part in path.split(".")}:
             continue

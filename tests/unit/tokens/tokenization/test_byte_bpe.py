@@ -12,7 +12,8 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.training import train_byte_bpe
 from megabert.tokens.tokenization.written import readable_pieces
 
 TEXTS = [

@@ -12,7 +12,7 @@ from support.soak import in_soak
 from unit.tokens.tokenization.test_huggingface import SENTENCES
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 from megabert.tokens.tokenization.folder_settings import (
     ALLOWED,
     BERT_CLASSES,
@@ -22,6 +22,7 @@ from megabert.tokens.tokenization.folder_settings import (
     UNUSED,
     FolderSettings,
 )
+from megabert.tokens.tokenization.training import train_byte_bpe
 
 
 def write_files(folder, tokenizer, *, removed=(), model_type="bert", **settings):

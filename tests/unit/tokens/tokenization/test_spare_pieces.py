@@ -7,17 +7,9 @@ from collections import Counter
 import pytest
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.tokenization import (
-    byte_bpe_spans,
-    load_tokenizer,
-    save_huggingface,
-    train_byte_bpe_on,
-    train_unigram_on,
-    train_wordpiece_on,
-    unigram_spans,
-    wordpiece_spans,
-)
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_unigram_on, unigram_spans
 from megabert.tokens.tokenization.alphabet import choose_alphabet
+from megabert.tokens.tokenization.training import byte_bpe_spans, train_byte_bpe_on, train_wordpiece_on, wordpiece_spans
 
 WORDS = [chr(97 + i % 26) * (i % 7 + 1) + chr(97 + i * 7 % 26) + chr(97 + i * 5 % 26) for i in range(4000)]
 TRAINERS = {

@@ -6,8 +6,8 @@ import unicodedata
 import pytest
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.tokenization import train_byte_bpe_on, train_wordpiece, train_wordpiece_on
 from megabert.tokens.tokenization.alphabet import choose_alphabet
+from megabert.tokens.tokenization.training import train_byte_bpe_on, train_wordpiece, train_wordpiece_on
 
 TRAIN = """
 from megabert.tokens.tokenization import train_wordpiece

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from unit.data_prep.conftest import SENTENCES, run_build, write_jsonl
 
+from data_prep.checks.corpus_counts import needed
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
-from data_prep.documents import held_out
-from data_prep.documents.held_out import draws_of, held_out_below, needed, split_of
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
+from data_prep.steps import step3_tokens
+from data_prep.steps.step3_tokens import draws_of, held_out_below, split_of
 from megabert.foundation.errors import DataError
 
 
@@ -25,7 +26,7 @@ def held_out_of(monkeypatch, config, hashes, *, several=None):
     hashes = np.array(hashes, np.uint64)
     several = np.ones(len(hashes), bool) if several is None else np.array(several)
     monkeypatch.setattr(
-        held_out, "read_draws", lambda rows: (draws_of(hashes[rows]), draws_of(hashes[rows][several[rows]]))
+        step3_tokens, "read_draws", lambda rows: (draws_of(hashes[rows]), draws_of(hashes[rows][several[rows]]))
     )
     parts = np.array_split(np.random.default_rng(0).permutation(len(hashes)), 3)
     with Executor() as executor:
@@ -110,7 +111,7 @@ def test_few_long_documents_give_both_splits(documents, objective, texts, tokeni
 
 
 def test_documents_that_a_rule_drops_do_not_count_for_the_ranking(tmp_path, monkeypatch):
-    monkeypatch.setattr(held_out, "MOST_RANKED", 50)
+    monkeypatch.setattr(step3_tokens, "MOST_RANKED", 50)
     texts = [f"{SENTENCES} This is text number {number}." for number in range(20)]
     path = write_jsonl(tmp_path / "a.jsonl", [*texts, *(f"Short text {number}." for number in range(80))])
     config = BuildConfig(
