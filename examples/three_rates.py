@@ -11,10 +11,10 @@ import matplotlib.pyplot as plt
 from megabert.library import build, export, fine_tune, pretrain
 
 CORPUS, OUT = Path(__file__).parent / "corpus" / "public_domain.jsonl", Path("runs/three_rates")
-PHASE = {"max_seq_length": 128, "steps": 500, "global_batch_size": 32, "warmup_ratio": 0.1}
-made, runs = build([str(CORPUS)], output_dir=OUT / "data", lengths=[128], vocab_size=4096), []
-settings = {"data.path": str(made.folder), "validation.every_steps": 100}
-for rate in (5e-3, 1e-2, 2e-2):
+PHASE = {"max_seq_length": 32, "steps": 300, "global_batch_size": 64, "warmup_ratio": 0.1}
+made, runs = build([str(CORPUS)], output_dir=OUT / "data", lengths=[32], vocab_size=1000), []
+settings = {"data.path": str(made.folder), "optimizer.name": "adamw", "validation.every_steps": 50}
+for rate in (1e-3, 3e-3, 1e-2):
     phases = [PHASE | {"learning_rate": rate}]
     runs.append(pretrain("debug", run_dir=OUT / f"rate_{rate:g}", phases=phases, **settings))
     plt.plot(*runs[-1].metric("eval/mlm_loss"), marker="o", label=f"rate {rate:g}")

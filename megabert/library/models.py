@@ -60,9 +60,9 @@ def load_model(name: str | Path, *, checkpoint: str = "last", device: Device = "
 
     Example:
         >>> model = load_model("english")
-        >>> guesses = model.fill_mask("The captain stood on the deck of the [MASK].")
+        >>> guesses = model.fill_mask("It was built in the 19th [MASK].")
         >>> guesses[0][0].piece
-        'ship'
+        'century'
     """
     return Model(open_source(str(name), checkpoint), device=device)
 

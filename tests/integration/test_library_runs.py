@@ -215,7 +215,7 @@ def test_example_of_three_rates(tmp_path, monkeypatch, capsys):
     text = (EXAMPLES / "three_rates.py").read_text()
     assert len(text.splitlines()) <= 30
     (tmp_path / "three_rates.py").write_text(
-        text.replace('"steps": 500', '"steps": 4').replace('steps": 100', 'steps": 2')
+        text.replace('"steps": 300', '"steps": 4').replace('steps": 50', 'steps": 2')
     )
     (tmp_path / "corpus").mkdir()
     small_corpus(tmp_path / "corpus").rename(tmp_path / "corpus" / "public_domain.jsonl")
