@@ -60,7 +60,7 @@ def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_
     assert_equal_runs(first, command)
     assert load_run(command.run_dir).table() == command.rows()
     assert capfd.readouterr() == ("", "")
-    assert not logging.getLogger("megabert").handlers
+    assert [type(handler) for handler in logging.getLogger("megabert").handlers] == [logging.NullHandler]
 
 
 def test_functions_get_every_row_score_and_checkpoint(shards, tmp_path):
@@ -173,7 +173,7 @@ def test_a_build_and_an_export_have_the_bytes_of_the_commands(corpus, uninterrup
     assert files_of(folder) == files_of(tmp_path / "model")
 
 
-def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_run, tmp_path):
+def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_run, tmp_path, capfd):
     rows = [("the whale rose", "sea"), ("the captain sailed", "sea"), ("the lady spoke", "land"), ("a garden", "land")]
     for name in ("train", "dev"):
         lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
@@ -183,7 +183,9 @@ def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_r
     flags = ["--epochs", "2", "--learning-rate", "0.001", "--device", "cpu"]
     assert run_command("megabert", words + flags, tmp_path / "out") == 0, (tmp_path / "out").read_text()
     settings = {"epochs": 2, "learning_rate": 1e-3, "device": "cpu"}
+    capfd.readouterr()
     summary = fine_tune("classification", model=model, data=tmp_path, output_dir=tmp_path / "ours", **settings)
+    assert capfd.readouterr() == ("", "")
     theirs, ours = (files_of(folder / "seed_42") for folder in (out, tmp_path / "ours"))
     names = [name for name in theirs if not name.startswith("tb/") and name != "result.json"]
     assert {"model/model.safetensors", "metrics.jsonl", "predictions_dev.jsonl"} <= set(names)
