@@ -12,11 +12,12 @@ from megabert.library import build, export, fine_tune, pretrain
 
 CORPUS, OUT = Path(__file__).parent / "corpus" / "public_domain.jsonl", Path("runs/three_rates")
 PHASE = {"max_seq_length": 32, "steps": 300, "global_batch_size": 64, "warmup_ratio": 0.1}
+SETTINGS = {"optimizer.name": "adamw", "model.initializer_range": 0.05, "validation.every_steps": 50}
 made, runs = build([str(CORPUS)], output_dir=OUT / "data", lengths=[32], vocab_size=1000), []
-settings = {"data.path": str(made.folder), "optimizer.name": "adamw", "validation.every_steps": 50}
+data = {"path": str(made.folder)}
 for rate in (1e-3, 3e-3, 1e-2):
     phases = [PHASE | {"learning_rate": rate}]
-    runs.append(pretrain("debug", run_dir=OUT / f"rate_{rate:g}", phases=phases, **settings))
+    runs.append(pretrain("debug", run_dir=OUT / f"rate_{rate:g}", data=data, phases=phases, **SETTINGS))
     plt.plot(*runs[-1].metric("eval/mlm_loss"), marker="o", label=f"rate {rate:g}")
 plt.legend(title="held-out masked-LM loss, nats")
 plt.savefig(OUT / "losses.png")
