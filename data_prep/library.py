@@ -48,6 +48,11 @@ def build(
     Raises:
         ConfigError: A setting is wrong; the message names it and the nearest known one.
         DataError: An input or a tokenizer cannot be used, or there is too little text.
+
+    Example:
+        >>> shards = build(["texts/*.jsonl"], output_dir="data", recipe="debug", vocab_size=1000)
+        >>> sorted(shards.instances)  # lengths
+        [128, 512]
     """
     from data_prep.commands.build import warnings_of
     from data_prep.commands.options import MAX_WORKERS, resolve_build

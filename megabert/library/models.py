@@ -57,6 +57,12 @@ def load_model(name: str | Path, *, checkpoint: str = "last", device: Device = "
         ConfigError: There is no such model, or no GPU for ``cuda``.
         CheckpointError: The weights are missing or damaged, or do not fit ``config.json``.
         DataError: The tokenizer does not fit the model.
+
+    Example:
+        >>> model = load_model("english")
+        >>> guesses = model.fill_mask("It was built in the 19th [MASK].")
+        >>> guesses[0][0].piece
+        'century'
     """
     return Model(open_source(str(name), checkpoint), device=device)
 
@@ -82,6 +88,10 @@ class Model:
 
         Raises:
             ConfigError: There are more tokens than the model was trained on.
+
+        Example:
+            >>> load_model("english").tokenize("The unsinkable ship.").pieces
+            ['[CLS]', 'the', 'un', '##s', '##ink', '##able', 'ship', '.', '[SEP]']
         """
         ids = encode_text(self._tokenizer, text, second, limit=self._source.longest).ids
         return Tokens(readable_pieces(self._tokenizer, ids.tolist()), ids)
@@ -243,6 +253,11 @@ def fine_tune(
         ConfigError: The task, the model or a setting is wrong; the message names it and the nearest known one.
         DataError: A file or a label is wrong, such as a label that the training file does not have.
         CheckpointError: The weights are wrong, or the folder holds another fine-tuning.
+
+    Example:
+        >>> summary = fine_tune("classification", model="english", data="labelled", output_dir="runs/judge", epochs=1)
+        >>> load_classifier(summary.best_model).labels
+        ('land', 'sea')
     """
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
     known = find_task(task, config)
