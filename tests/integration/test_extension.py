@@ -17,7 +17,7 @@ NORMED = {"optimizer.name": "normed", "optimizer.options.momentum": 0.8, "phases
 GONE = "megabert-extension 0.1 (here: not installed). Install that: pip install megabert-extension==0.1"
 CHECKS = """
 from megabert.library import ConfigError, load_classifier
-from megabert.optim import check_optimizer
+from megabert.optim.trial import check_optimizer
 assert check_optimizer("normed", options={"momentum": 0.5}) < 1e-6
 print(load_classifier("scores/seed_42/model").predict(["The whale rose out of the sea."])[0].label)
 """

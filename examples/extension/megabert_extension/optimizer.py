@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from megabert.optim import BaseOptimizer, OptimizerOptions, StepSettings
+from megabert.optim.base import BaseOptimizer, OptimizerOptions, StepSettings
 from megabert.settings.config.fields import STRICT
 from megabert.settings.config.run import OptimizerConfig
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from megabert.foundation.errors import MegabertError
-from megabert.optim import AdamW, check_optimizer, no_decay, trial
+from megabert.optim import AdamW, no_decay, trial
+from megabert.optim.trial import check_optimizer
 
 
 @pytest.mark.parametrize("name", ["adamw", "stable_adamw", "lamb"])

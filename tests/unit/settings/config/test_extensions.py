@@ -18,7 +18,8 @@ CODE = """
 from pydantic.dataclasses import dataclass
 from data_prep.clean.quality import LineRule
 from megabert.downstream.finetuning.tasks import Task
-from megabert.optim import AdamW, OptimizerOptions
+from megabert.optim import AdamW
+from megabert.optim.base import OptimizerOptions
 from megabert.settings.config.fields import STRICT
 
 @dataclass(frozen=True, config=STRICT)
