@@ -111,7 +111,7 @@ def test_the_example_is_used_resumed_and_refused_once_it_is_gone(corpus, tmp_pat
     tune = ["finetune", "passages", "--model", "model", "--data", labelled(tmp_path / "books.csv")]
     tune += ["--output-dir", "scores", "--epochs", 1]
     assert "by_characters" in environment.megabert(*tune)
-    evaluate = ["evaluate", "scores/seed_42/model", "--data", tmp_path / "books.csv"]
+    evaluate = ["evaluate", "--model", "scores/seed_42/model", "--data", tmp_path / "books.csv"]
     assert "by_characters" in environment.megabert(*evaluate)
     assert environment.check(CHECKS).strip() in ("sea", "land")
     # Without the package nothing of this continues, and the run can still be exported.

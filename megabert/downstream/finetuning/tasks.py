@@ -84,13 +84,7 @@ class Task:
         return tuple(name for name in self.metrics if name in found) or ("accuracy",)
 
 
-def _task(name: str, fields: dict[str, Any]) -> Task:
-    """Return a row of the table; a list is a tuple of the task."""
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return Task(name, **given)
-
-
-TASKS = {name: _task(name, fields) for name, fields in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}
+TASKS = {name: Task(name, **fields) for name, fields in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}
 """All tasks by name."""
 SUITES: dict[str, tuple[Task, ...]] = {
     suite: tuple(task for task in TASKS.values() if task.suite == suite) for suite in ("glue", "klue")

@@ -83,9 +83,10 @@ class OptimizerConfig:
         if name in OPTIMIZER_NAMES:
             if options or package:
                 raise ValueError(f"options and package belong to packages' optimizers, not to {name}; leave them out")
-        elif not package and (extension := load_extension("optimizer", str(name), OPTIMIZER_NAMES, options or {})):
-            given |= {"options": to_json(extension[0]), "package": extension[1]}
-        return {**({"max_grad_norm": 0.0} if name in UNCLIPPED else {}), **given}
+        elif name and isinstance(name, str) and not package:
+            value, package = load_extension("optimizer", name, OPTIMIZER_NAMES, options or {}) or ({}, None)
+            given |= {"options": to_json(value), "package": package}
+        return {**({"max_grad_norm": 0.0} if str(name) in UNCLIPPED else {}), **given}
 
     @model_validator(mode="after")
     def _clips_once(self) -> "OptimizerConfig":
