@@ -23,7 +23,7 @@ import megabert
 from data_prep.config.build import BuildConfig
 from data_prep.execution import changes
 from data_prep.execution.changes import Part
-from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
+from data_prep.identification.identifier import package_of
 from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
 from megabert.foundation.json_files import seal, unseal
@@ -34,8 +34,10 @@ REFUSED = Path("work", "refused")
 """File that is there while the last run's corpus was refused."""
 PACKAGES = ("megabert", "sentencex", "tokenizers", "numpy", "pyarrow")
 """Packages that every build records; one that identifies languages, or trains a Unigram vocabulary, records its own."""
-DECISIVE = ("megabert", "sentencex", "sentencepiece", "tokenizers", PY3LANGID, FASTTEXT)
-"""Other versions of these, and of packages with cleaning rules, may cut or number text differently."""
+HARMLESS = {"numpy", "pyarrow"}
+"""Other versions of these cut and number text alike; of all others, packages with cleaning rules included, they may
+not.
+"""
 
 
 @dataclass(frozen=True)
@@ -254,8 +256,8 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
     Raises:
         HaltedError: A decisive package has another version; the message has the command that installs the recorded.
     """
-    decisive = {name: was for name, was in recorded.items() if name in DECISIVE or name not in PACKAGES}
-    others = {name: was for name, was in decisive.items() if was != installed_version(name)}
+    decisive = recorded.keys() - HARMLESS
+    others = {name: recorded[name] for name in sorted(decisive) if recorded[name] != installed_version(name)}
     if others:
         now = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())

@@ -23,8 +23,8 @@ BASES = {
     "cleaning rule": "data_prep.clean.quality:LineRule",
     "task": "megabert.downstream.finetuning.tasks:Task",
 }
-"""Class of what an entry point names, by kind: a subclass that is a pydantic dataclass of options, or for a task an
-object. It is imported with the extension, since a build needs no torch."""
+"""Class by kind: an entry point names a subclass of it that is a pydantic dataclass of options, or for a task an object.
+It is imported with the extension, since a build needs no torch."""
 
 
 def load_extension(
@@ -79,7 +79,7 @@ def require_package(package: str, user: str) -> None:
 
     Args:
         package: The recorded name and version.
-        user: What needs it, for the error.
+        user: Folder, optimizer or task that needs it, for the error.
 
     Raises:
         ConfigError: With the command that installs it.
