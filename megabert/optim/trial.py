@@ -72,11 +72,8 @@ def _train(config: OptimizerConfig, dtype: torch.dtype, size: int) -> Tensor:
                 for moment, was in zip(optimizer.moments(new.flat), before.moments(old.flat), strict=True):
                     moment.copy_(was)
         _step(optimizer, step, scale=0.5)
-    parts = [
-        f.view(ranks.weights.get(id(f.flat), f.flat * torch.nan))[: f.numel * size // RANKS]
-        for f in optimizer.fragments
-    ]
-    return torch.cat(parts).double()
+    ends = [f.view(ranks.weights.get(id(f.flat), f.flat * torch.nan)) for f in optimizer.fragments]
+    return torch.cat([end[: len(end) * size // RANKS] for end in ends]).double()
 
 
 def _begin(config: OptimizerConfig, dtype: torch.dtype, size: int, ranks: _Alike) -> BaseOptimizer:

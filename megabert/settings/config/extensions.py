@@ -23,8 +23,8 @@ BASES = {
     "cleaning rule": "data_prep.clean.quality:LineRule",
     "task": "megabert.downstream.finetuning.tasks:Task",
 }
-"""Class by kind: an entry point names a subclass of it that is a pydantic dataclass of options, or for a task an object.
-It is imported with the extension, since a build needs no torch."""
+"""Class by kind: an entry point names a subclass that is a pydantic dataclass of options, or for a task an object. It
+is imported with the extension, since a build needs no torch."""
 
 
 def load_extension(
