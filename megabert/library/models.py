@@ -14,7 +14,7 @@ from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import Source, find_device, open_source
 from megabert.downstream.finetuning.classifier import Classifier
 from megabert.downstream.finetuning.finetune import finetune
-from megabert.downstream.finetuning.results import Summary
+from megabert.downstream.finetuning.results import SETTINGS_NAME, Summary
 from megabert.downstream.finetuning.saved_model import read_saved_model
 from megabert.downstream.finetuning.tasks import find_task, refuse_idle_settings
 from megabert.downstream.inspection.attention import AttentionRecord, record_attention
@@ -29,6 +29,7 @@ from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import table_of
 from megabert.observability.logs import quiet
 from megabert.settings.command_line.arguments import CopyMask, Device, VectorPooling, checks_arguments
+from megabert.settings.config.extensions import require_recorded
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers
 from megabert.tokens.tokenization.written import readable_pieces
@@ -260,6 +261,7 @@ def fine_tune(
         ('land', 'sea')
     """
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
+    require_recorded(Path(output_dir) / SETTINGS_NAME, "package")
     known = find_task(task, config)
     refuse_idle_settings(list(settings), [known], config, are_folders=Path(data).is_dir())
     with nullcontext() if progress else quiet():

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megabert.settings.config.extensions import require_recorded
 from megabert.settings.config.loading import (
     last_said,
     load_run_config,
@@ -45,6 +46,7 @@ def resolve_run(
         ConfigError: Every problem of the configuration, or a field without effect.
     """
     own = run_dir / CONFIG_NAME
+    require_recorded(own, "optimizer.package")
     fork = last_said([*map(read_yaml, files), fields], "fork")
     recorded = own if fork is None or own.is_file() else split_fork(str(fork))[0] / CONFIG_NAME
     if recipe is None:

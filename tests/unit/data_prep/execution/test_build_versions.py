@@ -10,7 +10,7 @@ from data_prep.config.build import SourceConfig
 from data_prep.execution import build_state
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
-from megabert.foundation.errors import DataError
+from megabert.foundation.errors import ConfigError, DataError
 
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, make_config, monkeypatch):
@@ -35,7 +35,7 @@ def test_other_versions_are_refused_where_units_are_left(own_copy, make_config, 
 def test_sentencepiece_counts_where_it_trains_the_vocabulary(make_config):
     given = make_config(pieces="unigram"), make_config(pieces="unigram", tokenizer="tokenizer"), make_config()
     assert ["sentencepiece" in build_state.installed_versions(config) for config in given] == [True, False, False]
-    assert "sentencepiece" in build_state.DECISIVE
+    assert "sentencepiece" not in build_state.HARMLESS
 
 
 def test_vocabulary_of_another_kind_after_a_refusal_records_its_package(make_config, tmp_path):
@@ -46,3 +46,13 @@ def test_vocabulary_of_another_kind_after_a_refusal_records_its_package(make_con
     with pytest.raises(KeyboardInterrupt):
         build_shards(replace(config, pieces="unigram", objective="none"), tmp_path / "out", Stopping(1))
     assert "sentencepiece" in build_state.read_state(tmp_path / "out").versions
+
+
+def test_packages_with_rules_count_and_are_named_once_they_are_gone(own_copy, monkeypatch):
+    with pytest.raises(DataError, match=r"my-rules 0\.1 \(now missing\).*pip install my-rules==0\.1\)"):
+        build_state.require_versions(own_copy, {"my-rules": "0.1", "numpy": "1.0"})
+    state = build_state.read_state(own_copy)
+    build_state.write_state(own_copy, replace(state, versions={**state.versions, "my-rules": "0.1"}))
+    message = r"was begun with my-rules 0\.1 \(here: not installed\)\. Install that: pip install my-rules==0\.1$"
+    with pytest.raises(ConfigError, match=message):
+        build_state.read_state(own_copy)
