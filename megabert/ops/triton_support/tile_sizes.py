@@ -137,7 +137,7 @@ def bias_gelu_tiles(width: int, *, has_cast: bool = False) -> Tiles:
     if has_cast:
         columns = power_of_two(width)
         rows = max(1, 2048 // columns)
-        return Tiles(rows, columns, warps=min(16, rows * columns // 512))
+        return Tiles(rows, columns, warps=min(16, rows * columns // 512)).tuned(f"gelu_rows {width}")
     columns = min(256, power_of_two(width))
     return Tiles(2048 // columns, columns, warps=4).tuned(f"bias_gelu {width}")
 

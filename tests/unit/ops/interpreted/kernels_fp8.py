@@ -4,9 +4,12 @@ The interpreter of Triton 3.6 rounds to 8 bits wrongly where a carry reaches the
 card's instruction writes is not shown here. Scales and the factors of values are the kernel's own.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from triton.runtime import interpreter
+from unit.ops.interpreted.conftest import narrow_shapes
 
 from megabert.ops import fp8
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
@@ -14,6 +17,8 @@ from megabert.ops.dense import dense
 from megabert.ops.fp8 import cast_rows
 from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.layer_norm.triton import layer_norm_triton
+from megabert.ops.proof import tuning
+from megabert.ops.proof.table import compare
 from megabert.ops.triton_support.row_casts import cast_rows_triton
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -132,7 +137,33 @@ def test_the_cast_of_a_part_is_not_taken_for_that_of_a_sum(casts, generator):
     x.requires_grad_()
     h = dense(x, w, in_fp8=True)
     (bias_gelu_triton(h, bias, approximate=False) + h).sum().backward()
-    assert casts == [(16, 32), (32, 32)] * 2
+    assert casts == [(32, 32), (16, 32)] * 2
     part = bias_gelu_triton(h.detach().requires_grad_(), bias, approximate=False)
-    assert casts == [(16, 32), (32, 32)] * 2, "nothing is cast where no product follows"
+    assert casts == [(32, 32), (16, 32)] * 2, "nothing is cast where no product follows"
     assert part.grad_fn.product is None
+
+
+@pytest.fixture(params=["dense", "windowed"])
+def shapes(request):
+    return replace(narrow_shapes(torch.bfloat16), attention=request.param)
+
+
+def test_the_proof_of_a_device_sees_a_cast_that_differs(shapes, casts, monkeypatch):
+    def failing():
+        return [row for row in compare("fp8", "torch", shapes, torch.device("cpu")) if not row.passes]
+
+    assert failing() == []
+    compared = 2 if shapes.attention == "dense" else 1  # the gradient is twice as wide if GELU is gated
+    assert casts.count((259, shapes.intermediate)) == compared, "GELU's own casts are held against these"
+    leave = fp8.leave
+    monkeypatch.setattr(fp8, "leave", lambda node, cast, *of: leave(node, (cast[0], 2 * cast[1]), *of))
+    (row,) = failing()
+    assert row.problem == "casts"
+
+
+def test_the_tiles_of_whole_rows_are_tuned(shapes, tmp_path):
+    given = {"tokens": 16, "minutes": 5.0, "time_ms": lambda call: call() or 1.0}
+    tuned = tuning.tune([("fp8", shapes)], torch.device("cpu"), tmp_path / "tiles.json", **given)
+    (launch,) = tuned
+    assert launch.name == f"gelu_rows {shapes.intermediate}"
+    assert {tile[1] for tile in launch.times} == {32}, "a tile has whole rows"
