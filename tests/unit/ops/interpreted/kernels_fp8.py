@@ -1,14 +1,13 @@
 """Rows in 8 bits in the interpreter: torch's form of the same cast, bit for bit.
 
-The interpreter of Triton 3.6 rounds to 8 bits wrongly where a carry reaches the exponent, so torch casts for it; what a
-card's instruction writes is not shown here. Scales and the factors of values are the kernel's own.
+Torch rounds for the interpreter (``conftest``); what a card's instruction writes is not shown here. Scales and the
+factors of values are the kernel's own.
 """
 
 from dataclasses import replace
 
 import pytest
 import torch
-from triton.runtime import interpreter
 from unit.ops.interpreted.conftest import narrow_shapes
 
 from megabert.ops import fp8
@@ -22,19 +21,6 @@ from megabert.ops.proof.table import compare
 from megabert.ops.triton_support.row_casts import cast_rows_triton
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-TYPES = {"fp8e4nv": E4M3, "fp8e5": E5M2}
-original = interpreter._convert_float
-
-
-@pytest.fixture(autouse=True)
-def casts_by_torch(monkeypatch):
-    def convert(values, source, target, rounding):
-        if target.name not in TYPES or source.name != "fp32":
-            return original(values, source, target, rounding)
-        floats = torch.from_numpy(values.copy()).view(torch.float32)
-        return floats.to(TYPES[target.name]).view(torch.uint8).numpy()
-
-    monkeypatch.setattr(interpreter, "_convert_float", convert)
 
 
 def equal(ours, theirs):
@@ -154,7 +140,7 @@ def test_the_proof_of_a_device_sees_a_cast_that_differs(shapes, casts, monkeypat
 
     assert failing() == []
     compared = 2 if shapes.attention == "dense" else 1  # the gradient is twice as wide if GELU is gated
-    assert casts.count((259, shapes.intermediate)) == compared, "GELU's own casts are held against these"
+    assert casts.count((272, shapes.intermediate)) == compared, "GELU's own casts are held against these"
     leave = fp8.leave
     monkeypatch.setattr(fp8, "leave", lambda node, cast, *of: leave(node, (cast[0], 2 * cast[1]), *of))
     (row,) = failing()
