@@ -57,9 +57,7 @@ def kept_by_definition(documents):
 
 
 @pytest.mark.parametrize(("chunks", "group", "rows"), [(1, 256, 1 << 20), (7, 2, 5), (40, 3, 11), (40, 256, 3)])
-def test_owners_are_those_of_the_definition_however_documents_are_parted(
-    make_config, tmp_path, monkeypatch, chunks, group, rows
-):
+def test_owners_are_the_definitions_however_text_is_parted(make_config, tmp_path, monkeypatch, chunks, group, rows):
     monkeypatch.setattr(grouped_hashes, "MIN_GROUP", group)
     monkeypatch.setattr(grouped_hashes, "HASHES_PER_RANGE", rows)
     monkeypatch.setattr(paragraph_copies, "ROWS_AT_ONCE", rows)

@@ -126,9 +126,7 @@ def test_dry_run_says_what_a_change_repeats(own_copy, corpus, megabert_data):
 
 
 @pytest.mark.parametrize(("is_plan_lost", "share"), [(True, 0.3), (False, 0.5)])
-def test_documents_that_a_killed_clean_up_left_are_not_taken_for_others(
-    own_copy, build, monkeypatch, is_plan_lost, share
-):
+def test_documents_of_a_killed_clean_up_are_not_taken_for_others(own_copy, build, monkeypatch, is_plan_lost, share):
     """They were split again; they are neither the text that a build without a plan reads nor the next share's."""
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "_remove_work", mock.Mock(side_effect=KeyboardInterrupt))
