@@ -4,6 +4,7 @@ Long runs of tests continue from where they ended.
 """
 
 import os
+import subprocess
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -73,6 +74,18 @@ def run_here(capsys, module: str, *words: object, code: int = 0):
     assert ended == code, printed.out + printed.err
     assert "Traceback" not in printed.err
     return printed
+
+
+@pytest.fixture
+def small_disk(request, tmp_path):
+    """A file system of 6 MiB, or of the size that a test sets; unmounted lazily, for a process may map its files."""
+    folder, size = tmp_path / "disk", getattr(request, "param", "6m")
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("mounting a small tmpfs to fill takes root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], timeout=30, check=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,6 @@ import torch
 from forked.client import run_command
 from support.runs import TINY, Run
 
-from megabert.cli import main
 from megabert.data.batch import pack_sequences
 from megabert.downstream.export.sources import open_source
 from megabert.settings.config.loading import load_run_config
@@ -36,17 +35,16 @@ def test_demo_is_the_mission():
     assert [phase.max_seq_length for phase in config.phases][-2:] == [128, 512]
 
 
-def test_report_of_the_demo_shows_chance_and_the_unigram_in_every_phase(demo_run, capsys):
-    assert main(["report", str(demo_run.run_dir), "--text", "the [MASK] of the people"]) == 0
-    shown = capsys.readouterr().out
+def test_report_of_the_demo_shows_chance_and_the_unigram_in_every_phase(demo_run, megabert):
+    shown = megabert("report", demo_run.run_dir, "--text", "the [MASK] of the people").out
     rows = {line[:34].strip(): line[34:].split() for line in shown.splitlines()}
     for name in ("held-out next-sentence accuracy", "chance (the larger class)", "nats below the baseline"):
         assert len(rows[name]) == len(PHASES), shown
 
 
-def test_export_of_the_demo_is_a_bert_for_pre_training_with_equal_logits(demo_run, tmp_path):
+def test_export_of_the_demo_is_a_bert_for_pre_training_with_equal_logits(demo_run, tmp_path, megabert):
     transformers = pytest.importorskip("transformers")
-    assert main(["export", str(demo_run.run_dir), "--to", str(tmp_path / "out")]) == 0
+    megabert("export", demo_run.run_dir, "--to", tmp_path / "out")
     theirs, info = transformers.BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     # Held-out pairs of the last phase, as they are in the shards: both segments, several [MASK], different lengths.

@@ -15,17 +15,7 @@ from forked.client import environment_of_commands
 from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs
 
-from megabert.library import (
-    CheckpointError,
-    ConfigError,
-    MegabertError,
-    build,
-    evaluate,
-    export,
-    load_run,
-    pretrain,
-    resume,
-)
+from megabert import library
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RANKS = """
@@ -44,7 +34,7 @@ def settings_of(shards, **more):
 def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_run, shards, tmp_path, capfd):
     capfd.readouterr()
     for name in ("first", "second"):
-        run = pretrain(run_dir=tmp_path / name, device="cpu", **settings_of(shards))
+        run = library.pretrain(run_dir=tmp_path / name, device="cpu", **settings_of(shards))
         # Two ranks made the other run, whose sums are rounded differently.
         steps, losses = run.metric("train/loss")
         assert steps.tolist() == list(range(1, 14))
@@ -55,14 +45,14 @@ def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_
     command = Run(tmp_path / "command", shards)
     command.finish_well()
     assert_equal_runs(first, command)
-    assert load_run(command.run_dir).table() == command.rows()
+    assert library.load_run(command.run_dir).table() == command.rows()
     assert capfd.readouterr() == ("", "")
     assert not logging.getLogger("megabert").handlers
 
 
 def test_functions_get_every_row_score_and_checkpoint(shards, tmp_path):
     got: dict[str, list] = {"step": [], "validation": [], "checkpoint": []}
-    run = pretrain(
+    run = library.pretrain(
         run_dir=tmp_path / "run",
         device="cpu",
         on_step=lambda step, row: got["step"].append((step, row["train/loss"])),
@@ -80,26 +70,28 @@ def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(shards, tmp_pat
         if step == 5:
             raise ValueError("no such project")
 
-    with pytest.raises(MegabertError, match=r"on_step of step 5: ValueError: no such project\. The run is saved"):
-        pretrain(run_dir=tmp_path / "run", device="cpu", on_step=fail, **settings_of(shards))
+    with pytest.raises(
+        library.MegabertError, match=r"on_step of step 5: ValueError: no such project\. The run is saved"
+    ):
+        library.pretrain(run_dir=tmp_path / "run", device="cpu", on_step=fail, **settings_of(shards))
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    stopped = load_run(tmp_path / "run")
+    stopped = library.load_run(tmp_path / "run")
     assert (status["status"], stopped.is_done, stopped.checkpoints[-1]) == ("failed", False, status["step"])
     assert 5 <= status["step"] <= 6  # the next batch may be on its way
-    run = resume(tmp_path / "run", device="cpu")
+    run = library.resume(tmp_path / "run", device="cpu")
     assert run.is_done
-    pretrain(run_dir=tmp_path / "other", device="cpu", **settings_of(shards))
+    library.pretrain(run_dir=tmp_path / "other", device="cpu", **settings_of(shards))
     assert_equal_runs(Run(run.folder, shards), Run(tmp_path / "other", shards))
 
 
 def test_a_wrong_setting_or_folder_is_refused(shards, tmp_path):
-    with pytest.raises(ConfigError, match="learning_rate"):
-        pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, **{"phases.0.lerning_rate": 1.0})
-    with pytest.raises(ConfigError, match="muon-heads has no effect"):
-        pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, optimizer={"muon_heads": True})
+    with pytest.raises(library.ConfigError, match="learning_rate"):
+        library.pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, **{"phases.0.lerning_rate": 1.0})
+    with pytest.raises(library.ConfigError, match="muon-heads has no effect"):
+        library.pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, optimizer={"muon_heads": True})
     assert not (tmp_path / "run").exists()
-    for function in (load_run, resume):
-        with pytest.raises(CheckpointError, match="it is no run folder"):
+    for function in (library.load_run, library.resume):
+        with pytest.raises(library.CheckpointError, match="it is no run folder"):
             function(tmp_path)
 
 
@@ -121,18 +113,18 @@ def test_ranks_of_a_launcher_make_one_run_after_the_other(uninterrupted_run, sha
 
 def test_text_becomes_a_model_that_is_scored_and_exported(corpus, shards, tmp_path, capfd):
     capfd.readouterr()
-    made = build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
+    made = library.build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
     assert set(made.instances) == {64, 128}
     assert made.instances[64]["train"] > 0
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(ConfigError, match="vocab_size"):
-        build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
-    run = pretrain(run_dir=tmp_path / "run", device="cpu", **settings_of(made.folder))
-    folder = export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
+    with pytest.raises(library.ConfigError, match="vocab_size"):
+        library.build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
+    run = library.pretrain(run_dir=tmp_path / "run", device="cpu", **settings_of(made.folder))
+    folder = library.export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
     assert transformers.AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 32
     held_out = made.folder / "instances" / "128"
-    score = evaluate(folder, data=held_out, task="mlm", device="cpu")
-    again = evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
+    score = library.evaluate(folder, data=held_out, task="mlm", device="cpu")
+    again = library.evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
     assert score == again
     assert score.examples == made.instances[128]["validation"]
     assert 0 < score.scores["accuracy"] < 1

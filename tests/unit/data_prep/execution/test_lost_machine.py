@@ -4,7 +4,6 @@ import errno
 import itertools
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -66,20 +65,7 @@ def test_workers_end_at_ctrl_c_in_the_middle_of_a_task():
     assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 300 KiB; unmounted lazily, for readers of this process may hold mapped files."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() or not shutil.which("mount"):
-        pytest.skip("mounting a small tmpfs needs root")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(place)], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"mounting a tmpfs is not allowed here: {made.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["300k"], indirect=True)
 def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, corpus, megabert_data):
     arguments = ["build", "--input", str(corpus), "--output", str(small_disk / "out"), *FLAGS]
     assert "the build will take" in megabert_data(*arguments, code=3).err
