@@ -17,25 +17,14 @@ from forked.client import environment_of_commands, run_command
 from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs
 
-from megabert.library import (
-    CheckpointError,
-    ConfigError,
-    MegabertError,
-    build,
-    evaluate,
-    export,
-    fine_tune,
-    load_run,
-    pretrain,
-    resume,
-)
+from megabert import library
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RANKS = """
 import os, pathlib, sys
 from megabert.library import pretrain
 for name in ("first", "second"):
-    run = pretrain(run_dir=f"{sys.argv[1]}/{name}", device="cpu", **eval(sys.argv[2]))
+    run = library.pretrain(run_dir=f"{sys.argv[1]}/{name}", device="cpu", **eval(sys.argv[2]))
     pathlib.Path(sys.argv[1], f"{name}-{os.environ['RANK']}").write_text(f"{run.is_done} {run.checkpoints[-1]}")
 """
 
@@ -47,7 +36,7 @@ def settings_of(shards, **more):
 def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_run, shards, tmp_path, capfd):
     capfd.readouterr()
     for name in ("first", "second"):
-        run = pretrain(run_dir=tmp_path / name, device="cpu", **settings_of(shards))
+        run = library.pretrain(run_dir=tmp_path / name, device="cpu", **settings_of(shards))
         # Two ranks made the other run, whose sums are rounded differently.
         steps, losses = run.metric("train/loss")
         assert steps.tolist() == list(range(1, 14))
@@ -58,14 +47,14 @@ def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_
     command = Run(tmp_path / "command", shards)
     command.finish_well()
     assert_equal_runs(first, command)
-    assert load_run(command.run_dir).table() == command.rows()
+    assert library.load_run(command.run_dir).table() == command.rows()
     assert capfd.readouterr() == ("", "")
     assert [type(handler) for handler in logging.getLogger("megabert").handlers] == [logging.NullHandler]
 
 
 def test_functions_get_every_row_score_and_checkpoint(shards, tmp_path):
     got: dict[str, list] = {"step": [], "validation": [], "checkpoint": []}
-    run = pretrain(
+    run = library.pretrain(
         run_dir=tmp_path / "run",
         device="cpu",
         on_step=lambda step, row: got["step"].append((step, row["train/loss"])),
@@ -83,15 +72,17 @@ def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(shards, tmp_pat
         if step == 5:
             raise ValueError("no such project")
 
-    with pytest.raises(MegabertError, match=r"on_step of step 5: ValueError: no such project\. The run is saved"):
-        pretrain(run_dir=tmp_path / "run", device="cpu", on_step=fail, **settings_of(shards))
+    with pytest.raises(
+        library.MegabertError, match=r"on_step of step 5: ValueError: no such project\. The run is saved"
+    ):
+        library.pretrain(run_dir=tmp_path / "run", device="cpu", on_step=fail, **settings_of(shards))
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    stopped = load_run(tmp_path / "run")
+    stopped = library.load_run(tmp_path / "run")
     assert (status["status"], stopped.is_done, stopped.checkpoints[-1]) == ("failed", False, status["step"])
     assert 5 <= status["step"] <= 6  # the next batch may be on its way
-    run = resume(tmp_path / "run", device="cpu")
+    run = library.resume(tmp_path / "run", device="cpu")
     assert run.is_done
-    pretrain(run_dir=tmp_path / "other", device="cpu", **settings_of(shards))
+    library.pretrain(run_dir=tmp_path / "other", device="cpu", **settings_of(shards))
     assert_equal_runs(Run(run.folder, shards), Run(tmp_path / "other", shards))
 
 
@@ -101,12 +92,12 @@ def test_ctrl_c_saves_and_gives_the_caller_its_handler_back(shards, tmp_path):
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt, match="is saved; the same call continues it"):
-        pretrain(run_dir=tmp_path / "run", device="cpu", on_step=interrupt, **settings_of(shards))
+        library.pretrain(run_dir=tmp_path / "run", device="cpu", on_step=interrupt, **settings_of(shards))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert (status["status"], load_run(tmp_path / "run").checkpoints[-1]) == ("stopped", status["step"])
+    assert (status["status"], library.load_run(tmp_path / "run").checkpoints[-1]) == ("stopped", status["step"])
     assert 5 <= status["step"] <= 6  # the next batch may be on its way
-    assert resume(tmp_path / "run", device="cpu").is_done
+    assert library.resume(tmp_path / "run", device="cpu").is_done
 
 
 def test_a_handler_of_the_callers_own_stays(shards, tmp_path):
@@ -114,7 +105,7 @@ def test_a_handler_of_the_callers_own_stays(shards, tmp_path):
     before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     try:
         interrupt = {"on_step": lambda step, row: signal.raise_signal(signal.SIGINT)}
-        assert pretrain(run_dir=tmp_path / "run", device="cpu", **interrupt, **settings_of(shards)).is_done
+        assert library.pretrain(run_dir=tmp_path / "run", device="cpu", **interrupt, **settings_of(shards)).is_done
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(heard) == 13
@@ -122,18 +113,18 @@ def test_a_handler_of_the_callers_own_stays(shards, tmp_path):
 
 def test_a_training_may_run_in_a_thread(shards, tmp_path):
     with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(pretrain, run_dir=tmp_path / "run", device="cpu", **settings_of(shards)).result()
+        run = pool.submit(library.pretrain, run_dir=tmp_path / "run", device="cpu", **settings_of(shards)).result()
     assert run.is_done
 
 
 def test_a_wrong_setting_or_folder_is_refused(shards, tmp_path):
-    with pytest.raises(ConfigError, match="learning_rate"):
-        pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, **{"phases.0.lerning_rate": 1.0})
-    with pytest.raises(ConfigError, match="muon-heads has no effect"):
-        pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, optimizer={"muon_heads": True})
+    with pytest.raises(library.ConfigError, match="learning_rate"):
+        library.pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, **{"phases.0.lerning_rate": 1.0})
+    with pytest.raises(library.ConfigError, match="muon-heads has no effect"):
+        library.pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, optimizer={"muon_heads": True})
     assert not (tmp_path / "run").exists()
-    for function in (load_run, resume):
-        with pytest.raises(CheckpointError, match="it is no run folder"):
+    for function in (library.load_run, library.resume):
+        with pytest.raises(library.CheckpointError, match="it is no run folder"):
             function(tmp_path)
 
 
@@ -162,14 +153,14 @@ def test_a_build_and_an_export_have_the_bytes_of_the_commands(corpus, uninterrup
     words = ["build", "--input", str(corpus), "--output", str(tmp_path / "data"), *settings]
     assert run_command("data_prep", words, tmp_path / "out") == 0, (tmp_path / "out").read_text()
     fields = {"lengths": [64, 128], "vocab_size": 600, "validation_share": 0.2}
-    ours = files_of(build([str(corpus)], output_dir=tmp_path / "ours", workers=1, **fields).folder)
+    ours = files_of(library.build([str(corpus)], output_dir=tmp_path / "ours", workers=1, **fields).folder)
     theirs = files_of(tmp_path / "data")
     for files in (ours, theirs):
         del files[".lock"]  # names the process
     assert ours == theirs
     words = ["export", str(uninterrupted_run.run_dir), "--to", str(tmp_path / "model"), "--checkpoint", "best"]
     assert run_command("megabert", words, tmp_path / "out") == 0, (tmp_path / "out").read_text()
-    folder = export(uninterrupted_run.run_dir, output_dir=tmp_path / "own", checkpoint="best")
+    folder = library.export(uninterrupted_run.run_dir, output_dir=tmp_path / "own", checkpoint="best")
     assert files_of(folder) == files_of(tmp_path / "model")
 
 
@@ -184,7 +175,7 @@ def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_r
     assert run_command("megabert", words + flags, tmp_path / "out") == 0, (tmp_path / "out").read_text()
     settings = {"epochs": 2, "learning_rate": 1e-3, "device": "cpu"}
     capfd.readouterr()
-    summary = fine_tune("classification", model=model, data=tmp_path, output_dir=tmp_path / "ours", **settings)
+    summary = library.fine_tune("classification", model=model, data=tmp_path, output_dir=tmp_path / "ours", **settings)
     assert capfd.readouterr() == ("", "")
     theirs, ours = (files_of(folder / "seed_42") for folder in (out, tmp_path / "ours"))
     names = [name for name in theirs if not name.startswith("tb/") and name != "result.json"]
@@ -196,18 +187,18 @@ def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_r
 
 def test_text_becomes_a_model_that_is_scored_and_exported(corpus, shards, tmp_path, capfd):
     capfd.readouterr()
-    made = build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
+    made = library.build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
     assert set(made.instances) == {64, 128}
     assert made.instances[64]["train"] > 0
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(ConfigError, match="vocab_size"):
-        build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
-    run = pretrain(run_dir=tmp_path / "run", device="cpu", **settings_of(made.folder))
-    folder = export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
+    with pytest.raises(library.ConfigError, match="vocab_size"):
+        library.build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
+    run = library.pretrain(run_dir=tmp_path / "run", device="cpu", **settings_of(made.folder))
+    folder = library.export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
     assert transformers.AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 32
     held_out = made.folder / "instances" / "128"
-    score = evaluate(folder, data=held_out, task="mlm", device="cpu")
-    again = evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
+    score = library.evaluate(folder, data=held_out, task="mlm", device="cpu")
+    again = library.evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
     assert score == again
     assert score.examples == made.instances[128]["validation"]
     assert 0 < score.scores["accuracy"] < 1

@@ -276,8 +276,6 @@ def test_output_folder_without_a_name_is_refused(bert_folder, labelled, tmp_path
         ("classification", {"held_out": 0.2}, "held-out has no effect on folders"),
     ],
 )
-def test_task_or_setting_that_is_unknown_or_without_effect_is_refused(
-    task, settings, message, bert_folder, labelled, tmp_path
-):
+def test_task_or_setting_unknown_or_without_effect_is_refused(task, settings, message, bert_folder, labelled, tmp_path):
     with pytest.raises(ConfigError, match=message):
         fine_tune(task, model=bert_folder, data=labelled, output_dir=tmp_path / "out", device="cpu", **settings)

@@ -26,9 +26,8 @@ def run(without_a_gpu, tmp_path, monkeypatch):
     return run
 
 
-def test_without_a_gpu_it_says_so(without_a_gpu, tmp_path, capsys):
-    assert main(["tune", "--save", str(tmp_path / "tiles.json")]) == 5
-    assert "GPU" in capsys.readouterr().err
+def test_without_a_gpu_it_says_so(without_a_gpu, tmp_path, megabert):
+    assert "GPU" in megabert("tune", "--save", tmp_path / "tiles.json", code=5).err
     assert not list(tmp_path.iterdir())
 
 
