@@ -1,6 +1,6 @@
 """A trial of an optimizer: float32 under ZeRO, with an interruption, against the same rule in float64 on one rank.
 
-One rank stands for all: a parameter consists of as many equal parts as there are ranks, and so does its gradient, so
+One rank stands for all: a parameter consists of equal parts, one for each rank, and so does its gradient, so
 that every rank holds the same numbers and a sum over the ranks is a multiple. A flat has parts of several parameters.
 """
 

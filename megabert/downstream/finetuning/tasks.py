@@ -95,7 +95,7 @@ INTERMEDIATE: tuple[str, ...] = tuple(sorted({task.intermediate for task in TASK
 
 
 def find_task(name: str, config: FinetuneConfig | None = None, *, package: str | None = None) -> Task:
-    """Return a task, with other columns if the settings name them; ``package`` is the one that its model recorded.
+    """Return a task, with other columns if the settings name them; ``package`` is what its model recorded.
 
     Raises:
         ConfigError: There is no such task, or the package that registers it is wrong or missing.
