@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Raw text to an encoder that transformers loads: vocabulary, shards, pre-training in phases, report, export.
+# Raw text to an encoder that transformers loads: vocabulary, shards, pre-training in phases, report, export, a small task.
 # `make demo` runs it. Running it again resumes, or says that it is done.
 #
 #   CORPUS   english or korean, a file of examples/corpus
@@ -74,6 +74,9 @@ model = getattr(transformers, sys.argv[2]).from_pretrained(sys.argv[1])
 tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
 print(f"transformers loads it: {type(model).__name__}, {model.num_parameters():,} parameters, {len(tokenizer):,} pieces")
 PYTHON
+
+say "a small task, learned from these weights and from random ones"
+"$bin/python" "$here/demo_task.py" "$corpus" "$run_dir/exports/last" "$run_dir/task"
 
 cat <<EOF
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from megabert.ops.backend import has_triton
-from megabert.ops.fp8 import GRADIENT, row_product
+from megabert.ops.fp8 import GRADIENT, Cast, cast_weight, fetch, row_product
 
 FEW_ROWS = 16
 """Rows of a table up to which its gradient is a product, which reads the tokens' gradients once."""
@@ -65,30 +65,44 @@ def dense(x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, *, in_f
     gradient_sum = gradient_sum_of(weight_OI)
     if gradient_sum is None and not in_fp8:
         return functional.linear(x_TI, weight_OI, bias_O)
-    return _Dense.apply(x_TI, weight_OI, bias_O, gradient_sum, in_fp8)
+    cast = fetch(x_TI.grad_fn) if in_fp8 and x_TI.output_nr == 0 else None
+    return _Dense.apply(x_TI, weight_OI, bias_O, gradient_sum, in_fp8, cast)
 
 
 class _Dense(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_TI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, gradient_sum: ProductSum | None, in_fp8: bool
+        ctx: Any,
+        x_TI: Tensor,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        gradient_sum: ProductSum | None,
+        in_fp8: bool,
+        cast: Cast | None,
     ) -> Tensor:
         ctx.save_for_backward(x_TI, weight_OI)
-        ctx.gradient_sum, ctx.in_fp8 = gradient_sum, in_fp8
-        return (row_product if in_fp8 else functional.linear)(x_TI, weight_OI, bias_O)
+        ctx.gradient_sum, ctx.takes_cast = gradient_sum, in_fp8
+        if in_fp8:
+            ctx.kept = getattr(weight_OI, "kept_casts", None)
+            return row_product(x_TI, weight_OI, bias_O, left_cast=cast, right_cast=cast_weight(weight_OI, ctx.kept))
+        return functional.linear(x_TI, weight_OI, bias_O)
 
     @staticmethod
     def backward(ctx: Any, grad_TO: Tensor) -> tuple[Tensor | None, ...]:
         x_TI, weight_OI = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad_OI = grad_TI = None
         if ctx.gradient_sum is not None:
             ctx.gradient_sum.add_product(grad_TO.t(), x_TI)
         elif needs_weight:
             grad_OI = grad_TO.t() @ x_TI
-        if needs_x:
-            grad_TI = row_product(grad_TO, weight_OI.t(), dtype=GRADIENT) if ctx.in_fp8 else grad_TO @ weight_OI
-        return grad_TI, grad_OI, grad_TO.sum(0) if needs_bias else None, None, None
+        cast = fetch(ctx, grad_TO)
+        if needs_x and ctx.takes_cast:
+            turned = cast_weight(weight_OI, ctx.kept, transposed=True)
+            grad_TI = row_product(grad_TO, weight_OI.t(), dtype=GRADIENT, left_cast=cast, right_cast=turned)
+        elif needs_x:
+            grad_TI = grad_TO @ weight_OI
+        return grad_TI, grad_OI, grad_TO.sum(0) if needs_bias else None, None, None, None
 
 
 def add_product_(total_OI: Tensor, left_OT: Tensor, right_TI: Tensor, *, is_first: bool) -> None:

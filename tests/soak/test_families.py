@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from soak.soak_table import SoakTable
 from support.bundled_corpus import CORPUS
 from support.runs import TINY, Run, kill_everything
 
@@ -41,15 +40,12 @@ FLAGS = {
 MIN_AUC = 0.6
 
 
-@pytest.fixture(scope="module")
-def table():
-    return SoakTable(
-        "families",
-        "each family on the bundled corpus, instances of up to 64 tokens (ELECTRA: 32, from a masked LM of 1,500 "
-        f"steps), killed -9 after step {KILLED_AT}, resumed; bars: held-out masked-LM loss below the unigram baseline; "
-        f"ELECTRA: AUC above {MIN_AUC} even without [CLS] and [SEP], which are never replaced",
-        f"{'family':<10} {'steps':>5} {'loss':>6} {'unigram':>8} {'below':>6}  further",
-    )
+TITLE = (
+    "each family on the bundled corpus, instances of up to 64 tokens (ELECTRA: 32, from a masked LM of 1,500 "
+    f"steps), killed -9 after step {KILLED_AT}, resumed; bars: held-out masked-LM loss below the unigram baseline; "
+    f"ELECTRA: AUC above {MIN_AUC} even without [CLS] and [SEP], which are never replaced"
+)
+COLUMNS = f"{'family':<10} {'steps':>5} {'loss':>6} {'unigram':>8} {'below':>6}  further"
 
 
 @pytest.mark.parametrize("family", BUILDS)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megabert.settings.config import loading
+from megabert.settings.config.extensions import require_recorded
 from megabert.settings.config.needs import RUN_NEEDS, refuse_idle
 from megabert.settings.config.run import RunConfig
 
@@ -37,6 +38,7 @@ def resolve_run(
         ConfigError: Every problem of the configuration, or a field without effect.
     """
     own = run_dir / CONFIG_NAME
+    require_recorded(own, "optimizer.package")
     fork = loading.last_said([*map(loading.read_yaml, files), fields], "fork")
     recorded = own if fork is None or own.is_file() else loading.split_fork(str(fork))[0] / CONFIG_NAME
     if recipe is None:

@@ -88,7 +88,7 @@ def field_table(cls: type, section: str = "") -> list[FieldRow]:
         parts = [*info.metadata, *_parts_of(info.annotation)]
         about = " ".join((info.description or "").split()) + _describe_bound(parts)
         choices: tuple[str, ...] = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
-        kinds = {get_origin(part) or part for part in parts} & {int, float, str, bool, tuple, Literal}
+        kinds = {get_origin(part) or part for part in parts} & {int, float, str, bool, tuple, dict, Literal}
         rows.append(FieldRow(path, default, about, choices, frozenset(kinds), section, section_about))
     return rows
 
@@ -96,7 +96,7 @@ def field_table(cls: type, section: str = "") -> list[FieldRow]:
 def _parts_of(annotation: Any) -> Iterator[Any]:
     """Yield a type, all types inside it, and the constraints of numbers."""
     yield annotation
-    for inner in () if get_origin(annotation) is Literal else get_args(annotation):
+    for inner in () if get_origin(annotation) in (Literal, dict) else get_args(annotation):
         yield from _parts_of(inner)
 
 

@@ -201,9 +201,7 @@ def test_probe_batch_is_a_full_micro_batch():
 
 @pytest.mark.parametrize("world_size", [1, 3, 8])
 @pytest.mark.parametrize("max_instances", [None, 2, 40])
-def test_validation_batches_hold_the_first_instances_once(
-    shard_folder, validation_instances, world_size, max_instances
-):
+def test_validation_batches_hold_first_instances_once(shard_folder, validation_instances, world_size, max_instances):
     shards = ShardSet.open(shard_folder, "validation")
     shape = shape_of(shards, 20, world_size)
     shares = [RankShare(shape=shape, rank=rank, world_size=world_size, pad=True) for rank in range(world_size)]

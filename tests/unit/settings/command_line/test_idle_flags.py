@@ -10,7 +10,6 @@ import yaml
 from data_prep.cli import PROGRAM as DATA
 from data_prep.config.build import BUILD_NEEDS, BuildConfig
 from megabert.cli import PROGRAM as TRAIN
-from megabert.cli import main
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.flags import meant_flag
@@ -130,9 +129,8 @@ def test_a_flag_of_a_source_changes_the_input_of_its_number(tmp_path, capsys):
         ("embed", "out", "--output"),
     ],
 )
-def test_names_of_other_programs_lead_to_ours(command, flag, meant, capsys):
-    assert main([command, f"--{flag}", "1"]) == 2
-    assert f"--{flag}: no such flag; did you mean {meant}?" in capsys.readouterr().err
+def test_names_of_other_programs_lead_to_ours(command, flag, meant, megabert):
+    assert f"--{flag}: no such flag; did you mean {meant}?" in megabert(command, f"--{flag}", "1", code=2).err
 
 
 def test_every_alias_leads_to_a_flag():
@@ -157,7 +155,6 @@ def test_every_alias_of_a_field_leads_to_it_in_files_and_paths():
                 load_run_config("debug", [], value)
 
 
-def test_the_shell_quotes_of_a_launcher_are_closed(capsys, tmp_path: Path):
+def test_the_shell_quotes_of_a_launcher_are_closed(megabert, tmp_path: Path):
     words = ["finetune", "glue", "--model", "m", "--data", str(tmp_path), "--launcher", "srun 'x"]
-    assert main(words) == 2
-    assert "is no list of words (No closing quotation)" in capsys.readouterr().err
+    assert "is no list of words (No closing quotation)" in megabert(*words, code=2).err
