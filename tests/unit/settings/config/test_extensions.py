@@ -3,11 +3,11 @@
 import sys
 
 import pytest
-from data_prep.execution.problems import Problems
 from support.packages import write_package
 
 from data_prep.clean.cleaner import Cleaner
 from data_prep.config.cleaning import CleanConfig
+from data_prep.execution.records import Problems
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config import extensions
