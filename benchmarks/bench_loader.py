@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from megabert.data.loader import PackedLoader
 from megabert.data.mixture import Mixture
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepPacker
 from megabert.foundation.files import sha256_file
 from megabert.tokens.shards.checked_shards import complete_index
 from megabert.tokens.shards.folder import Manifest, ShardEntry, write_manifest

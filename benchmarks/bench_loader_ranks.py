@@ -76,8 +76,8 @@ def measure(
 ) -> dict[str, object]:
     """Make steps as the last of ``ranks`` ranks; the first step is not counted, because it compiles and opens."""
     from megabert.data.mixture import Mixture
-    from megabert.data.packing import shape_for
-    from megabert.data.step_packer import RankShare, StepPacker
+    from megabert.data.packing import RankShare, shape_for
+    from megabert.data.step_packer import StepPacker
     from megabert.tokens.shards.shard_set import ShardSet
 
     shards = ShardSet.open(folder)

@@ -54,7 +54,7 @@ def times(language: str, text: str, tokenizer: object) -> tuple[float, float, fl
     """Return CPU seconds of cleaning, sentences and tokens of a text."""
     from data_prep.clean.cleaner import Cleaner
     from data_prep.config.cleaning import CleanConfig
-    from data_prep.execution.problems import Problems
+    from data_prep.execution.records import Problems
     from data_prep.extract.sentences import split_sentences
 
     rules = ("mojibake", "control_characters", "boilerplate", "repeated_lines")
@@ -71,7 +71,7 @@ def times(language: str, text: str, tokenizer: object) -> tuple[float, float, fl
 
 def print_times(sizes: list[int]) -> None:
     """Print microseconds per character for all scripts."""
-    from megabert.tokens.tokenization import train_wordpiece
+    from megabert.tokens.tokenization.training import train_wordpiece
 
     units = {(language, stops): unit_of(language, stops) for language in SCRIPTS for stops in (True, False)}
     tokenizer = train_wordpiece([short_words(unit) for unit in units.values()], vocab_size=4000)
@@ -133,7 +133,8 @@ def save_tokenizers(text: str, folder: Path) -> None:
     """Train a tokenizer of each kind on a text, and save it in a folder of its name."""
     import tokenizers
 
-    from megabert.tokens.tokenization import save_huggingface, train_byte_bpe, train_wordpiece
+    from megabert.tokens.tokenization import save_huggingface
+    from megabert.tokens.tokenization.training import train_byte_bpe, train_wordpiece
 
     save_huggingface(train_wordpiece([text], vocab_size=4000), folder / "wordpiece")
     save_huggingface(train_byte_bpe([text, text], vocab_size=400), folder / "byte-bpe")

@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from data_prep.clean.cleaner import Cleaner
 from data_prep.config.cleaning import CleanConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 
 FILTERS = "datatrove.pipeline.filters"
 OFF = {

@@ -31,8 +31,12 @@ from data_prep.config.cleaning import CleanConfig  # noqa: E402
 from data_prep.execution import records  # noqa: E402
 from data_prep.execution.build_state import BuildState, installed_versions  # noqa: E402
 from data_prep.execution.executors import Executor  # noqa: E402
-from data_prep.execution.problems import EXAMPLES  # noqa: E402
-from data_prep.execution.records import CheckTask, FileRecord, Outcome  # noqa: E402
+from data_prep.execution.records import (  # noqa: E402
+    EXAMPLES,
+    CheckTask,
+    FileRecord,
+    Outcome,
+)
 from data_prep.execution.work_units import Done, RunningBuild, Unit  # noqa: E402
 from data_prep.extract.opening import InputFile  # noqa: E402
 from data_prep.pipeline import build_shards  # noqa: E402
@@ -194,7 +198,7 @@ def documents(build: RunningBuild, files: list[InputFile], clock: Clock | None) 
 
     texts, extracted = extract_documents(build, files)
     stop(f"extract, {len(texts):,} files of text")
-    # A corpus of more documents than can be ranked is split by their draws alone (`data_prep.documents.held_out`).
+    # A corpus of more documents than can be ranked is split by their draws alone (`data_prep.steps.step3_tokens`).
     chunks, tokenized = tokenize_documents(build, texts, int(build.config.validation_share * 2**64))
     stop("tokenize")
     buckets = count_buckets(build.config, tokenized)

@@ -25,8 +25,11 @@ sys.path.insert(0, str(ROOT))
 
 from data_prep.cli import main as megabert_data  # noqa: E402
 from data_prep.documents.document_set import DocumentSet, bucket_path, index_path  # noqa: E402
-from data_prep.instances.assemble import assemble, make_pairs  # noqa: E402
-from data_prep.instances.pairs import PairOptions  # noqa: E402
+from data_prep.instances.pairs import (  # noqa: E402
+    PairOptions,
+    assemble,
+    make_pairs,
+)
 from megabert.tokens.shards.format import ShardMetadata  # noqa: E402
 from megabert.tokens.tokenization import load_tokenizer  # noqa: E402
 

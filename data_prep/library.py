@@ -48,14 +48,21 @@ def build(
     Raises:
         ConfigError: A setting is wrong; the message names it and the nearest known one.
         DataError: An input or a tokenizer cannot be used, or there is too little text.
+
+    Example:
+        >>> shards = build(["texts/*.jsonl"], output_dir="data", recipe="debug", vocab_size=1000)
+        >>> sorted(shards.instances)  # lengths
+        [128, 512]
     """
     from data_prep.commands.build import warnings_of
     from data_prep.commands.options import MAX_WORKERS, resolve_build
+    from data_prep.execution.build_state import read_state
     from data_prep.execution.executors import local_executor
     from data_prep.pipeline import build_shards
 
     if workers is not None and workers > MAX_WORKERS:
         raise ConfigError(f"workers={workers}: at most {MAX_WORKERS}.")
+    read_state(Path(output_dir))  # names a package that is gone before settings that need it are resolved
     fields = nest(settings)
     sources = [{"input": one} for one in inputs]
     config = resolve_build(sources, None if recipe is None else str(recipe), fields, named=list(leaf_paths(fields)))

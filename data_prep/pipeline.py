@@ -20,7 +20,6 @@ from data_prep.checks.corpus_counts import corpus_counts, require_documents, req
 from data_prep.checks.stats import describe_corpus, reporting_damage
 from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
-from data_prep.documents.held_out import held_out_below
 from data_prep.documents.token_files import TokenFiles
 from data_prep.execution import build_state
 from data_prep.execution.changes import PLAN_NAME, SET_ASIDE, set_aside
@@ -36,7 +35,7 @@ from data_prep.planning.text_sample import sample_text
 from data_prep.steps import step5_documents
 from data_prep.steps.step1_extract import extract_documents, read_ids
 from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
-from data_prep.steps.step3_tokens import split_documents_again, tokenize_documents
+from data_prep.steps.step3_tokens import held_out_below, split_documents_again, tokenize_documents
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import DataError

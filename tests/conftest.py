@@ -4,6 +4,9 @@ Long runs of tests continue from where they ended.
 """
 
 import os
+import subprocess
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 # One thread a process, set before torch is imported: test files run side by side, and waiting OpenMP threads spin.
@@ -51,6 +54,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def same_global_seed() -> None:
     torch.manual_seed(1810)
+
+
+@pytest.fixture
+def megabert(capsys):
+    """Return a function that runs ``megabert`` in this process, checks its exit code, and returns what it printed."""
+    return partial(run_here, capsys, "megabert.cli")
+
+
+@pytest.fixture
+def megabert_data(capsys):
+    """The same for ``megabert-data``."""
+    return partial(run_here, capsys, "data_prep.cli")
+
+
+def run_here(capsys, module: str, *words: object, code: int = 0):
+    ended = import_module(module).main([str(word) for word in words])
+    printed = capsys.readouterr()
+    assert ended == code, printed.out + printed.err
+    assert "Traceback" not in printed.err
+    return printed
+
+
+@pytest.fixture
+def small_disk(request, tmp_path):
+    """A file system of 6 MiB, or of the size that a test sets; unmounted lazily, for a process may map its files."""
+    folder, size = tmp_path / "disk", getattr(request, "param", "6m")
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("mounting a small tmpfs to fill takes root")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], timeout=30, check=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -30,8 +30,8 @@ from torch.nn.utils.rnn import pad_sequence
 from megabert.data.batch import IGNORED, MicroBatch
 from megabert.data.loader import PackedLoader
 from megabert.data.mixture import Mixture
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepBatch, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.distributed.process_group import World, distributed_world
 from megabert.engine.engine import build_engine
 from megabert.models.bert import BertForPreTraining

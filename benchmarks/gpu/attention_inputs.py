@@ -14,7 +14,7 @@ from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.disentangled.api import disentangled_attention, plan_disentangled_attention
 from megabert.ops.attention.disentangled.cpu import RelativePositions, score_divisor
-from megabert.ops.attention.dropout import attention_dropout
+from megabert.ops.dropout import attention_dropout
 from megabert.ops.proof.inputs import boundaries, dropout_stream, near_positions
 
 Op = Callable[..., Tensor]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from megabert.ops.triton_support.compile_log import compiled_kernels
+from megabert.ops.backend import compiled_kernels
 
 L2_BYTES = 1 << 28
 """What is written to flush a cache; several times any GPU's."""

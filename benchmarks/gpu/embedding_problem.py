@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.dense import add_product_, sum_products_in
-from megabert.ops.embedding import embedding
+from megabert.ops.dense import add_product_, embedding, sum_products_in
 from megabert.ops.proof.problem import TOLERANCE, Problem
 from megabert.ops.proof.problems import normal
 

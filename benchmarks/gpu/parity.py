@@ -12,6 +12,7 @@ from benchmarks.gpu.embedding_problem import embedding_problem
 from benchmarks.gpu.rows import Row, Rows
 from benchmarks.gpu.sizes import TINY, Sizes
 from benchmarks.gpu.warm import compile_beside
+from megabert.ops import fp8
 from megabert.ops.proof import exact_problems, problems
 from megabert.ops.proof.problem import Problem
 from megabert.ops.proof.table import ADD_LAYER_NORM_EXTRAS, LAYER_NORM_EXTRAS, compare_one
@@ -72,6 +73,13 @@ def parity_problems(sizes: Sizes, generator: torch.Generator) -> dict[str, Probl
     for classes, padded in ((sizes.vocabulary, sizes.vocabulary + 6), (2, 2)):
         found[f"cross_entropy 33x{padded}"] = problems.cross_entropy_problem((33, padded), generator, classes=classes)
     found["dense"] = problems.dense_problem((1000, sizes.hidden), generator)
+    widths = (sizes.hidden, sizes.intermediate)
+    if fp8.obstacle(generator.device, widths) is None:
+        found["fp8 products"] = problems.fp8_problem(999, *widths, generator)
+        for is_gated in (False, True):
+            form = {"is_gated": is_gated, "is_approximate": False}
+            label = f"fp8 casts of layer_norm and {'gated_gelu' if is_gated else 'bias_gelu'}"
+            found[label] = exact_problems.fp8_casts_problem(1000, *widths, generator, **form)
     for rows, has_sum in itertools.product((2, 512), (False, True)):
         label = f"embedding {rows}x{sizes.hidden}{' with a sum' if has_sum else ''}"
         found[label] = embedding_problem((1000, sizes.hidden), generator, rows=rows, has_sum=has_sum)

@@ -76,8 +76,8 @@ def held_out(model_folder: Path, device: torch.device, instances: int) -> Row:
     from transformers import BertForPreTraining
 
     from megabert.data.batch import IGNORED
-    from megabert.data.packing import shape_for
-    from megabert.data.step_packer import RankShare, validation_batches
+    from megabert.data.packing import RankShare, shape_for
+    from megabert.data.step_packer import validation_batches
     from megabert.tokens.shards.shard_set import ShardSet
 
     model = BertForPreTraining.from_pretrained(model_folder, attn_implementation="sdpa").to(device).float().eval()

@@ -1,14 +1,14 @@
 """Counts of the corpus over steps 1 to 5, and the refusals of a corpus that cannot give instances."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from data_prep.config.build import BuildConfig
-from data_prep.documents.held_out import require_several_sentences
-from data_prep.execution.problems import EXAMPLES
-from data_prep.execution.records import Counts
+from data_prep.execution.records import EXAMPLES, Counts
 from megabert.foundation.errors import DataError
 
+MAX_ONE_SENTENCE_SHARE = 0.2
 UNREADABLE = ("undecodable_documents", "bad_lines", "bad_ids", "unparsable_pages", "cut_files", "damaged_files")
 """Problems that ``max_bad_share`` bounds; documents above the size limit are counted only."""
 LOST_ENDS = ("cut_files", "damaged_files", "cut_pages")
@@ -146,3 +146,62 @@ def require_pairs(config: BuildConfig, corpus: Counts) -> None:
                 f"left for length {length}. Give longer documents, lower --min-tokens, or leave the length out."
             )
     require_several_sentences(config, single, documents)
+
+
+def needed(config: BuildConfig) -> int:
+    """Return how many documents each split needs: a random next sentence comes from another one."""
+    return 2 if config.objective == "nsp" else 1
+
+
+def require_enough(config: BuildConfig, different: int, several: int) -> None:
+    """Refuse a corpus that is too small for both splits.
+
+    Args:
+        config: Names the share and the objective.
+        different: Number of documents; of different texts, if some are to be held out.
+        several: How many of these have two sentences or more.
+
+    Raises:
+        DataError: It is; the message has a remedy that works.
+    """
+    is_paired, least = config.objective != "none", needed(config)
+    usable = several if is_paired else different
+    splits = 2 if config.validation_share else 1
+    if usable >= splits * least:
+        return
+    of_two = " of two sentences or more" if is_paired else ""
+    different_ones, held_out = ("different ", f" and {least} held out") if splits == 2 else ("", "")
+    raise DataError(
+        f"{usable} {different_ones}document(s){of_two}: objective={config.objective} needs {least} to train on"
+        f"{held_out}. {' '.join(_remedies(config, different, several, splits))}"
+    )
+
+
+def require_several_sentences(config: BuildConfig, single: int, documents: int) -> None:
+    """Refuse to make pairs of a corpus in which too many documents have one sentence.
+
+    Args:
+        config: Names the objective.
+        single: Number of these documents.
+        documents: Number of all.
+
+    Raises:
+        DataError: They are too many.
+    """
+    if config.objective != "none" and single > MAX_ONE_SENTENCE_SHARE * documents:
+        raise DataError(
+            f"{single:,} of {documents:,} documents have one sentence, which gives no pair; objective="
+            f"{config.objective} allows {MAX_ONE_SENTENCE_SHARE:.0%}. Use objective: none (--objective none), or "
+            "fix the document borders: blank lines part documents, where --format book takes a file as one; and "
+            "--language decides sentences."
+        )
+
+
+def _remedies(config: BuildConfig, different: int, several: int, splits: int) -> Iterable[str]:
+    """Yield what helps, first what costs least."""
+    yield "Give more documents; where one file holds many, check that blank lines part them (--format)."
+    others = [name for name, number in (("sop", several), ("none", different)) if number >= splits]
+    if others and config.objective == "nsp":
+        yield f"Or use --objective {' or '.join(others)}, for which {splits} document(s) are enough."
+    if splits == 2 and (several if config.objective != "none" else different) >= needed(config):
+        yield "Or hold out none (--validation-share 0), to validate on other text or not at all."

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.config.languages import splitter_code
+from data_prep.extract.sentences import splitter_code
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path
 from megabert.foundation.text_tables import render_table

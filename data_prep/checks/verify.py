@@ -21,8 +21,7 @@ from data_prep.execution.build_state import read_state
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import INSTANCES, UnitProgress
 from data_prep.execution.records import Tally
-from data_prep.instances.assemble import assemble, make_pairs
-from data_prep.instances.pairs import PairOptions, Pairs
+from data_prep.instances.pairs import PairOptions, Pairs, assemble, make_pairs
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular, sha256_file
 from megabert.tokens.shards.columns import FlatInstances

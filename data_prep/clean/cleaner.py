@@ -4,11 +4,12 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 
-from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, Find, Measured
+from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS, Find, LineRule, Measured
 from data_prep.config.cleaning import CleanConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from megabert.tokens.tokenization import compose
 
 # Controls, zero-width and direction characters. Line breaks and tabs are not among them, nor are the joiners U+200C and
@@ -161,6 +162,10 @@ def excess_of(text: str) -> str:
     return ""
 
 
+def _kept_by(rule: LineRule, document: Measured) -> list[str]:
+    return paragraphs_of(compose("\n".join(rule.keep(list(document.lines)))))
+
+
 class Cleaner:
     """Cleans the documents of one chunk."""
 
@@ -195,6 +200,7 @@ class Cleaner:
             if name in config.rules
         ]
         self._line_rules = [(name, LINE_RULES[name]) for name in LINE_RULES if name in config.rules]
+        self._line_rules += [(name, partial(_kept_by, rule)) for name, (rule, _) in config.rules_of_packages().items()]
         self._document_rules = [(name, DOCUMENT_RULES[name]) for name in DOCUMENT_RULES if name in config.rules]
         self._own = [re.compile(pattern) for pattern in config.boilerplate]
         self._problems, self._keeps_language = problems, keeps_language
@@ -242,7 +248,7 @@ class Cleaner:
             kept = [line for line, _ in groupby(paragraphs)]  # without those equal to the previous one
             paragraphs = self._shorter("repeated_lines", paragraphs, kept, origin)
         for name, kept_lines in self._line_rules:
-            if len(kept := kept_lines(self._measured(paragraphs))) < len(paragraphs):
+            if (kept := kept_lines(self._measured(paragraphs))) != paragraphs:
                 paragraphs = self._shorter(name, paragraphs, kept, origin)
         # Rules on the remaining document. One without text is no document of a wrong length or language.
         if paragraphs and (misfit_rule := self._misfit(paragraphs)):

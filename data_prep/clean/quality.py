@@ -5,7 +5,8 @@ section 3.6. A line is a paragraph here, and a word is text between white space,
 script without spaces.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 
 import numpy as np
@@ -32,6 +33,17 @@ POLICY_WORDS = (b"terms of use", b"privacy policy", b"cookie")
 """Each of these phrases has one of them, and most texts have none."""
 FIRST_TOP, FIRST_REPEATED = 2, 5
 """Words of the shortest runs of ``gopher_top_ngrams`` and ``gopher_repeated_ngrams``."""
+
+
+class LineRule(ABC):
+    """The entry point of a package's cleaning rule: a dataclass whose fields are its bounds."""
+
+    @abstractmethod
+    def keep(self, lines: list[str]) -> Iterable[str]:
+        """Return the lines of a document that stay, as they were or shorter.
+
+        They have to depend on ``lines`` alone, so that the same text gives the same bytes in any order of files.
+        """
 
 
 class Measured:

@@ -66,6 +66,7 @@ def run(options: Namespace) -> None:
 
 
 def _run(options: Namespace, executor: Executor) -> None:
+    read_state(options.output)  # names a package that is gone before settings that need it are resolved
     config = make_config(options)
     if options.print_config:
         print(loading.to_yaml(config), end="")

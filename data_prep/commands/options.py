@@ -3,10 +3,10 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from data_prep.config.build import BUILD_NEEDS, BuildConfig, SourceConfig
-from data_prep.config.cleaning import CleanConfig, CleaningRule
+from data_prep.config.cleaning import RULES, CleanConfig
 from data_prep.config.ids import TEXT_NEEDS
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.program import Parser, bounded, whole
@@ -28,9 +28,9 @@ def add_source_arguments(parser: Parser) -> None:
             flag = f"--{row.path}".replace("_", "-")
             parser.add_argument(flag, choices=row.choices or None, help=text)
             parser.add_rule(flag, needs=["--input"])  # sources of a file have their own
-    rules, default = get_args(CleaningRule), " ".join(CleanConfig().rules)
-    text = f"cleaning rules, clean.rules in files: none, or of {', '.join(rules)} (default: {default})"
-    parser.add_argument("--clean", nargs="+", choices=("none", *rules), metavar="RULE", help=text)
+    default = " ".join(CleanConfig().rules)
+    text = f"cleaning rules, clean.rules in files: none, or of {', '.join(RULES)} and packages (default: {default})"
+    parser.add_argument("--clean", nargs="+", metavar="RULE", help=text)
     parser.add_rule("--clean", excludes=["--clean.rules"])
     recipes = ", ".join(loading.shipped_names("recipe"))
     text = f"build what this recipe of megabert pretrain is meant for: {recipes}, or a file; flags override it"
@@ -95,6 +95,8 @@ def resolve_build(
     config = loading.merge_layers(BuildConfig, *layers)
     if config.objective == "none" and config.masking == "dynamic":  # further passes would be copies
         config = loading.merge_layers(BuildConfig, {"dupe_factor": 1}, *layers)
+    if idle := config.clean.options.keys() - {*config.clean.rules}:
+        raise ConfigError(f"clean.options.{min(idle)}: clean.rules lacks that rule. Add it, or leave its options out.")
     for needs in (BUILD_NEEDS, TEXT_NEEDS):
         refuse_idle(named, loading.to_dict(config), needs)
     return config

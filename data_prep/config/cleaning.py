@@ -1,12 +1,13 @@
 """The settings of cleaning: which rules run, and the bounds of each."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from data_prep.config.languages import require_identifiable
+from megabert.settings.config.extensions import load_extension
 from megabert.settings.config.fields import STRICT
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -46,14 +47,18 @@ CleaningRule = Literal[
     "duplicate_paragraphs",
     "duplicate_documents",
 ]
+RULES: tuple[str, ...] = get_args(CleaningRule)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CleanConfig:
     """Which cleaning rules run, and their bounds."""
 
-    rules: tuple[CleaningRule, ...] = ("mojibake", "control_characters")
-    """Cleaning rules, in any order: they run in the order in which the documentation lists them."""
+    rules: tuple[CleaningRule | str, ...] = ("mojibake", "control_characters")
+    """Cleaning rules, in any order: they run in the order in which the documentation lists them. Rules of installed
+    packages follow those on lines, in the order in which they are named."""
+    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Options of packages' rules, by rule."""
     min_characters: int = Field(default=100, ge=0, le=10**9)
     """Rule length: shorter documents are dropped."""
     max_characters: int = Field(default=10_000_000, ge=1, le=10**9)
@@ -117,6 +122,7 @@ class CleanConfig:
 
     @model_validator(mode="after")
     def _rules_are_usable(self) -> "CleanConfig":
+        self.rules_of_packages()
         if "near_duplicates" in self.rules and "duplicate_documents" not in self.rules:
             raise ValueError("rules has near_duplicates, but exact copies would stay; add duplicate_documents")
         for name in ("gopher_min_words", "gopher_min_word_length"):
@@ -131,3 +137,8 @@ class CleanConfig:
             except (re.error, OverflowError) as error:
                 raise ValueError(f"boilerplate={pattern!r}: no regular expression ({error})") from None
         return self
+
+    def rules_of_packages(self) -> dict[str, tuple[Any, str]]:
+        """Return the rules that are not ours, each with its package (`load_extension`), by name and in their order."""
+        found = {rule: load_extension("cleaning rule", rule, RULES, self.options.get(rule, {})) for rule in self.rules}
+        return {rule: extension for rule, extension in found.items() if extension}

@@ -22,15 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.documents.arrow_files import (
-    checked_array,
-    gather,
-    make_list,
-    offsets_of,
-    one_batch,
-    unreadable,
-    write_batches,
-)
+from data_prep.documents import arrow_files
 from megabert.foundation.randomness.keyed import mix, order_of
 from megabert.tokens.shards.columns import flat_list
 from megabert.tokens.shards.format import token_type
@@ -121,12 +113,12 @@ class TokenizedDocuments:
         """
         sentences_D = np.diff(self.sentence_offsets)
         if not (self.sentence_offsets[-1] == len(self.sentence_lengths_S) and (sentences_D > 0).all()):
-            raise unreadable(path, "documents without sentences, or sentences without a document")
+            raise arrow_files.unreadable(path, "documents without sentences, or sentences without a document")
         ends = np.array_equal(np.diff(self.token_offsets), tokens_D) and tokens_D.sum() == len(self.ids_T)
         if not (ends and (self.sentence_lengths_S > 0).all()):
-            raise unreadable(path, "the lengths of sentences do not add up to those of documents")
+            raise arrow_files.unreadable(path, "the lengths of sentences do not add up to those of documents")
         if len(self.ids_T) and self.ids_T.max() >= vocab_size:
-            raise unreadable(path, f"the id {self.ids_T.max()} in a vocabulary of {vocab_size} pieces")
+            raise arrow_files.unreadable(path, f"the id {self.ids_T.max()} in a vocabulary of {vocab_size} pieces")
         return self
 
     def __len__(self) -> int:
@@ -140,7 +132,7 @@ class TokenizedDocuments:
     @property
     def token_offsets(self) -> NDArray[np.int64]:
         """Where each document's tokens begin, shape (D + 1,)."""
-        return offsets_of(self.sentence_lengths_S)[self.sentence_offsets]
+        return arrow_files.offsets_of(self.sentence_lengths_S)[self.sentence_offsets]
 
     def take(self, order: NDArray[np.integer]) -> "TokenizedDocuments":
         """Return the documents with these numbers, in this order; a number may occur several times."""
@@ -151,9 +143,9 @@ class TokenizedDocuments:
             self.hashes_D[order],
             self.splits_D[order],
             self.sources_D[order],
-            gather(self.ids_T, first_tokens[order], tokens[order]),
-            gather(self.sentence_lengths_S, first_sentences[order], sentences[order]),
-            offsets_of(sentences[order]),
+            arrow_files.gather(self.ids_T, first_tokens[order], tokens[order]),
+            arrow_files.gather(self.sentence_lengths_S, first_sentences[order], sentences[order]),
+            arrow_files.offsets_of(sentences[order]),
         )
 
     def write(self, path: Path, schema: pa.Schema) -> None:
@@ -163,7 +155,7 @@ class TokenizedDocuments:
             path: The file.
             schema: The result of `document_schema`, or some of its columns.
         """
-        write_batches(path, schema, [self.to_batch(schema)] if len(self) else [])
+        arrow_files.write_batches(path, schema, [self.to_batch(schema)] if len(self) else [])
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the documents as a record batch with the columns of a schema."""
@@ -173,8 +165,8 @@ class TokenizedDocuments:
             "document_hash": pa.array(self.hashes_D),
             "split": pa.array(self.splits_D),
             "source": pa.array(self.sources_D),
-            "input_ids": make_list(self.ids_T, self.token_offsets),
-            "sentence_lengths": make_list(self.sentence_lengths_S.astype(np.uint32), self.sentence_offsets),
+            "input_ids": arrow_files.make_list(self.ids_T, self.token_offsets),
+            "sentence_lengths": arrow_files.make_list(self.sentence_lengths_S.astype(np.uint32), self.sentence_offsets),
         }
         return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
@@ -219,9 +211,9 @@ class DocumentSet:
             DataError: It is missing or damaged.
         """
         path = index_path(folder, split)
-        starts = np.array(checked_array(path, np.int64, (None, 3)))
+        starts = np.array(arrow_files.checked_array(path, np.int64, (None, 3)))
         if len(starts) < 2 or starts[0].any() or (np.diff(starts, axis=0) < 0).any():
-            raise unreadable(path, "it has to ascend from 0")
+            raise arrow_files.unreadable(path, "it has to ascend from 0")
         return cls(folder, split, starts, vocab_size)
 
     @property
@@ -257,7 +249,9 @@ class DocumentSet:
             of each sentence, numbered over the split, and the end of the last.
         """
         documents = self.read(bucket)
-        return documents.sentence_offsets, offsets_of(documents.sentence_lengths_S) + self.first_tokens[bucket]
+        return documents.sentence_offsets, arrow_files.offsets_of(documents.sentence_lengths_S) + self.first_tokens[
+            bucket
+        ]
 
     def read(self, bucket: int) -> TokenizedDocuments:
         """Return the documents of a bucket as views of its file, in ascending order of their hashes.
@@ -275,13 +269,13 @@ class DocumentSet:
     def _open_bucket(self, bucket: int) -> TokenizedDocuments:
         """Map a bucket and compare it with the index."""
         path = bucket_path(self.folder, self.split, bucket)
-        documents = TokenizedDocuments.of(batch := one_batch(path, bucket_schema(self.vocab_size)))
+        documents = TokenizedDocuments.of(batch := arrow_files.one_batch(path, bucket_schema(self.vocab_size)))
         sizes = [len(documents), len(documents.sentence_lengths_S), len(documents.ids_T)]
         said = (self.bucket_starts[bucket + 1] - self.bucket_starts[bucket]).tolist()
         if sizes != said:
-            raise unreadable(path, f"documents, sentences and tokens are {sizes}, the index says {said}")
+            raise arrow_files.unreadable(path, f"documents, sentences and tokens are {sizes}, the index says {said}")
         if (documents.hashes_D[1:] < documents.hashes_D[:-1]).any():
-            raise unreadable(path, "its hashes do not ascend")
+            raise arrow_files.unreadable(path, "its hashes do not ascend")
         return documents.require_sound(path, self.vocab_size, np.diff(flat_list(batch["input_ids"])[1]))
 
     def by_bucket(self, numbers: NDArray[np.int64], firsts: NDArray[np.int64]) -> Iterator[tuple[int, NDArray]]:

@@ -23,19 +23,21 @@ import megabert
 from data_prep.config.build import BuildConfig
 from data_prep.execution import changes
 from data_prep.execution.changes import Part
-from data_prep.identification.identifier import FASTTEXT, PY3LANGID, package_of
+from data_prep.identification.identifier import package_of
 from megabert.foundation import files
 from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
 from megabert.foundation.json_files import seal, unseal
-from megabert.settings.config import loading
+from megabert.settings.config import extensions, loading
 
 STATE_NAME = "build.json"
 REFUSED = Path("work", "refused")
 """File that is there while the last run's corpus was refused."""
 PACKAGES = ("megabert", "sentencex", "tokenizers", "numpy", "pyarrow")
 """Packages that every build records; one that identifies languages, or trains a Unigram vocabulary, records its own."""
-DECISIVE = ("megabert", "sentencex", "sentencepiece", "tokenizers", PY3LANGID, FASTTEXT)
-"""Other versions of these may cut or number text differently."""
+HARMLESS = {"numpy", "pyarrow"}
+"""Other versions of these cut and number text alike; of all others, packages with cleaning rules included, they may
+not.
+"""
 
 
 @dataclass(frozen=True)
@@ -197,12 +199,16 @@ def read_state(folder: Path) -> BuildState | None:
 
     Raises:
         DataError: It is damaged.
+        ConfigError: A package that it was begun with is not installed.
     """
     path = folder / STATE_NAME
     if not path.exists():
         return None
     remedy = "Delete the folder, or give --output a new one."
     state = unseal(files.read_small(path), BuildState, STATE_NAME, where=str(path), remedy=remedy)
+    for name, was in state.versions.items():
+        if installed_version(name) == "missing":  # the settings may name a rule of it
+            extensions.require_package(f"{name} {was}", str(folder))
     with suppress(ConfigError):
         if loading.to_dict(loading.merge_layers(BuildConfig, state.config)) == state.config:
             return state
@@ -235,8 +241,9 @@ def installed_version(name: str) -> str:
 def installed_versions(config: BuildConfig) -> dict[str, str]:
     """Return the versions of the packages that shape the shards of a build."""
     trainer = "sentencepiece" if config.pieces == "unigram" and config.tokenizer is None else None
-    more = [name for name in (package_of(config), trainer) if name]
-    return {name: installed_version(name) for name in sorted([*PACKAGES, *more])}
+    rules = [package.rpartition(" ")[0] for _, package in config.clean.rules_of_packages().values()]
+    more = [name for name in (package_of(config), trainer, *rules) if name]
+    return {name: installed_version(name) for name in sorted({*PACKAGES, *more})}
 
 
 def require_versions(folder: Path, recorded: dict[str, str]) -> None:
@@ -249,7 +256,8 @@ def require_versions(folder: Path, recorded: dict[str, str]) -> None:
     Raises:
         HaltedError: A decisive package has another version; the message has the command that installs the recorded.
     """
-    others = {name: was for name, was in recorded.items() if name in DECISIVE and was != installed_version(name)}
+    decisive = recorded.keys() - HARMLESS
+    others = {name: recorded[name] for name in sorted(decisive) if recorded[name] != installed_version(name)}
     if others:
         now = ", ".join(f"{name} {was} (now {installed_version(name)})" for name, was in others.items())
         pins = " ".join(f"{name}=={was}" for name, was in others.items())

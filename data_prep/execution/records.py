@@ -6,12 +6,14 @@ again reads them at one go, and has its workers check them: each line by the has
 each file that it names by the file's hash. A line that was cut by a crash is one of a unit that was not finished. Of
 several lines with one name the last one counts.
 
-The counts of a million units become one by adding them up as units finish, in constant memory (`Tally`).
+A unit counts the text that it could not use, with the first few messages of each kind (`Problems`). The counts of a
+million units become one by adding them up as units finish, in constant memory (`Tally`).
 """
 
 import errno
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -21,12 +23,16 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, NonNegativeInt
 
-from data_prep.execution.problems import EXAMPLES
-from megabert.foundation.errors import DataError, HaltedError
+from megabert.foundation.errors import DataError, HaltedError, without_secrets
 from megabert.foundation.files import open_in_place, open_to_read, sha256_file
 from megabert.foundation.full_disk import NO_SPACE, disk_full
 from megabert.foundation.json_files import START, seal, unseal
 
+MAX_DOCUMENT_BYTES = 32 << 20
+"""Longer documents are left out and counted: they would take a worker's memory."""
+EXAMPLES = 3
+"""Messages of each kind that are shown."""
+MAX_EXAMPLE_CHARACTERS = 300
 SYNC_S = 2.0
 """Between two moments at which the records of a step are made durable."""
 NAME = b'"name": "'
@@ -56,6 +62,72 @@ def _holds_numbers(value: Any) -> bool:
 
 Counts = Annotated[dict[str, Any], AfterValidator(_require_numbers)]
 """Counts of a unit: numbers, lists of numbers, texts, and mappings of these, which a `Tally` adds up."""
+
+
+class Problems:
+    """Takes note of what cannot be used of one chunk."""
+
+    def __init__(self, *, is_strict: bool = True) -> None:
+        """Start empty.
+
+        Args:
+            is_strict: Whether a document that cannot be read is an error.
+        """
+        self.is_strict = is_strict
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+        self.lost_bytes = 0
+        """Stored bytes that follow the damage in files."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file ended too early or in damage."""
+        return "cut_files" in self.counts or "damaged_files" in self.counts
+
+    def lose_end(self, kind: str, message: str, lost_bytes: int = 0) -> None:
+        """Count a file whose end cannot be read, and the stored bytes that are lost with it, as far as they are there.
+
+        Raises:
+            DataError: Where the build may not lose documents (``max_bad_share`` is 0).
+        """
+        self.require(kind, message, "Fetch the file again, or use what can be read with --max-bad-share above 0.")
+        self.lost_bytes += lost_bytes
+
+    def count(self, kind: str) -> None:
+        """Count something that is no problem but should be known, such as a redirect."""
+        self.counts[kind] += 1
+
+    def add(self, kind: str, message: str) -> None:
+        """Count a problem that is never fatal, such as a document that is too long; remember the first messages."""
+        self.count(kind)
+        self.give_example(kind, message)
+
+    def oversized(self, path: str, where: str) -> None:
+        """Count a document above ``MAX_DOCUMENT_BYTES``."""
+        self.add("oversized_documents", f"{path}: the document {where} is above {MAX_DOCUMENT_BYTES >> 20} MiB")
+
+    def give_example(self, kind: str, message: str) -> None:
+        """Remember a message if it is one of the first of its kind."""
+        if self.lacks_examples(kind):
+            self.examples.setdefault(kind, []).append(without_secrets(message)[:MAX_EXAMPLE_CHARACTERS])
+
+    def lacks_examples(self, kind: str) -> bool:
+        """Return whether another message of a kind would be remembered."""
+        return len(self.examples.get(kind, ())) < EXAMPLES
+
+    def shows(self, kind: str) -> bool:
+        """Return whether the next problem of a kind would be shown."""
+        return self.is_strict or self.lacks_examples(kind)
+
+    def require(self, kind: str, message: str, remedy: str) -> None:
+        """Count a document that cannot be read.
+
+        Raises:
+            DataError: Where the build may not drop documents (``max_bad_share`` is 0).
+        """
+        if self.is_strict:
+            raise DataError(f"{message}. {remedy}")
+        self.add(kind, message)
 
 
 class Tally:

@@ -29,20 +29,10 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.config.build import BuildConfig
+from data_prep.execution import records
 from data_prep.execution.build_state import BuildState, require_folder, require_versions
 from data_prep.execution.executors import Executor
 from data_prep.execution.progress import Rate, UnitProgress
-from data_prep.execution.records import (
-    Checked,
-    CheckTask,
-    Counts,
-    Keep,
-    StepRecords,
-    StoredRecord,
-    Tally,
-    check_records,
-    outcome_of,
-)
 from megabert.foundation.errors import HaltedError, MegabertError
 from megabert.settings.command_line.failures import as_user_error
 
@@ -79,7 +69,7 @@ class Unit:
     """Step that the unit belongs to, such as ``tokens``: the name of the file of its records."""
     name: str
     """Name of the record, unique within the step."""
-    function: Callable[[Any], tuple[list[Path], Counts]]
+    function: Callable[[Any], tuple[list[Path], records.Counts]]
     """Writes files atomically; returns their paths, and counts for the manifest."""
     argument: Any
     """What ``function`` is called with."""
@@ -102,18 +92,18 @@ class Unit:
 class Results:
     """Outcome of the units of a step."""
 
-    def __init__(self, units: int, keep: Keep | None) -> None:
+    def __init__(self, units: int, keep: records.Keep | None) -> None:
         """Begin without a finished unit."""
-        self.tally = Tally()
+        self.tally = records.Tally()
         self.kept: list[Any] = [None] * units if keep else []
         """Kept part of each unit, in the order of the units."""
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> records.Counts:
         """Sum of what all units counted that belong to no group."""
         return self.tally.of()
 
-    def take(self, checked: Checked) -> None:
+    def take(self, checked: records.Checked) -> None:
         """Add units that are finished."""
         self.tally.merge(checked.tally)
         for number, kept in zip(checked.finished, checked.kept, strict=False):
@@ -126,7 +116,7 @@ class Done(NamedTuple):
     step: str
     group: str
     record: bytes
-    counts: Counts
+    counts: records.Counts
     kept: Any
 
 
@@ -153,7 +143,7 @@ class RunningBuild:
         self,
         step: str,
         name: str,
-        function: Callable[[Any], tuple[list[Path], Counts]],
+        function: Callable[[Any], tuple[list[Path], records.Counts]],
         argument: Any,
         *,
         origin: str = "",
@@ -164,7 +154,11 @@ class RunningBuild:
         return Unit(self.folder, step, name, function, argument, versions, context, origin, group, self.host)
 
     def units(
-        self, step: str, function: Callable[[Any], tuple[list[Path], Counts]], count: int, task: Callable[[int], Any]
+        self,
+        step: str,
+        function: Callable[[Any], tuple[list[Path], records.Counts]],
+        count: int,
+        task: Callable[[int], Any],
     ) -> "LazyList[Unit]":
         """Return units of a step, each named after the file that its task writes: the ``path`` of ``task(number)``."""
 
@@ -175,7 +169,9 @@ class RunningBuild:
 
         return LazyList(count, unit)
 
-    def run(self, title: str, units: Sequence[Unit], rate: Rate | None = None, keep: Keep | None = None) -> Results:
+    def run(
+        self, title: str, units: Sequence[Unit], rate: Rate | None = None, keep: records.Keep | None = None
+    ) -> Results:
         """Do the units that are not finished yet, and return what all of them came to.
 
         Args:
@@ -186,13 +182,13 @@ class RunningBuild:
         """
         with UnitProgress(title, len(units), rate, self.executor.workers) as progress, ExitStack() as stack:
             results, left = self._check(units, keep, progress)
-            opened: dict[str, StepRecords] = {}
+            opened: dict[str, records.StepRecords] = {}
             waiting = LazyList(len(left), lambda index: units[left[index]])
             # The executor calls `run_unit` on each unit: here, in its processes, or in other MPI ranks. Outcomes come
             # back one by one, in the order in which units end.
             for index, done in self.executor.run(partial(run_unit, keep=keep), waiting):
                 if done.step not in opened:
-                    opened[done.step] = stack.enter_context(StepRecords(self.folder, done.step))
+                    opened[done.step] = stack.enter_context(records.StepRecords(self.folder, done.step))
                 # Written after the unit's files, so a kill in between repeats it.
                 opened[done.step].append(done.record)
                 results.tally.add(done.counts, done.group)
@@ -202,7 +198,7 @@ class RunningBuild:
         release_before("")
         return results
 
-    def finished(self, units: Sequence[Unit], keep: Keep | None = None) -> Results | None:
+    def finished(self, units: Sequence[Unit], keep: records.Keep | None = None) -> Results | None:
         """Return the outcome of units if all are finished and their files sound; else None."""
         results, left = self._check(units, keep)
         return None if left else results
@@ -218,26 +214,26 @@ class RunningBuild:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _check(
-        self, units: Sequence[Unit], keep: Keep | None, progress: UnitProgress | None = None
+        self, units: Sequence[Unit], keep: records.Keep | None, progress: UnitProgress | None = None
     ) -> tuple[Results, list[int]]:
         """Return the outcome of the units that an earlier run has finished, and the numbers of the others."""
         results, is_left = Results(len(units), keep), np.ones(len(units), bool)
-        stored: list[StoredRecord] = []
+        stored: list[records.StoredRecord] = []
         # Units of a step are next to each other. Of one that has not begun, none has to be made to be looked up.
         ends = (units[0], units[-1]) if units else ()
-        steps = {unit.step: StepRecords(self.folder, unit.step).read() for unit in ends}
+        steps = {unit.step: records.StepRecords(self.folder, unit.step).read() for unit in ends}
         for number, unit in enumerate(units if len(steps) > 1 or any(steps.values()) else ()):
             if unit.step not in steps:
-                steps[unit.step] = StepRecords(self.folder, unit.step).read()
+                steps[unit.step] = records.StepRecords(self.folder, unit.step).read()
             if (line := steps[unit.step].get(unit.name.encode())) is not None:
-                stored.append(StoredRecord(number, unit.group, unit.context, line))
+                stored.append(records.StoredRecord(number, unit.group, unit.context, line))
         # Files are looked at by the workers: a parallel file system answers many at a time.
         size = min(RECORDS_PER_CHECK, -(-len(stored) // (4 * self.executor.workers)) or 1)
         tasks = LazyList(
             -(-len(stored) // size),
-            lambda index: CheckTask(self.folder, stored[size * index : size * (index + 1)], keep),
+            lambda index: records.CheckTask(self.folder, stored[size * index : size * (index + 1)], keep),
         )
-        for _, checked in self.executor.run(check_records, tasks):
+        for _, checked in self.executor.run(records.check_records, tasks):
             results.take(checked)
             is_left[checked.finished] = False
             if progress is not None:
@@ -252,7 +248,7 @@ def remove_files(folder: Path, names: Sequence[str]) -> None:
             (folder / name).unlink()
 
 
-def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
+def run_unit(unit: Unit, keep: records.Keep | None = None) -> Done:
     """Do a unit and return its record, to be stored by the process that handed the unit out."""
     # Checked here and not at the start, so that a finished build needs no particular versions.
     require_versions(unit.root, unit.versions)
@@ -260,7 +256,7 @@ def run_unit(unit: Unit, keep: Keep | None = None) -> Done:
     try:
         require_folder(unit.root)
         paths, counts = unit.function(unit.argument)
-        outcome = outcome_of(unit.root, paths, counts)
+        outcome = records.outcome_of(unit.root, paths, counts)
     except (MegabertError, OSError) as error:
         here, known = socket.gethostname(), as_user_error(error)
         if here == unit.host or known is None:

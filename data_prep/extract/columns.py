@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
+from data_prep.execution.records import MAX_DOCUMENT_BYTES, Problems
 from data_prep.extract.opening import InputChunk, InputFile, is_url, open_stored
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import check_regular
@@ -48,7 +48,8 @@ def column_documents(chunk: InputChunk, problems: Problems) -> Iterator[tuple[in
     """
     row = 0
     with source_of(chunk.file) as source:
-        for column in _columns(chunk.file, source, chunk.start, chunk.end, problems):
+        for batch in column_batches(chunk.file, source, chunk.start, chunk.end, problems, [chunk.file.field]):
+            column = _checked_text(chunk.file, batch.column(0))
             # One text after the other becomes a Python string: a table may repeat a long one in every row.
             for cell in column:
                 buffer = _stored_value(cell).as_buffer()
@@ -93,18 +94,15 @@ def source_of(file: InputFile) -> Iterator[Any]:
         ) from error
 
 
-def _columns(file: InputFile, source: Any, start: int, end: int, problems: Problems) -> Iterator[pa.Array]:
-    """Yield the column that holds the text, batch by batch, each fully checked before it is used."""
-    for batch in column_batches(file, source, start, end, problems, [file.field]):
-        column = batch.column(0)
-        if not _holds_text(column.type):
-            kind = column.type
-            raise DataError(
-                f"{file.path}: the column {file.field!r} holds {kind}, not text. Choose another one with --field."
-            )
-        # Arrow believes the offsets that a file holds, and would follow them out of it.
-        column.validate(full=True)
-        yield column
+def _checked_text(file: InputFile, column: pa.Array) -> pa.Array:
+    """Return a column that is fully checked to hold text."""
+    if not _holds_text(column.type):
+        raise DataError(
+            f"{file.path}: the column {file.field!r} holds {column.type}, not text. Choose another one with --field."
+        )
+    # Arrow believes the offsets that a file holds, and would follow them out of it.
+    column.validate(full=True)
+    return column
 
 
 def _holds_text(kind: pa.DataType) -> bool:

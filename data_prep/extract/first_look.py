@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from data_prep.config.build import BuildConfig
 from data_prep.config.languages import AUTO
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract.opening import BLOCK_BYTES, InputFile, content_blocks, is_url, open_stored
 from data_prep.extract.text import UNCUTTABLE
 from megabert.foundation.errors import DataError, without_secrets

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
+from data_prep.execution.records import MAX_DOCUMENT_BYTES, Problems
 from data_prep.extract.columns import column_batches, source_of
 from data_prep.extract.opening import InputChunk, InputFile, is_url
 from data_prep.extract.text import jsonl_lines, line_number

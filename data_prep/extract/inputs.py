@@ -14,20 +14,10 @@ from pathlib import Path, PurePosixPath
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.build_state import InputRecord
 from data_prep.execution.executors import Executor
+from data_prep.extract import opening
 from data_prep.extract.columns import part_sizes
 from data_prep.extract.first_look import refuse_other_kinds, unknown_format
 from data_prep.extract.ids import FORMATS_OF_IDS, OFFSETS_SUFFIX, chunk_borders, offsets_path
-from data_prep.extract.opening import (
-    BLOCK_BYTES,
-    COMPRESSIONS,
-    InputChunk,
-    InputFile,
-    find_paths,
-    input_sha256,
-    is_url,
-    open_stored,
-    size_and_time,
-)
 from data_prep.extract.text import UNCUTTABLE
 from megabert.foundation.errors import DataError, without_secrets
 from megabert.tokens.tokenization.huggingface import tokenizer_files
@@ -52,7 +42,7 @@ MARK_BYTES = 10
 OTHER_INDEX = "The index belongs to another file: fetch the right one, or remove it; then the streams are searched for."
 
 
-def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
+def find_files(sources: tuple[SourceConfig, ...]) -> list[opening.InputFile]:
     """Expand the sources' globs, in order, each source's files sorted by name.
 
     Raises:
@@ -66,12 +56,12 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[InputFile]:
     return files
 
 
-def hash_inputs(files: list[InputFile], config: BuildConfig, executor: Executor) -> list[InputRecord]:
+def hash_inputs(files: list[opening.InputFile], config: BuildConfig, executor: Executor) -> list[InputRecord]:
     """Return a record of each file of the input, of a given vocabulary and of a language model, with its SHA-256."""
     sizes = [(file.path, file.bytes) for file in files]
     models = [] if config.language_model is None else [config.language_model]
-    sizes += [(path, size_and_time(path)[0]) for path in (*_vocabulary_files(config), *models)]
-    hashes = dict(executor.run(input_sha256, [path for path, _ in sizes]))
+    sizes += [(path, opening.size_and_time(path)[0]) for path in (*_vocabulary_files(config), *models)]
+    hashes = dict(executor.run(opening.input_sha256, [path for path, _ in sizes]))
     return [InputRecord(without_secrets(path), size, hashes[index]) for index, (path, size) in enumerate(sizes)]
 
 
@@ -82,7 +72,7 @@ def _vocabulary_files(config: BuildConfig) -> list[str]:
     return [str(path) for path in tokenizer_files(Path(config.tokenizer))]
 
 
-def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
+def _files_of(index: int, source: SourceConfig) -> list[opening.InputFile]:
     try:
         "".encode(source.encoding)
     except (LookupError, ValueError):  # a ValueError: a NUL in the name
@@ -90,7 +80,7 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
             f"{source.title}: unknown encoding {source.encoding!r}. Use a name that Python knows, such as utf-8, "
             "cp1252, cp949 or gb18030."
         ) from None
-    paths = find_paths(source.input)
+    paths = opening.find_paths(source.input)
     if not paths:
         raise DataError(f"{source.input}: no such file. Give --input an existing path, or a quoted glob that matches.")
     holds_ids = source.format == "ids"
@@ -99,9 +89,9 @@ def _files_of(index: int, source: SourceConfig) -> list[InputFile]:
     files = []
     for path in paths:
         name, compression = _format_of(path, source)
-        size, modified_ns = size_and_time(path)
+        size, modified_ns = opening.size_and_time(path)
         reading = source.encoding, source.key, compression, holds_ids, source.second_field or ""
-        files.append(InputFile(path, size, index, name, *reading, modified_ns))
+        files.append(opening.InputFile(path, size, index, name, *reading, modified_ns))
     return files
 
 
@@ -115,7 +105,7 @@ def _with_offsets(paths: list[str]) -> list[str]:
                 f"{path}: its array {array} is not among the input. Fetch the array, give it to --input as well, "
                 "or leave out its offsets."
             )
-    local = {path for path in offsets if not is_url(path)}
+    local = {path for path in offsets if not opening.is_url(path)}
     for path in local:
         if not Path(path).exists():
             raise DataError(
@@ -133,7 +123,7 @@ def _is_array(path: str) -> bool:
 def _format_of(path: str, source: SourceConfig) -> tuple[str, str]:
     """Return format and compression, from the name if they are not given."""
     name = PurePosixPath(path)
-    compression = COMPRESSIONS.get(name.suffix.lower(), "")
+    compression = opening.COMPRESSIONS.get(name.suffix.lower(), "")
     if compression:
         name = name.with_suffix("")
     if source.format == "ids":
@@ -179,7 +169,7 @@ def chunk_size(total: int, chunk_bytes: int) -> int:
     return max(1, min(chunk_bytes, max(MIN_CHUNK_BYTES, total // CHUNKS_OF_A_SMALL_INPUT)), total // MAX_CHUNKS)
 
 
-def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
+def plan_chunks(files: list[opening.InputFile], chunk_bytes: int) -> list[opening.InputChunk]:
     """Cut files into chunks of about the size that `chunk_size` returns.
 
     The plan depends on the files alone, never on the number of workers. Compressed files are one chunk each, except
@@ -195,35 +185,35 @@ def plan_chunks(files: list[InputFile], chunk_bytes: int) -> list[InputChunk]:
     return chunks
 
 
-def _chunks_of(file: InputFile, size: int) -> Iterator[InputChunk]:
+def _chunks_of(file: opening.InputFile, size: int) -> Iterator[opening.InputChunk]:
     if not file.bytes:
         return
     if file.format in ("parquet", "arrow"):
         yield from _grouped(file, part_sizes(file), size)
     elif file.format == "npy":
         if _is_array(file.path):
-            yield from (InputChunk(file, *border) for border in chunk_borders(file, size))
+            yield from (opening.InputChunk(file, *border) for border in chunk_borders(file, size))
     elif file.format == "wikipedia" and file.compression == "bz2":
         borders = [*_stream_starts(file.path, file.bytes), file.bytes]
         for group in _grouped(file, [end - start for start, end in pairwise(borders)], size):
             _require_stream(file.path, borders[group.start])
-            yield InputChunk(file, borders[group.start], borders[group.end], group.bytes)
+            yield opening.InputChunk(file, borders[group.start], borders[group.end], group.bytes)
     elif file.compression or file.format == "book" or UNCUTTABLE.match(file.encoding):
-        yield InputChunk(file, 0, file.bytes, file.bytes)
+        yield opening.InputChunk(file, 0, file.bytes, file.bytes)
     else:
         for start in range(0, file.bytes, size):
             end = min(start + size, file.bytes)
-            yield InputChunk(file, start, end, end - start)
+            yield opening.InputChunk(file, start, end, end - start)
 
 
-def _grouped(file: InputFile, sizes: list[int], wanted: int) -> Iterator[InputChunk]:
+def _grouped(file: opening.InputFile, sizes: list[int], wanted: int) -> Iterator[opening.InputChunk]:
     """Yield runs of consecutive parts of at least ``wanted`` bytes, the last perhaps less."""
     # Never cut within a part: a row group or a compressed stream can only be read as a whole.
     first = held = 0
     for index, size in enumerate(sizes):
         held += size
         if held >= wanted or index + 1 == len(sizes):
-            yield InputChunk(file, first, index + 1, held)
+            yield opening.InputChunk(file, first, index + 1, held)
             first, held = index + 1, 0
 
 
@@ -248,7 +238,7 @@ def _index_of(path: str) -> str | None:
     folder, slash, name = path.rpartition("/")
     stem = re.sub(r"multistream(\d*)\.xml", r"multistream-index\1.txt", name)
     for candidate in (stem, stem.removesuffix(".bz2")):
-        if candidate != name and find_paths(f"{folder}{slash}{candidate}"):
+        if candidate != name and opening.find_paths(f"{folder}{slash}{candidate}"):
             return f"{folder}{slash}{candidate}"
     return None
 
@@ -257,7 +247,7 @@ def _read_index(index: str, path: str, size: int) -> list[int]:
     """Read lines ``offset:page:title``; the offsets repeat for the pages of one stream."""
     starts, before = [0], b"0"
     try:
-        with open_stored(index) as stored, bz2.open(stored) if index.endswith(".bz2") else stored as lines:
+        with opening.open_stored(index) as stored, bz2.open(stored) if index.endswith(".bz2") else stored as lines:
             for line in lines:
                 offset = line.split(b":", 1)[0]
                 if offset == before:
@@ -284,7 +274,7 @@ def _require_stream(path: str, start: int) -> None:
     """
     if start == 0:
         return
-    with open_stored(path) as stream:
+    with opening.open_stored(path) as stream:
         stream.seek(start)
         is_stream = STREAM.match(stream.read(MARK_BYTES))
     if not is_stream:
@@ -296,8 +286,8 @@ def _require_stream(path: str, start: int) -> None:
 def _scan(path: str) -> list[int]:
     """Search the file for the marks of streams; about a second for a gigabyte, once a build."""
     starts, begin, held = [0], 0, b""
-    with open_stored(path) as stream:
-        while block := stream.read(16 * BLOCK_BYTES):
+    with opening.open_stored(path) as stream:
+        while block := stream.read(16 * opening.BLOCK_BYTES):
             held += block
             starts += [begin + match.start() for match in STREAM.finditer(held) if begin + match.start() > starts[-1]]
             # A mark may be cut by the end of a block, so the end of this one is searched again.

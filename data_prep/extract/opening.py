@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import open_to_read, sha256_file
+from megabert.foundation.json_files import reading
 
 BLOCK_BYTES = 1 << 20
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}
@@ -166,15 +167,11 @@ def open_stored(path: str) -> BinaryIO:
     Raises:
         DataError: The file cannot be read.
     """
-    try:
-        if is_url(path):
-            with _remote(path) as (filesystem, name):
-                return filesystem.open(name, "rb")
+    if is_url(path):
+        with _remote(path) as (filesystem, name):
+            return filesystem.open(name, "rb")
+    with reading(Path(path)):
         return open_to_read(path)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror or error}). Check the path and its permissions."
-        ) from error
 
 
 def _stored_blocks(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:

@@ -20,6 +20,10 @@ import numpy as np
 import sentencex
 from numpy.typing import NDArray
 
+from data_prep.config.languages import KNOWN
+
+ENGLISH_RULES = "en"
+"""Rules for sentences of a language whose code is not known here; the splitter takes the same for any word."""
 PARAGRAPH_BREAK = "\n\n"
 """What ends a paragraph for sentencex."""
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
@@ -48,6 +52,14 @@ FROM_THE_START = frozenset(_FROM_THE_START.split())
 """Languages in which each full stop takes all the text before it: Italian, and languages that fall back to it."""
 # Ideographs and kana: words that begin with one are in no list of sentencex.
 _IDEOGRAPHS = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF))
+
+
+def splitter_code(code: str) -> str:
+    """Return the code that the splitter is given for a language: its own, or English if it is not known here.
+
+    The splitter has rules for some of the known codes only, and cuts the others as English, too.
+    """
+    return code if code in KNOWN else ENGLISH_RULES
 
 
 def split_sentences(paragraphs: list[str], language: str, content: bytes | None = None) -> list[str]:

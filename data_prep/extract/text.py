@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 from pydantic_core import from_json
 
 from data_prep.config.languages import UNSPACED
-from data_prep.execution.problems import MAX_DOCUMENT_BYTES, Problems
+from data_prep.execution.records import MAX_DOCUMENT_BYTES, Problems
 from data_prep.extract.opening import InputChunk, InputFile, content_blocks, open_stored
 
 NEAR_END_BYTES = 4096

@@ -2,7 +2,7 @@
 
 Counts come from the functions that plan a build. How many tokens and documents the text has is estimated from a look
 at some of it (`data_prep.planning.text_sample`), or the same as in English web text. Rates are from
-``bench_data.log`` and ``bench_rank0.log`` in ``benchmarks/results``; `data_prep.rates` measures this machine.
+``bench_data.log`` and ``bench_rank0.log`` in ``benchmarks/results``; `data_prep.commands.estimate` can measure them.
 """
 
 import shutil

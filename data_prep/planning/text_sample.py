@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.checks.corpus_counts import needed, require_enough
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.grouped_hashes import text_hash
 from data_prep.config.build import BuildConfig
-from data_prep.config.cleaning import CleaningRule
+from data_prep.config.cleaning import RULES
 from data_prep.documents.document_set import hash_bytes, tokenizer_of
-from data_prep.documents.held_out import needed, require_enough
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import plan_chunks
 from data_prep.extract.opening import InputChunk, InputFile
@@ -26,7 +26,7 @@ from data_prep.identification.identifier import keeps_language, require_identifi
 from data_prep.steps.document_reader import READERS, DocumentReader, ExtractTask
 from data_prep.vocabulary.symbols import tokenizer_of_ids
 from megabert.foundation.errors import ConfigError, MegabertError
-from megabert.tokens.tokenization import DEFAULT_VOCAB_SIZE
+from megabert.tokens.tokenization.training import DEFAULT_VOCAB_SIZE
 
 CORPUS_RULES = ("near_duplicates", "duplicate_paragraphs", "duplicate_documents")
 """Rules whose effect a sample cannot show."""
@@ -160,7 +160,7 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
             "stats --dry-run tries rules that read text, and format ids has none. `megabert-data build --dry-run` "
             "looks at ids; duplicate_documents, the one rule that they can have, is counted by a build."
         )
-    rules = [rule for rule in get_args(CleaningRule) if rule not in CORPUS_RULES]
+    rules = [rule for rule in dict.fromkeys((*RULES, *config.clean.rules)) if rule not in CORPUS_RULES]
     if not (config.clean.languages or "language" in config.clean.rules):
         rules.remove("language")  # nobody has said which languages to keep
     else:  # tried even if it is not chosen, and a language that is never identified would seem to be all dropped
@@ -189,10 +189,10 @@ def try_rules(config: BuildConfig, files: Sequence[InputFile]) -> RuleTrial:
 
 
 def _cleaners(
-    config: BuildConfig, source: int, rules: Sequence[CleaningRule], problems: Mapping[str, Problems]
+    config: BuildConfig, source: int, rules: Sequence[str], problems: Mapping[str, Problems]
 ) -> dict[str, Cleaner]:
     """Return a cleaner of a source's documents for each rule alone, for no rule, and for the chosen rules together."""
-    tried: dict[str, tuple[CleaningRule, ...]] = {rule: (rule,) for rule in rules}
+    tried: dict[str, tuple[str, ...]] = {rule: (rule,) for rule in rules}
     tried |= {"none": (), "chosen": config.clean.rules}
     is_kept = keeps_language(config, source) if "language" in rules else None
     return {

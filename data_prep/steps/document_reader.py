@@ -13,12 +13,10 @@ from data_prep.clean.grouped_hashes import read_rows, write_rows
 from data_prep.clean.near_duplicates import DocumentFates, sibling_path
 from data_prep.clean.paragraph_copies import ParagraphOwners
 from data_prep.config.build import BuildConfig
-from data_prep.config.languages import splitter_code
-from data_prep.execution.problems import Problems
-from data_prep.execution.records import Counts
+from data_prep.execution.records import Counts, Problems
 from data_prep.extract.columns import column_documents
 from data_prep.extract.opening import InputChunk, InputFile
-from data_prep.extract.sentences import split_sentences
+from data_prep.extract.sentences import split_sentences, splitter_code
 from data_prep.extract.text import Document, book_documents, jsonl_documents, text_documents
 from data_prep.extract.wikipedia import wikipedia_documents
 from data_prep.identification.identifier import keeps_language, language_of_source

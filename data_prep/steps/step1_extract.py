@@ -25,9 +25,8 @@ from data_prep.clean.near_duplicates import DocumentFates, Signature, find_near_
 from data_prep.clean.paragraph_copies import ParagraphHashes, find_paragraph_copies, write_kept
 from data_prep.documents.arrow_files import offsets_of, write_batches
 from data_prep.documents.document_set import EXTRACTED, TokenizedDocuments, bucket_schema, hash_bytes, tokenizer_of
-from data_prep.execution.problems import Problems
 from data_prep.execution.progress import BYTES
-from data_prep.execution.records import Counts, Outcome
+from data_prep.execution.records import Counts, Outcome, Problems
 from data_prep.execution.work_units import LazyList, RunningBuild, Unit
 from data_prep.extract.ids import IdChecker, Sides, id_documents
 from data_prep.extract.inputs import plan_chunks

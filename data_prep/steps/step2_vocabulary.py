@@ -32,7 +32,8 @@ from data_prep.vocabulary.quality import HeldOut, VocabularyReport, require_bars
 from data_prep.vocabulary.symbols import tokenizer_of_ids, vocabulary_lines
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
 from megabert.foundation.whole_folders import publish_folder
-from megabert.tokens.tokenization import CountedWords, Tokenizer, add_up_counts, save_huggingface
+from megabert.tokens.tokenization import Tokenizer, save_huggingface
+from megabert.tokens.tokenization.training import CountedWords, add_up_counts
 
 TRAINING_CHARACTERS = 200_000_000
 """Text that a vocabulary is trained on at most, about: the count of different words takes memory."""

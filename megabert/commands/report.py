@@ -56,27 +56,21 @@ def run(options: Namespace) -> None:
         from megabert.downstream.finetuning.grid.results import render_scores_below
         from megabert.downstream.inspection.fill_mask import compare_guesses
         from megabert.foundation.files import atomic_write
+        from megabert.tooling.reports import report
         from megabert.tooling.reports.curves import draw_losses, draw_page, render_run_page
-        from megabert.tooling.reports.report import (
-            held_out_samples,
-            render_positions,
-            render_reports,
-            report_run,
-            score_positions,
-        )
 
     _refuse_files_of_run(options)
     # The tables; positions and guesses are compared with the last validated phase's word frequencies.
-    reports = report_run(run_dir)
+    reports = report.report_run(run_dir)
     last = reports[-1]
-    positions = score_positions(run_dir, last, checkpoint=options.checkpoint)
-    tables = [("Phases", render_reports(reports)), ("Held-out positions", render_positions(positions))]
+    positions = report.score_positions(run_dir, last, checkpoint=options.checkpoint)
+    tables = [("Phases", report.render_reports(reports)), ("Held-out positions", report.render_positions(positions))]
     if options.measured:
         from megabert.tooling.planning.beside import describe_beside
 
         tables.append(("Time of a step", describe_beside(run_dir, options.measured)))
     # Without a text, the page shows guesses at words of the held-out split.
-    samples = held_out_samples(run_dir, last.index) if options.html and not options.text else []
+    samples = report.held_out_samples(run_dir, last.index) if options.html and not options.text else []
     if options.text or samples:
         texts, words = options.text or [text for text, _ in samples], [word for _, word in samples]
         counts = last.unigram.counts

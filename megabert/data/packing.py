@@ -70,6 +70,20 @@ class MicroShape:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankShare:
+    """Which part of each global batch a rank takes, and the form of its micro-batches."""
+
+    shape: MicroShape
+    """Greatest size of a micro-batch, from `shape_for`."""
+    rank: int = 0
+    world_size: int = 1
+    pad: bool = False
+    """Whether micro-batches are padded to the step's shape, as they are on a GPU."""
+    pin: bool = False
+    """Whether tensors are allocated in page-locked memory, from which a GPU copies faster."""
+
+
 @dataclass(frozen=True, eq=False)
 class PackingPlan:
     """A global batch distributed over bins, ``world_size`` of them for each micro-step: one for each micro-batch.

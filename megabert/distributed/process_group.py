@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeVar
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,6 @@ from megabert.distributed.environments import describe_rank, find_launcher
 from megabert.distributed.failure_propagation import ARRIVED, FirstFailure
 from megabert.distributed.meeting import check_interfaces, meet
 from megabert.distributed.parent_death import die_with_launcher
-from megabert.distributed.without_compiler import without_compiler
 from megabert.foundation.errors import ConfigError, Echo, MegabertError
 
 logger = logging.getLogger(__name__)
@@ -296,3 +296,26 @@ def _meet(world: World, timeout_s: float) -> bool:
     while world.is_main and world.store.add("saw", 0) < world.size and time.monotonic() < deadline:
         time.sleep(0.02)
     return True
+
+
+def _unmarked(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
+    """Return a function as it is, where a decorator of the compiler would wrap it."""
+    return function
+
+
+@contextlib.contextmanager
+def without_compiler() -> Iterator[None]:
+    """Let the compiler's decorators return functions as they are, while DeepSpeed is imported or initialized.
+
+    Nothing here is compiled by ``torch.compile``; docs/decisions.md says why. DeepSpeed marks functions for the
+    compiler nevertheless, and marking the first one imports it: 1.3 CPU seconds, and with its backends 2.3.
+
+    They are on three functions of its optimizer Muon, whose file every ZeRO stage imports to ask whether an optimizer
+    is one, and on what ZeRO-3 runs before and after each module.
+    """
+    with (
+        patch.object(torch, "compile", _unmarked),
+        patch.object(torch, "_disable_dynamo", _unmarked),
+        patch.object(torch.compiler, "disable", _unmarked),
+    ):
+        yield

@@ -25,9 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megabert.distributed.without_compiler import without_compiler
-from megabert.engine import fragment_checks
-from megabert.engine.buckets import Bucket
+from megabert.distributed.process_group import without_compiler
+from megabert.engine.buckets import Bucket, checked
 from megabert.engine.zero_stages import ZeroStage
 from megabert.foundation.errors import ConfigError
 from megabert.optim import BaseOptimizer, Fragment, StepSettings
@@ -245,7 +244,7 @@ class Zero3(ZeroStage):
                 if numel:
                     offset = (partition.data_ptr() - model_flat.data_ptr()) // partition.element_size()
                     fragment = Fragment(master, offset, self.names[id(parameter)], start, numel)
-                    yield fragment_checks.checked(fragment, partition.detach().view(-1)[:numel])
+                    yield checked(fragment, partition.detach().view(-1)[:numel])
 
 
 class Fields(dict[str, Any]):

@@ -14,7 +14,7 @@ from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import Source, find_device, open_source
 from megabert.downstream.finetuning.classifier import Classifier
 from megabert.downstream.finetuning.finetune import finetune
-from megabert.downstream.finetuning.results import Summary
+from megabert.downstream.finetuning.results import SETTINGS_NAME, Summary
 from megabert.downstream.finetuning.saved_model import read_saved_model
 from megabert.downstream.finetuning.tasks import find_task, refuse_idle_settings
 from megabert.downstream.inspection.attention import AttentionRecord, record_attention
@@ -29,6 +29,7 @@ from megabert.models.electra import ElectraForPreTraining
 from megabert.models.embedding_sharing import table_of
 from megabert.observability.logs import quiet
 from megabert.settings.command_line.arguments import CopyMask, Device, VectorPooling, checks_arguments
+from megabert.settings.config.extensions import require_recorded
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers
 from megabert.tokens.tokenization.written import readable_pieces
@@ -57,6 +58,12 @@ def load_model(name: str | Path, *, checkpoint: str = "last", device: Device = "
         ConfigError: There is no such model, or no GPU for ``cuda``.
         CheckpointError: The weights are missing or damaged, or do not fit ``config.json``.
         DataError: The tokenizer does not fit the model.
+
+    Example:
+        >>> model = load_model("english")
+        >>> guesses = model.fill_mask("It was built in the 19th [MASK].")
+        >>> guesses[0][0].piece
+        'century'
     """
     return Model(open_source(str(name), checkpoint), device=device)
 
@@ -82,6 +89,10 @@ class Model:
 
         Raises:
             ConfigError: There are more tokens than the model was trained on.
+
+        Example:
+            >>> load_model("english").tokenize("The unsinkable ship.").pieces
+            ['[CLS]', 'the', 'un', '##s', '##ink', '##able', 'ship', '.', '[SEP]']
         """
         ids = encode_text(self._tokenizer, text, second, limit=self._source.longest).ids
         return Tokens(readable_pieces(self._tokenizer, ids.tolist()), ids)
@@ -243,8 +254,14 @@ def fine_tune(
         ConfigError: The task, the model or a setting is wrong; the message names it and the nearest known one.
         DataError: A file or a label is wrong, such as a label that the training file does not have.
         CheckpointError: The weights are wrong, or the folder holds another fine-tuning.
+
+    Example:
+        >>> summary = fine_tune("classification", model="english", data="labelled", output_dir="runs/judge", epochs=1)
+        >>> load_classifier(summary.best_model).labels
+        ('land', 'sea')
     """
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
+    require_recorded(Path(output_dir) / SETTINGS_NAME, "package")
     known = find_task(task, config)
     refuse_idle_settings(list(settings), [known], config, are_folders=Path(data).is_dir())
     with nullcontext() if progress else quiet():

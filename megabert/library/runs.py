@@ -27,6 +27,7 @@ from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.training.callbacks import Callbacks, OnCheckpoint, OnMetrics
 from megabert.training.pretrain import pretrain as train
+from megabert.training.recovery.stop_signals import CtrlC
 from megabert.training.run.folder import CONFIG_NAME, checkpoints_dir, read_config
 from megabert.training.state import TrainerState
 
@@ -36,6 +37,7 @@ class Run:
     """A run folder, as it was when it was read."""
 
     folder: Path
+    """The folder."""
     config: dict[str, Any]
     """The resolved configuration, as nested plain values."""
     checkpoints: tuple[int, ...]
@@ -67,6 +69,7 @@ class ModelScores(NamedTuple):
     """Scores of a model on a file."""
 
     task: str
+    """Its name, ``mlm`` for guesses at masks."""
     examples: int
     """Number of examples; for ``mlm`` of sequences."""
     scores: dict[str, float]
@@ -81,6 +84,10 @@ def load_run(folder: str | Path) -> Run:
 
     Raises:
         CheckpointError: It is no run folder, or its newest checkpoint cannot be read.
+
+    Example:
+        >>> load_run("runs/first").checkpoints
+        (0, 2, 3)
     """
     path, best, is_done = Path(folder), None, False
     config, steps = read_config(path), steps_in(checkpoints_dir(path))
@@ -123,15 +130,23 @@ def pretrain(
         DataError: Shards are missing, damaged or unfit.
         CheckpointError: The folder holds another experiment, or a checkpoint cannot be used.
         MegabertError: One of the functions failed; the run is saved, and the same call continues it.
+        KeyboardInterrupt: Ctrl-C; the run is saved once it has made a step, if this is the main thread.
+
+    Example:
+        >>> steps = {"phases.0.steps": 2, "phases.1.steps": 1}
+        >>> run = pretrain("debug", run_dir="runs/first", data={"path": "data"}, **steps)
+        >>> run.is_done
+        True
     """
     path = Path(run_dir)
     callbacks = Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint)
-    with nullcontext() if progress else quiet():
+    with nullcontext() if progress else quiet(), CtrlC() as stop:
         with before_ranks_meet():
             fields = nest(settings)
             config = resolve_run(path, None if recipe is None else str(recipe), fields, named=list(leaf_paths(fields)))
             initial = initial_weights(config, path)
-        train(config, path, initial=initial, device=device, callbacks=callbacks)
+        if not train(config, path, initial=initial, device=device, stop=stop, callbacks=callbacks):
+            raise KeyboardInterrupt(f"{path} is saved; the same call continues it")
     return load_run(path)
 
 

@@ -18,9 +18,8 @@ from torch.nn import functional
 from megabert.models.layers import Dense, LayerContext, LayerNorm
 from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
-from megabert.ops.attention.dropout import AttentionDropout
-from megabert.ops.dropout import EMBEDDINGS, DropoutStream, dropout
-from megabert.ops.embedding import embedding
+from megabert.ops.dense import embedding
+from megabert.ops.dropout import EMBEDDINGS, AttentionDropout, DropoutStream, dropout
 from megabert.ops.sequences import sequence_numbers
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig

@@ -19,8 +19,8 @@ from megabert.models.bert import BertForPreTraining, BertModel, PretrainingModel
 from megabert.models.embedding_sharing import DisentangledEmbedding
 from megabert.models.layers import BertEmbeddings, Dense, DenseGelu, LayerNorm
 from megabert.ops.cross_entropy.api import cross_entropy
+from megabert.ops.dense import embedding
 from megabert.ops.dropout import DropoutStream
-from megabert.ops.embedding import embedding
 from megabert.ops.sampling import sample
 from megabert.ops.sequences import PackedBatch, sequence_numbers
 from megabert.settings.config.model import ModelConfig

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from megabert.foundation.errors import CheckpointError
-from megabert.ops.embedding import embedding
+from megabert.ops.dense import embedding
 
 WORDS = "bert.embeddings.word_embeddings.weight"
 """Within a model, the table of the discriminator, or the generator's that the difference is added to."""

@@ -19,9 +19,8 @@ from megabert.models.modern import PreNormLayer, RotaryPacking, plan_rotary
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.disentangled.api import plan_disentangled_attention
-from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.dense import dense
-from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, Dropout, DropoutStream
+from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, AttentionDropout, Dropout, DropoutStream
 from megabert.ops.sequences import PackedBatch
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OpsConfig

@@ -19,11 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from megabert.ops.attention.dropout import AttentionDropout, attention_dropout
 from megabert.ops.bias_gelu.api import bias_gelu
-from megabert.ops.dense import dense
-from megabert.ops.dropout import EMBEDDINGS, Dropout, DropoutStream, dropout
-from megabert.ops.embedding import embedding
+from megabert.ops.dense import dense, embedding
+from megabert.ops.dropout import EMBEDDINGS, AttentionDropout, Dropout, DropoutStream, attention_dropout, dropout
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.sequences import PackedBatch
 from megabert.settings.config.model import ModelConfig
@@ -162,7 +160,7 @@ class BiasGelu(nn.Module):
 
 
 class Embedding(nn.Embedding):
-    """A table of rows (``ops.embedding``), whose gradient repeats bit for bit on a GPU, too."""
+    """A table of rows (``ops.dense.embedding``), whose gradient repeats bit for bit on a GPU, too."""
 
     def forward(self, ids_T: Tensor) -> Tensor:
         """Return the rows of tokens, of shape (T, E)."""

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from megabert.models.layers import Dense, HiddenAndResidual, LayerContext, LayerNorm
-from megabert.ops.attention.dropout import AttentionDropout
 from megabert.ops.attention.rotary.api import plan_rotary_attention, rotary_attention, turns_of
 from megabert.ops.attention.rotary.cpu import RotarySequences
-from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, dropout
+from megabert.ops.dropout import ATTENTION_OUTPUT, FEED_FORWARD_OUTPUT, AttentionDropout, dropout
 from megabert.ops.gated_gelu.api import gated_gelu
 from megabert.ops.sequences import PackedBatch
 from megabert.settings.config.model import ModelConfig

@@ -1,6 +1,7 @@
 """Training FLOPs of the encoder, and the table of GPUs: peaks for MFU, sizes and speeds for ``megabert estimate``."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from megabert.foundation.errors import ConfigError
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.run import Precision
+from megabert.settings.config.yaml_text import own_yaml
 
 
 def training_flops(
@@ -95,7 +97,7 @@ class Gpu:
     """Its name in the table."""
     words: str
     """Words that all occur in the name by which the device calls itself."""
-    precisions: tuple[Precision, ...]
+    precisions: Sequence[Precision]
     """Precisions that the peak is of, the one to train in first. fp8 counts as 16 bits, in which the rest is."""
     tflops: float
     """Peak of dense matrix products (without sparsity) in each of them."""
@@ -120,29 +122,7 @@ class Gpu:
         return self.precisions[0]
 
 
-_BOTH: tuple[Precision, ...] = ("bf16", "fp16")
-_WITH_FP8: tuple[Precision, ...] = (*_BOTH, "fp8")
-
-GPUS: dict[str, Gpu] = {
-    gpu.name: gpu
-    for gpu in (
-        # From NVIDIA's datasheets of the GPUs, and of the DGX servers for the share of the network.
-        # H200 SXM; DGX H200: 8 x 400 Gb/s
-        Gpu("h200", "H200", _WITH_FP8, 989.0, 139.8, 4800.0, 450.0, 50.0, 8),
-        # H100 SXM; DGX H100: 8 x 400 Gb/s
-        Gpu("h100", "H100", _WITH_FP8, 989.0, 79.1, 3350.0, 450.0, 50.0, 8),
-        # H100 PCIe: PCIe 5.0 x16; network: 200 Gb/s per GPU assumed
-        Gpu("h100-pcie", "H100 PCIe", _WITH_FP8, 756.0, 79.1, 2000.0, 64.0, 25.0, 8),
-        # A100 80GB SXM; DGX A100: 8 x 200 Gb/s
-        Gpu("a100", "A100", _BOTH, 312.0, 79.1, 2039.0, 300.0, 25.0, 8),
-        # A100 40GB SXM; DGX A100: 8 x 200 Gb/s
-        Gpu("a100-40gb", "A100 40GB", _BOTH, 312.0, 39.4, 1555.0, 300.0, 25.0, 8),
-        # L40S: PCIe 4.0 x16; network: 100 Gb/s per GPU assumed
-        Gpu("l40s", "L40S", _WITH_FP8, 362.0, 44.4, 864.0, 32.0, 12.5, 8),
-        # V100 SXM 32 GB; DGX-2: 16 GPUs, 8 x 100 Gb/s
-        Gpu("v100", "V100", ("fp16",), 125.0, 31.7, 900.0, 150.0, 6.25, 16),
-    )
-}
+GPUS = {name: Gpu(name, **row) for name, row in own_yaml(__file__, "gpus.yaml").items()}
 """GPUs by the name that ``megabert estimate --gpu`` takes."""
 
 

@@ -34,7 +34,8 @@ def quiet() -> Iterator[None]:
     global _is_quiet
     before, _is_quiet = _is_quiet, True
     logger.propagate = True
-    logger.handlers.clear()  # an earlier call may have shown its messages
+    own = [handler for handler in logger.handlers if not isinstance(handler, _Terminal)]
+    logger.handlers = own or [logging.NullHandler()]  # without one, Python would show warnings
     try:
         yield
     finally:

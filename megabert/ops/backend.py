@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from megabert.foundation.errors import KernelError
-from megabert.ops.triton_support.compile_log import log_compilations
 
 logger = logging.getLogger(__name__)
+_compiled: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -269,3 +269,27 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "dropout_keys": _table(triton="triton_support.dropout_kernels:row_keys_triton", torch="dropout:row_keys_torch"),
 }
 """The backends of each op, best first."""
+
+
+def log_compilations() -> None:
+    """Begin to log what Triton compiles in this process, or reads from its cache; again is the same as once.
+
+    A kernel is compiled again for another dtype, another constant, and an integer that becomes 1 or a multiple of 16.
+    A step in which that happens stands still.
+    """
+    from triton import knobs
+
+    if knobs.compilation.listener is None:
+        knobs.compilation.listener = _log_compilation
+
+
+def compiled_kernels() -> list[str]:
+    """Return the names of all kernels so far, in order; a kernel is there once for each of its compilations."""
+    return list(_compiled)
+
+
+def _log_compilation(*, metadata: dict[str, Any], times: Any, cache_hit: bool, **_: Any) -> None:
+    """Log a compilation, as Triton reports it; its times are microseconds."""
+    _compiled.append(metadata["name"])
+    done = "read from Triton's cache" if cache_hit else "compiled"
+    logger.debug("kernel %s: %s in %.2f s", metadata["name"], done, times.total / 1e6)

@@ -14,11 +14,26 @@ skipped.
 On a CPU the rounded values are multiplied in float32. On a GPU a kernel rounds a row in one pass
 (``triton_support.row_casts``), and ``torch._scaled_mm`` multiplies and adds up in float32: the same numbers but for the
 order of sums. No GPU has run it yet.
+
+A kernel of LayerNorm or GELU has whole rows at hand, of a product's left factor. It casts them as it stores them, and
+leaves the cast at a node of autograd's graph, where the product fetches it. This is in the order of the calls:
+
+    dense                       its node is marked: ``takes_cast``
+    LayerNorm or GELU           `product_before` finds that node: so the next product will be in 8 bits as well
+                                `leave` at its own node: the cast of its result
+    the next dense              `fetch`
+    and in the backward pass
+    LayerNorm or GELU           `leave` at the node of the dense layer before it: the cast of its input's gradient
+    dense                       `fetch`
+
+A product that finds no cast makes it, of the same 16 bits: attention's results, and whenever something stands between
+the two, such as dropout, or the hooks of ZeRO-3.
 """
 
 # T tokens, I inputs, O outputs, K the inner dimension: the product is left_TK right_OK^T; R rows of either
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +49,8 @@ FORWARD = GRADIENT = torch.float8_e4m3fn
 """Types of activations and weights, and of gradients. With a scale per row, e5m2's larger range is of no use."""
 MANTISSA = 2**23 - 1
 """The bits of a float32 below its exponent."""
+Cast = tuple[Tensor, Tensor]
+"""Rows in an 8-bit type, perhaps followed by rows of any content up to ``MULTIPLE``, and the scale of each."""
 
 
 def scales_of(rows_RK: Tensor, dtype: torch.dtype) -> Tensor:
@@ -49,14 +66,20 @@ def scales_of(rows_RK: Tensor, dtype: torch.dtype) -> Tensor:
     return ((quotient_R1.view(torch.int32) + MANTISSA) & ~MANTISSA).view(torch.float32)
 
 
-def cast_rows(rows_RK: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def cast_rows(rows_RK: Tensor, dtype: torch.dtype) -> Cast:
     """Return rows in an 8-bit type, contiguous, and their scales, float32 of shape (R, 1)."""
     scales_R1 = scales_of(rows_RK, dtype)
     return (rows_RK / scales_R1.to(rows_RK.dtype)).to(dtype).contiguous(), scales_R1
 
 
 def row_product(
-    left_TK: Tensor, right_OK: Tensor, bias_O: Tensor | None = None, *, dtype: torch.dtype = FORWARD
+    left_TK: Tensor,
+    right_OK: Tensor,
+    bias_O: Tensor | None = None,
+    *,
+    dtype: torch.dtype = FORWARD,
+    left_cast: Cast | None = None,
+    right_cast: Cast | None = None,
 ) -> Tensor:
     """Return left right^T + bias, of shape (T, O) in the type of the left factor; both are rounded to 8 bits.
 
@@ -65,42 +88,78 @@ def row_product(
         right_OK: Weight; for the gradient of the input its transpose.
         bias_O: Bias; None adds none.
         dtype: 8-bit type of the left factor.
+        left_cast: The left factor's cast, if there is one already.
+        right_cast: The right factor's.
     """
-    multiply = _on_cuda if left_TK.device.type == "cuda" else _on_cpu
-    return multiply(left_TK, right_OK, bias_O, dtype)
+    left_cast = left_cast or cast_factor(left_TK, dtype)
+    right_cast = right_cast or cast_factor(right_OK, FORWARD)
+    multiply = _on_gpu if _is_on_gpu(left_TK) else _on_cpu
+    return multiply(left_cast, right_cast, bias_O, left_TK.dtype)[: len(left_TK)]
 
 
-def _on_cpu(left_TK: Tensor, right_OK: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
-    left8_TK, scales_T1 = cast_rows(left_TK, dtype)
-    right8_OK, scales_O1 = cast_rows(right_OK, FORWARD)
+def _is_on_gpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+def _on_cpu(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
+    (left8_TK, scales_T1), (right8_OK, scales_O1) = left, right
     bias_O = None if bias_O is None else bias_O.float()
-    product_TO = functional.linear(left8_TK.float() * scales_T1, right8_OK.float() * scales_O1, bias_O)
-    return product_TO.to(left_TK.dtype)
+    return functional.linear(left8_TK.float() * scales_T1, right8_OK.float() * scales_O1, bias_O).to(dtype)
 
 
-def _on_cuda(left_TK: Tensor, right_OK: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _on_gpu(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
     # The left factor is row-major, the right one column-major; both scales are contiguous, (T, 1) and (1, O).
-    left8_TK, scales_T1 = _cast_to_multiple(left_TK, dtype)
-    right8_OK, scales_O1 = _cast_to_multiple(right_OK, FORWARD)
-    product_TO = torch._scaled_mm(
-        left8_TK,
-        right8_OK.t(),
-        scale_a=scales_T1,
-        scale_b=scales_O1.t(),
+    return torch._scaled_mm(
+        left[0],
+        right[0].t(),
+        scale_a=left[1],
+        scale_b=right[1].t(),
         bias=bias_O,
-        out_dtype=left_TK.dtype,
+        out_dtype=dtype,
         use_fast_accum=False,  # on Hopper fast sums keep about 14 bits
     )
-    return product_TO[: len(left_TK)]
 
 
-def _cast_to_multiple(rows_RK: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return `cast_rows` with zeros appended up to a multiple of rows."""
+def cast_factor(rows_RK: Tensor, dtype: torch.dtype = FORWARD) -> Cast:
+    """Return the cast of a product's factor."""
+    if not _is_on_gpu(rows_RK):
+        return cast_rows(rows_RK, dtype)
     if has_triton():
         from megabert.ops.triton_support.row_casts import cast_rows_triton
 
-        return cast_rows_triton(rows_RK, dtype, MULTIPLE)
+        return cast_rows_triton(rows_RK, dtype)
     return cast_rows(functional.pad(rows_RK, (0, 0, 0, -len(rows_RK) % MULTIPLE)), dtype)
+
+
+def keep_casts(weight: Tensor) -> None:
+    """Keep the casts of a weight from its next use on, until this is called again because the weight has changed."""
+    weight.kept_casts = {}  # type: ignore[attr-defined]
+
+
+def cast_weight(weight_OI: Tensor, kept: dict[bool, Cast] | None, *, transposed: bool = False) -> Cast:
+    """Return the cast of a weight or of its transpose, from the ``kept_casts`` of the weight if it has any."""
+    kept = {} if kept is None else kept
+    if transposed not in kept:
+        kept[transposed] = cast_factor(weight_OI.t() if transposed else weight_OI)
+    return kept[transposed]
+
+
+def product_before(x: Tensor) -> Any | None:
+    """Return the node of the dense layer in 8 bits whose output a tensor is, or None if it is not."""
+    return x.grad_fn if getattr(x.grad_fn, "takes_cast", False) else None
+
+
+def leave(node: Any, cast: Cast, gradient: Tensor | None = None) -> None:
+    """Leave at a node the cast of its first result, or of the gradient of that result."""
+    node.cast_left = (gradient, cast)
+
+
+def fetch(node: Any, gradient: Tensor | None = None) -> Cast | None:
+    """Take the cast that was left at a node, unless it is of another gradient, such as one part of a sum."""
+    of, cast = getattr(node, "cast_left", (None, None))
+    if cast is not None:
+        node.cast_left = (None, None)
+    return cast if of is gradient else None
 
 
 def row_product_reference(left_TK: Tensor, right_OK: Tensor, *, dtype: torch.dtype = FORWARD) -> Tensor:

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from megabert.settings.config.run import MOMENTS
+from megabert.settings.config.run import MOMENTS, OptimizerConfig
 
 _NO_DECAY = re.compile(r"(^|\.)(bias|LayerNorm|layer_norm|ln)(\.|$)")
 
@@ -157,6 +157,19 @@ class BaseOptimizer(torch.optim.Optimizer, ABC):
             if name not in state:
                 state[name] = torch.zeros_like(flat, memory_format=torch.contiguous_format)
         return tuple(state[name] for name in names)
+
+
+class OptimizerOptions(ABC):
+    """The entry point of a package's optimizer: a dataclass whose fields are its options."""
+
+    @abstractmethod
+    def build(self, groups: list[dict[str, Any]], config: OptimizerConfig) -> BaseOptimizer:
+        """Return the optimizer.
+
+        Args:
+            groups: Parameter groups as torch has them, with ``params`` and ``weight_decay``.
+            config: The section ``optimizer`` of the run, with betas and eps.
+        """
 
 
 def no_decay(name: str) -> bool:

@@ -5,12 +5,14 @@ from typing import Any
 
 from torch.nn import Parameter
 
+from megabert.foundation.errors import ConfigError
 from megabert.optim.adamw import AdamW, StableAdamW
 from megabert.optim.apex_lamb import ApexLamb
 from megabert.optim.base import BaseOptimizer, no_decay
 from megabert.optim.lamb import Lamb
 from megabert.optim.muon import Muon
-from megabert.settings.config.run import BackendOrApex, OptimizerConfig
+from megabert.settings.config.extensions import load_extension
+from megabert.settings.config.run import OPTIMIZER_NAMES, BackendOrApex, OptimizerConfig
 
 OPTIMIZERS: dict[str, Callable[..., BaseOptimizer]] = {"lamb": Lamb, "adamw": AdamW, "stable_adamw": StableAdamW}
 
@@ -33,7 +35,7 @@ def build_optimizer(
 
     Raises:
         KernelError: ``lamb_backend`` is ``apex``, and Apex cannot run here.
-        ConfigError: Apex does not have this variant of LAMB.
+        ConfigError: Apex does not have this variant of LAMB, or a package's optimizer is wrong or missing.
     """
     named = list(named_parameters)
     orthogonalized: Mapping[str, int] = {}
@@ -51,6 +53,10 @@ def build_optimizer(
         {"params": matrix_weights, "weight_decay": config.weight_decay, "is_matrix": True},
     )
     groups = [group for group in split if group["params"]]
+    if extension := load_extension("optimizer", config.name, OPTIMIZER_NAMES, config.options, config.package):
+        if isinstance(built := extension[0].build(groups, config), BaseOptimizer):
+            return built
+        raise ConfigError(f"optimizer {config.name} of {extension[1]}: build gave no BaseOptimizer. Correct it.")
     if config.name == "muon":
         return Muon(groups, config, lamb_backend, matrices=orthogonalized)
     is_apex = config.name == "lamb" and lamb_backend == "apex"

@@ -26,7 +26,7 @@ from megabert.distributed.process_group import (
 from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine, refuse_precision
 from megabert.engine.weight_average import WeightAverage
-from megabert.foundation.errors import EXIT_STOPPED, DataError
+from megabert.foundation.errors import EXIT_STOPPED, ConfigError, DataError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
@@ -106,7 +106,7 @@ def _run(
     refuse_precision(config.precision, world.device, config.model)
     inputs = run_on_all_ranks(world, lambda: open_inputs(config, run_dir, device=world.device, initial=initial))
     config = inputs.config
-    _require_same_shards(inputs, world)
+    _require_same_inputs(inputs, world)
     start = run_on_main_rank(world, lambda: find_start(run_dir, inputs, status))
     watchdog.owns_folder = True
     state = start.state
@@ -153,8 +153,11 @@ def _run(
     return is_done
 
 
-def _require_same_shards(inputs: RunInputs, world: World) -> None:
-    """Refuse ranks that see different shards: a node may have a copy of its own."""
+def _require_same_inputs(inputs: RunInputs, world: World) -> None:
+    """Refuse ranks that see different shards or packages: a node may have a copy of its own."""
+    if len(packages := sorted({str(name) for name in world.gather(inputs.config.optimizer.package)})) > 1:
+        text = f"optimizer.package: nodes have {' and '.join(packages)}. Install one version on all of them."
+        raise_everywhere(world, ConfigError(text))
     seen = world.gather(inputs.data_sha256)
     rank = next((rank for rank, own in enumerate(seen) if own != seen[0]), None)
     if rank is not None:

@@ -17,25 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bad_input.damage_readers import (
-    Refused,
-    _state_of,
-    build_again,
-    export,
-    fit_checkpoints,
-    fit_manifests,
-    fit_records,
-    owners,
-    reads,
-    report,
-    show,
-    start,
-    token_ranges,
-    tokenized,
-    train,
-    verify,
-    words,
-)
+from bad_input import damage_readers as readers
+from bad_input.damage_readers import words
 from bad_input.fuzz import BYTES, STRUCTURE, Mutation
 from bad_input.material import COMMANDS, run_flags
 from forked.server import forget
@@ -87,31 +70,31 @@ class Target(NamedTuple):
 
 INSTANCES, WORK = "build/instances/32", "unfinished/work"
 TARGETS = (
-    Target("shards, verified", f"{INSTANCES}/*.arrow", verify, fit_manifests),
-    Target("shards, trained on", f"{INSTANCES}/*.arrow", train, fit_manifests),
-    Target("shards, shown", f"{INSTANCES}/train-00000-00.arrow", show),
-    Target("shards, continued", f"{INSTANCES}/*.arrow", build_again),
-    Target("lengths, verified", f"{INSTANCES}/*.npy", verify),
-    Target("lengths, trained on", f"{INSTANCES}/*.npy", train),
-    Target("manifest of shards, verified", f"{INSTANCES}/manifest.json", verify),
-    Target("manifest of shards, trained on", f"{INSTANCES}/manifest.json", train),
-    Target("manifest of shards, continued", f"{INSTANCES}/manifest.json", build_again),
-    Target("documents, verified", "build/documents/*.arrow", verify),
-    Target("documents, continued", "build/documents/*.arrow", build_again, fit_records),
-    Target("index of documents, verified", "build/documents/*.npy", verify),
-    Target("index of documents, continued", "build/documents/*.npy", build_again),
-    Target("plan", f"build/{PLAN_NAME}", build_again, context=lambda state: state.context("plan")),
-    Target("state", f"build/{STATE_NAME}", build_again, context=lambda state: STATE_NAME),
+    Target("shards, verified", f"{INSTANCES}/*.arrow", readers.verify, readers.fit_manifests),
+    Target("shards, trained on", f"{INSTANCES}/*.arrow", readers.train, readers.fit_manifests),
+    Target("shards, shown", f"{INSTANCES}/train-00000-00.arrow", readers.show),
+    Target("shards, continued", f"{INSTANCES}/*.arrow", readers.build_again),
+    Target("lengths, verified", f"{INSTANCES}/*.npy", readers.verify),
+    Target("lengths, trained on", f"{INSTANCES}/*.npy", readers.train),
+    Target("manifest of shards, verified", f"{INSTANCES}/manifest.json", readers.verify),
+    Target("manifest of shards, trained on", f"{INSTANCES}/manifest.json", readers.train),
+    Target("manifest of shards, continued", f"{INSTANCES}/manifest.json", readers.build_again),
+    Target("documents, verified", "build/documents/*.arrow", readers.verify),
+    Target("documents, continued", "build/documents/*.arrow", readers.build_again, readers.fit_records),
+    Target("index of documents, verified", "build/documents/*.npy", readers.verify),
+    Target("index of documents, continued", "build/documents/*.npy", readers.build_again),
+    Target("plan", f"build/{PLAN_NAME}", readers.build_again, context=lambda state: state.context("plan")),
+    Target("state", f"build/{STATE_NAME}", readers.build_again, context=lambda state: STATE_NAME),
     *(
-        Target(f"records of {name}", f"build/work/records/{name}.jsonl", build_again, None,
+        Target(f"records of {name}", f"build/work/records/{name}.jsonl", readers.build_again, None,
                lambda state, name=name: state.context(name))
         for name in ("documents", "instances-32", "tokenizer")
     ),
-    Target("extracted text", f"{WORK}/extract/*.arrow", tokenized),
+    Target("extracted text", f"{WORK}/extract/*.arrow", readers.tokenized),
     Target("counted words", f"{WORK}/words/*.arrow", words),
-    Target("tokens", f"{WORK}/tokens/*.arrow", token_ranges("tokens")),
-    Target("merged chunks", f"{WORK}/chunks/*.arrow", token_ranges("chunks")),
-    Target("hashes of paragraphs", f"{WORK}/paragraphs/*.npy", owners),
+    Target("tokens", f"{WORK}/tokens/*.arrow", readers.token_ranges("tokens")),
+    Target("merged chunks", f"{WORK}/chunks/*.arrow", readers.token_ranges("chunks")),
+    Target("hashes of paragraphs", f"{WORK}/paragraphs/*.npy", readers.owners),
 )  # fmt: skip
 BUILD = "megabert-data build --input {} --output out --workers 1 --vocab-size 300 --lengths 32 --dupe-factor 1 "
 BUILD += "--validation-share 0 --objective none"
@@ -121,18 +104,18 @@ EVALUATE = "megabert evaluate --model tuned/seed_42/model --data {} --device cpu
 LABELS = ("labels.tsv", "labels.jsonl", "labels.parquet")
 TEXTS = ("text.txt", "text.jsonl", "text.txt.gz", "text.parquet", "text.arrow", "wiki.xml --format wikipedia")
 COMMAND_TARGETS = (
-    Target("checkpoint", "run/checkpoints/step_00000006/*", export, fit_checkpoints),
-    Target("latest checkpoint", "run/checkpoints/latest", export),
-    Target("run folder", "run/*.*", report),
-    Target("run folder, started", "run/*.json", start),
-    Target("tokenizer of shards", "build/instances/32/tokenizer/tokenizer.json", start),
-    Target("recipe", "recipe.yaml", reads(DRY_RUN)),
-    *(Target(f"model, {name}", f"hf/{name}", reads(FILL_MASK))
+    Target("checkpoint", "run/checkpoints/step_00000006/*", readers.export, readers.fit_checkpoints),
+    Target("latest checkpoint", "run/checkpoints/latest", readers.export),
+    Target("run folder", "run/*.*", readers.report),
+    Target("run folder, started", "run/*.json", readers.start),
+    Target("tokenizer of shards", "build/instances/32/tokenizer/tokenizer.json", readers.start),
+    Target("recipe", "recipe.yaml", readers.reads(DRY_RUN)),
+    *(Target(f"model, {name}", f"hf/{name}", readers.reads(FILL_MASK))
       for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")),
-    *(Target(f"fine-tuning, {name}", f"tuned/{name}", reads(COMMANDS["tuned"]))
+    *(Target(f"fine-tuning, {name}", f"tuned/{name}", readers.reads(COMMANDS["tuned"]))
       for name in ("results.json", "finetune.json")),
-    *(Target(f"labels, {file}", file, reads(EVALUATE.format(file))) for file in LABELS),
-    *(Target(f"text, {words}", words.split()[0], reads(BUILD.format(words))) for words in TEXTS),
+    *(Target(f"labels, {file}", file, readers.reads(EVALUATE.format(file))) for file in LABELS),
+    *(Target(f"text, {words}", words.split()[0], readers.reads(BUILD.format(words))) for words in TEXTS),
 )  # fmt: skip
 """Targets that need more than a build and are read by commands: a few hundred milliseconds each."""
 MOST_S = 60
@@ -172,7 +155,7 @@ def mutate(target: Target, index: int, seed: int, folder: Path) -> str:
     status = path.stat()
     try:
         if is_refitted and target.context:
-            after = _sealed_again(before, kind, chance, target.context(_state_of(folder)))
+            after = _sealed_again(before, kind, chance, target.context(readers._state_of(folder)))
         else:
             after = kind(before, chance)
     except ValueError:  # no JSON to change the structure of
@@ -211,7 +194,7 @@ def outcomes(target: Target, indices: range, seed: int, folder: Path) -> Iterato
                 vouched = target.refit or target.context or "continued" in target.name
                 if outcome == OTHER and vouched and "refitted" not in what:
                     problem = "accepted with another result, though hashes do not fit"
-            except Refused:
+            except readers.Refused:
                 outcome = REFUSED
             except BaseException as error:
                 outcome, known = REFUSED, as_user_error(error)

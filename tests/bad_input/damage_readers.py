@@ -77,8 +77,8 @@ def show(folder: Path) -> Any:
 def train(folder: Path) -> Any:
     """Read all rows and pack a batch, as a training does."""
     from megabert.data.mixture import Mixture
-    from megabert.data.packing import shape_for
-    from megabert.data.step_packer import RankShare, StepPacker, validation_batches
+    from megabert.data.packing import RankShare, shape_for
+    from megabert.data.step_packer import StepPacker, validation_batches
     from megabert.tokens.shards.checked_shards import check_shards
     from megabert.tokens.shards.shard_set import ShardSet
 

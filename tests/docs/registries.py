@@ -10,12 +10,12 @@ from data_prep.config.cleaning import CleaningRule
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.settings.config.families import FAMILIES
 from megabert.settings.config.loading import shipped_names
-from megabert.settings.config.run import OptimizerConfig
+from megabert.settings.config.run import OPTIMIZER_NAMES, OptimizerConfig
 
 ROOT = Path(__file__).parents[2]
 REGISTRIES: dict[str, tuple[Iterable[str], str]] = {
     "cleaning rule": (get_args(CleaningRule), "docs/data.md"),
-    "optimizer": (get_args(OptimizerConfig.__annotations__["name"]), "docs/optimizers.md"),
+    "optimizer": (OPTIMIZER_NAMES, "docs/optimizers.md"),
     "rule of LAMB": (get_args(OptimizerConfig.__annotations__["lamb_variant"]), "docs/optimizers.md"),
     "task": (TASKS, "docs/finetuning.md"),
     "recipe": (shipped_names("recipe"), "docs/configuration.md"),

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from data_prep.checks.stats import describe_corpus
-from data_prep.cli import main
 
 ROOT = Path(__file__).parents[2]
 CORPUS = {
@@ -33,13 +32,12 @@ def test_tutorial_shows_the_sources_as_stats_does(page):
     assert "\n".join(table) in shown
 
 
-def test_cost_of_the_own_modernbert_is_that_of_its_own_command(tmp_path, monkeypatch, capsys):
+def test_cost_of_the_own_modernbert_is_that_of_its_own_command(tmp_path, monkeypatch, megabert_data):
     page = (ROOT / "docs" / "your_text.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     Path("build.yaml").write_text(re.search(r"# build\.yaml\n(.*?)```", page, re.DOTALL)[1], encoding="utf-8")
     command = re.search(r"^    megabert-data (estimate .*)$", page, re.MULTILINE)[1]
-    assert main(shlex.split(command)) == 0
-    printed = capsys.readouterr().out
+    printed = megabert_data(*shlex.split(command)).out
     minutes = float(re.search(r"^time: ([\d.]+) min", printed, re.MULTILINE)[1])
     peak, end = map(float, re.search(r"disk: ([\d.]+) GB at the peak, ([\d.]+) GB at the end", printed).groups())
     assert f"{minutes:.0f} minutes on 16 cores, {peak:.0f} GB of disk at the peak and {end:.0f} GB at the end" in page

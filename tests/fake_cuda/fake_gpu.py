@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.runtime.jit import JITFunction
 
-from megabert.engine import buckets, engine, fragment_checks, gradient_reduction
+from megabert.engine import buckets, engine, gradient_reduction
 from megabert.models import deberta
 from megabert.models.matrices import layer_matrices
 from megabert.ops.triton_support import tile_sizes
@@ -122,7 +122,7 @@ def fake_gpu(
         (torch.cuda, "current_stream"): lambda device=None: stream,
         (Tensor, "data_ptr"): address,
         (Tensor, "pin_memory"): lambda tensor: watch.pin(tensor),
-        (fragment_checks, "checked"): lambda fragment, weights: fragment,
+        (buckets, "checked"): lambda fragment, weights: fragment,
         (engine, "check_coverage"): lambda *_: None,
         (buckets.Bucket, "reduce"): lambda bucket, *given: called(reduce, bucket, *given) and watch.reduce(*given),
         (buckets.Bucket, "gather"): lambda bucket: called(gather, bucket) and watch.gather(bucket),

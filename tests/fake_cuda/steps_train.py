@@ -23,6 +23,17 @@ LAUNCHES = {"bert": 46, "roberta": 44, "albert": 39, "electra": 83, "deberta": 5
 """Most launches of Triton's kernels in a micro-step of two layers, without the optimizer's: what they are today."""
 
 
+ONE = (16, 5)
+CASTS = {"bert": ONE, "roberta": ONE, "albert": (8, 5), "electra": (32, 10), "modernbert": ONE}
+CASTS |= {"deberta": (24, 13), "deberta-v3": (32, 18)}
+"""Casts to 8 bits by a kernel of their own, per update and per micro-step of two layers, or of two models of them.
+
+In an update each weight and its transpose are cast. In a micro-step it is the embeddings, and in each layer attention's
+output and the gradients of queries, keys and values; with DeBERTa positions and their gradients as well. LayerNorm and
+GELU cast all other factors.
+"""
+
+
 def check(seen: Seen, world_size: int, family: str = "bert", *, has_hooks: bool = True) -> None:
     assert dict(seen.faults) == {}
     assert seen.copies_to_host == 1
@@ -114,6 +125,8 @@ def test_products_in_8_bits_wait_once_too_and_their_sums_have_an_order(monkeypat
     check(seen[1], 1, family)
     assert len(products) >= 2 * MICRO_STEPS * 2 * 8, "two steps of two layers, eight products in each"
     assert seen[1].kernels == seen[0].kernels
+    in_update, in_micro_step = CASTS[family]
+    assert seen[1].kernels["row_cast"] == in_update + MICRO_STEPS * in_micro_step
 
 
 @pytest.mark.parametrize("world_size", [2, *in_soak(1)])

@@ -8,7 +8,6 @@ from forked.client import run_command
 from support.runs import TINY, Run
 
 from examples import demo_task
-from megabert.cli import main
 from megabert.data.batch import pack_sequences
 from megabert.downstream.export.sources import open_source
 from megabert.settings.config.loading import load_run_config
@@ -39,17 +38,16 @@ def test_demo_is_the_mission():
     assert [phase.max_seq_length for phase in config.phases][-2:] == [128, 512]
 
 
-def test_report_of_the_demo_shows_chance_and_the_unigram_in_every_phase(demo_run, capsys):
-    assert main(["report", str(demo_run.run_dir), "--text", "the [MASK] of the people"]) == 0
-    shown = capsys.readouterr().out
+def test_report_of_the_demo_shows_chance_and_the_unigram_in_every_phase(demo_run, megabert):
+    shown = megabert("report", demo_run.run_dir, "--text", "the [MASK] of the people").out
     rows = {line[:34].strip(): line[34:].split() for line in shown.splitlines()}
     for name in ("held-out next-sentence accuracy", "chance (the larger class)", "nats below the baseline"):
         assert len(rows[name]) == len(PHASES), shown
 
 
-def test_export_of_the_demo_is_a_bert_for_pre_training_with_equal_logits(demo_run, tmp_path):
+def test_export_of_the_demo_is_a_bert_for_pre_training_with_equal_logits(demo_run, tmp_path, megabert):
     transformers = pytest.importorskip("transformers")
-    assert main(["export", str(demo_run.run_dir), "--to", str(tmp_path / "out")]) == 0
+    megabert("export", demo_run.run_dir, "--to", tmp_path / "out")
     theirs, info = transformers.BertForPreTraining.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     # Held-out pairs of the last phase, as they are in the shards: both segments, several [MASK], different lengths.
@@ -85,11 +83,10 @@ def test_passages_of_the_task_are_of_other_documents_than_those_it_is_scored_on(
     assert not {home[row["text"]] for row in rows["train"]} & {home[row["text"]] for row in rows["dev"]}
 
 
-def test_task_of_the_demo_shows_pre_trained_random_and_constant(demo_run, tmp_path, capsys, monkeypatch):
+def test_task_of_the_demo_shows_pre_trained_random_and_constant(demo_run, megabert, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo_task, "PASSAGES", 4)
     monkeypatch.setattr(demo_task, "EPOCHS", 1)
-    assert main(["export", str(demo_run.run_dir), "--to", str(tmp_path / "out")]) == 0
-    capsys.readouterr()
+    megabert("export", demo_run.run_dir, "--to", tmp_path / "out")
     demo_task.main("english", str(tmp_path / "out"), str(tmp_path / "task"))
     names = [line.rsplit(maxsplit=1)[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert names == ["pre-trained", "random", "a constant answer"]

@@ -7,20 +7,24 @@ import pytest
 import torch
 from support.runs import TINY
 
-from megabert.cli import main
 from megabert.tokens.shards.folder import read_manifest, write_manifest
 
 
-def dry_run(data, *flags: str, run_dir="runs/none") -> int:
-    words = ["pretrain", "--dry-run", "--recipe", "debug", "--run-dir", str(run_dir)]
-    for name, value in {**TINY, "data.path": data}.items():
-        words += [f"--{name}", str(value)]
-    return main([*words, *flags])
+@pytest.fixture
+def dry_run(shards, megabert):
+    """Return a function that plans a run on the shards, or on other data, and returns what it printed."""
+
+    def plan(*flags: str, run_dir="runs/none", data=shards, code=0):
+        words = ["pretrain", "--dry-run", "--recipe", "debug", "--run-dir", run_dir]
+        for name, value in {**TINY, "data.path": data}.items():
+            words += [f"--{name}", value]
+        return megabert(*words, *flags, code=code)
+
+    return plan
 
 
-def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
-    assert dry_run(shards, "--world-size", "3", "--gpu", "h200", run_dir=tmp_path / "run") == 0
-    shown = capsys.readouterr().out
+def test_dry_run_plans_for_ranks_that_are_not_there(tmp_path, dry_run):
+    shown = dry_run("--world-size", "3", "--gpu", "h200", run_dir=tmp_path / "run").out
     assert "bf16, ZeRO-1, 3 rank(s)" in shown
     assert "run steps 9 to 13" in shown, "the second phase continues where the first ends"
     assert shown.count("SHA-256 of") == 2
@@ -31,30 +35,26 @@ def test_dry_run_plans_for_ranks_that_are_not_there(shards, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_dry_run_says_where_a_phase_over_the_same_shards_begins(shards, capsys):
+def test_dry_run_says_where_a_phase_over_the_same_shards_begins(dry_run):
     same = ("--phases.1.max_seq_length", "64", "--phases.0.global_batch_size", "37")
-    assert dry_run(shards, *same) == 0
-    assert "after its last instance: epoch 1, instance 297 (data_start: continue)" in capsys.readouterr().out
-    assert dry_run(shards, *same, "--phases.1.data_start", "beginning", "--model.max-position-embeddings", "64") == 0
-    shown = capsys.readouterr().out
+    assert "after its last instance: epoch 1, instance 297 (data_start: continue)" in dry_run(*same).out
+    shown = dry_run(*same, "--phases.1.data_start", "beginning", "--model.max-position-embeddings", "64").out
     assert "again from their first instance (data_start: beginning)" in shown
     assert "never trained" not in shown
 
 
-def test_dry_run_resolves_tokens_and_shows_the_ramp(shards, capsys):
+def test_dry_run_resolves_tokens_and_shows_the_ramp(dry_run):
     ramp = ("--phases.0.initial_batch_size", "3", "--phases.0.batch_warmup_steps", "4")
-    assert dry_run(shards, "--phases.1.steps", "null", "--phases.1.tokens", "5000", *ramp) == 0
-    shown = capsys.readouterr().out
+    shown = dry_run("--phases.1.steps", "null", "--phases.1.tokens", "5000", *ramp).out
     assert "8 steps of 3 to 12 instances, growing over 4 batches" in shown
     mean = float(shown.split("phase2:")[1].split("instances of ")[1].split()[0])
     steps = -(-5000 // (7 * mean))
     assert f"{steps:.0f} steps of 7 instances" in shown
 
 
-def test_dry_run_draws_the_schedules(shards, capsys):
+def test_dry_run_draws_the_schedules(dry_run):
     ramp = ("--phases.0.initial_batch_size", "3", "--phases.0.batch_warmup_steps", "5")
-    assert dry_run(shards, *ramp) == 0
-    shown = capsys.readouterr().out
+    shown = dry_run(*ramp).out
     assert "schedules over steps 1 to 13" in shown
     assert "instances per batch, 3 to 12" in shown
     assert "masked tokens, %: 15 throughout" in shown
@@ -63,91 +63,81 @@ def test_dry_run_draws_the_schedules(shards, capsys):
     assert {len(line) for line in drawn} == {4 + 1 + round(60 * 8 / 13) + 1 + round(60 * 5 / 13) + 1}
 
 
-def test_more_ranks_take_fewer_micro_steps(shards, capsys):
-    assert dry_run(shards, "--world-size", "1") == 0
-    planned = [line for line in capsys.readouterr().out.splitlines() if "each rank: " in line]
-    assert dry_run(shards, "--world-size", "4") == 0
-    shared = [line for line in capsys.readouterr().out.splitlines() if "each rank: " in line]
-    count = [int(line.split("each rank: ")[1].split()[0]) for line in (*planned, *shared)]
+def test_more_ranks_take_fewer_micro_steps(dry_run):
+    lines = [line for ranks in "14" for line in dry_run("--world-size", ranks).out.splitlines()]
+    count = [int(line.split("each rank: ")[1].split()[0]) for line in lines if "each rank: " in line]
     # 12 instances of about 60 tokens, and 7 of about 120, of which these do not fit in two micro-batches of 512 tokens.
     assert count == [2, 3, 1, 1]
 
 
 @pytest.mark.parametrize(("inner", "is_named"), [(512, True), (288, False), (128, False), (64, True)])
-def test_dry_run_names_an_inner_width_that_fits_another_model(inner, is_named, shards, capsys):
-    assert dry_run(shards, "--model.hidden_size", "64", "--model.intermediate_size", str(inner)) == 0
+def test_dry_run_names_an_inner_width_that_fits_another_model(inner, is_named, dry_run):
+    printed = dry_run("--model.hidden_size", "64", "--model.intermediate_size", str(inner)).out
     shown = f"model.intermediate_size={inner} is {inner // 64} times hidden_size=64; BERT has 4 times, 256"
-    assert (shown in capsys.readouterr().out) == is_named
+    assert (shown in printed) == is_named
 
 
-def test_dry_run_warns_of_many_passes(shards, capsys):
-    assert dry_run(shards, "--phases.0.steps", "40000") == 0
-    assert "WARNING" in capsys.readouterr().out
+def test_dry_run_warns_of_many_passes(dry_run):
+    assert "WARNING" in dry_run("--phases.0.steps", "40000").out
 
 
-def test_damaged_shard_is_found_among_the_sampled_ones(shards, tmp_path, capsys):
+def test_damaged_shard_is_found_among_the_sampled_ones(shards, tmp_path, dry_run):
     damaged = tmp_path / "damaged"
     shutil.copytree(shards, damaged)
     first = min((damaged / "instances" / "64").glob("train-*.arrow"))
     content = bytearray(first.read_bytes())
     content[len(content) // 2] ^= 1
     first.write_bytes(bytes(content))
-    assert dry_run(damaged) == 3
-    assert "SHA-256" in capsys.readouterr().err
+    assert "SHA-256" in dry_run(data=damaged, code=3).err
 
 
-def test_dry_run_refuses_a_fork_as_the_run_does(shards, uninterrupted_run, tmp_path, capsys):
-    for step, message in (("777", "no such checkpoint"), ("13", "that checkpoint is at step 5 of phase 2")):
-        assert dry_run(shards, "--fork", f"{uninterrupted_run.run_dir}@{step}", run_dir=tmp_path / "run") in (2, 4)
-        assert message in capsys.readouterr().err
+def test_dry_run_refuses_a_fork_as_the_run_does(uninterrupted_run, tmp_path, dry_run):
+    for step, code, message in (("777", 4, "no such checkpoint"), ("13", 2, "that checkpoint is at step 5 of phase 2")):
+        fork = f"{uninterrupted_run.run_dir}@{step}"
+        assert message in dry_run("--fork", fork, run_dir=tmp_path / "run", code=code).err
 
 
-def test_dry_run_plans_a_fork_and_a_begun_run_from_their_checkpoint_on(shards, uninterrupted_run, tmp_path, capsys):
+def test_dry_run_plans_a_fork_and_a_begun_run_from_their_checkpoint_on(uninterrupted_run, tmp_path, dry_run):
     whole = uninterrupted_run.run_dir
-    assert dry_run(shards, "--fork", f"{whole}@9", run_dir=tmp_path / "fork") == 0
-    forked = capsys.readouterr().out
+    forked = dry_run("--fork", f"{whole}@9", run_dir=tmp_path / "fork").out
     begun = shutil.copytree(whole, tmp_path / "begun")
     for folder in (begun / "checkpoints").glob("step_*"):
         if int(folder.name.removeprefix("step_")) > 9:
             shutil.rmtree(folder)
-    assert dry_run(shards, run_dir=begun) == 0
-    for shown in (forked, capsys.readouterr().out):
+    for shown in (forked, dry_run(run_dir=begun).out):
         assert "resumes at step 9 (phase2, step 1 of 5)" in shown
         assert "phase1: " in shown
         assert shown.count("no step is left") == 1
         assert "  4 steps of 7 instances (run steps 10 to 13): 28 instances" in shown
         assert "for 4 steps, " in shown
-    assert dry_run(shards, run_dir=whole) == 0
-    shown = capsys.readouterr().out
+    shown = dry_run(run_dir=whole).out
     assert shown.endswith("is done: 13 steps\n")
     assert "run steps" not in shown
 
 
-def test_dry_run_plans_for_the_device_that_is_asked_for(shards, tmp_path, monkeypatch, capsys):
-    for has_gpu, device, code in ((False, "cuda", 2), (True, "cpu", 0)):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
-        assert dry_run(shards, "--device", device, run_dir=tmp_path / "run") == code
-    shown = capsys.readouterr()
-    assert "this process sees no GPU" in shown.err
-    assert "fp32, ZeRO-1" in shown.out
-    assert "the GPU has" not in shown.out
-    assert "on this CPU" in shown.out
+def test_dry_run_plans_for_the_device_that_is_asked_for(tmp_path, monkeypatch, dry_run):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "this process sees no GPU" in dry_run("--device", "cuda", run_dir=tmp_path / "run", code=2).err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    shown = dry_run("--device", "cpu", run_dir=tmp_path / "run").out
+    assert "fp32, ZeRO-1" in shown
+    assert "the GPU has" not in shown
+    assert "on this CPU" in shown
 
 
-def test_dry_run_tells_the_nodes_that_the_time_is_of(shards, tmp_path, capsys):
-    assert dry_run(shards, "--world-size", "9", "--gpu", "h200", run_dir=tmp_path / "run") == 0
-    assert " on 2 x 5 h200; megabert estimate says" in capsys.readouterr().out
+def test_dry_run_tells_the_nodes_that_the_time_is_of(tmp_path, dry_run):
+    shown = dry_run("--world-size", "9", "--gpu", "h200", run_dir=tmp_path / "run").out
+    assert " on 2 x 5 h200; megabert estimate says" in shown
 
 
-def test_dry_run_refuses_the_folder_of_another_experiment(shards, uninterrupted_run, capsys):
-    assert dry_run(shards, "--seed", "99", run_dir=uninterrupted_run.run_dir) == 4
-    assert "seed" in capsys.readouterr().err
+def test_dry_run_refuses_the_folder_of_another_experiment(uninterrupted_run, dry_run):
+    assert "seed" in dry_run("--seed", "99", run_dir=uninterrupted_run.run_dir, code=4).err
 
 
-def test_dry_run_refuses_shards_that_the_run_did_not_begin_with(shards, uninterrupted_run, tmp_path, capsys):
+def test_dry_run_refuses_shards_that_the_run_did_not_begin_with(shards, uninterrupted_run, tmp_path, dry_run):
     other = shutil.copytree(shards, tmp_path / "other")
     folder = other / "instances" / "128"
     first, *others = (manifest := read_manifest(folder)).shards
     write_manifest(folder, replace(manifest, shards=[replace(first, sha256="0" * 64), *others]))
-    assert dry_run(other, run_dir=uninterrupted_run.run_dir) == 4
-    assert f"phases[1]: the shards in {folder} are not the shards that the run began with" in capsys.readouterr().err
+    said = dry_run(data=other, run_dir=uninterrupted_run.run_dir, code=4).err
+    assert f"phases[1]: the shards in {folder} are not the shards that the run began with" in said

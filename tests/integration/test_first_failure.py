@@ -24,7 +24,7 @@ def check_failure(run: Run, rank: int) -> None:
 
 @pytest.mark.parametrize("rank", [0, *in_soak(1)])
 def test_failure_is_told_before_a_slow_checkpoint_is_waited_for(shards, tmp_path, monkeypatch, rank):
-    # One step takes 5 s at most, and the writer 10 s: a rank that was not told would be recorded as hanging.
+    # One step takes 5 s at most, and the writer 7 s: a rank that was not told would be recorded as hanging.
     monkeypatch.setenv("FAILING_RANK", str(rank))
     flags = {"watchdog.min_step_s": 5, "watchdog.other_s": 600}
     module = "integration.programs.failing_while_saving"

@@ -1,8 +1,5 @@
 """A disk that fills while a run trains: training continues with the last good checkpoint, only the end needs space."""
 
-import os
-import subprocess
-
 import pytest
 from support.runs import Run
 
@@ -10,25 +7,14 @@ from megabert.checkpoints.loading import find_checkpoint
 
 
 @pytest.fixture
-def small_disk(tmp_path, monkeypatch):
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode:
-        pytest.skip("mounting a small tmpfs to fill takes root")
-    monkeypatch.setenv("FILL", str(folder))
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], timeout=30, check=True)
-
-
-def filled(small_disk, shards, tmp_path) -> Run:
+def run(small_disk, shards, tmp_path, monkeypatch) -> Run:
+    monkeypatch.setenv("FILL", str(small_disk))
     # The vocabulary is most of this model: a checkpoint takes 0.6 MiB.
     return Run(small_disk / "run", shards, module="integration.programs.filling", output_path=tmp_path / "out")
 
 
-def test_training_continues_on_a_full_disk_and_ends_well_once_it_is_freed(small_disk, shards, tmp_path, monkeypatch):
+def test_training_continues_on_a_full_disk_and_ends_well_once_it_is_freed(run, monkeypatch):
     monkeypatch.setenv("FREE_AT", "10")
-    run = filled(small_disk, shards, tmp_path)
     rows = run.finish_well()
     assert "CHECKPOINT NOT WRITTEN, the last good one stays" in run.output
     assert [row["step"] for row in rows if "train/loss" in row] == list(range(1, 14)), "no row is lost"
@@ -36,8 +22,7 @@ def test_training_continues_on_a_full_disk_and_ends_well_once_it_is_freed(small_
     assert not list((run.run_dir / "checkpoints").glob(".tmp*"))
 
 
-def test_last_checkpoint_that_cannot_be_written_is_an_error(small_disk, shards, tmp_path):
-    run = filled(small_disk, shards, tmp_path)
+def test_last_checkpoint_that_cannot_be_written_is_an_error(run):
     assert run.finish() == 4, run.output[-3000:]
     assert "megabert: CheckpointError:" in run.output
     assert "MiB are needed" in run.output

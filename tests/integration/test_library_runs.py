@@ -4,35 +4,27 @@ import json
 import logging
 import re
 import runpy
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import transformers
-from forked.client import environment_of_commands
+from forked.client import environment_of_commands, run_command
 from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs
 
-from megabert.library import (
-    CheckpointError,
-    ConfigError,
-    MegabertError,
-    build,
-    evaluate,
-    export,
-    load_run,
-    pretrain,
-    resume,
-)
+from megabert import library
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RANKS = """
 import os, pathlib, sys
 from megabert.library import pretrain
 for name in ("first", "second"):
-    run = pretrain(run_dir=f"{sys.argv[1]}/{name}", device="cpu", **eval(sys.argv[2]))
+    run = library.pretrain(run_dir=f"{sys.argv[1]}/{name}", device="cpu", **eval(sys.argv[2]))
     pathlib.Path(sys.argv[1], f"{name}-{os.environ['RANK']}").write_text(f"{run.is_done} {run.checkpoints[-1]}")
 """
 
@@ -44,7 +36,7 @@ def settings_of(shards, **more):
 def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_run, shards, tmp_path, capfd):
     capfd.readouterr()
     for name in ("first", "second"):
-        run = pretrain(run_dir=tmp_path / name, device="cpu", **settings_of(shards))
+        run = library.pretrain(run_dir=tmp_path / name, device="cpu", **settings_of(shards))
         # Two ranks made the other run, whose sums are rounded differently.
         steps, losses = run.metric("train/loss")
         assert steps.tolist() == list(range(1, 14))
@@ -55,14 +47,14 @@ def test_runs_of_one_process_equal_the_commands_and_print_nothing(uninterrupted_
     command = Run(tmp_path / "command", shards)
     command.finish_well()
     assert_equal_runs(first, command)
-    assert load_run(command.run_dir).table() == command.rows()
+    assert library.load_run(command.run_dir).table() == command.rows()
     assert capfd.readouterr() == ("", "")
-    assert not logging.getLogger("megabert").handlers
+    assert [type(handler) for handler in logging.getLogger("megabert").handlers] == [logging.NullHandler]
 
 
 def test_functions_get_every_row_score_and_checkpoint(shards, tmp_path):
     got: dict[str, list] = {"step": [], "validation": [], "checkpoint": []}
-    run = pretrain(
+    run = library.pretrain(
         run_dir=tmp_path / "run",
         device="cpu",
         on_step=lambda step, row: got["step"].append((step, row["train/loss"])),
@@ -80,26 +72,59 @@ def test_a_failing_function_ends_the_run_saved_and_it_is_resumed(shards, tmp_pat
         if step == 5:
             raise ValueError("no such project")
 
-    with pytest.raises(MegabertError, match=r"on_step of step 5: ValueError: no such project\. The run is saved"):
-        pretrain(run_dir=tmp_path / "run", device="cpu", on_step=fail, **settings_of(shards))
+    with pytest.raises(
+        library.MegabertError, match=r"on_step of step 5: ValueError: no such project\. The run is saved"
+    ):
+        library.pretrain(run_dir=tmp_path / "run", device="cpu", on_step=fail, **settings_of(shards))
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    stopped = load_run(tmp_path / "run")
+    stopped = library.load_run(tmp_path / "run")
     assert (status["status"], stopped.is_done, stopped.checkpoints[-1]) == ("failed", False, status["step"])
     assert 5 <= status["step"] <= 6  # the next batch may be on its way
-    run = resume(tmp_path / "run", device="cpu")
+    run = library.resume(tmp_path / "run", device="cpu")
     assert run.is_done
-    pretrain(run_dir=tmp_path / "other", device="cpu", **settings_of(shards))
+    library.pretrain(run_dir=tmp_path / "other", device="cpu", **settings_of(shards))
     assert_equal_runs(Run(run.folder, shards), Run(tmp_path / "other", shards))
 
 
+def test_ctrl_c_saves_and_gives_the_caller_its_handler_back(shards, tmp_path):
+    def interrupt(step, row):
+        if step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="is saved; the same call continues it"):
+        library.pretrain(run_dir=tmp_path / "run", device="cpu", on_step=interrupt, **settings_of(shards))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], library.load_run(tmp_path / "run").checkpoints[-1]) == ("stopped", status["step"])
+    assert 5 <= status["step"] <= 6  # the next batch may be on its way
+    assert library.resume(tmp_path / "run", device="cpu").is_done
+
+
+def test_a_handler_of_the_callers_own_stays(shards, tmp_path):
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        interrupt = {"on_step": lambda step, row: signal.raise_signal(signal.SIGINT)}
+        assert library.pretrain(run_dir=tmp_path / "run", device="cpu", **interrupt, **settings_of(shards)).is_done
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(heard) == 13
+
+
+def test_a_training_may_run_in_a_thread(shards, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(library.pretrain, run_dir=tmp_path / "run", device="cpu", **settings_of(shards)).result()
+    assert run.is_done
+
+
 def test_a_wrong_setting_or_folder_is_refused(shards, tmp_path):
-    with pytest.raises(ConfigError, match="learning_rate"):
-        pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, **{"phases.0.lerning_rate": 1.0})
-    with pytest.raises(ConfigError, match="muon-heads has no effect"):
-        pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, optimizer={"muon_heads": True})
+    with pytest.raises(library.ConfigError, match="learning_rate"):
+        library.pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, **{"phases.0.lerning_rate": 1.0})
+    with pytest.raises(library.ConfigError, match="muon-heads has no effect"):
+        library.pretrain(run_dir=tmp_path / "run", data={"path": str(shards)}, optimizer={"muon_heads": True})
     assert not (tmp_path / "run").exists()
-    for function in (load_run, resume):
-        with pytest.raises(CheckpointError, match="it is no run folder"):
+    for function in (library.load_run, library.resume):
+        with pytest.raises(library.CheckpointError, match="it is no run folder"):
             function(tmp_path)
 
 
@@ -119,31 +144,76 @@ def test_ranks_of_a_launcher_make_one_run_after_the_other(uninterrupted_run, sha
         assert_equal_runs(Run(tmp_path / name, shards), uninterrupted_run)
 
 
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_build_and_an_export_have_the_bytes_of_the_commands(corpus, uninterrupted_run, tmp_path):
+    settings = ["--lengths", "64", "128", "--vocab-size", "600", "--validation-share", "0.2", "--workers", "1"]
+    words = ["build", "--input", str(corpus), "--output", str(tmp_path / "data"), *settings]
+    assert run_command("data_prep", words, tmp_path / "out") == 0, (tmp_path / "out").read_text()
+    fields = {"lengths": [64, 128], "vocab_size": 600, "validation_share": 0.2}
+    ours = files_of(library.build([str(corpus)], output_dir=tmp_path / "ours", workers=1, **fields).folder)
+    theirs = files_of(tmp_path / "data")
+    for files in (ours, theirs):
+        del files[".lock"]  # names the process
+    assert ours == theirs
+    words = ["export", str(uninterrupted_run.run_dir), "--to", str(tmp_path / "model"), "--checkpoint", "best"]
+    assert run_command("megabert", words, tmp_path / "out") == 0, (tmp_path / "out").read_text()
+    folder = library.export(uninterrupted_run.run_dir, output_dir=tmp_path / "own", checkpoint="best")
+    assert files_of(folder) == files_of(tmp_path / "model")
+
+
+def test_a_fine_tuning_has_the_weights_and_scores_of_the_command(uninterrupted_run, tmp_path, capfd):
+    rows = [("the whale rose", "sea"), ("the captain sailed", "sea"), ("the lady spoke", "land"), ("a garden", "land")]
+    for name in ("train", "dev"):
+        lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    model, out = str(uninterrupted_run.run_dir), tmp_path / "theirs"
+    words = ["finetune", "classification", "--model", model, "--data", str(tmp_path), "--output-dir", str(out)]
+    flags = ["--epochs", "2", "--learning-rate", "0.001", "--device", "cpu"]
+    assert run_command("megabert", words + flags, tmp_path / "out") == 0, (tmp_path / "out").read_text()
+    settings = {"epochs": 2, "learning_rate": 1e-3, "device": "cpu"}
+    capfd.readouterr()
+    summary = library.fine_tune("classification", model=model, data=tmp_path, output_dir=tmp_path / "ours", **settings)
+    assert capfd.readouterr() == ("", "")
+    theirs, ours = (files_of(folder / "seed_42") for folder in (out, tmp_path / "ours"))
+    names = [name for name in theirs if not name.startswith("tb/") and name != "result.json"]
+    assert {"model/model.safetensors", "metrics.jsonl", "predictions_dev.jsonl"} <= set(names)
+    assert [name for name in names if ours[name] != theirs[name]] == []
+    recorded = json.loads((out / "results.json").read_text())
+    assert (summary.mean, summary.baseline) == (recorded["mean"], recorded["baseline"])
+
+
 def test_text_becomes_a_model_that_is_scored_and_exported(corpus, shards, tmp_path, capfd):
     capfd.readouterr()
-    made = build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
+    made = library.build([str(corpus)], output_dir=tmp_path / "data", workers=1, lengths=[64, 128], vocab_size=600)
     assert set(made.instances) == {64, 128}
     assert made.instances[64]["train"] > 0
     assert capfd.readouterr() == ("", "")
-    with pytest.raises(ConfigError, match="vocab_size"):
-        build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
-    run = pretrain(run_dir=tmp_path / "run", device="cpu", **settings_of(made.folder))
-    folder = export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
+    with pytest.raises(library.ConfigError, match="vocab_size"):
+        library.build([str(corpus)], output_dir=tmp_path / "other", vocab_sise=600)
+    run = library.pretrain(run_dir=tmp_path / "run", device="cpu", **settings_of(made.folder))
+    folder = library.export(run.folder, output_dir=tmp_path / "model", checkpoint="best", languages=["en"])
     assert transformers.AutoModelForMaskedLM.from_pretrained(folder).config.hidden_size == 32
     held_out = made.folder / "instances" / "128"
-    score = evaluate(folder, data=held_out, task="mlm", device="cpu")
-    again = evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
+    score = library.evaluate(folder, data=held_out, task="mlm", device="cpu")
+    again = library.evaluate(run.folder, data=held_out, task="mlm", checkpoint="best", device="cpu")
     assert score == again
     assert score.examples == made.instances[128]["validation"]
     assert 0 < score.scores["accuracy"] < 1
 
 
 def test_example_of_three_rates(tmp_path, monkeypatch, capsys):
-    example = runpy.run_path(str(EXAMPLES / "three_rates.py"))
-    short = {**TINY, "validation.every_steps": 4, "phases.0.max_seq_length": 128, "phases.1.max_seq_length": 512}
-    monkeypatch.setitem(example["main"].__globals__, "LENGTH", short)
-    monkeypatch.setitem(example["main"].__globals__, "CORPUS", small_corpus(tmp_path))
+    text = (EXAMPLES / "three_rates.py").read_text()
+    assert len(text.splitlines()) <= 30
+    (tmp_path / "three_rates.py").write_text(
+        text.replace('"steps": 300', '"steps": 4').replace('steps": 50', 'steps": 2')
+    )
+    (tmp_path / "corpus").mkdir()
+    small_corpus(tmp_path / "corpus").rename(tmp_path / "corpus" / "public_domain.jsonl")
     monkeypatch.chdir(tmp_path)
-    example["main"]()
+    names = runpy.run_path("three_rates.py")
+    assert [run.metric("eval/mlm_loss")[0].tolist() for run in names["runs"]] == [[2, 4]] * 3
     assert re.search(r"rate_\S+: accuracy \d+\.\d+, constant \d+\.\d+", capsys.readouterr().out)
     assert (tmp_path / "runs" / "three_rates" / "losses.png").stat().st_size > 0

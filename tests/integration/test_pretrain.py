@@ -63,18 +63,17 @@ def test_ranks_change_losses_of_few_bits_by_rounding_alone(shards, tmp_path, pre
     assert_same_losses(shared, alone, 2e-3)
 
 
-def test_card_tells_of_shards_that_the_run_names_relative_to_another_folder(unbroken, tmp_path):
+def test_card_tells_of_shards_that_the_run_names_relative_to_another_folder(unbroken, tmp_path, megabert):
     run = shutil.copytree(unbroken.run_dir, tmp_path / "run")
     config, environment = run / "config.yaml", run / "environment.json"
     config.write_text(config.read_text().replace(str(unbroken.data), unbroken.data.name))
     environment.write_text(json.dumps({**json.loads(environment.read_text()), "folder": str(unbroken.data.parent)}))
-    assert main(["export", str(run), "--to", str(tmp_path / "out")]) == 0
+    megabert("export", run, "--to", tmp_path / "out")
     assert "phase1: instances" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_report_states_the_unigram_baseline(unbroken, capsys):
-    assert main(["report", str(unbroken.run_dir), "--text", "the [MASK] of the people"]) == 0
-    shown = capsys.readouterr().out
+def test_report_states_the_unigram_baseline(unbroken, megabert):
+    shown = megabert("report", unbroken.run_dir, "--text", "the [MASK] of the people").out
     held_out, train = (ShardSet.open(unbroken.data / "instances" / "64", split) for split in ("validation", "train"))
     counts = np.ones(train.metadata.vocab_size)
     np.add.at(counts, train.columns(((0, train.num_rows),)).masked_ids, 1)
@@ -88,21 +87,20 @@ def test_report_states_the_unigram_baseline(unbroken, capsys):
     assert sum(counts) == len(last.columns(((0, min(256, last.num_rows)),)).masked_ids)
 
 
-def test_report_fails_where_the_margin_at_masks_is_too_small(unbroken, capsys):
-    assert main(["report", str(unbroken.run_dir)]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  [MASK]   "))
+def test_report_fails_where_the_margin_at_masks_is_too_small(unbroken, capsys, megabert):
+    printed = megabert("report", unbroken.run_dir).out
+    line = next(line for line in printed.splitlines() if line.startswith("  [MASK]   "))
     model, unigram = map(float, line.split()[-2:])
     for asked, code in ((unigram - model - 0.01, 0), (unigram - model + 0.01, 3)):
         assert main(["report", str(unbroken.run_dir), f"--min-margin={asked}"]) == code
     assert "the held-out loss at [MASK] is" in capsys.readouterr().err
 
 
-def test_report_scores_the_positions_of_the_last_validated_phase(unbroken, tmp_path, capsys):
+def test_report_scores_the_positions_of_the_last_validated_phase(unbroken, tmp_path, megabert):
     run = shutil.copytree(unbroken.run_dir, tmp_path / "run")
     first = [row for row in unbroken.rows() if row["phase"] == 1]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in first))
-    assert main(["report", str(run)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = megabert("report", run).out.splitlines()
     counts = [int(line.split()[-3]) for line in lines if "piece  " in line or "[MASK]   " in line]
     held_out = ShardSet.open(unbroken.data / "instances" / "64", "validation")
     assert sum(counts) == len(held_out.columns(((0, min(256, held_out.num_rows)),)).masked_ids)
@@ -135,9 +133,9 @@ def without_pairs(corpus, tmp_path_factory) -> Run:
     return run
 
 
-def test_full_sentences_without_pairs_train(without_pairs, tmp_path):
+def test_full_sentences_without_pairs_train(without_pairs, tmp_path, megabert):
     assert not [tag for row in without_pairs.rows() for tag in row if "nsp" in tag]
-    assert main(["export", str(without_pairs.run_dir), "--to", str(tmp_path / "out")]) == 0
+    megabert("export", without_pairs.run_dir, "--to", tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
 

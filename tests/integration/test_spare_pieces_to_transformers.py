@@ -9,7 +9,6 @@ from support.bundled_corpus import build_shards
 from support.runs import Run
 from support.soak import in_soak
 
-from data_prep.cli import main
 from megabert.downstream.publish.run_folder import export_run
 
 NAMES = [f"[unused{number}]" for number in range(8)]
@@ -52,14 +51,12 @@ def test_spare_pieces_reach_a_fine_tuned_model(pieces, tmp_path):
     assert tuned("a ship [unused1] sails")["input_ids"].count(6) == 1
 
 
-def test_more_spare_pieces_than_fit_are_refused(corpus, tmp_path, capsys):
+def test_more_spare_pieces_than_fit_are_refused(corpus, tmp_path, megabert_data):
     words = ["vocab", "--input", str(corpus), "--output", str(tmp_path / "out"), "--vocab-size", "500"]
-    assert main([*words, "--spare-pieces", "450"]) == 2
-    message = capsys.readouterr().err
+    message = megabert_data(*words, "--spare-pieces", "450", code=2).err
     assert "vocab_size=500: leaves 50 pieces for the text beside spare_pieces=450" in message
     assert "raise vocab_size to 514 or more" in message
-    assert main([*words, "--spare-pieces", "250", "--pieces", "byte_bpe"]) == 2
-    assert "needs 261 or more" in capsys.readouterr().err
-    assert main([*words, "--pieces", "byte_bpe", "--vocab-size", "100"]) == 2
-    assert "vocab_size=100: leaves 100 pieces for the text, and a byte_bpe vocabulary" in capsys.readouterr().err
+    assert "needs 261 or more" in megabert_data(*words, "--spare-pieces", "250", "--pieces", "byte_bpe", code=2).err
+    said = megabert_data(*words, "--pieces", "byte_bpe", "--vocab-size", "100", code=2).err
+    assert "vocab_size=100: leaves 100 pieces for the text, and a byte_bpe vocabulary" in said
     assert not (tmp_path / "out").exists()

@@ -121,9 +121,7 @@ def test_buffers_are_allocated_once(writer):
     assert writer._buffer.data_ptr() == first
 
 
-def test_checkpoint_that_cannot_be_written_is_reported_and_the_next_is_tried(
-    folder, writer, written, monkeypatch, caplog
-):
+def test_checkpoint_that_cannot_be_written_is_reported_and_the_next_tried(folder, writer, written, monkeypatch, caplog):
     writer.save(TrainerState(step=5))
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(checkpoint_writer, "write_snapshot", lambda *_: (_ for _ in ()).throw(CheckpointError("full")))

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -203,32 +202,26 @@ def test_manifest_is_readable_json(three):
     assert content["parameters"]["weight"]["fragments"] == [["rank_00000.safetensors", 0, 1000]]
 
 
-@pytest.fixture
-def tiny_disk(tmp_path):
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=30, check=False).returncode:
-        pytest.skip("mounting a small tmpfs takes root")
-    yield folder
-    subprocess.run(["umount", str(folder)], timeout=30, check=True)
+TINY_DISK = pytest.mark.parametrize("small_disk", ["256k"], indirect=True)
 
 
-def test_full_disk_is_seen_before_anything_is_written(tiny_disk):
-    save_checkpoint(tiny_disk, 0, StandInEngine(), {"step": 0}, ALONE)
+@TINY_DISK
+def test_full_disk_is_seen_before_anything_is_written(small_disk):
+    save_checkpoint(small_disk, 0, StandInEngine(), {"step": 0}, ALONE)
     with pytest.raises(CheckpointError, match=r"too full.*MiB are needed.*MiB are free"):
-        save_checkpoint(tiny_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
-    assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_00000000"]
+        save_checkpoint(small_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
+    assert sorted(path.name for path in small_disk.iterdir()) == ["latest", "step_00000000"]
 
 
-def test_disk_that_fills_while_writing_leaves_nothing_half_written(tiny_disk, monkeypatch):
-    save_checkpoint(tiny_disk, 0, StandInEngine(), {"step": 0}, ALONE)
+@TINY_DISK
+def test_disk_that_fills_while_writing_leaves_nothing_half_written(small_disk, monkeypatch):
+    save_checkpoint(small_disk, 0, StandInEngine(), {"step": 0}, ALONE)
     plenty = SimpleNamespace(free=1 << 40)
     monkeypatch.setattr(checkpoint_saving.shutil, "disk_usage", lambda path: plenty)
     with pytest.raises(CheckpointError, match="No space left on device"):
-        save_checkpoint(tiny_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
-    assert sorted(path.name for path in tiny_disk.iterdir()) == ["latest", "step_00000000"]
-    assert find_checkpoint(tiny_disk).name == "step_00000000"
+        save_checkpoint(small_disk, 10, StandInEngine(30_000), {"step": 10}, ALONE)
+    assert sorted(path.name for path in small_disk.iterdir()) == ["latest", "step_00000000"]
+    assert find_checkpoint(small_disk).name == "step_00000000"
 
 
 def test_pointer_that_cannot_be_written_undoes_the_checkpoint(three, monkeypatch):

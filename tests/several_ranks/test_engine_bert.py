@@ -1,6 +1,8 @@
 """The real models in the engine: dropout on, tied decoder, dataclass output, an empty micro-batch at the very start."""
 
 import functools
+from collections import Counter
+from unittest import mock
 
 import pytest
 import torch
@@ -8,9 +10,12 @@ from several_ranks.toy_training import ENGINES, ds_config, gather_whole
 from support.soak import in_soak
 
 from megabert.data.batch import MicroBatch
+from megabert.engine import zero_stages
 from megabert.engine.engine import build_engine
 from megabert.models.bert import terms_of
 from megabert.models.build import build_model, initialize
+from megabert.models.layers import Dense
+from megabert.ops import fp8
 from megabert.optim import StepSettings, build_optimizer
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.run import OptimizerConfig
@@ -79,6 +84,49 @@ def test_every_stage_multiplies_in_8_bits_alike(workers, unsharded, family, engi
     assert actual == pytest.approx(unsharded(family)[0], rel=1e-3)
     for name, expected in weights.items():
         assert (actual_weights[name] - expected).norm() <= 0.2 * expected.norm() + 1e-6, name
+
+
+@pytest.mark.parametrize("stage", [1, *in_soak(2)])
+def test_a_weight_is_cast_once_per_update_and_anew_when_the_masters_have_changed(workers, stage):
+    losses, casts = workers(2).run(train_with_casts, stage, True)[0]
+    assert casts == 2 * [Counter(dict.fromkeys(casts[0], 2))] + [Counter(dict.fromkeys(casts[0], 1))]
+    assert len(casts[0]) == 8, "four matrices in each of two layers, for the output and transposed"
+    same_losses, casts = workers(2).run(train_with_casts, stage, False)[0]
+    assert set(casts[0].values()) == {8}, "once in each of four micro-steps"
+    assert losses == same_losses
+
+
+def train_with_casts(world, stage, keeps):
+    """Return losses, and how often weights were cast in two updates and in a forward pass with halved masters."""
+    model = build_model(MODELS["bert"], in_fp8=True)
+    initialize(model, 3)
+    names = {id(module): name for name, module in model.named_modules() if isinstance(module, Dense)}
+    losses, casts, cast_factor = [], [], fp8.cast_factor
+
+    def counted(rows, *dtype):
+        for module in model.modules():
+            if id(module) in names and module.weight.data_ptr() == rows.data_ptr():
+                casts[-1][names[id(module)]] += 1
+        return cast_factor(rows, *dtype)
+
+    keep = fp8.keep_casts if keeps else lambda weight: None
+    with mock.patch.object(fp8, "cast_factor", counted), mock.patch.object(zero_stages, "keep_casts", keep):
+        engine = build_engine(
+            model, build_optimizer(model.named_parameters(), OptimizerConfig()), ds_config(stage, "bf16"), world
+        )
+        for step in range(1, 4):
+            casts.append(Counter())
+            for micro_step in range(4 if step < 3 else 1):
+                output = engine.forward(micro_batch(step, (micro_step,)))
+                losses.append(float(output.mlm_loss_sum.detach()))
+                if step < 3:
+                    engine.backward(output.mlm_loss_sum + output.nsp_loss_sum, is_last=micro_step == 3)
+            if step < 3:
+                engine.step(StepSettings(lr=1e-2, bias_step=step))
+            for fragment in engine.fragments if step == 2 else []:
+                fragment.view().mul_(0.5)
+            engine.refresh()
+    return losses, casts
 
 
 def train(world, family, engine_name, recompute):

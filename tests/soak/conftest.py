@@ -1,5 +1,6 @@
 import pytest
 from several_ranks.worker_group import WorkerGroups
+from soak.soak_table import SoakTable
 
 
 @pytest.fixture(scope="module")
@@ -8,3 +9,10 @@ def workers():
     groups = WorkerGroups()
     yield groups
     groups.close()
+
+
+@pytest.fixture(scope="module")
+def table(request) -> SoakTable:
+    """The file of figures of a module that has a ``TITLE`` and ``COLUMNS``."""
+    name = request.module.__name__.rpartition(".")[2].removeprefix("test_")
+    return SoakTable(name, request.module.TITLE, request.module.COLUMNS)

@@ -30,7 +30,7 @@ import torch
 import triton.language as tl
 from soak.kernel_trials import Trial, noting, trials_of
 from triton.runtime.interpreter import InterpretedFunction
-from unit.ops.interpreted import conftest  # noqa: F401  the interpreter's fix for NumPy 2.4
+from unit.ops.interpreted import conftest  # noqa: F401  the interpreter's fixes
 from unit.ops.interpreted.planted import name_of, planted, text_of
 
 BUDGET_S, LIMIT = 7200, 10
@@ -42,14 +42,15 @@ EQUIVALENT = Path(__file__).with_name("kernel_mutants_equivalent.txt")
 MODULES = {
     "lamb.triton": ("lamb",),
     "cross_entropy.triton": ("cross_entropy",),
-    "bias_gelu.triton": ("bias_gelu",),
-    "gated_gelu.triton": ("gated_gelu",),
+    "bias_gelu.triton": ("bias_gelu", "fp8"),
+    "gated_gelu.triton": ("gated_gelu", "fp8"),
     "triton_support.gelu_functions": ("gated_gelu",),
     "triton_support.dropout_kernels": ("dropout", "dropout_keys"),
     "triton_support.table_gradients": ("embedding",),
     "triton_support.column_sums": ("column_sums",),
     "triton_support.device_functions": ("dropout", "dropout_keys", "gated_gelu", "attention"),
-    "layer_norm.kernels": ("layer_norm",),
+    "triton_support.row_casts": ("fp8", "row_cast"),
+    "layer_norm.kernels": ("layer_norm", "fp8"),
     "attention.dense.kernels": ("attention",),
     "attention.dense.backward_kernels": ("attention",),
     "attention.rotary.kernels": ("rotary_attention",),

@@ -15,10 +15,11 @@ from triton.runtime.interpreter import InterpretedFunction
 from unit.ops.interpreted.planted import name_of, text_of
 from unit.ops.interpreted.races import tracing
 
+from megabert.ops import fp8
 from megabert.ops.proof.problem import Op, Problem
 from megabert.ops.proof.problems import attention_problem
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare_one
-from megabert.ops.triton_support import column_sums, table_gradients, tile_sizes
+from megabert.ops.triton_support import column_sums, row_casts, table_gradients, tile_sizes
 
 ATTENTION = ("attention", "rotary_attention", "disentangled_attention")
 GELU = ("bias_gelu", "gated_gelu")
@@ -42,10 +43,14 @@ CASES: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = [
     (GELU, {}, ONE),
     (GELU, {"is_approximate": True}, ONE),
     (GELU, {"dtype": torch.float16}, ONE),
+    (GELU, {"dtype": torch.float16, "intermediate": 40}, ONE),
     (("lamb",), {"dtype": torch.float16}, {}),
     (("layer_norm",), {"hidden": 200}, {}),
     (("layer_norm",), {"hidden": 200, "attention": "windowed"}, {}),
     (("layer_norm",), {"hidden": 256}, {}),
+    (("fp8",), {"hidden": 200, "dtype": torch.bfloat16}, ONE),
+    (("fp8",), {"hidden": 256, "dtype": torch.bfloat16, "attention": "windowed"}, ONE),
+    (("fp8",), {"intermediate": 24, "dtype": torch.bfloat16, "attention": "windowed"}, ONE),
     (ATTENTION, {"length": 32}, {}),
     (("attention",), {"length": 33, "hidden": 136}, {}),
     (ATTENTION, {}, {}),
@@ -159,6 +164,25 @@ def partials_problem(generator: torch.Generator) -> Problem:
     return Problem(run, lambda partials_QPD: {"sums": partials_QPD.detach().sum(1)}, {"partials_QPD": partials_QPD})
 
 
+def row_cast_problem(generator: torch.Generator) -> Problem:
+    """Return casts of rows of all sizes, one of zeros and one with an infinity, which ``row_cast`` makes on a GPU.
+
+    There is no room past the end, and the last program has rows that are not there.
+    """
+    x_RK = torch.randn(48, 24, generator=generator) * torch.logspace(-30, 30, 48)[:, None]
+    x_RK[7], x_RK[9, 3] = 0, torch.inf
+
+    def run(x_RK: torch.Tensor, *, backend: str) -> dict[str, torch.Tensor]:
+        values, scales = row_casts.cast_rows_triton(x_RK.detach(), fp8.FORWARD)
+        return {"values": values.view(torch.uint8), "scales": scales.view(torch.int32)}
+
+    def reference(x_RK: torch.Tensor) -> dict[str, torch.Tensor]:
+        values, scales = fp8.cast_rows(x_RK.detach().float(), fp8.FORWARD)
+        return {"values": values.view(torch.uint8), "scales": scales.view(torch.int32)}
+
+    return Problem(run, reference, {"x_RK": x_RK}, {torch.float32: 0.0})
+
+
 def rooms_problem(generator: torch.Generator) -> Problem:
     """Return contexts of sequences whose rooms in ``lse`` would meet, or end too late, if they were a little off."""
     problem = attention_problem([321, *[1] * 25], generator, heads=1, head_width=16, dropout=0.0)
@@ -174,6 +198,7 @@ def rooms_problem(generator: torch.Generator) -> Problem:
 OTHERS = {
     "embedding": ("sums", table_problem),
     "column_sums": ("sums", partials_problem),
+    "row_cast": ("rows", row_cast_problem),
     "attention": ("rooms", rooms_problem),
 }
 """Problems of kernels, or of what they do, that are no part of an op's problems, or of small ones."""

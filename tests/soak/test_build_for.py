@@ -53,14 +53,11 @@ UNFIT = (
 )
 
 
-@pytest.fixture(scope="module")
-def table():
-    return SoakTable(
-        "build_for",
-        f"megabert-data build --for RECIPE on the bundled corpora, dry run of the recipe as it is, then {STEPS} steps "
-        "over all of its phases with 2 layers, 128 wide, and batches of 4 to 8 instances (all else as in the recipe)",
-        f"{'recipe':<18} {'corpus':<8} {'pieces':>7} {'instances':<32} {'first loss':>10} {'last loss':>9}",
-    )
+TITLE = (
+    f"megabert-data build --for RECIPE on the bundled corpora, dry run of the recipe as it is, then {STEPS} steps "
+    "over all of its phases with 2 layers, 128 wide, and batches of 4 to 8 instances (all else as in the recipe)"
+)
+COLUMNS = f"{'recipe':<18} {'corpus':<8} {'pieces':>7} {'instances':<32} {'first loss':>10} {'last loss':>9}"
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +72,10 @@ def refusals():
 
 @pytest.mark.parametrize("corpus", CORPORA)
 @pytest.mark.parametrize("recipe", shipped_names("recipe"))
-def test_each_recipe_trains_on_the_shards_that_are_built_for_it(recipe, corpus, table, tmp_path):
+def test_each_recipe_trains_on_the_shards_that_are_built_for_it(recipe, corpus, table, tmp_path, megabert_data):
     file, language = CORPORA[corpus]
     words = ["--for", recipe, "--input", str(ROOT / "examples" / "corpus" / file), "--language", language]
-    assert build(["build", *words, "--output", str(tmp_path / "data"), "--workers", "1"]) == 0
+    megabert_data("build", *words, "--output", tmp_path / "data", "--workers", "1")
     assert dry_run(recipe, tmp_path / "data") == 0
     run = Run(
         tmp_path / "run", tmp_path / "data", recipe=recipe, flags={**dict.fromkeys(TINY), **SMALL, **short(recipe)}
@@ -135,7 +132,7 @@ def shards(texts, tmp_path_factory):
 
 @pytest.mark.parametrize(("built", "with_flags", "recipe", "flags"), UNFIT)
 def test_shards_that_do_not_fit_are_refused_and_the_named_command_builds_some_that_do(
-    built, with_flags, recipe, flags, shards, refusals, tmp_path, tmp_path_factory, capsys
+    built, with_flags, recipe, flags, shards, refusals, tmp_path, tmp_path_factory, capsys, megabert_data
 ):
     data = tmp_path / "data"
     data.symlink_to(shards(built, with_flags))
@@ -147,7 +144,7 @@ def test_shards_that_do_not_fit_are_refused_and_the_named_command_builds_some_th
     assert refused or missing, message
     command = re.search(r"(?:Build shards for it|Build all of them): megabert-data (.*)", message)[1]
     assert command.startswith(f"build --for {recipe} ")
-    assert build([*shlex.split(command), "--workers", "1"]) == 0
+    megabert_data(*shlex.split(command), "--workers", "1")
     assert dry_run(recipe, Path(f"{data}-{recipe}"), *flags.split()) == 0
     command = re.sub(rf"{re.escape(str(tmp_path_factory.getbasetemp()))}/[^/]*/", "", command)
     words = (("shards for", built, with_flags), ("recipe", recipe, flags))

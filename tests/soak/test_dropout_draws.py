@@ -11,8 +11,15 @@ from statistics import NormalDist
 import pytest
 import torch
 
-from megabert.ops.attention.dropout import attention_dropout, probability_elements
-from megabert.ops.dropout import ATTENTION_OUTPUT, EMBEDDINGS, FEED_FORWARD_OUTPUT, DropoutStream, keep_mask
+from megabert.ops.dropout import (
+    ATTENTION_OUTPUT,
+    EMBEDDINGS,
+    FEED_FORWARD_OUTPUT,
+    DropoutStream,
+    attention_dropout,
+    keep_mask,
+    probability_elements,
+)
 
 FALSE_ALARM = 1e-6
 """Probability that a test fails by chance, for masks that are random: shared out among its statistics."""

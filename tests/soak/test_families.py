@@ -4,12 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from soak.soak_table import SoakTable
 from support.bundled_corpus import CORPUS
 from support.runs import TINY, Run, kill_everything
 
-from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture
+from megabert.data.step_packer import DynamicMasker
 from megabert.tokens.shards.folder import read_manifest
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.reports.report import report_run
@@ -42,15 +41,12 @@ FLAGS = {
 MIN_AUC = 0.6
 
 
-@pytest.fixture(scope="module")
-def table():
-    return SoakTable(
-        "families",
-        "each family on the bundled corpus, instances of up to 64 tokens (ELECTRA: 32, from a masked LM of 1,500 "
-        f"steps), killed -9 after step {KILLED_AT}, resumed; bars: held-out masked-LM loss below the unigram baseline; "
-        f"ELECTRA: AUC above {MIN_AUC} even without [CLS] and [SEP], which are never replaced",
-        f"{'family':<10} {'steps':>5} {'loss':>6} {'unigram':>8} {'below':>6}  further",
-    )
+TITLE = (
+    "each family on the bundled corpus, instances of up to 64 tokens (ELECTRA: 32, from a masked LM of 1,500 "
+    f"steps), killed -9 after step {KILLED_AT}, resumed; bars: held-out masked-LM loss below the unigram baseline; "
+    f"ELECTRA: AUC above {MIN_AUC} even without [CLS] and [SEP], which are never replaced"
+)
+COLUMNS = f"{'family':<10} {'steps':>5} {'loss':>6} {'unigram':>8} {'below':>6}  further"
 
 
 @pytest.mark.parametrize("family", BUILDS)

@@ -16,17 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from soak.soak_table import ROOT, SoakTable
-from support.parity_models import (
-    CASES,
-    SIZES,
-    export_differences,
-    import_differences,
-    make_batch,
-    run_ours,
-    run_theirs,
-    write,
-)
+from soak.soak_table import ROOT
+from support import parity_models
 
 from megabert.downstream.export.huggingface import read_huggingface
 from megabert.models.build import build_model, initialize
@@ -101,14 +92,11 @@ REAL = [
 ]
 
 
-@pytest.fixture(scope="module")
-def table():
-    return SoakTable(
-        "families_parity",
-        f"largest absolute differences to transformers {transformers.__version__}, same weights, float32, bar {BAR:g}; "
-        "in: read from its folder, out: written by us and loaded there",
-        f"{'model':<46} {'way':<4} largest difference",
-    )
+TITLE = (
+    f"largest absolute differences to transformers {transformers.__version__}, same weights, float32, bar {BAR:g}; "
+    "in: read from its folder, out: written by us and loaded there"
+)
+COLUMNS = f"{'model':<46} {'way':<4} largest difference"
 
 
 def show(table, name, way, found):
@@ -117,12 +105,12 @@ def show(table, name, way, found):
     assert max(found.values()) < BAR
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.head}-{CASES.index(case)}")
+@pytest.mark.parametrize("case", parity_models.CASES, ids=lambda case: f"{case.head}-{parity_models.CASES.index(case)}")
 def test_random_weights(case, table, tmp_path):
     own = ", ".join(f"{key} {value}" for key, value in case.options.items())
     name = f"{case.head}{f' ({own})' if own else ''}"
-    show(table, name, "in", import_differences(case, tmp_path / "in"))
-    show(table, name, "out", export_differences(case, tmp_path / "out"))
+    show(table, name, "in", parity_models.import_differences(case, tmp_path / "in"))
+    show(table, name, "out", parity_models.export_differences(case, tmp_path / "out"))
 
 
 @pytest.mark.parametrize("real", REAL, ids=lambda real: real.name)
@@ -132,12 +120,12 @@ def test_real_weights(real, table, tmp_path):
     model = build_model(found.config, objective=real.objective)
     initialize(model, 0)  # MiniLM has no heads
     load_parameters(model, found.state, may_lack=found.missing_head_names)
-    batch = make_batch(found.config, lengths=(120, 3, 64, 31))
-    ours = run_ours(model, batch)
+    batch = parity_models.make_batch(found.config, lengths=(120, 3, 64, 31))
+    ours = parity_models.run_ours(model, batch)
     cls = getattr(transformers, real.head)
     theirs = cls.from_pretrained(folder, dtype=torch.float32).eval()
     show_real(table, real.name, "in", ours, theirs, batch)
-    write(model, tmp_path / "out", tokenizer)
+    parity_models.write(model, tmp_path / "out", tokenizer)
     theirs = cls.from_pretrained(tmp_path / "out").eval()
     show_real(table, real.name, "out", ours, theirs, batch)
 
@@ -160,7 +148,7 @@ def show_real(table, name, way, ours, theirs, batch):
 def their_results(model, batch):
     """Like ``run_theirs``, and for a bare encoder its hidden states and pooled output."""
     if type(model).__name__ != "BertModel":
-        return run_theirs(model, batch)
+        return parity_models.run_theirs(model, batch)
     results = []
     for first, stop in zip(batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True):
         with torch.no_grad():
@@ -203,16 +191,21 @@ def download(package: str, target: Path) -> None:
 
 def test_pooled_output_of_roberta(table):
     """RoBERTa's classes for pre-training have no pooler; its bare encoder does."""
-    case = next(case for case in CASES if case.family == "roberta")
+    case = next(case for case in parity_models.CASES if case.family == "roberta")
     model = build_model(case.config, objective="nsp")
     initialize(model, 0)
     sizes = {"max_position_embeddings": 66, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-    theirs = transformers.RobertaModel(transformers.RobertaConfig(**SIZES, **sizes)).eval()
+    theirs = transformers.RobertaModel(transformers.RobertaConfig(**parity_models.SIZES, **sizes)).eval()
     state = {name: parameter.detach() for name, parameter in model.named_parameters()}
     renamed = to_huggingface(state, case.config, pad_id=1)
     result = theirs.load_state_dict({name.removeprefix("roberta."): x for name, x in renamed.items()}, strict=False)
     assert not result.missing_keys
-    batch = make_batch(case.config, lengths=(30, 30))
+    batch = parity_models.make_batch(case.config, lengths=(30, 30))
     with torch.no_grad():
         expected = theirs(input_ids=batch.input_ids_T.view(2, 30)).pooler_output
-    show(table, "RobertaModel", "out", {"pooled": float((run_ours(model, batch)["pooled"] - expected).abs().max())})
+    show(
+        table,
+        "RobertaModel",
+        "out",
+        {"pooled": float((parity_models.run_ours(model, batch)["pooled"] - expected).abs().max())},
+    )

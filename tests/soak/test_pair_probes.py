@@ -18,8 +18,7 @@ from unit.data_prep.conftest import WholeSplit
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.document_set import DocumentSet, tokenizer_of
 from data_prep.execution.executors import Executor
-from data_prep.instances.assemble import make_pairs
-from data_prep.instances.pairs import PairOptions
+from data_prep.instances.pairs import PairOptions, make_pairs
 from data_prep.pipeline import build_shards
 from megabert.tokens.shards.folder import read_manifest
 

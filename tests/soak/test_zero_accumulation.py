@@ -2,7 +2,6 @@
 
 import pytest
 from several_ranks import test_accumulation as fast_test
-from soak.soak_table import SoakTable
 
 pytestmark = pytest.mark.soak
 
@@ -10,14 +9,11 @@ MICRO_STEPS = 256
 ENGINES = ["zero0", "zero1", "zero2", "zero3", "bf16_zero1", "bf16_zero2", "bf16_zero3"]
 
 
-@pytest.fixture(scope="module")
-def table():
-    return SoakTable(
-        "zero_accumulation",
-        "||a - b|| / ||b|| of the gradients that the optimizer saw, 256 micro-steps against one, worst parameter; "
-        "bar 256 * 2**-24 = 1.5e-5, the rounding of float32 sums; accumulating in bfloat16 would give 2.5e-3",
-        f"{'world':>5} {'engine':<11} {'worst':>8}",
-    )
+TITLE = (
+    "||a - b|| / ||b|| of the gradients that the optimizer saw, 256 micro-steps against one, worst parameter; "
+    "bar 256 * 2**-24 = 1.5e-5, the rounding of float32 sums; accumulating in bfloat16 would give 2.5e-3"
+)
+COLUMNS = f"{'world':>5} {'engine':<11} {'worst':>8}"
 
 
 @pytest.mark.parametrize("engine", ENGINES)

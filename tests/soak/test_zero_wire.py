@@ -2,7 +2,6 @@
 
 import pytest
 from several_ranks import counted_training
-from soak.soak_table import SoakTable
 from soak.test_zero_lamb import only
 
 pytestmark = pytest.mark.soak
@@ -18,14 +17,11 @@ MOST_BYTES = {
 ENGINES = [*MOST_BYTES, "zero3", "bf16_zero3"]
 
 
-@pytest.fixture(scope="module")
-def table():
-    return SoakTable(
-        "zero_wire",
-        "bytes a parameter and step that a rank sends over a ring, here and on very many ranks; collectives, and those "
-        "of at least 1% of the parameters",
-        f"{'world':>5} {'engine':<11} {'micro-steps':>11} {'bytes':>6} {'many':>6} calls large",
-    )
+TITLE = (
+    "bytes a parameter and step that a rank sends over a ring, here and on very many ranks; collectives, and those "
+    "of at least 1% of the parameters"
+)
+COLUMNS = f"{'world':>5} {'engine':<11} {'micro-steps':>11} {'bytes':>6} {'many':>6} calls large"
 
 
 @pytest.mark.parametrize("engine", ENGINES)

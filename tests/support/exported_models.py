@@ -11,7 +11,8 @@ from megabert.downstream.export.model_card import ModelCard
 from megabert.models.bert import BertForPreTraining
 from megabert.models.build import initialize
 from megabert.settings.config.model import ModelConfig
-from megabert.tokens.tokenization import save_huggingface, train_wordpiece
+from megabert.tokens.tokenization import save_huggingface
+from megabert.tokens.tokenization.training import train_wordpiece
 
 CORPUS = Path(__file__).parents[2] / "examples" / "corpus" / "public_domain.jsonl"
 

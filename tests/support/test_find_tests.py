@@ -12,7 +12,7 @@ INTERPRETED = "tests/unit/ops/test_interpreted_kernels.py::test_kernels_match_th
 @pytest.mark.parametrize(
     ("module", "tests"),
     [
-        ("megabert/training/meter.py", ["tests/unit/training/test_meter.py"]),
+        ("megabert/training/state.py", ["tests/unit/training/test_state.py"]),
         ("megabert/ops/bias_gelu/triton.py", ["tests/unit/ops/test_bias_gelu.py"]),
         ("megabert/ops/proof/tuning.py", ["tests/unit/ops/test_tuned_tiles.py", f"{INTERPRETED}[tuning]"]),
     ],
@@ -30,7 +30,7 @@ def test_a_file_that_is_no_module_is_refused(name):
 
 
 def test_make_runs_them_alone():
-    words = ["make", "--dry-run", "--assume-old=.venv/.installed", "test", "FILE=megabert/training/meter.py"]
+    words = ["make", "--dry-run", "--assume-old=.venv/.installed", "test", "FILE=megabert/training/state.py"]
     printed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "tests/support/find_tests.py megabert/training/meter.py" in printed
+    assert "tests/support/find_tests.py megabert/training/state.py" in printed
     assert "pytest $tests" in printed

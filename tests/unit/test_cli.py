@@ -4,29 +4,25 @@ import sys
 
 import pytest
 
-from megabert.cli import PROGRAM, main
+from megabert.cli import PROGRAM
 
 
-def test_help_lists_every_command(capsys):
-    assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
+def test_help_lists_every_command(megabert):
+    shown = megabert("--help").out
     assert all(verb in shown for verb in PROGRAM.commands)
 
 
-def test_no_command_shows_the_table_as_an_error(capsys):
-    assert main([]) == 2
-    assert "pretrain" in capsys.readouterr().err
+def test_no_command_shows_the_table_as_an_error(megabert):
+    assert "pretrain" in megabert(code=2).err
 
 
-def test_unknown_command_names_the_nearest(capsys):
-    assert main(["pretrian"]) == 2
-    assert "did you mean pretrain?" in capsys.readouterr().err
+def test_unknown_command_names_the_nearest(megabert):
+    assert "did you mean pretrain?" in megabert("pretrian", code=2).err
 
 
 @pytest.mark.parametrize("flag", [["--local_rank=1"], ["--local_rank", "1"]])
-def test_local_rank_is_accepted_anywhere(flag, capsys):
-    assert main([*flag, "pretrain", *flag, "--print-config", *flag]) == 0
-    assert "preset: tiny" in capsys.readouterr().out
+def test_local_rank_is_accepted_anywhere(flag, megabert):
+    assert "preset: tiny" in megabert(*flag, "pretrain", *flag, "--print-config", *flag).out
 
 
 BUILD = "data_prep build --input x --output y --print-config"

@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import doctest
 import inspect
 import re
 import shutil
@@ -21,6 +22,7 @@ from megabert.downstream.inspection.pseudo_likelihood import SentenceScorer
 from megabert.library import CheckpointError, ConfigError, DataError, Model, fine_tune, load_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
+USER = Path(__file__).parents[1] / "assets" / "user_of_the_library.py"
 TEXTS = ["The ship sailed over the sea.", "", "It came back in the evening, they said."]
 LABELLED = [("the whale rose", "sea"), ("the captain sailed", "sea"), ("the lady spoke", "land"), ("a garden", "land")]
 
@@ -81,6 +83,17 @@ def test_page_lists_all_public_names_with_their_signatures():
     assert shown[1].splitlines() == public(), "\n".join(public())
 
 
+def test_the_users_file_has_every_public_name():
+    """`make soak PART=test_wheel` checks its types against the installed wheel."""
+    nodes = list(ast.walk(ast.parse(USER.read_text())))
+    imported = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "megabert.library"]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert sorted(name.name for node in imported for name in node.names) == sorted(library.__all__)
+    names = {re.split(r"\W", name)[0] for line in public() for name in re.split(r"[.,:] ?", line.partition("(")[0])}
+    assert names - used == set()
+
+
 def test_python_on_the_page_runs(bert_folder, labelled, monkeypatch, capsys):
     monkeypatch.chdir(labelled.parent)
     (labelled.parent / "english").symlink_to(bert_folder)
@@ -97,6 +110,22 @@ def test_python_on_the_page_runs(bert_folder, labelled, monkeypatch, capsys):
     assert torch.allclose(names["shares"].sum(-1), torch.ones(names["shares"].shape[:-1]))
     assert set(names["judgement"].probabilities) == set(names["classifier"].labels) == {"land", "sea"}
     assert names["judgement"].label in capsys.readouterr().out
+
+
+def test_examples_of_docstrings_give_what_they_show(labelled, monkeypatch, capsys):
+    monkeypatch.chdir(labelled.parent)
+    (labelled.parent / "texts").mkdir()
+    small_corpus(labelled.parent / "texts")
+    runner, finder = doctest.DocTestRunner(), doctest.DocTestFinder()
+    for name in dict.fromkeys(["build", "pretrain", *library.__all__]):  # shards, a run, then all others
+        for test in finder.find(getattr(library, name), name, globs=dict(vars(library))):
+            runner.run(test)
+    assert (runner.failures, runner.tries) == (0, 12), capsys.readouterr().out
+
+
+def test_reference_shows_all_public_names():
+    names = re.findall(r"^\.\. auto\w+:: (\w+)$", (PAGE.parent / "api.md").read_text(), re.MULTILINE)
+    assert sorted(names) == sorted(library.__all__)
 
 
 @torch.no_grad()
@@ -247,8 +276,6 @@ def test_output_folder_without_a_name_is_refused(bert_folder, labelled, tmp_path
         ("classification", {"held_out": 0.2}, "held-out has no effect on folders"),
     ],
 )
-def test_task_or_setting_that_is_unknown_or_without_effect_is_refused(
-    task, settings, message, bert_folder, labelled, tmp_path
-):
+def test_task_or_setting_unknown_or_without_effect_is_refused(task, settings, message, bert_folder, labelled, tmp_path):
     with pytest.raises(ConfigError, match=message):
         fine_tune(task, model=bert_folder, data=labelled, output_dir=tmp_path / "out", device="cpu", **settings)

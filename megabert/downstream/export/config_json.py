@@ -97,11 +97,7 @@ def config_json(config: ModelConfig, *, architecture: str, special_ids: SpecialI
     if config.family == "modernbert":
         roles = {**SPECIAL_IDS, **MODERNBERT_IDS}
     theirs = {entry.ours or name: (name, entry) for name, entry in table.items() if isinstance(entry, Taken)}
-    shape = {f.name: getattr(config, f.name) for f in fields(config) if f.name in theirs}
-    if "embedding_size" in shape:
-        shape["embedding_size"] = config.embedding_width
-    if "num_hidden_groups" in shape:
-        shape["num_hidden_groups"] = config.num_hidden_groups or config.num_hidden_layers
+    shape = {f.name: config.stated(f.name) for f in fields(config) if f.name in theirs}
     shape["max_position_embeddings"] += unused_positions(config, special_ids.pad)
     for name, value in shape.items():
         if value is None:

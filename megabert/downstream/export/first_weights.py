@@ -6,15 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megabert.settings.config.loading import (
-    last_said,
-    load_run_config,
-    merge_layers,
-    phase_data,
-    read_yaml,
-    split_fork,
-    to_dict,
-)
+from megabert.settings.config import loading
+from megabert.settings.config.extensions import require_recorded
 from megabert.settings.config.needs import RUN_NEEDS, refuse_idle
 from megabert.settings.config.run import RunConfig
 
@@ -45,22 +38,23 @@ def resolve_run(
         ConfigError: Every problem of the configuration, or a field without effect.
     """
     own = run_dir / CONFIG_NAME
-    fork = last_said([*map(read_yaml, files), fields], "fork")
-    recorded = own if fork is None or own.is_file() else split_fork(str(fork))[0] / CONFIG_NAME
+    require_recorded(own, "optimizer.package")
+    fork = loading.last_said([*map(loading.read_yaml, files), fields], "fork")
+    recorded = own if fork is None or own.is_file() else loading.split_fork(str(fork))[0] / CONFIG_NAME
     if recipe is None:
         recipe = "debug" if fork is None else str(recorded)
-    config = load_run_config(recipe, files, fields, model_of=partial(_model_of, recorded=recorded))
-    refuse_idle(named, to_dict(config), RUN_NEEDS)
+    config = loading.load_run_config(recipe, files, fields, model_of=partial(_model_of, recorded=recorded))
+    refuse_idle(named, loading.to_dict(config), RUN_NEEDS)
     return config
 
 
 def _model_of(source: str, recorded: Path) -> dict[str, Any]:
     """Return the model's fields as the run has recorded them, or else as the source of its weights has them."""
     if recorded.is_file():
-        return to_dict(merge_layers(RunConfig, recorded).model)
+        return loading.to_dict(loading.merge_layers(RunConfig, recorded).model)
     from megabert.downstream.export.sources import open_source
 
-    sizes = to_dict(open_source(source).model)
+    sizes = loading.to_dict(open_source(source).model)
     # Which generator is added to a masked LM is the recipe's to say.
     not_taken = (*FIELDS_OF_TRAINING, *(GENERATOR_CHOICES if sizes["generator_size"] is None else ()))
     return {name: value for name, value in sizes.items() if name not in not_taken}
@@ -94,7 +88,7 @@ def _with_vocabulary_of_shards(source: "Source", config: RunConfig) -> "Source":
     from megabert.tokens.shards.shard_set import ShardSet
     from megabert.tokens.tokenization import load_tokenizer
 
-    shards = ShardSet.open(next(iter(phase_data(config, config.phases[0]).values())))  # all have one tokenizer
+    shards = ShardSet.open(next(iter(loading.phase_data(config, config.phases[0]).values())))  # all have one tokenizer
     new = load_tokenizer(shards.tokenizer_dir)
     transfer = plan_transfer(source.load_tokenizer(), new)
     read = source.weights.read

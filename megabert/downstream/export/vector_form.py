@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megabert.downstream.export.config_fields import COMPUTED, Entry, Fixed, Taken, Unused
+from megabert.downstream.export.config_fields import field_tables
 from megabert.downstream.export.config_json import read_config_json, read_fields, stated_length
 from megabert.downstream.export.huggingface import read_weights
 from megabert.foundation.errors import CheckpointError, ConfigError
@@ -33,39 +33,8 @@ _MODES = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 """Switches of older versions, in the order in which the vectors of several are joined, and their names in version 6."""
-_ENCODER: Mapping[str, Entry] = {
-    "max_seq_length": Taken(None, none_is=(None,)),
-    "do_lower_case": Taken(False),
-    "transformer_task": Fixed("feature-extraction"),
-    "module_output_name": Fixed("token_embeddings"),
-    "modality_config": Fixed({"text": {"method": "forward", "method_output_name": "last_hidden_state"}}),
-    "unpad_inputs": Unused(COMPUTED),
-    **dict.fromkeys(("model_args", "tokenizer_args", "config_args", "processing_kwargs"), Fixed({})),
-}
-_POOLING: Mapping[str, Mapping[str, Entry]] = {
-    "Pooling": {
-        **dict.fromkeys(("embedding_dimension", "word_embedding_dimension"), Unused("the encoder's width")),
-        "pooling_mode": Taken(None, none_is=(None,)),
-        **dict.fromkeys(_MODES, Taken(False)),
-        "include_prompt": Taken(True),
-    },
-    "MultiVectorMask": {
-        "skiplist_words": Fixed([]),
-        "skiplist_tasks": Unused("of the words to skip, of which there are none"),
-        "keep_only_token_ids": Fixed(None),
-    },
-}
-_LAYERS: Mapping[str, Mapping[str, Entry]] = {
-    "Normalize": dict.fromkeys(_IO, Taken(None, none_is=(None,))),
-    "Dense": {
-        **dict.fromkeys(("in_features", "out_features", "bias"), Unused("the weights show it")),
-        "activation_function": Taken("torch.nn.modules.activation.Tanh"),
-        "use_residual": Taken(False),
-        **dict.fromkeys(_IO, Taken(None, none_is=(None,))),
-    },
-    "Dropout": {"dropout": Unused("of training alone")},
-}
-MODULES: Mapping[str, Mapping[str, Entry]] = {"Transformer": _ENCODER, **_POOLING, **_LAYERS}
+_POOLING, _LAYERS = ("Pooling", "MultiVectorMask"), ("Normalize", "Dense", "Dropout")
+MODULES = field_tables("module_fields.yaml")
 """The fields of each module that is read."""
 _KINDS = {"max_seq_length": int, "pooling_mode": str | list, "activation_function": str, **dict.fromkeys(_IO, str)}
 """Types of fields that are taken over; the others are true or false."""
@@ -213,7 +182,7 @@ def _read_modules(path: Path) -> tuple[NamedModule, ...]:
     """Return the entries of ``modules.json``: an encoder, one pooling, further layers."""
     modules = tuple(_read(path, list[NamedModule]))
     for place, module in enumerate(modules):
-        known = {0: {"Transformer": _ENCODER}, 1: _POOLING}.get(place, _LAYERS)
+        known = {0: ("Transformer",), 1: _POOLING}.get(place, _LAYERS)
         if not module.type.startswith("sentence_transformers.") or module.name not in known:
             what = f"module {place} is {module.type}; supported there: {', '.join(known)}"
         elif Path(module.path).name != module.path or bool(module.path) != bool(place):

@@ -38,7 +38,7 @@ class Classifier:
             CheckpointError: The folder has no such head.
         """
         config = recorded_settings(saved)
-        task = find_task(saved.task_name or "classification", config)
+        task = find_task(saved.task_name or "classification", config, package=saved.package)
         if task.kind != "sequence" or task.entities:
             raise ConfigError(
                 f"{saved.folder}: was fine-tuned for the task {saved.task_name}, which gives no label to a plain text. "

@@ -98,7 +98,9 @@ def finetune_settings(prepared: Prepared) -> results.FinetuneSettings:
     """Return which fine-tuning a folder is to record."""
     task, config = prepared.kind.task, prepared.kind.config
     places = {"model": config.model, "data": config.data}
-    return results.FinetuneSettings(task=task.name, settings=fixed_settings(config), sha256=prepared.identity, **places)
+    return results.FinetuneSettings(
+        task=task.name, settings=fixed_settings(config), sha256=prepared.identity, package=task.package, **places
+    )
 
 
 def fixed_settings(config: FinetuneConfig) -> dict[str, Any]:

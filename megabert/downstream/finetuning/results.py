@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import FiniteFloat
 
-from megabert.downstream.finetuning.tasks import TASKS
+from megabert.downstream.finetuning.tasks import find_task
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
@@ -50,6 +50,8 @@ class FinetuneSettings:
     """All fields of the configuration that a resumed fine-tuning may not change."""
     sha256: dict[str, str]
     """SHA-256 of the tokenizer and of every data file."""
+    package: str | None = None
+    """The package that registers the task, with its version."""
     model: str = field(default="", compare=False)
     """Where the model was; for reading only."""
     data: str = field(default="", compare=False)
@@ -257,7 +259,7 @@ def summarize_seeds(task_name: str, folders: Mapping[int, Path]) -> Summary:
 def constant_score(task_name: str, baseline: Metrics) -> float:
     """Return the score of one answer to everything on the first set, as the task's score is computed."""
     own = next(iter(baseline.values()))
-    return statistics.fmean(own[metric] for metric in TASKS[task_name].metrics_in(own))
+    return statistics.fmean(own[metric] for metric in find_task(task_name).metrics_in(own))
 
 
 def deviation(values: Sequence[float]) -> float:

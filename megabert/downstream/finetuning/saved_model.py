@@ -19,7 +19,7 @@ from megabert.downstream.export.sources import find_device
 from megabert.downstream.finetuning.model import TaskModel, architecture_of, head_by_our_names, take_head
 from megabert.downstream.finetuning.results import THRESHOLD, UNIT, Metrics, render_scores
 from megabert.downstream.finetuning.setup import Prepared, bind_kind, find_file, read_examples, subset
-from megabert.downstream.finetuning.task_kinds import TASK_KINDS
+from megabert.downstream.finetuning.task_kinds import kind_of_task
 from megabert.downstream.finetuning.tasks import COLUMNS, Task, find_task, refuse_idle_settings
 from megabert.downstream.finetuning.trainer import EvaluationSet, TrainingSummary, evaluate
 from megabert.foundation.errors import CheckpointError, ConfigError
@@ -85,7 +85,8 @@ def _fields(prepared: Prepared, metrics: Metrics) -> dict[str, Any]:
     # In place of "auto", the threshold that was best on the evaluation set.
     first = next(iter(metrics.values()))
     settings |= {name: value for name, value in first.items() if name == THRESHOLD}
-    fields: dict[str, Any] = {KEY: {"task": kind.task.name, **settings}}
+    package = {"package": kind.task.package} if kind.task.package else {}
+    fields: dict[str, Any] = {KEY: {"task": kind.task.name, **package, **settings}}
     if kind.task.kind in ("sequence", "tagging", "characters", "regression"):
         fields["id2label"] = {str(index): label for index, label in enumerate(kind.labels)}
         fields["label2id"] = kind.ids
@@ -134,6 +135,8 @@ class SavedModel(NamedTuple):
     model: ModelConfig
     task_name: str | None
     """None if the folder was not written by megabert."""
+    package: str | None
+    """The package that registers the task, with its version."""
     settings: dict[str, Any]
     """The recorded `SCORING_SETTINGS`."""
     labels: tuple[str, ...] | None
@@ -154,7 +157,7 @@ class SavedModel(NamedTuple):
             CheckpointError: The folder has no head for this task, or one of another width.
             ConfigError: Its outputs mean something else.
         """
-        head = TASK_KINDS[task.kind].head
+        head = kind_of_task(task).head
         given = head_by_our_names(self.head, self.model.family, head.architecture)
         weight, bias = f"{head.module}.weight", f"{head.module}.bias"
         if not {weight, bias} <= given.keys():
@@ -203,12 +206,12 @@ def read_saved_model(folder: Path) -> SavedModel:
     fields = read_object(folder / "config.json")
     recorded = fields.get(KEY) or {}
     settings = {name: value for name, value in recorded.items() if name in SCORING_SETTINGS}
-    unknown = [name for name in recorded if name not in ("task", *SCORING_SETTINGS)]
+    unknown = [name for name in recorded if name not in ("task", "package", *SCORING_SETTINGS)]
     if unknown:
         hint = did_you_mean(unknown[0], ("task", *SCORING_SETTINGS))
         raise ConfigError(f"{folder}/config.json: {KEY}.{unknown[0]}: no setting{hint}. Fetch the folder again.")
-    if not isinstance(recorded.get("task", ""), str):
-        raise ConfigError(f"{folder}/config.json: {KEY}.task is no name of a task. Fetch the folder again.")
+    if not all(isinstance(recorded.get(name, ""), str) for name in ("task", "package")):
+        raise ConfigError(f"{folder}/config.json: {KEY}.task or {KEY}.package is no text. Fetch the folder again.")
     # Names that transformers made up say nothing: the labels of the task or of the file are taken instead. In a folder
     # of ours they are the labels of the training file, whatever they look like.
     labels = _labels(fields, folder / "config.json")
@@ -218,6 +221,7 @@ def read_saved_model(folder: Path) -> SavedModel:
         folder=folder,
         model=replace(content.config, generator_size=None),
         task_name=recorded.get("task"),
+        package=recorded.get("package"),
         settings=settings,
         labels=labels if is_named else None,
         problem=fields.get("problem_type"),
@@ -287,10 +291,10 @@ def rescore(
         raise ConfigError(f"{folder}: its config.json does not say for which task it was fine-tuned. Say it: --task.")
     # The task with its settings, its examples and its labels: the model's own, if they have names.
     config = recorded_settings(saved, changes or {})
-    task = find_task(name, config)
+    task = find_task(name, config, package=None if task_name else saved.package)
     refuse_idle_settings(list(changes or ()), [task], config, are_folders=data.is_dir())
     path = data if data.is_file() else find_file(data, task.evaluation)
-    reader = TASK_KINDS[task.kind]
+    reader = kind_of_task(task)
     examples = subset(read_examples(task, path), config.max_eval_examples)
     labels = saved.labels or task.labels or reader.labels_of(examples)
     if saved.labels is None and len(labels) > 1:

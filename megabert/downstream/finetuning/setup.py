@@ -12,7 +12,7 @@ from megabert.downstream.finetuning.batches import Features
 from megabert.downstream.finetuning.model import architecture_of
 from megabert.downstream.finetuning.rates import resolve_rate
 from megabert.downstream.finetuning.tables import READERS
-from megabert.downstream.finetuning.task_kinds import TASK_KINDS, TaskKind
+from megabert.downstream.finetuning.task_kinds import TaskKind, kind_of_task
 from megabert.downstream.finetuning.tasks import COLUMNS, Task
 from megabert.downstream.finetuning.trainer import EvaluationSet
 from megabert.foundation.errors import ConfigError, DataError
@@ -79,12 +79,12 @@ def prepare(task: Task, config: FinetuneConfig) -> Prepared:
     """
     source = open_source(config.model, config.checkpoint)
     # Refuses, before hours of training, a model whose result transformers could not load.
-    architecture_of(source.model.family, TASK_KINDS[task.kind].head.architecture)
+    architecture_of(source.model.family, kind_of_task(task).head.architecture)
     config, rate = resolve_rate(config, source.model.hidden_size)
     tokenizer = source.load_tokenizer()
     check_links(source.tokenizer_dir)  # now, since the result gets a copy of it
     train_path, evaluation_paths = find_labelled_files(task, config)
-    reader = TASK_KINDS[task.kind]
+    reader = kind_of_task(task)
     train = read_examples(task, train_path)
     sets = {path.stem: read_examples(task, path) for path in evaluation_paths}
     if not sets:
@@ -125,7 +125,7 @@ def read_examples(task: Task, path: Path) -> list[Any]:
     Raises:
         DataError: There are none, or something in the file is wrong.
     """
-    examples = TASK_KINDS[task.kind].read(task, path)
+    examples = kind_of_task(task).read(task, path)
     if not examples:
         raise DataError(f"{path}: holds no examples. Name a file with rows, sentences or questions.")
     return examples
@@ -156,7 +156,7 @@ def bind_kind(
         raise ConfigError(
             f"max_seq_length={length} is above the {limit} positions of {config.model}. Set it to {limit} or less."
         )
-    kind = TASK_KINDS[task.kind]
+    kind = kind_of_task(task)
     return kind(task, config, tokenizer, labels=labels, max_seq_length=length, has_segments=model.type_vocab_size > 1)
 
 

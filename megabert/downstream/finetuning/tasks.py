@@ -1,15 +1,18 @@
 """The tasks, as a table: kind, files, columns, labels, metrics of each are in ``tasks.yaml``."""
 
 from collections.abc import Container, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.program import refuse_flags
+from megabert.settings.config.extensions import load_extension
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import read_yaml, to_dict
-from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.needs import FINETUNE_NEEDS, refuse_idle
 
 COLUMNS = ("text", "pair", "label")
@@ -19,7 +22,7 @@ USUAL_EVALUATION = ("dev", "validation", "valid", "test")
 TaskKindName = Literal["sequence", "regression", "choice", "span", "tagging", "characters"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Task:
     """The content of a task's files, and how the task is scored."""
 
@@ -71,19 +74,17 @@ class Task:
     """Columns before the last that a row of TSV or CSV may have more or fewer than the header names."""
     skips_broken_rows: bool = False
     """Whether rows with a wrong number of columns are left out, which the log says, instead of refused."""
+    own_kind: type[Any] | None = None
+    """Class that takes the place of the kind's: a `task_kinds.TaskKind` derived from it."""
+    package: str | None = None
+    """The package that registers the task, with its version; set when the task is found."""
 
     def metrics_in(self, found: Container[str]) -> tuple[str, ...]:
         """Return the task's metrics that a result has, or its accuracy if it has none of them."""
         return tuple(name for name in self.metrics if name in found) or ("accuracy",)
 
 
-def _task(name: str, fields: dict[str, Any]) -> Task:
-    """Return a row of the table; a list is a tuple of the task."""
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return Task(name, **given)
-
-
-TASKS = {name: _task(name, fields) for name, fields in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}
+TASKS = {name: Task(name, **fields) for name, fields in read_yaml(Path(__file__).with_name("tasks.yaml")).items()}
 """All tasks by name."""
 SUITES: dict[str, tuple[Task, ...]] = {
     suite: tuple(task for task in TASKS.values() if task.suite == suite) for suite in ("glue", "klue")
@@ -93,16 +94,16 @@ INTERMEDIATE: tuple[str, ...] = tuple(sorted({task.intermediate for task in TASK
 """Tasks whose best model others may start from."""
 
 
-def find_task(name: str, config: FinetuneConfig | None = None) -> Task:
-    """Return a task, with other columns if the settings name them.
+def find_task(name: str, config: FinetuneConfig | None = None, *, package: str | None = None) -> Task:
+    """Return a task, with other columns if the settings name them; ``package`` is what its model recorded.
 
     Raises:
-        ConfigError: There is no such task.
+        ConfigError: There is no such task, or the package that registers it is wrong or missing.
     """
-    if name not in TASKS:
-        raise ConfigError(f"{name}: no such task{did_you_mean(name, list(TASKS))}")
+    extension = load_extension("task", name, TASKS, {}, package)
+    task = replace(extension[0], name=name, package=extension[1]) if extension else TASKS[name]
     given = {column: getattr(config, f"{column}_column", None) for column in COLUMNS}
-    return replace(TASKS[name], **{column: value for column, value in given.items() if value})
+    return replace(task, **{column: value for column, value in given.items() if value})
 
 
 def refuse_idle_settings(
@@ -134,7 +135,7 @@ def refuse_columns(task: Task, path: Path) -> None:
     Raises:
         ConfigError: A column differs from the task's own.
     """
-    given = [name for name in COLUMNS if getattr(task, name) != getattr(TASKS[task.name], name)]
+    given = [name for name in COLUMNS if getattr(task, name) != getattr(find_task(task.name), name)]
     if given:
         flags = ", ".join(f"--{name}-column {getattr(task, name)}" for name in given)
         raise ConfigError(f"{path}: has no named columns, so {flags} means nothing. Leave it out, or give a table.")

@@ -19,8 +19,8 @@ import torch
 from torch.nn import functional
 
 from megabert.data.batch import IGNORED, BatchFormat, MicroBatch, assemble_batch, columns_of
-from megabert.data.packing import runs_within, shape_for
-from megabert.data.step_packer import RankShare, validation_batches
+from megabert.data.packing import RankShare, runs_within, shape_for
+from megabert.data.step_packer import validation_batches
 from megabert.downstream.export.sources import Source
 from megabert.downstream.inspection.encode_text import check_outputs, read_parts, sequences_of
 from megabert.foundation.errors import ConfigError, DataError

@@ -126,7 +126,7 @@ def _of_folder(path: Path, tuning: _Tuning) -> Iterator[Score]:
 
 
 def _of_summary(name: str, summary: Summary, tuning: _Tuning, setting: Setting, how: str) -> Iterator[Score]:
-    from megabert.downstream.finetuning.task_kinds import TASK_KINDS  # scikit-learn, which few exports need
+    from megabert.downstream.finetuning.task_kinds import kind_of_task  # scikit-learn, which few exports need
 
     task = find_task(summary.task)
     seeds = f"mean of {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else "one seed"
@@ -137,7 +137,7 @@ def _of_summary(name: str, summary: Summary, tuning: _Tuning, setting: Setting, 
         # A leaderboard is of the whole published evaluation set, which has another name in further files.
         is_whole = part == next(iter(summary.mean)) and part != "test" and not tuning.max_eval_examples
         yield Score(
-            task=TASK_KINDS[task.kind].head.pipeline,
+            task=kind_of_task(task).head.pipeline,
             name=f"{name} {part}",
             metrics=metrics,
             note=", ".join(filter(None, note)),

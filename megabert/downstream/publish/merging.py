@@ -22,7 +22,6 @@ from megabert.downstream.export.model_folder import find_model, folder_and_check
 from megabert.downstream.export.sources import Source, open_source
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.models.convert import UNREAD_POSITIONS
-from megabert.settings.config.model import ModelConfig
 
 IDLE = re.compile("preset|initializer_range|.*dropout.*")
 """Fields of a model that change nothing in the meaning of its weights."""
@@ -94,7 +93,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 def _check_alike(first: tuple[str, Source], other: tuple[str, Source]) -> None:
     """Refuse models whose weights mean different things."""
     for field in fields(first[1].model):
-        values = [_as_read(source.model, field.name) for _, source in (first, other)]
+        values = [source.model.stated(field.name) for _, source in (first, other)]
         if not IDLE.fullmatch(field.name) and values[0] != values[1]:
             stated = " and ".join(
                 f"{field.name}={value} in {name}" for value, (name, _) in zip(values, (first, other), strict=True)
@@ -106,15 +105,6 @@ def _check_alike(first: tuple[str, Source], other: tuple[str, Source]) -> None:
             f"{first[0]} has the tokenizer {digests[0][:12]}, {other[0]} has {digests[1][:12]} (SHA-256): their "
             "embeddings belong to other pieces. Merge models of one tokenizer."
         )
-
-
-def _as_read(model: ModelConfig, field: str) -> object:
-    """Return a field of a model, or the number that a run leaves out and its export states."""
-    if field == "embedding_size":
-        return model.embedding_width
-    if field == "num_hidden_groups":
-        return model.num_hidden_groups or model.num_hidden_layers
-    return getattr(model, field)
 
 
 def merge_parts(parts: Sequence[MergePart]) -> Source:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.attention.dropout import AttentionDropout, Heads, probability_elements
+from megabert.ops.dropout import AttentionDropout, Heads, probability_elements
 from megabert.ops.sequences import sequence_numbers
 
 SMALLEST_BLOCK = 16

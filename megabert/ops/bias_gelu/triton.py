@@ -9,17 +9,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from megabert.ops import fp8
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.device_functions import row_tile
 from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
-from megabert.ops.triton_support.tile_sizes import BIAS_GELU_PROGRAMS, bias_gelu_tiles, multiprocessors_of, split_rows
+from megabert.ops.triton_support.row_casts import LIMIT, room_for_cast, store_row_cast
+from megabert.ops.triton_support.tile_sizes import (
+    BIAS_GELU_PROGRAMS,
+    BIAS_GELU_ROW_PROGRAMS,
+    bias_gelu_tiles,
+    multiprocessors_of,
+    split_rows,
+)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def bias_gelu_forward(
     x_ptr,  # output of the dense layer, (tokens, width)
     bias_ptr,  # its bias, (width,)
+    values_ptr,  # result in 8 bits, or None if it is not cast; else a tile has whole rows
+    scales_ptr,  # the scale of each row of it, or None
     y_ptr,  # result, (tokens, width)
     tokens,  # rows
     width,  # columns of a row
@@ -28,11 +38,14 @@ def bias_gelu_forward(
     COLUMNS: tl.constexpr,  # columns of a tile
 ):
     """Activate one tile; tiles are numbered row by row."""
-    _, cols, mask, offsets = row_tile(tokens, width, ROWS, COLUMNS)
+    row, cols, mask, offsets = row_tile(tokens, width, ROWS, COLUMNS)
     b = tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)
     h = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + b[None, :]
     gate, _ = gelu_gate_and_density(h, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
-    tl.store(y_ptr + offsets, (h * gate).to(y_ptr.dtype.element_ty), mask=mask)
+    y = (h * gate).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + offsets, y, mask=mask)
+    if values_ptr is not None:
+        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
 
 
 @triton.jit(do_not_specialize=["tokens", "rows_each"])
@@ -41,6 +54,8 @@ def bias_gelu_backward(
     x_ptr,  # output of the dense layer, (tokens, width)
     bias_ptr,  # its bias, (width,)
     dx_ptr,  # gradient of x, (tokens, width)
+    values_ptr,  # the same in 8 bits, or None if it is not cast; else a program has whole rows
+    scales_ptr,  # the scale of each row of it, or None
     partials_ptr,  # each program's sum of dx over its rows, float32, (1, programs, width)
     tokens,  # rows
     width,  # columns of a row
@@ -64,7 +79,10 @@ def bias_gelu_backward(
         dh = grad * gelu_derivative(h, gate, density, APPROXIMATE)
         # Rows past the end add nothing: their gradient was loaded as zero.
         dbias += dh
-        tl.store(dx_ptr + offsets, dh.to(dx_ptr.dtype.element_ty), mask=mask)
+        dx = dh.to(dx_ptr.dtype.element_ty)
+        tl.store(dx_ptr + offsets, dx, mask=mask)
+        if values_ptr is not None:
+            store_row_cast(dx.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
     tl.store(partials_ptr + program * width + cols, tl.sum(dbias, axis=0), mask=cols < width)
 
 
@@ -77,26 +95,35 @@ def bias_gelu_triton(x_TF: Tensor, bias_F: Tensor, *, approximate: bool) -> Tens
 class _BiasGelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor, approximate: bool) -> Tensor:
+        product = fp8.product_before(x_TF)
         x_TF = x_TF.contiguous()
         ctx.save_for_backward(x_TF, bias_F)
-        ctx.approximate = approximate
+        ctx.approximate, ctx.product = approximate, product
         y_TF = torch.empty_like(x_TF)
-        tensors = (x_TF, bias_F, y_TF)
-        bias_gelu_tiles(x_TF.shape[1]).launch_over(bias_gelu_forward, tensors, APPROXIMATE=approximate)
+        cast = room_for_cast(y_TF) if product else None
+        tensors = (x_TF, bias_F, *(cast or (None, None)), y_TF)
+        tiles = bias_gelu_tiles(x_TF.shape[1], has_cast=bool(cast))
+        tiles.launch_over(bias_gelu_forward, tensors, APPROXIMATE=approximate)
+        if cast:
+            fp8.leave(ctx, cast)
         return y_TF
 
     @staticmethod
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, Tensor, None]:
         x_TF, bias_F = ctx.saved_tensors
         tokens, width = x_TF.shape
-        tiles = bias_gelu_tiles(width)
         dx_TF = torch.empty_like(x_TF)
+        cast = room_for_cast(dx_TF, fp8.GRADIENT) if ctx.product else None
+        tiles = bias_gelu_tiles(width, has_cast=bool(cast))
         columns = triton.cdiv(width, tiles.columns)
-        most = max(1, BIAS_GELU_PROGRAMS * multiprocessors_of(x_TF.device) // columns)
+        on_each = BIAS_GELU_ROW_PROGRAMS if cast else BIAS_GELU_PROGRAMS
+        most = max(1, on_each * multiprocessors_of(x_TF.device) // columns)
         programs, rows_each = split_rows(tokens, tiles.rows, most)
         partials_1PF = torch.empty(1, programs, width, dtype=torch.float32, device=x_TF.device)
         if programs:
-            tensors = (grad_TF.contiguous(), x_TF, bias_F, dx_TF, partials_1PF)
+            tensors = (grad_TF.contiguous(), x_TF, bias_F, dx_TF, *(cast or (None, None)), partials_1PF)
             constants = {"APPROXIMATE": ctx.approximate, **tiles.options}
             bias_gelu_backward[(columns, programs)](*tensors, tokens, width, rows_each, **constants)
+        if cast:
+            fp8.leave(ctx.product, cast, dx_TF)
         return dx_TF, column_sums(partials_1PF, bias_F.dtype)[0], None

@@ -13,15 +13,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from megabert.ops import fp8
 from megabert.ops.triton_support.device_functions import row_tile
 from megabert.ops.triton_support.gelu_functions import gelu_derivative, gelu_gate_and_density
 from megabert.ops.triton_support.input_checks import require
+from megabert.ops.triton_support.row_casts import LIMIT, room_for_cast, row_scales, store_row_cast
 from megabert.ops.triton_support.tile_sizes import bias_gelu_tiles
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def gated_gelu_forward(
     x_ptr,  # both projections, (tokens, 2 * width)
+    values_ptr,  # result in 8 bits, or None if it is not cast; else a tile has whole rows
+    scales_ptr,  # the scale of each row of it, or None
     y_ptr,  # result, (tokens, width)
     tokens,  # rows
     width,  # columns of a row of the result
@@ -35,13 +39,18 @@ def gated_gelu_forward(
     a = tl.load(x_ptr + inputs, mask=mask, other=0.0).to(tl.float32)
     b = tl.load(x_ptr + inputs + width, mask=mask, other=0.0).to(tl.float32)
     gate, _ = gelu_gate_and_density(a, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
-    tl.store(y_ptr + outputs, (a * gate * b).to(y_ptr.dtype.element_ty), mask=mask)
+    y = (a * gate * b).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + outputs, y, mask=mask)
+    if values_ptr is not None:
+        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, outputs, mask, LIMIT)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def gated_gelu_backward(
     x_ptr,  # both projections, (tokens, 2 * width)
     dx_ptr,  # their gradients, (tokens, 2 * width)
+    values_ptr,  # the same in 8 bits, or None if they are not cast; else a tile has whole rows
+    scales_ptr,  # the scale of each row of them, or None
     dy_ptr,  # gradient of the result, (tokens, width)
     tokens,  # rows
     width,  # columns of a row of the result
@@ -56,9 +65,17 @@ def gated_gelu_backward(
     b = tl.load(x_ptr + inputs + width, mask=mask, other=0.0).to(tl.float32)
     grad = tl.load(dy_ptr + outputs, mask=mask, other=0.0).to(tl.float32)
     gate, density = gelu_gate_and_density(a, APPROXIMATE, x_ptr.dtype.element_ty.primitive_bitwidth == 16)
-    da = grad * b * gelu_derivative(a, gate, density, APPROXIMATE)
-    tl.store(dx_ptr + inputs, da.to(dx_ptr.dtype.element_ty), mask=mask)
-    tl.store(dx_ptr + inputs + width, (grad * a * gate).to(dx_ptr.dtype.element_ty), mask=mask)
+    da = (grad * b * gelu_derivative(a, gate, density, APPROXIMATE)).to(dx_ptr.dtype.element_ty)
+    db = (grad * a * gate).to(dx_ptr.dtype.element_ty)
+    tl.store(dx_ptr + inputs, da, mask=mask)
+    tl.store(dx_ptr + inputs + width, db, mask=mask)
+    if values_ptr is not None:
+        first, second = da.to(tl.float32), db.to(tl.float32)
+        largest = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=1)
+        scales, inverse = row_scales(largest, LIMIT)
+        tl.store(scales_ptr + row, scales, mask=row < tokens)
+        tl.store(values_ptr + inputs, (first * inverse[:, None]).to(values_ptr.dtype.element_ty), mask=mask)
+        tl.store(values_ptr + inputs + width, (second * inverse[:, None]).to(values_ptr.dtype.element_ty), mask=mask)
 
 
 def gated_gelu_triton(x_TC: Tensor, *, approximate: bool) -> Tensor:
@@ -70,18 +87,26 @@ def gated_gelu_triton(x_TC: Tensor, *, approximate: bool) -> Tensor:
 class _GatedGelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TC: Tensor, approximate: bool) -> Tensor:
+        product = fp8.product_before(x_TC)
         x_TC = x_TC.contiguous()
         ctx.save_for_backward(x_TC)
-        ctx.approximate = approximate
+        ctx.approximate, ctx.product = approximate, product
         y_TF = x_TC.new_empty(x_TC.shape[0], x_TC.shape[1] // 2)
-        tiles = bias_gelu_tiles(y_TF.shape[1])
-        tiles.launch_over(gated_gelu_forward, (x_TC, y_TF), APPROXIMATE=approximate)
+        cast = room_for_cast(y_TF) if product else None
+        tiles = bias_gelu_tiles(y_TF.shape[1], has_cast=bool(cast))
+        tiles.launch_over(gated_gelu_forward, (x_TC, *(cast or (None, None)), y_TF), APPROXIMATE=approximate)
+        if cast:
+            fp8.leave(ctx, cast)
         return y_TF
 
     @staticmethod
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor, None]:
         (x_TC,) = ctx.saved_tensors
         dx_TC = torch.empty_like(x_TC)
-        tensors = (x_TC, dx_TC, grad_TF.contiguous())
-        bias_gelu_tiles(grad_TF.shape[1]).launch_over(gated_gelu_backward, tensors, APPROXIMATE=ctx.approximate)
+        cast = room_for_cast(dx_TC, fp8.GRADIENT) if ctx.product else None
+        tensors = (x_TC, dx_TC, *(cast or (None, None)), grad_TF.contiguous())
+        tiles = bias_gelu_tiles(grad_TF.shape[1], has_cast=bool(cast))
+        tiles.launch_over(gated_gelu_backward, tensors, APPROXIMATE=ctx.approximate)
+        if cast:
+            fp8.leave(ctx.product, cast, dx_TC)
         return dx_TC, None

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from megabert.ops.triton_support.device_functions import is_kept
+from megabert.ops.triton_support.row_casts import LIMIT, store_row_cast
 
 
 @triton.jit
@@ -55,6 +56,8 @@ def layer_norm_forward(
     row_keys_ptr,  # keys of dropout, int32, (tokens,), or None
     y_ptr,  # result, (tokens, width)
     z_ptr,  # the sum before normalisation, (tokens, width), or None if it is not stored
+    values_ptr,  # result in 8 bits, or None if it is not cast
+    scales_ptr,  # the scale of each row of it, or None
     mean_ptr,  # mean of each row, float32, (tokens,), for the backward pass
     rstd_ptr,  # 1 / standard deviation of each row, float32, (tokens,), likewise
     tokens,  # rows
@@ -101,7 +104,10 @@ def layer_norm_forward(
     out = centred * rstd[:, None] * w[None, :]
     if bias_ptr is not None:
         out += tl.load(bias_ptr + cols, mask=cols < width, other=0.0).to(tl.float32)[None, :]
-    tl.store(y_ptr + offsets, out.to(y_ptr.dtype.element_ty), mask=mask)
+    y = out.to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + offsets, y, mask=mask)
+    if values_ptr is not None:
+        store_row_cast(y.to(tl.float32), values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
     tl.store(mean_ptr + row, mean, mask=row < tokens)
     tl.store(rstd_ptr + row, rstd, mask=row < tokens)
 
@@ -119,6 +125,8 @@ def layer_norm_backward(
     rstd_ptr,  # 1 / standard deviation of each row, float32, (tokens,)
     dx_ptr,  # gradient of x, (tokens, width)
     dresidual_ptr,  # gradient of the residual, (tokens, width), or None if dx is the same numbers
+    values_ptr,  # gradient of x in 8 bits, or None if it is not cast
+    scales_ptr,  # the scale of each row of it, or None
     partials_ptr,  # each program's dweight, perhaps dbias and dinput_bias, float32, (1 to 3, programs, width)
     tokens,  # rows
     width,  # columns of a row
@@ -184,7 +192,11 @@ def layer_norm_backward(
             dz = tl.where(keep, dz * scale, 0.0)
         if input_bias_ptr is not None:
             dinput_bias += dz if IS_EXACT else tl.where(mask, dz, 0.0)
-        tl.store(dx_ptr + offsets, dz.to(dx_ptr.dtype.element_ty), mask=mask)
+        dx = dz.to(dx_ptr.dtype.element_ty)
+        tl.store(dx_ptr + offsets, dx, mask=mask)
+        if values_ptr is not None:
+            x = dx.to(tl.float32) if IS_EXACT else tl.where(mask, dx.to(tl.float32), 0.0)
+            store_row_cast(x, values_ptr, scales_ptr, row, tokens, offsets, mask, LIMIT)
 
     # One row of partial sums for each quantity; ``column_sums`` adds up the programs.
     programs = tl.num_programs(0)

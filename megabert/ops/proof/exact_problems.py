@@ -12,13 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from megabert.ops import dropout as keyed
-from megabert.ops.attention.dropout import AttentionDropout, probability_mask
 from megabert.ops.backend import choose
+from megabert.ops.dense import dense
+from megabert.ops.dropout import AttentionDropout, probability_mask
+from megabert.ops.fp8 import MULTIPLE, row_product
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions
 from megabert.ops.proof.problem import EXACT, Op, Problem
-from megabert.ops.proof.problems import dense_op, disentangled_op, rotary_op
+from megabert.ops.proof.problems import NARROW, any_gelu, dense_op, disentangled_op, normal, rotary_op
 
 CPU = torch.device("cpu")
 HIGH_RATE = 0.3
@@ -94,6 +96,48 @@ def layer_norm_mask_problem(shape: tuple[int, int], generator: torch.Generator, 
 
 def _masks(run: Op, kept: Callable[[], Tensor], ones: Tensor) -> Problem:
     return Problem(run, lambda **_: dict.fromkeys(("forward", "backward"), kept()), {"ones_TD": ones}, EXACT)
+
+
+def fp8_casts_problem(tokens: int, hidden: int, inner: int, generator: torch.Generator, **form: bool) -> Problem:
+    """Return whether products take the same casts from LayerNorm and GELU as of the 16 bits that these store.
+
+    Args:
+        tokens: Rows, rounded up so that casts have no room past the end, where a kernel might write unseen.
+        hidden: Width of LayerNorm.
+        inner: Width of GELU's result.
+        generator: Draws the inputs.
+        form: Which GELU it is, see ``problems.gelu_of_product``.
+    """
+
+    def norm(h_TO: Tensor) -> Tensor:
+        return layer_norm(h_TO, h_TO.new_ones(h_TO.shape[1]), None, eps=1e-5)[0]
+
+    def run(*, backend: str, x_TI: Tensor, norm_OI: Tensor, gelu_OI: Tensor) -> dict[str, Tensor]:
+        of_gelu = _same_casts(lambda h_TO: any_gelu(h_TO, backend="auto", **form), "GELU", x_TI, gelu_OI)
+        return of_gelu | _same_casts(norm, "LayerNorm", x_TI, norm_OI)
+
+    columns = (2 if form["is_gated"] else 1) * inner
+    tokens = -(-tokens // MULTIPLE) * MULTIPLE
+    tensors = normal(generator, x_TI=(tokens, NARROW), norm_OI=(hidden, NARROW), gelu_OI=(columns, NARROW))
+    names = [f"{kind} of {op}" for op in ("LayerNorm", "GELU") for kind in ("result", "gradient")]
+    ones = dict.fromkeys(names, torch.ones((), device=generator.device))
+    return Problem(run, lambda **_: ones, tensors, {torch.bfloat16: 0.0})
+
+
+def _same_casts(op: Callable[[Tensor], Tensor], name: str, x_TI: Tensor, weight_OI: Tensor) -> dict[str, Tensor]:
+    """Return which elements of the product after an op, and of the gradient before it, are as without its casts."""
+    x_TI, weight_OI = x_TI.detach().requires_grad_(), weight_OI.detach()
+    h_TO, gradients = dense(x_TI, weight_OI, in_fp8=True), list[Tensor]()
+    h_TO.register_hook(gradients.append)
+    y_TK = op(h_TO)
+    next_OK = y_TK.detach()[:NARROW] + 1
+    product_TO = dense(y_TK, next_OK, in_fp8=True)
+    # Small gradients: a column past the end that is not 0 would be the largest value of its row.
+    (grad_TI,) = torch.autograd.grad(product_TO, x_TI, product_TO.detach() / 2**20)
+    return {
+        f"result of {name}": product_TO == row_product(y_TK.detach(), next_OK),
+        f"gradient of {name}": grad_TI == row_product(gradients[0], weight_OI.t()),
+    }
 
 
 def attention_mask_problem(lengths: Sequence[int], generator: torch.Generator, **sizes: Any) -> Problem:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import Heads, attention_dropout
-from megabert.ops.dropout import Dropout, DropoutStream, row_keys_torch, site_constant
+from megabert.ops.dropout import Dropout, DropoutStream, Heads, attention_dropout, row_keys_torch, site_constant
 
 
 def boundaries(lengths: Sequence[int], device: torch.device) -> Tensor:

@@ -21,7 +21,7 @@ from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.bias_gelu.reference import bias_gelu_reference
 from megabert.ops.cross_entropy.api import row_cross_entropy
 from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
-from megabert.ops.dense import add_product_
+from megabert.ops.dense import add_product_, dense
 from megabert.ops.dropout import ATTENTION_OUTPUT, Dropout
 from megabert.ops.fp8 import GRADIENT, row_product, row_product_reference
 from megabert.ops.gated_gelu.api import gated_gelu
@@ -39,6 +39,10 @@ EPS = 0.5
 
 GELU_TOLERANCE = TOLERANCE | {torch.float16: 1e-3}
 """Bounds of ops that round once (2.1e-4 in float16 on an H100): in 1e-2 a wrong series would have room."""
+
+
+NARROW = 16
+"""Width of an input whose product takes little time."""
 
 
 def normal(generator: torch.Generator, **shapes: tuple[int, ...]) -> dict[str, Tensor]:
@@ -244,6 +248,22 @@ def dense_problem(shape: tuple[int, int], generator: torch.Generator) -> Problem
     tensors = normal(generator, left_TD=shape, right_TD=shape)
     on_gpu = dict.fromkeys(TOLERANCE, TOLERANCE[torch.float32])
     return Problem(run, reference, tensors, on_gpu if device.type == "cuda" else TOLERANCE)
+
+
+def any_gelu(h_TC: Tensor, *, is_gated: bool, is_approximate: bool, backend: str) -> Tensor:
+    """Return the GELU of a feed-forward layer."""
+    if is_gated:
+        return gated_gelu(h_TC, approximate=is_approximate, backend=backend)
+    return bias_gelu(h_TC, h_TC.new_zeros(h_TC.shape[1]), approximate=is_approximate, backend=backend)
+
+
+def gelu_of_product_problem(shape: tuple[int, int], generator: torch.Generator, **form: bool) -> Problem:
+    """Return GELU of a narrow dense layer in 8 bits, (tokens, width), to time kernels that cast as they store."""
+
+    def run(x_TI: Tensor, weight_CI: Tensor, *, backend: str) -> Tensor:
+        return any_gelu(dense(x_TI, weight_CI, in_fp8=True), backend=backend, **form)
+
+    return Problem(run, run, normal(generator, x_TI=(shape[0], NARROW), weight_CI=(shape[1], NARROW)))
 
 
 def fp8_problem(tokens: int, inputs: int, outputs: int, generator: torch.Generator) -> Problem:

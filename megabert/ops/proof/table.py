@@ -207,7 +207,15 @@ PROBLEMS: dict[str, Callable[[Shapes, torch.Generator], Problems]] = {
     "lamb": lamb_problems,
     "dense": lambda shapes, generator: {"sum": problems.dense_problem((1000, shapes.hidden), generator)},
     "fp8": lambda shapes, generator: {
-        "products": problems.fp8_problem(999, shapes.hidden, shapes.intermediate, generator)
+        "products": problems.fp8_problem(999, shapes.hidden, shapes.intermediate, generator),
+        "casts": exact_problems.fp8_casts_problem(
+            rows_on(generator.device, shapes.hidden),
+            shapes.hidden,
+            shapes.intermediate,
+            generator,
+            is_gated=shapes.attention == "windowed",
+            is_approximate=shapes.is_approximate,
+        ),
     },
 }
 """Makes the small problems of each op. ``dense`` and ``fp8``, which `obstacle` of ``ops.fp8`` may refuse, have no

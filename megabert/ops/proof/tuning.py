@@ -27,6 +27,7 @@ FREE = {
     "layer_norm forward": ("rows", "warps"),
     "layer_norm backward": ("warps", "stages"),
     "bias_gelu": ("rows", "columns", "warps"),
+    "gelu_rows": ("rows", "warps"),
     "cross_entropy": ("columns", "warps"),
     "attention forward": ("columns", "warps", "stages"),
     "attention backward": ("rows", "warps", "stages"),
@@ -198,6 +199,10 @@ def timed_problems(op: str, shapes: Shapes, tokens: int, generator: torch.Genera
     elif op in ("bias_gelu", "gated_gelu"):
         make = problems.bias_gelu_problem if op == "bias_gelu" else problems.gated_gelu_problem
         yield make((tokens, shapes.intermediate), generator, approximate=shapes.is_approximate)
+    elif op == "fp8":
+        is_gated = shapes.attention == "windowed"
+        shape, form = (tokens, shapes.intermediate * (1 + is_gated)), {"is_approximate": shapes.is_approximate}
+        yield problems.gelu_of_product_problem(shape, generator, is_gated=is_gated, **form)
     elif op == "cross_entropy":
         rows, padded = max(8, tokens // 8), -(-shapes.classes // 64) * 64
         yield problems.cross_entropy_problem((rows, padded), generator, classes=shapes.classes)

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from megabert.foundation.randomness import lowbias32 as constants
-from megabert.ops.attention import dropout as attention
+from megabert.ops import dropout as attention
 
 IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 HAS_PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.hip is None)
@@ -53,7 +53,7 @@ def is_kept(row_keys, columns, threshold):
 
 @triton.jit
 def drop_pairs(p, keys, first_row, rows, first_column, columns, threshold):
-    """Return attention probabilities, the dropped ones set to 0: ``megabert.ops.attention.dropout``.
+    """Return attention probabilities, the dropped ones set to 0: ``megabert.ops.dropout``.
 
     Where four elements of one hash belong to one thread the compiler sees that: bit 3 of their row and column are the
     same in all threads, so the factors are constants, and the rest is computed once.

@@ -128,12 +128,16 @@ def row_cast_tiles(width: int) -> Tiles:
     return Tiles(rows, columns, warps=min(16, rows * columns // 1024))
 
 
-BIAS_GELU_PROGRAMS = 16
-"""Programs on a multiprocessor in the backward pass."""
+BIAS_GELU_PROGRAMS, BIAS_GELU_ROW_PROGRAMS = 16, 4
+"""Programs on a multiprocessor in the backward pass, whose tiles are parts of rows or whole rows."""
 
 
-def bias_gelu_tiles(width: int) -> Tiles:
-    """Return tiles of 2,048 elements, 16 per thread."""
+def bias_gelu_tiles(width: int, *, has_cast: bool = False) -> Tiles:
+    """Return tiles of 2,048 elements, 16 per thread, or of whole rows if these are to be cast to 8 bits."""
+    if has_cast:
+        columns = power_of_two(width)
+        rows = max(1, 2048 // columns)
+        return Tiles(rows, columns, warps=min(16, rows * columns // 512)).tuned(f"gelu_rows {width}")
     columns = min(256, power_of_two(width))
     return Tiles(2048 // columns, columns, warps=4).tuned(f"bias_gelu {width}")
 

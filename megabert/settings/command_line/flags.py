@@ -63,7 +63,7 @@ def take_flag(
     negated = fields.get(pattern_of(path.removeprefix("no_")))
     if row is None and negated is not None and negated.is_boolean and not equals:
         return Flag(path.removeprefix("no_"), False, (word,))
-    if row is None:
+    if row is None and not any(path.startswith(f"{open_}.") for open_, one in fields.items() if dict in one.kinds):
         known = [*others, *(f"--{field.replace('_', '-')}" for field in fields)]
         meant, is_certain = meant_flag(name, known)
         if not is_certain and (argument := named_elsewhere(name, [*positional])):

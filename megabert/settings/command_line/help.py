@@ -12,7 +12,7 @@ from megabert.settings.config.fields import FieldRow
 if TYPE_CHECKING:
     from megabert.settings.command_line.program import Parser
 
-_METAVARS = {int: "N", float: "X", str: "TEXT", dict: "'{NAME: VALUE, ...}'"}
+_METAVARS = {int: "N", float: "X", str: "TEXT", dict: "YAML"}
 _COLUMN = 30
 """Where the text of a flag begins."""
 

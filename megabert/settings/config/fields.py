@@ -100,7 +100,7 @@ def field_table(cls: type, section: str = "") -> list[FieldRow]:
 def _parts_of(annotation: Any) -> Iterator[Any]:
     """Yield a type, all types inside it, and the constraints of numbers."""
     yield annotation
-    for inner in () if get_origin(annotation) is Literal else get_args(annotation):
+    for inner in () if get_origin(annotation) in (Literal, dict) else get_args(annotation):
         yield from _parts_of(inner)
 
 

@@ -305,6 +305,8 @@ def _merge(base: Any, update: Any, where: str) -> Any:
         names = [layer.get("name", base.get("name")) for layer in (base, update)]
         if where == "optimizer." and _clips(names[0]) != _clips(names[1]) and not update.get("clip_both"):
             gone |= {"max_grad_norm", "clip_both"}  # whether to clip goes with the optimizer
+        if where == "optimizer." and names[0] != names[1]:
+            gone |= {"options", "package"}
         base = {key: value for key, value in base.items() if key not in gone}
         return {**base, **{key: _merge(base.get(key), value, f"{where}{key}.") for key, value in update.items()}}
     return update

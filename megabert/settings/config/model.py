@@ -255,6 +255,12 @@ class ModelConfig:
         """Width E of the embeddings."""
         return self.embedding_size or self.hidden_size
 
+    def stated(self, name: str) -> Any:
+        """Return the value of a field, or the number that a run leaves out and its export states."""
+        groups = self.num_hidden_groups or self.num_hidden_layers
+        left_out = {"embedding_size": self.embedding_width, "num_hidden_groups": groups}
+        return left_out.get(name, getattr(self, name))
+
     @property
     def projects_embeddings(self) -> bool:
         """Whether a dense layer connects embeddings and encoder."""

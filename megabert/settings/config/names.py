@@ -2,54 +2,19 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pydantic_core import ArgsKwargs
 
-_NAMES_ELSEWHERE = {
-    ("learning_rate",): "lr peak_lr",
-    ("global_batch_size",): "batch_size bs train_batch_size gradient_accumulation_steps",
-    ("micro_batch_tokens",): "per_device_train_batch_size micro_batch_size",
-    ("steps", "epochs"): "max_steps num_steps num_train_steps",
-    ("tokens",): "epochs",
-    ("epochs", "tokens"): "num_epochs num_train_epochs",
-    ("warmup_ratio",): "warmup warmup_steps num_warmup_steps",
-    ("decay",): "lr_scheduler lr_scheduler_type",
-    ("weight_decay",): "wd",
-    ("optimizer.name",): "optim optimizer",
-    ("max_grad_norm",): "grad_clip clip",
-    ("precision",): "fp8 fp16 bf16 fp32 amp dtype",
-    ("hidden_dropout_prob",): "dropout",
-    ("activation_checkpointing",): "gradient_checkpointing",
-    ("engine",): "deepspeed deepspeed_config zero_stage",
-    ("run_dir", "output_dir", "to"): "output",
-    ("run_dir", "output", "to"): "output_dir",
-    ("output_dir",): "run_dir",
-    ("output", "run_dir", "output_dir", "to"): "out",
-    ("init_from", "model"): "model_name_or_path pretrained",
-    ("init_from",): "model",
-    ("run_dir", "output_dir"): "resume resume_from_checkpoint",
-    ("data.path", "input"): "data",
-    ("data.path", "data", "input"): "data_dir dataset",
-    ("data", "input", "data.path"): "train_file",
-    ("input", "data.path"): "corpus",
-    ("eval_data",): "validation_file",
-    ("checkpoint.every_steps",): "save_steps",
-    ("logging.every_steps",): "logging_steps",
-    ("validation.every_steps", "evaluate_every_steps"): "eval_steps",
-    ("keep_last",): "save_total_limit",
-    ("max_seq_length", "lengths"): "seq_length seq_len max_seq_len max_length block_size",
-    ("lengths",): "max_seq_length",
-    ("num_hidden_layers",): "num_layers layers n_layers n_layer",
-    ("num_attention_heads",): "num_heads heads n_heads n_head",
-    ("hidden_size",): "d_model",
-    ("masked_lm_prob",): "mlm_probability",
-    ("workers", "ranks"): "num_workers jobs",
-    ("gpus", "world_size"): "num_gpus",
-    ("uncased",): "lowercase do_lower_case",
-}
-ALIASES = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
-"""Names in other programs, each with ours for the same thing in the order of preference."""
+from megabert.settings.config.yaml_text import own_yaml
+
+
+@cache
+def aliases() -> dict[str, list[str]]:
+    """Return names in other programs, each with ours for the same thing in the order of preference."""
+    table = own_yaml(__file__, "names_elsewhere.yaml")
+    return {name: ours.split() for ours, names in table.items() for name in names.split()}
 
 
 def closest(name: str, known: Sequence[str]) -> str | None:
@@ -66,7 +31,7 @@ def named_elsewhere(name: str, known: Sequence[str]) -> str | None:
     """
     plain = name.replace("-", "_").lower()
     last = plain.rpartition(".")[2]
-    for wanted in (plain, *ALIASES.get(last, ()), last):
+    for wanted in (plain, *aliases().get(last, ()), last):
         for path in known:
             if path == wanted or path.endswith(f".{wanted}"):
                 return path

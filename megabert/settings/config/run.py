@@ -1,11 +1,13 @@
 """The configuration of a pre-training run: all fields of a recipe, with a dataclass for each section."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from megabert.foundation.json_files import to_json
+from megabert.settings.config.extensions import load_extension
 from megabert.settings.config.fields import (
     STRICT,
     Count,
@@ -23,6 +25,8 @@ from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.shards import ShardsConfig
 
 Weights = Literal["trained", "average"]
+OptimizerName = Literal["lamb", "adamw", "stable_adamw", "muon"]
+OPTIMIZER_NAMES: tuple[str, ...] = get_args(OptimizerName)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -46,10 +50,11 @@ class DataConfig:
 class OptimizerConfig:
     """The optimizer and its constants."""
 
-    name: Literal["lamb", "adamw", "stable_adamw", "muon"] = "lamb"
+    name: OptimizerName | str = "lamb"
     """Update rule: LAMB (You et al. 2020) for large batches, AdamW (Loshchilov & Hutter 2019) for small ones,
     StableAdamW (Wortsman et al. 2023), which shortens the step of a parameter with a sudden gradient, or Muon (Jordan
-    et al. 2024), which orthogonalises the momentum of the layers' matrices."""
+    et al. 2024), which orthogonalises the momentum of the layers' matrices; or the optimizer of an installed package,
+    by its name."""
     lamb_variant: Literal["apex", "nvlamb", "paper", "deepspeed"] = "nvlamb"
     """Which LAMB: apex, the rule of NVIDIA's published BERT, corrects the moments' bias and gives parameters without
     weight decay (biases, LayerNorm) the plain learning rate; nvlamb corrects it and adapts every parameter; paper does
@@ -77,6 +82,10 @@ class OptimizerConfig:
     """Muon only: orthogonalise queries, keys and values of each head by themselves."""
     muon_dtype: Literal["fp32", "bf16"] = "fp32"
     """Muon only: type in which the Newton-Schulz iteration is computed."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of a package's optimizer."""
+    package: str | None = None
+    """The package whose optimizer this is, with its version; a run records it, and continues with no other."""
 
     @property
     def has_lamb_passes(self) -> bool:
@@ -89,7 +98,14 @@ class OptimizerConfig:
         given = given_fields(values)
         if given is None:
             return values
-        return {**({"max_grad_norm": 0.0} if given.get("name") in UNCLIPPED else {}), **given}
+        name, options, package = given.get("name", "lamb"), given.get("options"), given.get("package")
+        if name in OPTIMIZER_NAMES:
+            if options or package:
+                raise ValueError(f"options and package belong to packages' optimizers, not to {name}; leave them out")
+        elif name and isinstance(name, str) and not package:
+            value, package = load_extension("optimizer", name, OPTIMIZER_NAMES, options or {}) or ({}, None)
+            given |= {"options": to_json(value), "package": package}
+        return {**({"max_grad_norm": 0.0} if str(name) in UNCLIPPED else {}), **given}
 
     @model_validator(mode="after")
     def _clips_once(self) -> "OptimizerConfig":

@@ -7,9 +7,12 @@ stays text, which a field that wants a number refuses.
 
 import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import yaml
+
+from megabert.foundation.files import read_small
 
 MAX_DEPTH = 50
 MAX_NODES = 100_000
@@ -107,6 +110,11 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"{place}{error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
+
+
+def own_yaml(module: str, name: str) -> dict[str, Any]:
+    """Return the content of a YAML file next to a module of ours, given by its ``__file__``."""
+    return parse_yaml(read_small(Path(module).with_name(name)).decode())  # type: ignore[no-any-return]
 
 
 def write_yaml(values: Any) -> str:

@@ -119,7 +119,7 @@ class ShardSet:
 
     @property
     def has_masks(self) -> bool:
-        """Whether the shards hold the masks; else the loader makes them (`dynamic_masking`)."""
+        """Whether the shards hold the masks; else the loader makes them (`step_packer`)."""
         return self.metadata.masking != "dynamic"
 
     def masking_in(self, phase: PhaseConfig, batch: int | None = None) -> MaskingOptions | None:

@@ -15,7 +15,8 @@ from tokenizers import AddedToken
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import read_small
 from megabert.foundation.json_files import parse_json, parse_values, read_json
-from megabert.tokens.tokenization.backend import Kind, TextOptions
+from megabert.settings.config.yaml_text import own_yaml
+from megabert.tokens.tokenization.kinds import Kind, TextOptions
 from megabert.tokens.tokenization.special_pieces import SpecialNames
 
 LONGEST_PIECE = 4096
@@ -117,77 +118,30 @@ def steps_of(part: Any) -> dict[str, dict[str, Any]]:
     return {str(step.get("type")): step for step in _steps(part)}
 
 
-BERT_CLASSES = frozenset(
-    f"{name}Tokenizer" for name in ("Bert", "DistilBert", "Electra", "MobileBert", "SqueezeBert", "LayoutLM", "Lxmert")
-)
-"""Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names."""
-_BERTS = "bert distilbert electra ernie mobilebert squeezebert layoutlm lxmert convbert megatron-bert nomic_bert"
-BERT_TYPES = frozenset((*_BERTS.split(), "visual_bert"))
-"""Types of models for which that is the class if none is stated."""
-OTHER_TYPES = {
-    "roberta": "RobertaTokenizer",
-    "deberta": "DebertaTokenizer",
-    "funnel": "FunnelTokenizer",
-    "mpnet": "MPNetTokenizer",
-    "splinter": "SplinterTokenizer",
-}
-"""The same for other classes."""
-BYTE_BPE_CLASSES = frozenset(f"{name}Tokenizer" for name in ("Roberta", "Deberta", "GPT2", "Bart", "Longformer"))
-OWN_CLASSES = frozenset(
-    f"{name}Tokenizer"
-    for name in ("ConvBert", "DPRContextEncoder", "DPRQuestionEncoder", "DPRReader", "Funnel", "MPNet", "Splinter")
-)
-"""Classes of WordPiece with BertTokenizer's defaults, which here have to be what ``tokenizer.json`` says."""
-OTHER_WORDS = {
-    "BertJapaneseTokenizer": "cuts words by MeCab or Sudachi first",
-    "BertTokenizerLegacy": "is transformers' older code in Python",
-    "BertweetTokenizer": "rewrites tweets first",
-    "CanineTokenizer": "reads characters",
-    "FlaubertTokenizer": "cuts words by Moses first",
-    "HerbertTokenizer": "is a BPE with marks at the ends of words",
-    "KoBertTokenizer": "is code of its own around SentencePiece",
-    "PhobertTokenizer": "reads words that another program has cut",
-    "RoFormerTokenizer": "cuts Chinese words by jieba first",
-}
-"""Classes with another step before WordPiece, byte-level BPE or Unigram, or in its place, and that step."""
+_TABLES = own_yaml(__file__, "tokenizer_classes.yaml")
 
+
+def _classes(table: str) -> frozenset[str]:
+    return frozenset(f"{name}Tokenizer" for name in _TABLES[table].split())
+
+
+BERT_CLASSES, BYTE_BPE_CLASSES, OWN_CLASSES = map(_classes, ("bert_classes", "byte_bpe_classes", "own_classes"))
+"""Classes whose settings prevail over ``tokenizer.json`` in transformers 5: BertTokenizer under several names, classes
+of byte-level BPE, and classes of WordPiece with BertTokenizer's defaults, which here have to be what
+``tokenizer.json`` says."""
+BERT_TYPES = frozenset(_TABLES["bert_types"].split())
+"""Types of models for which BertTokenizer is the class if none is stated."""
+OTHER_TYPES: Mapping[str, str] = _TABLES["other_types"]
+"""The same for other classes."""
+OTHER_WORDS: Mapping[str | None, str] = _TABLES["other_words"]
+"""Classes with another step before WordPiece, byte-level BPE or Unigram, or in its place, and that step."""
 GENERAL_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")
 """Classes that take ``tokenizer.json`` as it is."""
 GENERAL_TYPES = frozenset(("modernbert",))
 """Types of models for which transformers 5 takes the general class, whatever class is stated."""
-
-_CUTS_WORDS = "words are cut as google-research/bert does"
-ALLOWED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "auto_map": ((None,), "no code of a folder is run"),
-    "do_basic_tokenize": ((None, True), _CUTS_WORDS),
-    "do_subword_tokenize": ((None, True), _CUTS_WORDS),
-    "do_word_tokenize": ((None, True), _CUTS_WORDS),
-    "fast_tokenizer_files": ((None, [], ["tokenizer.json"]), "only tokenizer.json is read"),
-    "never_split": ((None, []), "only transformers 4's Python class kept such words whole"),
-    "split_special_tokens": ((None, False), "added pieces are found in texts"),
-    "subword_tokenizer_type": ((None, "wordpiece"), _CUTS_WORDS),
-    "truncation_side": ((None, "right"), "a long text loses its end"),
-    "word_tokenizer_type": ((None, "basic"), _CUTS_WORDS),
-}
+ALLOWED: Mapping[str, tuple[list[Any], str]] = _TABLES["allowed"]
 """Settings that must have one of these values, and why."""
-_USED = "use_fast from_slow backend name_or_path tokenizer_file vocab_file merges_file special_tokens_map_file"
-UNUSED: Mapping[str, str] = {
-    "origin, or paths of another machine": f"{_USED} full_tokenizer_file is_local local_files_only init_inputs "
-    "device_map processor_class transformers_version spm_file bpe_file added_tokens_file verbose vocab_type "
-    "tokenizer_type",
-    "no text is cut or padded by the tokenizer; the model's positions and --max-seq-length limit it": (
-        "model_max_length max_len max_length padding_side padding stride truncation truncation_strategy "
-        "pad_to_multiple_of pad_token_type_id"
-    ),
-    "[CLS] and [SEP] are put around texts, whatever else may begin or end them": "bos_token eos_token add_bos_token "
-    "add_eos_token add_special_tokens",
-    "ids become text, not text ids": "clean_up_tokenization_spaces errors trim_offsets "
-    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
-    "of chats": "chat_template response_schema response_template chat_control_tokens",
-    "SentencePiece's, which tokenizer.json holds": "sp_model_kwargs remove_space unk_id legacy",
-    "the vocabulary shows it": "pad_token_id unk_token_id cls_token_id sep_token_id mask_token_id bos_token_id "
-    "eos_token_id vocab_size",
-}
+UNUSED: Mapping[str, str] = _TABLES["unused"]
 """Settings that change no ids, by reason."""
 _UNUSED_NAMES = frozenset(" ".join(UNUSED.values()).split())
 

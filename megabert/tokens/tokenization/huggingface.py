@@ -16,33 +16,7 @@ from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, read_small
 from megabert.foundation.full_disk import library_error
 from megabert.foundation.json_files import read_json
-from megabert.tokens.tokenization import folder_settings
-from megabert.tokens.tokenization.backend import (
-    BERT_WORDS,
-    BYTE_BPE,
-    MAX_WORD_CHARACTERS,
-    WORDPIECE,
-    Kind,
-    build_backend,
-    build_byte_bpe,
-    build_normalizer,
-    build_word_level,
-    kind_of,
-    options_of,
-    panics_as_errors,
-)
-from megabert.tokens.tokenization.folder_settings import (
-    BERT_CLASSES,
-    BYTE_BPE_CLASSES,
-    GENERAL_CLASSES,
-    OWN_CLASSES,
-    FolderSettings,
-    added_pieces,
-    read_folder_settings,
-    refuse_other_class,
-    special_names,
-    text_options,
-)
+from megabert.tokens.tokenization import folder_settings, kinds
 from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
 from megabert.tokens.tokenization.tokenizer import Tokenizer
 
@@ -92,15 +66,15 @@ def load_tokenizer(folder: str | Path, *, reads_spare: bool = False) -> Tokenize
         DataError: There is no tokenizer, or one of another kind, a file is damaged, or a special piece is missing.
     """
     folder = Path(folder)
-    settings = read_folder_settings(folder)
+    settings = folder_settings.read_folder_settings(folder)
     has_own = (folder / "tokenizer.json").exists()
     others = () if has_own else (path for pattern in OTHER_VOCABULARIES for path in sorted(folder.glob(pattern)))
     other = next(iter(others), None)  # its vocab.txt would have other ids
     for name, read in _READERS.items():
         if (folder / name).exists() and (name != "vocab.txt" or other is None):
-            with panics_as_errors(str(folder / name)):
+            with kinds.panics_as_errors(str(folder / name)):
                 backend, kind = read(folder / name, settings)
-                names = special_names(settings, kind, backend.get_vocab())
+                names = folder_settings.special_names(settings, kind, backend.get_vocab())
                 return Tokenizer(backend, names=names, where=str(folder / name), reads_spare=reads_spare)
     remedy = (
         f"{other.name} has no tokenizer.json next to it; transformers, with sentencepiece and protobuf, makes it: "
@@ -120,7 +94,7 @@ def word_level_tokenizer(symbols: Sequence[str], names: SpecialNames, *, where: 
         names: Spelling of the special pieces.
         where: The file that they come from, for messages.
     """
-    return Tokenizer(build_word_level(symbols, names), names=names, where=where)
+    return Tokenizer(kinds.build_word_level(symbols, names), names=names, where=where)
 
 
 def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_length: int = 512) -> None:
@@ -137,17 +111,19 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     backend = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    options = options_of(backend)
+    options = kinds.options_of(backend)
     if options is not None:
         # Built again from its parts, so that equal tokenizers give equal files, whatever folder they were read from.
         added = [token for token in backend.get_added_tokens_decoder().values() if token.content not in tokenizer.names]
         model = json.loads(tokenizer.to_json())["model"]
-        backend = build_backend(
+        backend = kinds.build_backend(
             model["vocab"], options, tokenizer.names, longest_word=model["max_input_chars_per_word"]
         )
         backend.add_tokens(added)
     settings: dict[str, Any] = {f"{role}_token": name for role, name in tokenizer.names._asdict().items()}
-    is_bert_class = options and not options.compose and backend.model.max_input_chars_per_word == MAX_WORD_CHARACTERS
+    is_bert_class = (
+        options and not options.compose and backend.model.max_input_chars_per_word == kinds.MAX_WORD_CHARACTERS
+    )
     config = {
         "tokenizer_class": "BertTokenizer" if is_bert_class else "PreTrainedTokenizerFast",
         "model_max_length": model_max_length,
@@ -160,9 +136,9 @@ def save_huggingface(tokenizer: Tokenizer, folder: str | Path, *, model_max_leng
         backend.save(str(temporary))
     _write_json(folder / "tokenizer_config.json", config)
     _write_json(folder / "special_tokens_map.json", settings)
-    if tokenizer.kind is WORDPIECE:
+    if tokenizer.kind is kinds.WORDPIECE:
         atomic_write(folder / "vocab.txt", "".join(f"{piece}\n" for piece in tokenizer.pieces))
-    if tokenizer.kind is BYTE_BPE:
+    if tokenizer.kind is kinds.BYTE_BPE:
         with _naming_lack_of_space():
             saved = backend.model.save(str(folder), "new")  # new-vocab.json and new-merges.txt
         for name in saved:
@@ -213,43 +189,51 @@ def copy_tokenizer(source: Path, folder: Path) -> None:
         atomic_write(folder / path.name, read_small(path))
 
 
-def _read_wordpiece(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
-    refuse_other_class(path, settings, BERT_CLASSES)
-    vocabulary, added = _read_vocabulary(path), added_pieces(path.parent, settings, [])
-    names = special_names(settings, WORDPIECE, vocabulary)
+def _read_wordpiece(path: Path, settings: folder_settings.FolderSettings) -> tuple[tokenizers.Tokenizer, kinds.Kind]:
+    folder_settings.refuse_other_class(path, settings, folder_settings.BERT_CLASSES)
+    vocabulary, added = _read_vocabulary(path), folder_settings.added_pieces(path.parent, settings, [])
+    names = folder_settings.special_names(settings, kinds.WORDPIECE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))  # the template looks them up
     _check_added(path, vocabulary, added)
-    return _add(build_backend(vocabulary, text_options(settings), names), added, settings), WORDPIECE
+    return _add(
+        kinds.build_backend(vocabulary, folder_settings.text_options(settings), names), added, settings
+    ), kinds.WORDPIECE
 
 
-def _read_byte_bpe(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
-    refuse_other_class(path, settings, BYTE_BPE_CLASSES)
+def _read_byte_bpe(path: Path, settings: folder_settings.FolderSettings) -> tuple[tokenizers.Tokenizer, kinds.Kind]:
+    folder_settings.refuse_other_class(path, settings, folder_settings.BYTE_BPE_CLASSES)
     vocabulary = read_json(path, dict[folder_settings.PieceText, folder_settings.Id], remedy=folder_settings.REMEDY)
-    merges, added = path.with_name("merges.txt"), added_pieces(path.parent, settings, [])
+    merges, added = path.with_name("merges.txt"), folder_settings.added_pieces(path.parent, settings, [])
     if not merges.is_file():
         raise DataError(f"{path}: there is no merges.txt next to it. Fetch the folder again.")
     # A merge a line, "left right", in the order in which they were learned, which is the order of application.
     lines = [line for line in read_small(merges).decode().splitlines() if not line.startswith("#version")]
-    names = special_names(settings, BYTE_BPE, vocabulary)
+    names = folder_settings.special_names(settings, kinds.BYTE_BPE, vocabulary)
     find_special_ids(vocabulary, names, where=str(path))
     _check_added(path, vocabulary, added)
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
     try:
-        backend = build_byte_bpe(vocabulary, pairs, names, add_prefix_space=settings.add_prefix_space is True)
+        backend = kinds.build_byte_bpe(vocabulary, pairs, names, add_prefix_space=settings.add_prefix_space is True)
     except Exception as error:  # tokenizers raises bare Exception, such as for a merge of pieces that it does not know
         raise DataError(f"{merges}: `tokenizers` cannot read it: {error}. Fetch the folder again.") from error
-    return _add(backend, added, settings), BYTE_BPE
+    return _add(backend, added, settings), kinds.BYTE_BPE
 
 
-def _read_backend(path: Path, settings: FolderSettings) -> tuple[tokenizers.Tokenizer, Kind]:
+def _read_backend(path: Path, settings: folder_settings.FolderSettings) -> tuple[tokenizers.Tokenizer, kinds.Kind]:
     text, checked = folder_settings.read_tokenizer_json(path)
-    vocab, added = checked.model.vocab, added_pieces(path.parent, settings, checked.added_tokens)
+    vocab, added = checked.model.vocab, folder_settings.added_pieces(path.parent, settings, checked.added_tokens)
     vocabulary = vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
     own = {piece.id: piece for piece in checked.added_tokens}
     for pieces in (own, added) if added != own else (own,):
         _check_added(path, vocabulary, pieces)
     name = settings.tokenizer_class
-    prevailing = WORDPIECE if name in BERT_CLASSES else BYTE_BPE if name in BYTE_BPE_CLASSES else None
+    prevailing = (
+        kinds.WORDPIECE
+        if name in folder_settings.BERT_CLASSES
+        else kinds.BYTE_BPE
+        if name in folder_settings.BYTE_BPE_CLASSES
+        else None
+    )
     if prevailing and any(piece.id not in added for piece in checked.added_tokens):
         text = json.dumps(json.loads(text) | {"added_tokens": []})  # transformers takes the vocabulary alone
     try:
@@ -263,20 +247,23 @@ def _read_backend(path: Path, settings: FolderSettings) -> tuple[tokenizers.Toke
         )
     # transformers lets the settings of these classes prevail over tokenizer.json: what happens to text before its words
     # are cut into pieces, and the longest word.
-    if prevailing is WORDPIECE:
-        backend.normalizer, backend.pre_tokenizer = build_normalizer(text_options(settings)), BERT_WORDS
-        backend.model.max_input_chars_per_word = MAX_WORD_CHARACTERS
-    elif prevailing is BYTE_BPE:
+    if prevailing is kinds.WORDPIECE:
+        backend.normalizer, backend.pre_tokenizer = (
+            kinds.build_normalizer(folder_settings.text_options(settings)),
+            kinds.BERT_WORDS,
+        )
+        backend.model.max_input_chars_per_word = kinds.MAX_WORD_CHARACTERS
+    elif prevailing is kinds.BYTE_BPE:
         backend.normalizer = None
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.add_prefix_space is True)
-    elif name not in GENERAL_CLASSES:
+    elif name not in folder_settings.GENERAL_CLASSES:
         _refuse_contradiction(path, settings, _written_settings(backend, checked))
-    return _add(backend, added, settings), kind_of(backend, str(path))
+    return _add(backend, added, settings), kinds.kind_of(backend, str(path))
 
 
 def _written_settings(backend: tokenizers.Tokenizer, checked: folder_settings.TokenizerJson) -> Mapping[str, bool]:
     """Return the treatment of text in a ``tokenizer.json``, in the names of ``tokenizer_config.json``."""
-    options = options_of(backend)
+    options = kinds.options_of(backend)
     if options is not None:
         return {name: value for name, value in asdict(options).items() if name != "compose"}
     steps = folder_settings.steps_of(checked.normalizer) | folder_settings.steps_of(checked.pre_tokenizer)
@@ -285,8 +272,10 @@ def _written_settings(backend: tokenizers.Tokenizer, checked: folder_settings.To
     return {"do_lower_case": "Lowercase" in steps, **is_cut, **prefix}
 
 
-def _refuse_contradiction(path: Path, settings: FolderSettings, written: Mapping[str, bool]) -> None:
-    stated = text_options(settings) if settings.tokenizer_class in OWN_CLASSES else settings
+def _refuse_contradiction(path: Path, settings: folder_settings.FolderSettings, written: Mapping[str, bool]) -> None:
+    stated = (
+        folder_settings.text_options(settings) if settings.tokenizer_class in folder_settings.OWN_CLASSES else settings
+    )
     for name, value in written.items():
         if getattr(stated, name, None) not in (None, value):
             raise DataError(
@@ -311,7 +300,9 @@ def _check_added(where: Path, vocabulary: Mapping[str, int], added: Mapping[int,
 
 
 def _add(
-    backend: tokenizers.Tokenizer, added: Mapping[int, folder_settings.AddedPiece], settings: FolderSettings
+    backend: tokenizers.Tokenizer,
+    added: Mapping[int, folder_settings.AddedPiece],
+    settings: folder_settings.FolderSettings,
 ) -> tokenizers.Tokenizer:
     """Add pieces to a tokenizer, in the order of their ids, then special pieces without a number."""
     known = {piece.content for piece in added.values()} | {

@@ -14,21 +14,9 @@ import tokenizers
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import special_pieces
-from megabert.tokens.tokenization.backend import (
-    BYTE_BPE,
-    CONTINUATION,
-    UNIGRAM,
-    WORD_LEVEL,
-    WORDPIECE,
-    canonical_normalizer,
-    has_plain_byte_bpe,
-    kind_of,
-    options_of,
-    panics_as_errors,
-    split_spans,
-)
+from megabert.tokens.tokenization import kinds, special_pieces
 from megabert.tokens.tokenization.characters import character_kinds
+from megabert.tokens.tokenization.kinds import split_spans
 
 if TYPE_CHECKING:
     from megabert.tokens.tokenization.span_cache import SpanCache
@@ -66,7 +54,7 @@ class Tokenizer:
         Raises:
             DataError: The model is of another kind, a special piece is missing, or ids have gaps.
         """
-        self.kind = kind_of(backend, where)
+        self.kind = kinds.kind_of(backend, where)
         self.names = names or self.kind.names
         self.where = where
         self._backend = tokenizers.Tokenizer.from_str(backend.to_str())
@@ -87,9 +75,11 @@ class Tokenizer:
         self.pieces: list[str] = _pieces_by_id(vocabulary, where)
         """Pieces in the order of their ids."""
         # Added pieces may contain spaces or absorb those around them; spans between spaces are then not independent.
-        self._options = options_of(self._backend)
+        self._options = kinds.options_of(self._backend)
         added = self._backend.get_added_tokens_decoder().values()
-        has_usual_text = self._options is not None or (self.kind is BYTE_BPE and has_plain_byte_bpe(self._backend))
+        has_usual_text = self._options is not None or (
+            self.kind is kinds.BYTE_BPE and kinds.has_plain_byte_bpe(self._backend)
+        )
         self._has_spans = has_usual_text and all(token.special for token in added) and not self._reads_spare
 
     @cached_property
@@ -98,7 +88,7 @@ class Tokenizer:
         encoder = (
             special_pieces.with_ordinary_added(self._backend, self._spare_ids) if self._reads_spare else self._backend
         )
-        if self.kind in (WORD_LEVEL, UNIGRAM):
+        if self.kind in (kinds.WORD_LEVEL, kinds.UNIGRAM):
             spare = () if self._reads_spare else map(self._backend.id_to_token, self._spare_ids)
             encoder = special_pieces.without_spelling(encoder, {*self.names, *spare})
         encoder.encode_special_tokens = True
@@ -111,7 +101,7 @@ class Tokenizer:
 
         state = json.loads(self._backend.to_str())
         model = state["model"]
-        if self.kind is BYTE_BPE:
+        if self.kind is kinds.BYTE_BPE:
             # If a text is read as if it began with a space, its first word is not the one that is written there.
             is_as_written = not state["pre_tokenizer"]["add_prefix_space"]
             merged = BytePieces.of(model["vocab"], model["merges"]) if is_as_written else None
@@ -119,15 +109,15 @@ class Tokenizer:
         if model["unk_token"] != self.names.unk:
             return SpanCache(self._encode_lists)
         assert self._options is not None
-        kinds = character_kinds(self._backend, self._options)
+        kind_of_character = character_kinds(self._backend, self._options)
         pieces = WordPieces.of(
             model["vocab"],
-            kinds,
+            kind_of_character,
             is_lower=self._options.do_lower_case,
             unknown=self.special_ids.unk,
             longest=min(model["max_input_chars_per_word"], np.iinfo(np.int32).max),
         )
-        return SpanCache(self._encode_lists, pieces, kinds=kinds)
+        return SpanCache(self._encode_lists, pieces, kinds=kind_of_character)
 
     def forget_spans(self) -> None:
         """Free the memory in which `encode_flat` keeps spans of earlier texts, some 40 MiB after many."""
@@ -146,7 +136,7 @@ class Tokenizer:
     @property
     def is_symbol_table(self) -> bool:
         """Whether it looks symbols up in a table, and has no text to cut."""
-        return self.kind is WORD_LEVEL
+        return self.kind is kinds.WORD_LEVEL
 
     @property
     def reads_numbers(self) -> bool:
@@ -191,7 +181,7 @@ class Tokenizer:
         ends = np.cumsum([len(text) for text in texts], dtype=np.int64) // CHARACTERS_PER_CALL
         borders = [0, *(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(texts)]
         ids: list[list[int]] = []
-        with panics_as_errors(self.where):
+        with kinds.panics_as_errors(self.where):
             for start, end in pairwise(borders):
                 encodings = self._encoder.encode_batch_fast(texts[start:end], add_special_tokens=False)
                 ids += [encoding.ids for encoding in encodings]
@@ -265,7 +255,7 @@ class Tokenizer:
 
     def _encodings(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         _refuse_surrogates(texts)
-        with panics_as_errors(self.where):
+        with kinds.panics_as_errors(self.where):
             return self._encoder.encode_batch(list(texts), add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
@@ -277,13 +267,13 @@ class Tokenizer:
         wrong = next((index for index in ids if not 0 <= index < 1 << 32), None)
         if wrong is not None:
             raise DataError(f"{self.where}: {wrong} is no id, allowed are 0 to {self.vocab_size - 1}.")
-        with panics_as_errors(self.where):
+        with kinds.panics_as_errors(self.where):
             return self._backend.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
         """Return the text as the model's vocabulary sees it: cleaned, and lower-cased if the tokenizer does so."""
         _refuse_surrogates([text])
-        with panics_as_errors(self.where):
+        with kinds.panics_as_errors(self.where):
             return self._backend.normalizer.normalize_str(text) if self._backend.normalizer else text
 
     def split_spans(self, text: str) -> Iterable[str]:
@@ -292,14 +282,14 @@ class Tokenizer:
 
     def split_words(self, text: str) -> list[str]:
         """Normalise a text and cut it into the words that are then cut into pieces."""
-        if self.kind is WORDPIECE:
+        if self.kind is kinds.WORDPIECE:
             return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(self.normalize(text))]
         return self.normalize(text).split()
 
     def can_write(self, character: str, *, is_first: bool) -> bool:
         """Whether there is a piece for a normalised character, as the first of a word or inside one."""
-        if self.kind is WORDPIECE:
-            return (character if is_first else CONTINUATION + character) in self.vocab
+        if self.kind is kinds.WORDPIECE:
+            return (character if is_first else kinds.CONTINUATION + character) in self.vocab
         return self.special_ids.unk not in self.encode(character).tolist()
 
     def to_json(self) -> str:
@@ -315,7 +305,7 @@ class Tokenizer:
             # Pieces that were added in addition to the special ones: text is searched for them first.
             "added": [token for token in state["added_tokens"] if not token.pop("special")],
             "model": [model.get(key) for key in self.kind.identity],
-            "normalizer": canonical_normalizer(state["normalizer"]),
+            "normalizer": kinds.canonical_normalizer(state["normalizer"]),
             "pre_tokenizer": state["pre_tokenizer"],
         }
 

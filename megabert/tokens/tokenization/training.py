@@ -16,20 +16,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from megabert.foundation.errors import ConfigError, DataError
+from megabert.tokens.tokenization import kinds
 from megabert.tokens.tokenization.alphabet import choose_alphabet
-from megabert.tokens.tokenization.backend import (
-    BYTE_BPE,
-    CONTINUATION,
-    MAX_WORD_CHARACTERS,
-    WORDPIECE,
-    TextOptions,
-    build_backend,
-    build_byte_bpe,
-    build_normalizer,
-    panics_as_errors,
-    split_spans,
-    words_of,
-)
 from megabert.tokens.tokenization.composition import compose, has_hangul
 from megabert.tokens.tokenization.special_pieces import mark_spare, spare_names
 from megabert.tokens.tokenization.tokenizer import Tokenizer
@@ -71,10 +59,10 @@ def train_wordpiece(texts: Iterable[str], *, vocab_size: int = DEFAULT_VOCAB_SIZ
 
 def wordpiece_spans(text: str) -> Iterator[str]:
     """Yield the parts of a text that WordPiece is trained on: spans between white space, composed."""
-    return split_spans(compose(text))
+    return kinds.split_spans(compose(text))
 
 
-@panics_as_errors("vocabulary")
+@kinds.panics_as_errors("vocabulary")
 def train_wordpiece_on(
     spans: Iterable[tuple[str, int]],
     *,
@@ -97,12 +85,12 @@ def train_wordpiece_on(
         ConfigError: An option is out of its range.
         DataError: There are no words, or too many different characters for ``vocab_size``.
     """
-    special, spare = WORDPIECE.names, spare_names(spare_pieces)
+    special, spare = kinds.WORDPIECE.names, spare_names(spare_pieces)
     reserved = len(special) + len(spare)
     if vocab_size <= reserved:
         raise ConfigError(f"vocab_size={vocab_size} must be above {reserved}, the number of special and spare pieces.")
     composes = not cased and any(has_hangul(span) for span, _ in spans)
-    options = TextOptions(do_lower_case=not cased, strip_accents=not cased, compose=composes)
+    options = kinds.TextOptions(do_lower_case=not cased, strip_accents=not cased, compose=composes)
     # From here on the text is a table of words. It is in the order of code points, so the order of documents and the
     # number of threads that read them cannot change an id.
     notify("words are normalised and split at punctuation")
@@ -113,7 +101,7 @@ def train_wordpiece_on(
     notify(f"{len(words):,} words are read by the trainer, then pieces are learned")
     merged = _train_pieces(words, initial, [*special, *inside], vocab_size - len(spare))
     vocabulary = {piece: index for index, piece in enumerate([*special, *spare, *initial, *inside, *merged])}
-    backend = build_backend(vocabulary, options)
+    backend = kinds.build_backend(vocabulary, options)
     mark_spare(backend, spare, keeps_spaces=False)
     return Tokenizer(backend, where="trained vocabulary")
 
@@ -139,11 +127,11 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
 
 def byte_bpe_spans(text: str) -> Iterator[str]:
     """Yield the parts of a text that byte-level BPE is trained on: words, each with the space before it, composed."""
-    for number, word in enumerate(words_of(without_endless_words(compose(text))[0])):
+    for number, word in enumerate(kinds.words_of(without_endless_words(compose(text))[0])):
         yield f" {word}" if number else word
 
 
-@panics_as_errors("vocabulary")
+@kinds.panics_as_errors("vocabulary")
 def train_byte_bpe_on(
     spans: Iterable[tuple[str, int]], *, vocab_size: int, spare_pieces: int = 0, notify: Notify = lambda text: None
 ) -> Tokenizer:
@@ -159,7 +147,7 @@ def train_byte_bpe_on(
         ConfigError: An option is out of its range.
         DataError: No word repeats.
     """
-    names = BYTE_BPE.names
+    names = kinds.BYTE_BPE.names
     special = [names.cls, names.pad, names.sep, names.unk, names.mask]  # RoBERTa's order: the padding has id 1
     spare, alphabet = spare_names(spare_pieces), sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(special) + len(spare) + len(alphabet)
@@ -182,7 +170,7 @@ def train_byte_bpe_on(
         raise DataError("vocabulary: the text has no words that repeat. Give documents that hold more text.")
     learned = sorted(model["vocab"], key=model["vocab"].__getitem__)[len(special) :]
     vocabulary = {piece: index for index, piece in enumerate([*special, *spare, *learned])}
-    backend = build_byte_bpe(vocabulary, [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
+    backend = kinds.build_byte_bpe(vocabulary, [tuple(pair) for pair in model["merges"]], names, add_prefix_space=False)
     mark_spare(backend, spare, keeps_spaces=True)
     return Tokenizer(backend, where="trained vocabulary")
 
@@ -204,7 +192,7 @@ def _repeat(spans: Iterable[tuple[str, int]]) -> Iterator[str]:
 
 def without_endless_words(text: str) -> tuple[str, int]:
     """Return a text without words of thousands of characters, which teach a vocabulary nothing, and their number."""
-    if len(text) <= MAX_TRAINED_WORD or max(map(len, words_of(text)), default=0) <= MAX_TRAINED_WORD:
+    if len(text) <= MAX_TRAINED_WORD or max(map(len, kinds.words_of(text)), default=0) <= MAX_TRAINED_WORD:
         return text, 0
     count = 0
 
@@ -251,14 +239,14 @@ def add_up_counts(table: pa.Table, names: list[str]) -> pa.Table:
     return sums.rename_columns(["count" if name == "count_sum" else name for name in sums.column_names])
 
 
-def _split_words(spans: Iterable[tuple[str, int]], options: TextOptions) -> CountedWords:
+def _split_words(spans: Iterable[tuple[str, int]], options: kinds.TextOptions) -> CountedWords:
     """Normalise whitespace-separated spans, split them at punctuation, and count the words."""
-    normalizer, splitter = build_normalizer(options), pre_tokenizers.BertPreTokenizer()
+    normalizer, splitter = kinds.build_normalizer(options), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     held = CountedWords.of({})
     for span, occurrences in spans:
         for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(span)):
-            if len(word) <= MAX_WORD_CHARACTERS:
+            if len(word) <= kinds.MAX_WORD_CHARACTERS:
                 words[word] += occurrences
         if len(words) >= _WORDS_PER_BATCH:  # as Python's strings a million words would take 150 MB
             held = held.plus(CountedWords.of(words))
@@ -284,10 +272,10 @@ def _train_pieces(words: CountedWords, initial: list[str], fixed: list[str], voc
         special_tokens=fixed,
         initial_alphabet=initial,
         limit_alphabet=len(initial),
-        continuing_subword_prefix=CONTINUATION,
+        continuing_subword_prefix=kinds.CONTINUATION,
         show_progress=False,
     )
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=WORDPIECE.names.unk))
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=kinds.WORDPIECE.names.unk))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.train_from_iterator(_repeat((f" {word}", occurrences) for word, occurrences in words), trainer)
     vocabulary = backend.get_vocab(with_added_tokens=False)

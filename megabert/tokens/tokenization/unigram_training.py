@@ -14,8 +14,8 @@ from typing import Any
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.tokens.tokenization import training
 from megabert.tokens.tokenization.alphabet import choose_characters
-from megabert.tokens.tokenization.backend import SPACE_MARK, WORDPIECE, build_unigram, words_of
 from megabert.tokens.tokenization.composition import compose
+from megabert.tokens.tokenization.kinds import SPACE_MARK, WORDPIECE, build_unigram, words_of
 from megabert.tokens.tokenization.special_pieces import mark_spare, spare_names
 from megabert.tokens.tokenization.tokenizer import Tokenizer
 

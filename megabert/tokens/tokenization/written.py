@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from megabert.tokens.tokenization import backend
+from megabert.tokens.tokenization import kinds
 from megabert.tokens.tokenization.tokenizer import Tokenizer
 
 
@@ -22,17 +22,17 @@ class WrittenPiece(NamedTuple):
             return None
 
 
-_BYTES = {character: byte for byte, character in enumerate(backend.byte_characters())}
+_BYTES = {character: byte for byte, character in enumerate(kinds.byte_characters())}
 
 
-def _written(kind: backend.Kind, piece: str) -> WrittenPiece:
-    if kind is backend.WORD_LEVEL:
+def _written(kind: kinds.Kind, piece: str) -> WrittenPiece:
+    if kind is kinds.WORD_LEVEL:
         return WrittenPiece(piece.encode(), begins_word=True)
-    if kind is backend.WORDPIECE:
-        text = piece.removeprefix(backend.CONTINUATION)
+    if kind is kinds.WORDPIECE:
+        text = piece.removeprefix(kinds.CONTINUATION)
         return WrittenPiece(text.encode(), begins_word=text == piece)
-    text = piece.removeprefix(backend.SPACE_BYTE if kind is backend.BYTE_BPE else backend.SPACE_MARK)
-    is_bytes = kind is backend.BYTE_BPE and all(character in _BYTES for character in text)
+    text = piece.removeprefix(kinds.SPACE_BYTE if kind is kinds.BYTE_BPE else kinds.SPACE_MARK)
+    is_bytes = kind is kinds.BYTE_BPE and all(character in _BYTES for character in text)
     encoded = bytes(_BYTES[character] for character in text) if is_bytes else text.encode()
     return WrittenPiece(encoded, begins_word=text != piece)
 
@@ -51,17 +51,17 @@ def readable_pieces(tokenizer: Tokenizer, ids: Iterable[int]) -> list[str]:
     characters, or cannot be printed, are numbers.
     """
     pieces = [tokenizer.pieces[index] for index in ids]
-    if tokenizer.kind is not backend.BYTE_BPE:
+    if tokenizer.kind is not kinds.BYTE_BPE:
         return pieces
     readable = []
     for piece in pieces:
         if piece in tokenizer.names or any(character not in _BYTES for character in piece):
             readable.append(piece)
             continue
-        written = _written(backend.BYTE_BPE, piece)
+        written = _written(kinds.BYTE_BPE, piece)
         text = written.decode() or ""
         is_text = not written.text or (text.strip() and text.isprintable())
         readable.append(
-            (backend.SPACE_MARK if written.begins_word else "") + (text if is_text else f"<{written.text.hex(' ')}>")
+            (kinds.SPACE_MARK if written.begins_word else "") + (text if is_text else f"<{written.text.hex(' ')}>")
         )
     return readable

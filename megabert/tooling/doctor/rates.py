@@ -16,8 +16,8 @@ from torch.utils.benchmark import Timer
 
 from megabert.data.batch import MicroBatch, probe_batch
 from megabert.data.mixture import open_training_mixture
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepPacker
 from megabert.distributed.process_group import World
 from megabert.engine.engine import DTYPES, Engine, build_engine
 from megabert.models.bert import terms_of
@@ -25,7 +25,7 @@ from megabert.models.build import build_model, initialize
 from megabert.models.matrices import layer_matrices
 from megabert.observability.flops import training_flops
 from megabert.ops.fp8 import row_product
-from megabert.ops.sums_of_squares import sums_of_squares
+from megabert.ops.lamb.reference import sums_of_squares
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.settings.config.deepspeed import derive_deepspeed
 from megabert.settings.config.model import ModelConfig

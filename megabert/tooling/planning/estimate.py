@@ -18,16 +18,8 @@ from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tooling.measurements.measured import MeasuredRates
+from megabert.tooling.planning import step_time as timing
 from megabert.tooling.planning.memory import BUDGETS, Memory, count_parameters, estimate_memory, planned_budget
-from megabert.tooling.planning.step_time import (
-    Cluster,
-    Communication,
-    StepTime,
-    StepWork,
-    datasheet_rates,
-    rates_of_proof,
-    step_time,
-)
 from megabert.training.expected_time import step_flops
 
 MASKED_PER_TOKEN = 20 / 128
@@ -43,12 +35,12 @@ EFFICIENCY = {"v100": 0.49, "a100": 0.44, "a100-40gb": 0.44, "h100": 0.44}
 """Share of the peak while computing by GPU: fitted on published tables (docs/before_a_run.md), and for the H100 what
 steps of one card reached, 43.5 to 46.9% (benchmarks/notes.md)."""
 
-_SCATTERED = Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
+_SCATTERED = timing.Communication(reduce_scatter_bytes=4, is_optimizer_sharded=True)
 _OVERLAPPED = replace(
     _SCATTERED, all_gather_bytes=2, is_gather_overlapped=True, is_overlapped=True, micro_step_pass_bytes=6.3
 )
 COMMUNICATION = {
-    0: Communication(all_reduce_bytes=4),
+    0: timing.Communication(all_reduce_bytes=4),
     1: _OVERLAPPED,
     2: replace(_OVERLAPPED, is_per_micro_step=True),
     3: replace(_SCATTERED, micro_step_gather_bytes=2, is_per_micro_step=True, micro_step_pass_bytes=10),
@@ -76,7 +68,7 @@ class PhaseEstimate(NamedTuple):
     tokens_per_step: float
     flops: float
     micro_steps: int
-    step: StepTime
+    step: timing.StepTime
     mfu_pct: float
     passes: dict[str, float] | None
     """How often the text of each source is read, by its name: all instances once are ``dupe_factor`` times. None if the
@@ -94,7 +86,7 @@ class Estimate:
 
     config: RunConfig
     """The recipe, with the vocabulary and the precision that ``auto`` comes to."""
-    cluster: Cluster
+    cluster: timing.Cluster
     zero_stage: int
     parameters: int
     memory_gib: dict[int, dict[int, float]]
@@ -104,7 +96,7 @@ class Estimate:
     """Memory of one GPU with this stage and token budget, part by part."""
     efficiency: float
     is_efficiency_assumed: bool
-    communication: Communication
+    communication: timing.Communication
     measured: MeasuredRates | None = None
     """Rates that the times follow from; None if they follow from datasheets."""
     phases: tuple[PhaseEstimate, ...] = ()
@@ -128,7 +120,7 @@ class Estimate:
 
 def estimate(
     config: RunConfig,
-    cluster: Cluster,
+    cluster: timing.Cluster,
     *,
     efficiency: float | None = None,
     instances: int | None = None,
@@ -186,7 +178,7 @@ def estimate(
     return replace(whole, phases=tuple(phases))
 
 
-def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> Communication:
+def communication_of(config: RunConfig, zero_stage: int, parameters: int) -> timing.Communication:
     """Return the traffic of a recipe's ZeRO stage, and the part that its engine file lets it hide.
 
     Args:
@@ -264,15 +256,15 @@ def _estimate_phase(
     tokens = batch * length
     flops = step_flops(config, index, statistics)
     micro_steps = max(1, -(-round(tokens) // (cluster.world_size * whole.micro_batch_tokens)))
-    work = StepWork(
+    work = timing.StepWork(
         parameters=whole.parameters, flops=flops, micro_steps=micro_steps, instances=batch, tokens=round(tokens)
     )
     if whole.measured is None:
-        rates = datasheet_rates(cluster, efficiency=whole.efficiency, precision=config.precision)
+        rates = timing.datasheet_rates(cluster, efficiency=whole.efficiency, precision=config.precision)
     else:
         per_token, layers, longest = flops / tokens, config.model.num_hidden_layers, phase.max_seq_length
-        rates = rates_of_proof(whole.measured, cluster, flops_per_token=per_token, layers=layers, length=longest)
-    step = step_time(work, cluster, whole.communication, rates)
+        rates = timing.rates_of_proof(whole.measured, cluster, flops_per_token=per_token, layers=layers, length=longest)
+    step = timing.step_time(work, cluster, whole.communication, rates)
     peak = cluster.world_size * cluster.gpu.peak_tflops[config.precision] * 1e12
     return PhaseEstimate(
         name=phase_name(config, index),
@@ -325,7 +317,7 @@ def _resolve(config: RunConfig, shards: list[Mixture | None], gpu: Gpu) -> RunCo
 
 
 def _budget(
-    config: RunConfig, statistics: Sequence[InstanceStatistics], totals: dict[int, float], cluster: Cluster
+    config: RunConfig, statistics: Sequence[InstanceStatistics], totals: dict[int, float], cluster: timing.Cluster
 ) -> int:
     """Return the token budget that the recipe sets, or the largest one that a phase finds by trying."""
     if config.micro_batch_tokens != "auto":

@@ -31,7 +31,7 @@ def render_estimate(estimate: Estimate, *, hours: float | None = None) -> str:
         "",
         f"altogether {_duration(estimate.hours)}, {estimate.flops / 1e18:.3g} exaFLOP; validations, checkpoints and "
         "start-ups are not counted",
-        *(["NOTE: times and memory are those of bf16: no GPU has run products in 8 bits yet"] if is_fp8 else []),
+        *(["NOTE: times are those of bf16: no GPU has run products in 8 bits yet"] if is_fp8 else []),
         *(["not counted either: Muon's Newton-Schulz, and its matrices' way to one rank"] if is_muon else []),
         f"{describe_checkpoints(config, estimate.parameters)} of disk",
         *_pass_lines(estimate),

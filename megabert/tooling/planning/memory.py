@@ -92,8 +92,10 @@ def estimate_memory(
     if config.model.generator_size is not None and not all(phase.replaced_tokens for phase in config.phases):
         per_token += _head_bytes(config.model, size, masked=masked)  # the discriminator is a masked LM, too
     average = 0 if config.average.decay is None else 4
+    # A byte for each of the layers' weights, and for its transpose; stage 3 casts a weight whenever it is gathered.
+    casts = 2 * count_layer_matrices(config.model) if config.precision == "fp8" and zero_stage < 3 else 0
     return Memory(
-        weights=parameters * size / ranks[3],
+        weights=parameters * size / ranks[3] + casts,
         gradients=gradients,
         # The optimizer's float32 tensors, the master, and the moving average.
         optimizer=(4 * optimizer_elements(config, parameters) + parameters * (master + average)) / ranks[1],
@@ -216,7 +218,7 @@ def count_parameters(model: ModelConfig, objective: Objective | None = None) -> 
 
 
 def count_layer_matrices(model: ModelConfig) -> int:
-    """Return the elements of the layers' matrices, which Muon orthogonalises (`models.matrices`)."""
+    """Return the elements of the layers' matrices, which Muon orthogonalises (`models.matrices`) and fp8 multiplies."""
     h, f, layers = model.hidden_size, model.intermediate_size, model.num_hidden_groups or model.num_hidden_layers
     positions = 0 if model.share_att_key else len(model.pos_att_type)  # projections of relative positions
     matrices = layers * ((4 + positions) * h * h + (3 if model.traits.is_pre_norm else 2) * h * f)

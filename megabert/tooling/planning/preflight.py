@@ -12,8 +12,8 @@ import torch
 from megabert.checkpoints.loading import has_checkpoint
 from megabert.data.loader import PackedLoader
 from megabert.data.mixture import Mixture, Positions, apportion
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepBatch, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.engine.engine import refuse_precision
 from megabert.foundation.errors import CheckpointError, ConfigError
 from megabert.foundation.full_disk import existing_folder

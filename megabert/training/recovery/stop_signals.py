@@ -7,6 +7,7 @@ SIGUSR1 waits for that step: it comes before a time limit, and a job that is req
 """
 
 import signal
+import threading
 from types import FrameType
 
 from megabert.settings.command_line.signals import SIGNALS as COMMAND_SIGNALS
@@ -66,3 +67,24 @@ class StopSignals:
             COMMAND_SIGNALS.noted = number
         elif number == signal.SIGTERM and number in self._first and self.received == "SIGUSR1":
             COMMAND_SIGNALS.end(number, frame)  # nothing is to be saved, and srun may wait for this rank
+
+
+class CtrlC(StopSignals):
+    """Ctrl-C in a caller's own process: the first one saves the run, a second one is the caller's again."""
+
+    def __enter__(self) -> "CtrlC":
+        return self
+
+    def begin_saving(self) -> None:
+        """Wait for Ctrl-C, unless the caller has a handler of its own or trains in another thread than the main one."""
+        is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler and self.received is None
+        if is_free and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._note)
+
+    def __exit__(self, *exception: object) -> None:
+        if signal.getsignal(signal.SIGINT) == self._note:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = "Ctrl-C"
+        signal.signal(number, signal.default_int_handler)

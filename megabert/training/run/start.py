@@ -216,14 +216,15 @@ def find_fork(fork: str, config: RunConfig) -> Path:
 
     Raises:
         CheckpointError: No such run or step, or it is damaged.
-        ConfigError: The run was under Muon, which keeps no second moments of matrices, and the new one needs them.
+        ConfigError: Their optimizers keep other moments: Muon has no second ones of matrices, packages have their own.
     """
     run_dir, step = split_fork(fork)
     source = read_config(run_dir)  # says so where the folder is no run folder at all
-    if source.optimizer.name == "muon" != config.optimizer.name:
+    old, new = source.optimizer, config.optimizer
+    if old.name != new.name and (old.name == "muon" or old.package or new.package):
         raise ConfigError(
-            f"--fork {fork}: that run has optimizer.name=muon, which keeps no second moments of matrices, and "
-            f"optimizer.name={config.optimizer.name} needs them. Keep muon, or take the weights alone: --init-from."
+            f"--fork {fork}: that run has optimizer.name={old.name}, which keeps other moments than optimizer.name="
+            f"{new.name} needs. Keep {old.name}, or take the weights alone: --init-from."
         )
     return find_checkpoint(checkpoints_dir(run_dir), step)
 

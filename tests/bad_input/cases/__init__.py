@@ -1,31 +1,7 @@
 """The table of bad inputs: a module for each kind, a row for each case."""
 
-from bad_input.cases import (
-    environment,
-    exports,
-    flags,
-    grids,
-    json_files,
-    labels,
-    limits,
-    links,
-    models,
-    names,
-    paths,
-    probes,
-    recipes,
-    settings,
-    shards,
-    text,
-    tokenizers,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-CASES = [
-    case
-    for module in (
-        *(json_files, flags, paths, links, limits, names, settings, text, shards, models, labels, environment),
-        *(exports, grids, probes, recipes, tokenizers),
-    )
-    for case in module.CASES
-]
+CASES = [case for module in iter_modules(__path__) for case in import_module(f"{__name__}.{module.name}").CASES]
 """All cases; their names are unique."""

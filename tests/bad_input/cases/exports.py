@@ -11,29 +11,20 @@ def of_class(name):
     return (set_json("hf/config.json", "architectures", [name]),)
 
 
-THREE_LABELS = (set_json("tuned/seed_42/model/config.json", "id2label", {"0": "long", "1": "short", "2": "none"}),)
-ONE_HEAD = (set_json("hf/config.json", "num_attention_heads", 1),)
 MODULES_LINK = (make(lambda folder: (folder / "out").mkdir()), link("out/2_Normalize", "../hf"))
 VECTORS = "--to out --sentence-transformers mean"
 
 # name, what is done to the material, command, exit code, what the message names
 ROWS = (
-    ("a kind of vector that nobody knows", (), "run --to out --sentence-transformers max", 2, "max"),
     ("an average that the run does not keep", (), "run --to out --weights average", 4, "holds no average"),
     ("into a working folder with files", (), "run --to .", 2, "holds run"),
     ("no new form of a folder", (), "hf --to out", 4, "config.yaml"),
     ("a folder that is not there", (), f"nowhere {VECTORS}", 2, "nowhere"),
-    ("a license for a folder", (), f"hf {VECTORS} --license mit", 2, "--license"),
     ("a checkpoint of a folder", (), f"hf {VECTORS} --checkpoint 4", 2, "--checkpoint"),
     ("a folder without weights", (remove("hf/model.safetensors"),), f"hf {VECTORS}", 4, "model.safetensors"),
     ("a folder of no class", (set_json("hf/config.json", "architectures", None),), f"hf {VECTORS}", 2, "architectures"),
-    ("a class that transformers lacks", of_class("BertForPoetry"), "hf --to out --onnx", 2, "BertForPoetry"),
     ("a class that transformers lacks, compared", of_class("BertForPoetry"), "hf --to out --check", 2, "BertForPoetry"),
-    ("a class that is no model", of_class("pipeline"), "hf --to out --onnx", 2, "no bert model"),
-    ("a class of another family", of_class("AlbertForMaskedLM"), "hf --to out --onnx", 2, "no bert model"),
-    ("a class whose head is missing", of_class("BertForTokenClassification"), "hf --to out --onnx", 4, "classifier"),
     ("a class whose head is missing, compared", of_class("BertForMultipleChoice"), "hf --to out --check", 4, "classif"),
-    ("a class whose head has another size", THREE_LABELS, "tuned/seed_42/model --to out --onnx", 4, "classifier"),
     ("ONNX of a folder that is not there", (), "nowhere --to out --onnx", 2, "nowhere"),
     ("a file in the place of onnx", (write("out/onnx", "mine"),), "hf --to out --onnx", 2, "onnx"),
     ("a file among ONNX", (write("out/onnx/mine.onnx", "mine"),), "hf --to out --onnx", 2, "onnx/mine.onnx"),
@@ -50,7 +41,6 @@ MERGES = (
     ("a step that is no number", (), "run@6 run@soon --to out", (2, 4), "soon"),
     ("a folder that is not there", (), "run@6 nowhere@6 --to out", 2, "nowhere"),
     ("a step of a folder", (), "run@6 hf@6 --to out", 2, "no checkpoint 6"),
-    ("another size", ONE_HEAD, "run@6 hf --to out", 2, "num_attention_heads=1"),
     ("weights of another number", (), "run@4 run@6 --to out --weights 1 2 3", 2, "3 for 2 models"),
     ("negative weights", (), "run@4 run@6 --to out --weights 1 -2", 2, "--weights"),
     ("weights of nothing", (), "run@4 run@6 --to out --weights 0 0", 2, "all are 0"),
@@ -66,15 +56,9 @@ PUSH = "run --to out --push owner/bert"
 PUSHES = (
     ("by nobody", {}, (), PUSH, 2, "hf auth login"),
     ("to a name without an owner", NO_HUB, (), "run --to out --push bert", 2, "OWNER/bert"),
-    ("to a name that nobody has", NO_HUB, (), "run --to out --push a/b/c", 2, "a/b/c"),
-    ("to a server that is not there", NO_HUB, (), PUSH, 3, "http://127.0.0.1:1"),
-    ("to no address", {**NO_HUB, "HF_ENDPOINT": "nowhere"}, (), PUSH, 2, "HF_ENDPOINT"),
     ("of a folder that is not there", NO_HUB, (), "nowhere --to out --push owner/bert", 2, "nowhere"),
     ("private, but no push", {}, (), "run --to out --private", 2, "--private"),
-    ("scores of another model", {}, (write("x.json", PAIRS % 0.5),), "run --to out --scores x.json", 3, "--model out"),
-    ("scores that are no number", {}, (write("x.json", PAIRS % "NaN"),), "run --to out --scores x.json", 3, "accuracy"),
     ("scores of a path with NUL", {}, (write("x.json", NUL),), "run --to out --scores x.json", 3, "is no path"),
-    ("scores that are none", {}, (write("x.json", "[1]"),), "run --to out --scores x.json", 3, "x.json"),
     ("scores of a folder", NO_HUB, (), "hf --to out --push owner/bert --scores x.json", 2, "--scores"),
 )
 CASES = [

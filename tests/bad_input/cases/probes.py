@@ -7,8 +7,6 @@ from bad_input.harness import Case
 from bad_input.material import run_flags
 
 GOOD = '{"sentence_good": "the ship", "sentence_bad": "ship the"}\n'
-SAME = '{"sentence_good": "a", "sentence_bad": "a "}\n'
-HALF = '{"sentence_good": "a ship"}\n'
 BODY, LONG = '{"body": "a ship"}\n', "x" * 2_000_000 + "\nshort\n"
 TABLE = "good\tbad\nthe ship\tship the\n"
 HF = "--model hf --device cpu"
@@ -22,22 +20,14 @@ SCORED = (
     ("pll", "a file that is not UTF-8", b"a ship\n\xff\xfe\n", "lines.txt", ("lines.txt", "not UTF-8")),
     ("pll", "JSON without the field", BODY, "lines.jsonl", ("lines.jsonl:1", "'body'", "--text-column")),
     ("pll", "a line of two megabytes", LONG, "lines.txt", ("lines.txt:1", "Cut it into sentences")),
-    ("pairs", "a set that is not", None, "frisian", ("frisian", "english, korean")),
-    ("pairs", "a file with the name of a set", GOOD, "english", ("english", "whole path")),
-    ("pairs", "a pair without its bad sentence", GOOD + HALF, "own.jsonl", ("own.jsonl:2", "sentence_bad", "BLiMP")),
-    ("pairs", "two sentences that are the same", GOOD + SAME, "own.jsonl", ("own.jsonl:2", "the same")),
     ("pairs", "a table in place of JSON Lines", TABLE, "own.jsonl", ("own.jsonl:1", "BLiMP")),
-    ("pairs", "an empty file", "", "own.jsonl", ("own.jsonl", "has no pairs")),
 )
 
 TWO = ("own.jsonl", "more/own.jsonl")
 BOTH = tuple(write(name, GOOD) for name in TWO)
 # what is wrong with the probes of a run, what makes them, their names, exit code, what the message names
 PROBES = (
-    ("probes that are not there", (), "frisian", 3, ("frisian", "english, korean")),
-    ("an empty file of probes", (write("own.jsonl", ""),), "own.jsonl", 3, ("own.jsonl", "has no pairs")),
     ("two files of probes of one name", BOTH, " ".join(TWO), 2, (" and ".join(TWO), "probe/own")),
-    ("probes that are no pairs", (write("own.jsonl", "{}\n"),), "own.jsonl", 3, ("own.jsonl:1", "BLiMP")),
     ("probes of binary data", (write("own.jsonl", b"\xff\xfe"),), "own.jsonl", 3, ("own.jsonl", "UTF-8")),
     ("a folder of probes", (FOLDER,), "own.jsonl", (2, 3), ("own",)),
 )

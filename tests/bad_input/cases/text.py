@@ -131,14 +131,8 @@ TAKEN = (  # odd, and no reason to refuse: within bounds of time and memory
 LANGUAGES = "--language auto --language-model lid.bin"
 UNFIT_MODELS = {  # content of lid.bin, what the message names
     "missing": (None, "lid.bin: No such file"),
-    "empty": (b"", "lid.bin"),
-    "text": (TEXT, "does not begin as one"),
-    "noise": (NOISE, "does not begin as one"),
     "cut": (model_bytes()[:-100], "its weights would take"),
-    "too long": (model_bytes() + b"\0", "1 bytes follow its end"),
-    "word vectors": (model_bytes(kind=1), "holds word vectors"),
     "labels of reviews": (model_bytes({"positive": ["good"], "negative": ["bad"]}), "no codes of languages"),
-    "a shape of its own": (model_bytes(rows=1 << 60), "a matrix has the shape"),
 }
 ONLY_MARKS = ("... !!! ???\n\n" * 3 + "1 2 3. 4 5 6.\n\n") * 20
 WRAPPED = "The ship had left the harbour before the dawn and\nnobody on the quay had slept, so that it was noon\n"

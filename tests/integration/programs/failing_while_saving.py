@@ -13,7 +13,7 @@ from integration.programs.instead import run_megabert
 from megabert.training.recovery import watchdog
 from megabert.training.run import checkpoint_writer
 
-WRITING_S = 10.0
+WRITING_S = 7.0
 write_snapshot = checkpoint_writer.write_snapshot
 
 

@@ -19,7 +19,7 @@ from benchmarks.gpu.resume import compare
 from benchmarks.gpu.rows import Rows
 from benchmarks.gpu.sizes import TINY
 from benchmarks.gpu.trainer import PHASES, RECIPE, WARM_UP, phase_row
-from megabert.ops import embedding as op
+from megabert.ops import dense as op
 from megabert.ops.dense import gradient_sum_of
 from megabert.ops.proof.problem import TOLERANCE
 from megabert.ops.proof.table import compare_one

@@ -52,26 +52,31 @@ def test_numba_is_imported_before_a_part_that_needs_it_starts(arguments, monkeyp
     assert "not importable here: numba (" in runbook.start_part("trainer", arguments, 60.0, lambda: None)
 
 
-def test_first_import_of_torch_costs_the_first_part_nothing(monkeypatch, tmp_path):
-    now, given = [100.0], {}
+@pytest.fixture
+def run_parts(monkeypatch, tmp_path):
+    """Return a function that runs the program with parts of some seconds, and returns what each was given."""
+    now, given = [100.0], []
+    monkeypatch.setattr(runbook, "time", argparse.Namespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    monkeypatch.setattr(runbook, "use_sites", lambda arguments: None)
+    monkeypatch.setattr(runbook.os, "environ", dict(runbook.os.environ))
 
-    def import_torch(is_tiny):
-        now[0] += 25.0
+    def take(seconds):
+        now[0] += seconds
         return {}
 
-    def start(part, arguments, seconds, report):
-        given[part] = seconds
-        return "done"
+    def run(*words, import_s=0.0, part_s=0.0):
+        start = lambda part, arguments, seconds, report: given.append(seconds) or take(part_s) or "done"  # noqa: E731
+        monkeypatch.setattr(runbook, "settings", lambda is_tiny: take(import_s))
+        monkeypatch.setattr(runbook, "start_part", start)
+        monkeypatch.setattr(sys, "argv", ["x", *words, "--output", str(tmp_path), "--work", str(tmp_path)])
+        runbook.main()
+        return given
 
-    monkeypatch.setattr(runbook, "time", argparse.Namespace(monotonic=lambda: now[0], time=lambda: now[0]))
-    monkeypatch.setattr(runbook, "settings", import_torch)
-    monkeypatch.setattr(runbook, "start_part", start)
-    monkeypatch.setattr(runbook, "use_sites", lambda arguments: None)
-    command = ["benchmarks.gpu", "--parts", "products", "--output", str(tmp_path), "--work", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", command)
-    monkeypatch.setattr(runbook.os, "environ", dict(runbook.os.environ))
-    runbook.main()
-    assert given == {"products": runbook.PARTS["products"].limit_s}
+    return run
+
+
+def test_first_import_of_torch_costs_the_first_part_nothing(run_parts):
+    assert run_parts("--parts", "products", import_s=25.0) == [runbook.PARTS["products"].limit_s]
 
 
 def test_part_that_outlasts_its_time_is_ended_and_reported(arguments, monkeypatch):
@@ -150,24 +155,9 @@ def test_two_commands_and_the_start_of_the_machine_fit_a_quarter_of_an_hour():
 
 
 @pytest.mark.parametrize(("first_takes", "second_has"), [(10.0, 90 + 50), (200.0, 50)])
-def test_time_that_a_part_leaves_is_the_next_ones_and_no_part_takes_another_ones(
-    monkeypatch, tmp_path, first_takes, second_has
-):
-    now, given = [0.0], []
-
-    def start(part, arguments, seconds, report):
-        given.append(seconds)
-        now[0] += first_takes
-        return "done"
-
+def test_time_that_a_part_leaves_is_the_next_ones_alone(monkeypatch, run_parts, first_takes, second_has):
     monkeypatch.setattr(runbook, "PARTS", {"parity": mock.Mock(limit_s=100), "ops": mock.Mock(limit_s=50)})
-    monkeypatch.setattr(runbook, "time", argparse.Namespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(runbook, "start_part", start)
-    monkeypatch.setattr(runbook, "use_sites", lambda arguments: None)
-    monkeypatch.setattr(sys, "argv", ["x", "--output", str(tmp_path), "--work", str(tmp_path)])
-    monkeypatch.setattr(runbook.os, "environ", dict(runbook.os.environ))
-    runbook.main()
-    assert given == [100, second_has]
+    assert run_parts(part_s=first_takes) == [100, second_has]
 
 
 def test_part_shares_the_clock_and_the_session_of_the_runbook(arguments, monkeypatch):

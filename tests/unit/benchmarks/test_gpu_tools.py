@@ -28,9 +28,7 @@ def rows_of(tmp_path):
     ("reads_a_number", "per_step", "waits_by"), [(False, 1, "event 3"), (True, 3, "event 3, device 3, test_gpu_tools")]
 )
 @pytest.mark.filterwarnings("ignore:called a synchronizing")  # of the steps that are not counted
-def test_waits_for_events_the_device_and_operations_are_counted_by_step(
-    monkeypatch, tmp_path, reads_a_number, per_step, waits_by
-):
+def test_waits_of_each_kind_are_counted_by_step(monkeypatch, tmp_path, reads_a_number, per_step, waits_by):
 
     modes = []
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)

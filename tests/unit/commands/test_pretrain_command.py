@@ -47,7 +47,7 @@ def test_masked_lm_gets_the_generator_that_the_recipe_states(flags, expected, ge
     assert generator_size("ElectraForMaskedLM", *flags) == expected
 
 
-def test_masked_lm_gets_depth_and_sharing_of_the_recipes_generator(tmp_path, capsys):
+def test_masked_lm_gets_depth_and_sharing_of_the_recipes_generator(tmp_path, megabert):
     source = {"family": "deberta-v3", "hidden_size": 64, "num_attention_heads": 4}
     record_run(tmp_path / "source", load_run_config("debug", flags={"model": source}), {})
     (tmp_path / "source" / "tokenizer").mkdir()
@@ -55,8 +55,7 @@ def test_masked_lm_gets_depth_and_sharing_of_the_recipes_generator(tmp_path, cap
     folders = ["--init-from", str(tmp_path / "source"), "--run-dir", str(tmp_path / "run")]
     words = ["--recipe", "deberta_v3_small", *folders]
     flags = ["--model.embedding-sharing", "shared", "--print-config"]
-    assert main(["pretrain", *words, *flags]) == 0
-    model = yaml.safe_load(capsys.readouterr().out)["model"]
+    model = yaml.safe_load(megabert("pretrain", *words, *flags).out)["model"]
     own = load_run_config("deberta_v3_small").model
     assert (model["hidden_size"], model["generator_layers"]) == (64, own.generator_layers)
     assert model["embedding_sharing"] == "shared"
@@ -81,22 +80,21 @@ def test_run_with_a_checkpoint_needs_its_source_no_more(tmp_path):
     assert initial_weights(config, tmp_path) is None
 
 
-def test_sizes_of_a_source_come_without_its_vocabulary_where_that_is_transferred(generator_size, tmp_path, capsys):
+def test_sizes_of_a_source_come_without_its_vocabulary_where_that_is_transferred(generator_size, tmp_path, megabert):
     generator_size("ElectraForMaskedLM")
     words = ["--recipe", "electra_small", "--init-from", str(tmp_path / "source"), "--run-dir", str(tmp_path / "run")]
     for flags, expected in (((), 5), (("--init-vocabulary", "transfer"), "auto")):
-        assert main(["pretrain", *words, *flags, "--print-config"]) == 0
-        assert yaml.safe_load(capsys.readouterr().out)["model"]["vocab_size"] == expected
+        printed = megabert("pretrain", *words, *flags, "--print-config").out
+        assert yaml.safe_load(printed)["model"]["vocab_size"] == expected
 
 
 @pytest.mark.parametrize("place", ["flag", "file"])
-def test_fork_takes_the_other_runs_configuration_wherever_it_is_named(place, tmp_path, capsys):
+def test_fork_takes_the_other_runs_configuration_wherever_it_is_named(place, tmp_path, megabert):
     record_run(tmp_path / "origin", load_run_config("debug", flags={"seed": 7, "data": {"path": "corpus"}}), {})
     name, file = f"{tmp_path / 'origin'}@3", tmp_path / "fork.yaml"
     file.write_text(yaml.safe_dump({"fork": name}))
     words = ["--fork", name] if place == "flag" else ["--config", str(file)]
-    assert main(["pretrain", *words, "--run-dir", str(tmp_path / "run"), "--print-config"]) == 0
-    config = yaml.safe_load(capsys.readouterr().out)
+    config = yaml.safe_load(megabert("pretrain", *words, "--run-dir", tmp_path / "run", "--print-config").out)
     assert (config["seed"], config["fork"]) == (7, name)
 
 
@@ -109,25 +107,23 @@ def test_configuration_is_printed_by_rank_zero_alone(tmp_path):
     assert not ranks[1].stdout
 
 
-def test_plan_is_made_by_rank_zero_alone(monkeypatch, capsys):
+def test_plan_is_made_by_rank_zero_alone(monkeypatch, megabert):
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("megabert.commands.pretrain._dry_run", lambda *_: pytest.fail("rank 0 does it"))
-    assert main(["pretrain", "--recipe", "debug", "--dry-run"]) == 0
-    assert not capsys.readouterr().out
+    assert not megabert("pretrain", "--recipe", "debug", "--dry-run").out
 
 
 @pytest.mark.parametrize(
     ("flags", "device"), [((), None), (("--device", "cpu"), "cpu"), (("--device", "cuda"), "cuda")]
 )
-def test_plan_is_for_the_device_that_is_asked_for(flags, device, monkeypatch, capsys):
+def test_plan_is_for_the_device_that_is_asked_for(flags, device, monkeypatch, megabert):
     monkeypatch.setattr("megabert.commands.pretrain._require_shards", lambda *_, **__: None)
     monkeypatch.setattr("megabert.tooling.planning.preflight.open_dry_run", lambda *_, device, **__: f"for {device}")
     monkeypatch.setattr("megabert.tooling.planning.preflight.describe_run", lambda dry_run, _: dry_run)
-    assert main(["pretrain", "--recipe", "debug", "--dry-run", *flags]) == 0
-    assert capsys.readouterr().out == f"for {device}\n"
+    assert megabert("pretrain", "--recipe", "debug", "--dry-run", *flags).out == f"for {device}\n"
 
 
-def test_plan_for_a_cpu_takes_no_gpu(capsys):
-    assert main(["pretrain", "--recipe", "debug", "--dry-run", "--device", "cpu", "--gpu", "h200"]) == 2
-    assert "--gpu has no effect with --device cpu" in capsys.readouterr().err
+def test_plan_for_a_cpu_takes_no_gpu(megabert):
+    said = megabert("pretrain", "--recipe", "debug", "--dry-run", "--device", "cpu", "--gpu", "h200", code=2).err
+    assert "--gpu has no effect with --device cpu" in said

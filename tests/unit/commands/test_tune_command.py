@@ -26,9 +26,8 @@ def run(without_a_gpu, tmp_path, monkeypatch):
     return run
 
 
-def test_without_a_gpu_it_says_so(without_a_gpu, tmp_path, capsys):
-    assert main(["tune", "--save", str(tmp_path / "tiles.json")]) == 5
-    assert "GPU" in capsys.readouterr().err
+def test_without_a_gpu_it_says_so(without_a_gpu, tmp_path, megabert):
+    assert "GPU" in megabert("tune", "--save", tmp_path / "tiles.json", code=5).err
     assert not list(tmp_path.iterdir())
 
 
@@ -61,6 +60,20 @@ def test_every_width_of_a_model_is_tuned(run, recipe, widths):
 
     assert run(tune, recipe) == 0
     assert seen == widths
+
+
+def test_the_tiles_of_casts_are_tuned_in_8_bits_alone(run, tmp_path):
+    seen = []
+
+    def tune(cases, device, path, **_):
+        seen.append([op for op, _ in cases].count("fp8"))
+        path.write_text("{}")
+        return iter(())
+
+    (tmp_path / "fp8.yaml").write_text("precision: fp8\n")
+    assert run(tune, "debug") == 0
+    assert run(tune, "debug", "--config", str(tmp_path / "fp8.yaml")) == 0
+    assert seen == [0, 1]
 
 
 def test_minutes_that_end_before_the_first_launch_name_no_file(run, capsys):

@@ -2,8 +2,8 @@
 
 from megabert.data.loader import PackedLoader
 from megabert.data.mixture import Mixture
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepPacker
 
 SEED = 5
 

@@ -11,8 +11,8 @@ from megabert.data.batch import IGNORED, instance_seeds, probe_batch
 from megabert.data.loader import PackedLoader
 from megabert.data.mixture import Mixture
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
-from megabert.data.packing import MicroShape
-from megabert.data.step_packer import RankShare, StepPacker, validation_batches
+from megabert.data.packing import MicroShape, RankShare
+from megabert.data.step_packer import StepPacker, validation_batches
 from megabert.foundation.json_files import parse_json, to_json
 from megabert.settings.config.phase import PhaseConfig
 from megabert.tokens.shards.shard_set import ShardSet
@@ -209,9 +209,7 @@ def test_probe_batch_is_a_full_micro_batch():
 
 @pytest.mark.parametrize("world_size", [1, 3, 8])
 @pytest.mark.parametrize("max_instances", [None, 2, 40])
-def test_validation_batches_hold_the_first_instances_once(
-    shard_folder, validation_instances, world_size, max_instances
-):
+def test_validation_batches_hold_first_instances_once(shard_folder, validation_instances, world_size, max_instances):
     shards = ShardSet.open(shard_folder, "validation")
     shape = shape_of(shards, 20, world_size)
     shares = [RankShare(shape=shape, rank=rank, world_size=world_size, pad=True) for rank in range(world_size)]

@@ -7,8 +7,8 @@ import pytest
 
 from megabert.data.loader import PackedLoader, StepTotals
 from megabert.data.mixture import Mixture
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepPacker
 from megabert.foundation.errors import DataError, Echo
 from megabert.tokens.shards.shard_set import ShardSet
 

@@ -8,8 +8,8 @@ import pytest
 
 from megabert.data.mixture import Mixture, apportion, open_mixture
 from megabert.data.order import DataPosition, EpochOrder, PositionRange
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, StepPacker
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import StepPacker
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import load_run_config
 from megabert.tokens.shards.shard_set import ShardSet

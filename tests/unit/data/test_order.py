@@ -41,6 +41,7 @@ def _walk(position, count):
         ((0, 8, 10), (1, 0, 3), (1, 5, 6)),
         ((0, 0, 10), (1, 0, 10), (2, 9, 10)),
         ((5, 1, 2),),
+        ((0, 15, 19),),  # past the end of the epoch
     ],
 )
 @pytest.mark.parametrize("start", [(0, 0), (0, 3), (0, 10), (1, 5)])
@@ -49,16 +50,6 @@ def test_take_equals_a_walk_by_single_instances(count, skipped, start):
     ranges, after = position.take(count, ROWS)
     assert _flat(ranges) == _walk(position, count)
     assert _flat(after.take(7, ROWS)[0]) == _walk(position, count + 7)[count:]
-
-
-def test_taking_twice_equals_once():
-    position = BEGINNING.skipping((PositionRange(1, 2, 5),))
-    assert position.take(4, ROWS)[1].take(19, ROWS)[1] == position.take(23, ROWS)[1]
-
-
-def test_a_range_past_the_end_of_the_epoch_ends_it():
-    position = BEGINNING.skipping((PositionRange(0, ROWS + 5, ROWS + 9),))
-    assert position.take(ROWS + 1, ROWS)[0] == (PositionRange(0, 0, ROWS), PositionRange(1, 0, 1))
 
 
 def test_skipping_leaves_out_exactly_the_next_instances():

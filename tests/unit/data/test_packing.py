@@ -55,13 +55,6 @@ def test_each_instance_is_dealt_once_and_every_bin_fits(count, world_size, budge
             assert len(ordinals) <= shape.sequences
 
 
-def test_more_ranks_than_instances_leave_empty_micro_batches():
-    shape = MicroShape(tokens=128, sequences=4, masked=20)
-    dealt = plan_packing(np.array([128, 5, 64]), np.array([19, 1, 9]), shape, 8)
-    assert num_micro_steps(dealt) == 1
-    assert [len(b) for b in _bins(dealt)] == [1, 1, 1, 0, 0, 0, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("length", "global_batch_size", "world_size", "budget"),
     [
@@ -122,14 +115,6 @@ def test_sequence_limit_raises_the_micro_steps():
     shape = MicroShape(tokens=10_000, sequences=3, masked=1000)
     dealt = plan_packing(np.full(10, 5), np.ones(10, int), shape, 1)
     assert num_micro_steps(dealt) == 4
-
-
-def test_plan_is_a_pure_function_of_the_lengths():
-    lengths, masked, statistics = _corpus(128)
-    shape = shape_for(statistics, global_batch_size=777, world_size=3, micro_batch_tokens=4000)
-    first, second = (plan_packing(lengths[:777].copy(), masked[:777], shape, 3) for _ in range(2))
-    assert np.array_equal(first.bin_of_instance, second.bin_of_instance)
-    assert first.max_tokens == second.max_tokens
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from itertools import chain, pairwise
 import numpy as np
 from unit.data.streams import shape_of, steps_of
 
-from megabert.data.step_packer import PositionOffsets, RankShare, validation_batches
+from megabert.data.packing import RankShare
+from megabert.data.step_packer import PositionOffsets, validation_batches
 
 NUM_POSITIONS = 96  # three times the longest instance
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from data_prep.cli import main
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
@@ -20,7 +19,7 @@ from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import BuildResult, build_shards
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards.format import SPECIAL_TOKENS, ShardMetadata
-from megabert.tokens.tokenization.backend import WORDPIECE
+from megabert.tokens.tokenization.kinds import WORDPIECE
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60
@@ -28,10 +27,19 @@ SENTENCES = "The first sentence is here. The second one follows it. A third one 
 FLAGS = ["--vocab-size", "200", "--lengths", "32", "--dupe-factor", "1", "--workers", "1", "--validation-share", "0"]
 
 
-def run_build(tmp_path, capsys, *flags):
-    own = FLAGS[2:] if "--tokenizer" in flags else FLAGS  # there is no vocabulary to train then
-    code = main(["build", "--output", str(tmp_path / "out"), *own, *flags])
-    return code, capsys.readouterr().err
+@pytest.fixture
+def small_build(megabert_data, tmp_path):
+    """Return a function that runs ``megabert-data build`` with the smallest settings and returns what it printed.
+
+    Its texts are written into a file of JSON lines, unless flags name an input.
+    """
+
+    def run(*flags, texts=(), output="out", code=0):
+        own = FLAGS[2:] if "--tokenizer" in flags else FLAGS  # there is no vocabulary to train then
+        given = ["--input", write_jsonl(tmp_path / "a.jsonl", texts)] if texts else []
+        return megabert_data("build", "--output", tmp_path / output, *given, *own, *flags, code=code)
+
+    return run
 
 
 def files_of(folder):
@@ -125,10 +133,29 @@ def make_config(corpus):
     return make
 
 
+@pytest.fixture
+def build(make_config, tmp_path):
+    """Return a function that builds shards of the corpus, or of some texts, with settings of its own."""
+
+    def run(folder="out", executor=None, *, texts=(), **settings):
+        if texts:
+            path = write_jsonl(tmp_path / f"{Path(folder).name}.jsonl", texts)
+            settings["sources"] = (SourceConfig(input=str(path)),)
+        return build_shards(make_config(**settings), tmp_path / folder, executor or Executor())
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def built(make_config, tmp_path_factory) -> BuildResult:
     """Balanced pairs, static masks, lengths 64 and 128, two passes."""
     return build_shards(make_config(), tmp_path_factory.mktemp("built") / "out", Executor())
+
+
+@pytest.fixture(scope="session")
+def tokenizer(built) -> str:
+    """The vocabulary of that build, for builds that train none."""
+    return str(built.folder / "tokenizer")
 
 
 @pytest.fixture(scope="session")

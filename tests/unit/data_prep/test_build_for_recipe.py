@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_prep.cli import PROGRAM, main
+from data_prep.cli import PROGRAM
 from data_prep.commands.options import make_config
 from data_prep.config.build import BuildConfig
 from megabert.settings.config.fields import field_table
@@ -44,9 +44,9 @@ def test_a_recipe_may_be_a_file(tmp_path):
     assert (config.lengths, config.min_tokens, config.masked_lm_prob) == ((64, 256), (0, 200), 0.4)
 
 
-def test_an_unknown_recipe_is_refused_with_the_one_that_is_meant(capsys):
-    assert main(["build", "--for", "bert_bse", "--input", "x", "--output", "y"]) == 2
-    assert "recipe bert_bse: neither a shipped recipe nor a file; did you mean bert_base?" in capsys.readouterr().err
+def test_an_unknown_recipe_is_refused_with_the_one_that_is_meant(megabert_data):
+    said = megabert_data("build", "--for", "bert_bse", "--input", "x", "--output", "y", code=2).err
+    assert "recipe bert_bse: neither a shipped recipe nor a file; did you mean bert_base?" in said
 
 
 def test_what_a_recipe_can_state_are_fields_of_a_build_with_the_same_choices_and_bounds():

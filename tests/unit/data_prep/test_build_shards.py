@@ -7,26 +7,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from unit.data_prep.builds import read_shard
-from unit.data_prep.conftest import run_build, write_jsonl
+from unit.data_prep.conftest import write_jsonl
 
 from data_prep.checks.verify import verify
-from data_prep.cli import main
 from data_prep.config.build import SourceConfig
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build_shards
 from data_prep.steps import step6_instances
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards.folder import lengths_path, read_manifest
 
 
-def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(built, make_config, tmp_path, monkeypatch):
+def test_shards_of_several_buckets_hold_the_rows_of_each_one_after_the_other(build, tokenizer, monkeypatch):
     """What a corpus of gigabytes takes, with shards of a few kilobytes."""
     monkeypatch.setattr(step6_instances, "MIN_SHARDS", 2)
-    tokenizer = str(built.folder / "tokenizer")
-    parts, whole = (
-        build_shards(make_config(tokenizer=tokenizer, buckets=7, shard_mib=mib), tmp_path / str(mib), Executor())
-        for mib in (0.01, 0.28)
-    )
+    parts, whole = (build(str(mib), tokenizer=tokenizer, buckets=7, shard_mib=mib) for mib in (0.01, 0.28))
     before, after = (
         [entry for entry in result.manifests[64].shards if (entry.split, entry.pass_number) == ("train", 1)]
         for result in (parts, whole)
@@ -78,7 +72,7 @@ def test_manifest_tells_what_was_built(built, make_config):
     assert abs(counts["shown_as_original"] / masked - 0.1) < 3 * (0.1 * 0.9 / masked) ** 0.5
 
 
-def test_documents_are_counted_per_source(make_config, texts, tmp_path):
+def test_documents_are_counted_per_source(build, texts, tmp_path):
     write_jsonl(tmp_path / "a.jsonl", texts[:30])
     (tmp_path / "b.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[30:45]), encoding="utf-8")
     (tmp_path / "c.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[45:52]), encoding="utf-8")
@@ -86,29 +80,25 @@ def test_documents_are_counted_per_source(make_config, texts, tmp_path):
         SourceConfig(input=str(tmp_path / "a.jsonl"), name="lines"),
         SourceConfig(input=str(tmp_path / "*.txt"), name="plain"),
     )
-    result = build_shards(
-        make_config(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000), tmp_path / "out", Executor()
-    )
-    corpus = result.manifests[64].statistics["corpus"]
+    built = build(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000)
+    corpus = built.manifests[64].statistics["corpus"]
     assert corpus["documents_by_source"] == {"lines": 30, "plain": 22}
     assert corpus["documents"] == 52
 
 
-def test_sources_of_one_name_are_counted_together(make_config, texts, tmp_path):
+def test_sources_of_one_name_are_counted_together(build, make_config, texts, tmp_path):
     paths = [write_jsonl(tmp_path / f"{i}.jsonl", texts[i::3]) for i in range(3)]
     sources = tuple(SourceConfig(input=str(path), name=name) for path, name in zip(paths, "aab", strict=True))
-    built = build_shards(make_config(sources=sources, lengths=(64,), dupe_factor=1), tmp_path / "out", Executor())
+    built = build(sources=sources, lengths=(64,), dupe_factor=1)
     corpus = built.manifests[64].statistics["corpus"]
     assert corpus["documents_by_source"] == {"a": len(texts[::3]) + len(texts[1::3]), "b": len(texts[2::3])}
     with pytest.raises(ValueError, match=r"sources\.1: input='.*0\.jsonl' is already the input of sources\.0"):
         make_config(sources=(sources[0], sources[0]))
 
 
-def test_second_build_of_a_process_in_one_place_has_its_own_vocabulary(texts, tmp_path, capsys):
-    source = str(write_jsonl(tmp_path / "a.jsonl", texts[:12]))
+def test_second_build_of_a_process_in_one_place_has_its_own_vocabulary(texts, tmp_path, small_build, megabert_data):
     for size in ("200", "300"):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        code, message = run_build(tmp_path, capsys, "--input", source, "--vocab-size", size)
-        assert code == 0, message
+        small_build("--vocab-size", size, texts=texts[:12])
     assert read_manifest(tmp_path / "out" / "instances" / "32").metadata.vocab_size == 300
-    assert main(["verify", str(tmp_path / "out"), "--workers", "1"]) == 0
+    megabert_data("verify", tmp_path / "out", "--workers", "1")

@@ -6,23 +6,18 @@ import pyarrow as pa
 
 from data_prep.checks.verify import verify
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build_shards
 from megabert.tokens.tokenization import load_tokenizer
 
 
-def test_instances_decode_to_running_text(make_config, tmp_path):
-    config = make_config(
-        pieces="byte_bpe", vocab_size=600, objective="none", masking="dynamic", mask_unit="whole_word", dupe_factor=1
-    )
-    result = build_shards(config, tmp_path / "out", Executor())
-    length = config.lengths[0]
-    folder = tmp_path / "out" / "instances" / str(length)
+def test_instances_decode_to_running_text(build):
+    settings = {"objective": "none", "masking": "dynamic", "mask_unit": "whole_word", "dupe_factor": 1}
+    result = build(pieces="byte_bpe", vocab_size=600, lengths=(64,), **settings)
+    folder = result.folder / "instances" / "64"
     assert verify(folder, Executor()).problems == []
-    metadata = result.manifests[length].metadata
-    assert metadata.special_ids == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
+    assert result.manifests[64].metadata.special_ids == {"pad": 1, "unk": 3, "cls": 0, "sep": 2, "mask": 4}
     assert json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["type"] == "BPE"
     tokenizer = load_tokenizer(folder / "tokenizer")
-    with pa.ipc.open_file(folder / result.manifests[length].shards[0].file) as reader:
+    with pa.ipc.open_file(folder / result.manifests[64].shards[0].file) as reader:
         rows = reader.get_batch(0)["input_ids"].to_pylist()
     texts = [tokenizer.decode(ids[1:-1]) for ids in rows]
     assert all("<" not in text for text in texts)

@@ -10,9 +10,8 @@ from megabert import __version__
 from megabert.tokens.shards.folder import read_manifest
 
 
-def test_version_is_that_of_megabert(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"{__version__}\n"
+def test_version_is_that_of_megabert(megabert_data):
+    assert megabert_data("--version").out == f"{__version__}\n"
 
 
 def test_module_runs_and_help_needs_neither_torch_nor_the_tokenizer():
@@ -26,12 +25,11 @@ print("torch" in sys.modules, "tokenizers" in sys.modules)
     assert shown.splitlines()[-1] == "False False"
 
 
-def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path, capsys):
+def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path, megabert_data):
     write_jsonl(tmp_path / "in.jsonl", texts[:40])
     flags = "--vocab-size 800 --lengths 64 --dupe-factor 1 --workers 1 --validation-share 0"
     files = ["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out")]
-    assert main(["build", *files, *flags.split()]) == 0
-    captured = capsys.readouterr()
+    captured = megabert_data("build", *files, *flags.split())
     for word in ("documents 40", "sentences", "tokens", "[UNK]", "length 64 train", "random next", "shards"):
         assert word in captured.out
     assert "extract: " in captured.err
@@ -41,20 +39,18 @@ def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path
     used = f"in a pass: {100 * text['used'] / text['tokens']:.2f}% of the text's tokens"
     assert 0.98 * text["tokens"] < text["used"] <= text["tokens"]
     assert used in captured.out
-    assert main(["stats", str(tmp_path / "out")]) == 0
-    shown = capsys.readouterr().out
+    shown = megabert_data("stats", tmp_path / "out").out
     assert "dropped: nothing" in shown
     assert used in shown
 
 
-def test_config_file_comes_before_flags(texts, tmp_path, capsys):
+def test_config_file_comes_before_flags(texts, tmp_path, megabert_data):
     write_jsonl(tmp_path / "in.jsonl", texts[:5])
     (tmp_path / "build.yaml").write_text(
         f"sources: [{{input: '{tmp_path}/in.jsonl', name: mine}}]\nseed: 3\ndupe_factor: 2\n"
     )
     arguments = ["build", "--config", str(tmp_path / "build.yaml"), "--output", "x", "--seed", "4", "--print-config"]
-    assert main(arguments) == 0
-    shown = capsys.readouterr().out
+    shown = megabert_data(*arguments).out
     assert "seed: 4" in shown
     assert "dupe_factor: 2" in shown
     assert "name: mine" in shown
@@ -70,44 +66,40 @@ def test_config_file_comes_before_flags(texts, tmp_path, capsys):
         (["--objective", "none", "--masking", "dynamic", "--dupe-factor", "5"], 5),
     ],
 )
-def test_passes_without_pairs_and_masks_are_one_unless_they_are_asked_for(words, passes, capsys):
-    assert main(["build", "--input", "a.txt", "--output", "out", "--print-config", *words]) == 0
-    assert f"dupe_factor: {passes}\n" in capsys.readouterr().out
+def test_passes_without_pairs_and_masks_are_one_unless_they_are_asked_for(words, passes, megabert_data):
+    printed = megabert_data("build", "--input", "a.txt", "--output", "out", "--print-config", *words).out
+    assert f"dupe_factor: {passes}\n" in printed
 
 
-def test_unknown_key_in_a_config_file_is_refused(tmp_path, capsys):
+def test_unknown_key_in_a_config_file_is_refused(tmp_path, megabert_data):
     (tmp_path / "build.yaml").write_text("sources: [{input: 'a.txt'}]\nvocab_sise: 3\n")
-    assert main(["build", "--config", str(tmp_path / "build.yaml"), "--output", "x", "--print-config"]) == 2
-    assert "did you mean vocab_size" in capsys.readouterr().err
+    said = megabert_data("build", "--config", tmp_path / "build.yaml", "--output", "x", "--print-config", code=2).err
+    assert "did you mean vocab_size" in said
 
 
-def test_peek_shows_masks_in_place(built, capsys):
+def test_peek_shows_masks_in_place(built, megabert_data):
     shard = sorted((built.folder / "instances" / "64").glob("train-*.arrow"))[0]
-    assert main(["peek", f"{shard}:3"]) == 0
-    shown = capsys.readouterr().out
+    shown = megabert_data("peek", f"{shard}:3").out
     assert "A: [CLS]" in shown
     assert "{[MASK]<-" in shown
     assert "label " in shown
-    assert main(["peek", f"{shard}:9999999"]) == 3
-    assert "is not among 0 to" in capsys.readouterr().err
-    assert main(["peek", str(shard)]) == 3
+    assert "is not among 0 to" in megabert_data("peek", f"{shard}:9999999", code=3).err
+    megabert_data("peek", shard, code=3)
 
 
-def test_dry_run_writes_nothing(texts, tmp_path, capsys):
+def test_dry_run_writes_nothing(texts, tmp_path, megabert_data):
     write_jsonl(tmp_path / "in.jsonl", texts[:5])
-    assert main(["build", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--dry-run"]) == 0
-    assert "1 files" in capsys.readouterr().out
+    printed = megabert_data("build", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out", "--dry-run").out
+    assert "1 files" in printed
     assert not (tmp_path / "out").exists()
 
 
-def test_vocab_writes_a_tokenizer_once(texts, tmp_path, capsys):
+def test_vocab_writes_a_tokenizer_once(texts, tmp_path, megabert_data):
     write_jsonl(tmp_path / "in.jsonl", texts[:30])
     arguments = ["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "v"), "--vocab-size", "600"]
-    assert main(arguments) == 0
-    assert "round trip" in capsys.readouterr().out
+    assert "round trip" in megabert_data(*arguments).out
     assert (tmp_path / "v" / "vocab.txt").is_file()
-    assert main(arguments) == 3
-    assert "not empty" in capsys.readouterr().err
+    assert "not empty" in megabert_data(*arguments, code=3).err
 
 
 def test_unknown_tokens_that_the_sample_missed_are_warned_of(texts, tokenizer_folder, tmp_path, capsys, monkeypatch):
@@ -134,18 +126,17 @@ def test_plots_are_pictures(built, tmp_path, capsys):
         (("--seed", "1"), "--seed"),
     ],
 )
-def test_settings_that_change_nothing_of_a_vocabulary_are_refused(flags, message, tmp_path, capsys):
+def test_settings_that_change_nothing_of_a_vocabulary_are_refused(flags, message, tmp_path, capsys, megabert_data):
     write_jsonl(tmp_path / "in.jsonl", ["Some text."])
     with contextlib.suppress(SystemExit):
         assert main(["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), *flags]) == 2
     assert message in capsys.readouterr().err
     file = tmp_path / "vocab.yaml"
     file.write_text("tokenizer: somewhere\n")
-    assert (
-        main(["vocab", "--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--config", str(file)])
-        == 2
-    )
-    assert "tokenizer=somewhere: says the vocabulary already" in capsys.readouterr().err
+    said = megabert_data(
+        "vocab", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out", "--config", file, code=2
+    ).err
+    assert "tokenizer=somewhere: says the vocabulary already" in said
 
 
 def test_an_output_that_cannot_be_is_refused_before_the_training(tmp_path, capsys, monkeypatch):

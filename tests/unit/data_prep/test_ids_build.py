@@ -8,7 +8,6 @@ import pytest
 from unit.data_prep.builds import Stopping, hashes
 
 from data_prep.checks.verify import verify
-from data_prep.cli import main
 from data_prep.config.build import BuildConfig
 from data_prep.execution.executors import Executor
 from data_prep.pipeline import build_shards
@@ -149,15 +148,14 @@ def test_samples_tell_the_size(make, tmp_path, lists):
     assert abs(sample.document_bytes.sum() - written) < 0.05 * written
 
 
-def test_commands_read_builds_of_ids(make, tmp_path, capsys, lists):
+def test_commands_read_builds_of_ids(make, tmp_path, lists, megabert_data):
     flags = ["--input", str(tmp_path / "a.jsonl"), "--format", "ids", "--vocab-size", "69", "--lengths", "32"]
     flags += ["--special-ids", *"01234", "--objective", "none", "--workers", "1", "--output", str(tmp_path / "out")]
     make()
-    assert main(["build", *flags, "--dry-run"]) == 0
-    assert "of ids (" in capsys.readouterr().out
-    assert main(["build", *flags]) == 0
-    assert main(["verify", str(tmp_path / "out"), "--text"]) == 0
-    assert main(["stats", str(tmp_path / "out")]) == 0
-    assert main(["peek", str(tmp_path / "out" / "instances" / "32" / "train-00000-00.arrow") + ":0"]) == 0
-    shown = capsys.readouterr().out.splitlines()[-1].removeprefix("text: [CLS] ").removesuffix(" [SEP]").split()
+    assert "of ids (" in megabert_data("build", *flags, "--dry-run").out
+    megabert_data("build", *flags)
+    megabert_data("verify", tmp_path / "out", "--text")
+    megabert_data("stats", tmp_path / "out")
+    printed = megabert_data("peek", f"{tmp_path}/out/instances/32/train-00000-00.arrow:0").out
+    shown = printed.splitlines()[-1].removeprefix("text: [CLS] ").removesuffix(" [SEP]").split()
     assert any(list(map(int, shown)) == ids[i : i + len(shown)] for ids in lists for i in range(len(ids)))

@@ -6,10 +6,8 @@ import random
 import pytest
 from support.fasttext_models import WORDS, lid_176, model_bytes
 from unit.data_prep.builds import Stopping, hashes
-from unit.data_prep.conftest import run_build
 
 from data_prep.checks.stats import describe_corpus
-from data_prep.cli import main
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.arrow_files import checked_table
@@ -175,19 +173,16 @@ def test_model_that_changes_during_a_build_is_refused(folder, tmp_path, monkeypa
         build_shards(config_of(source, language_model=str(model)), tmp_path / "out", Executor())
 
 
-def test_languages_of_unknown_codes_are_cut_as_english_and_counted(folder, tmp_path, capsys):
+def test_languages_of_unknown_codes_are_cut_as_english_and_counted(tmp_path, small_build, megabert_data):
     pytest.importorskip("fasttext", reason="pip install fasttext-predict")
     (tmp_path / "lid.bin").write_bytes(model_bytes())
     rows = ["Baara kilo jamana. Muso den baara.", "1 2 3. 4 5 6.", "The whale and the sea. It swam away."] * 20
     texts = [" ".join([row] * (2 + number // 3)) for number, row in enumerate(rows)]
-    (tmp_path / "in.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in [*texts, "  "]))
-    flags = ["--input", str(tmp_path / "in.jsonl"), "--language", "auto", "--language-model", str(tmp_path / "lid.bin")]
-    code, shown = run_build(tmp_path, capsys, *flags)
-    assert code == 0, shown
-    assert corpus_of(tmp_path / "out")["languages_by_source"] == {flags[1]: {"dyu": 20, "en": 20, "und": 20}}
-    main(["stats", str(tmp_path / "out")])
-    shown = capsys.readouterr().out
-    assert f"languages of {flags[1]}: dyu 20, en 20, und 20" in shown
+    small_build("--language", "auto", "--language-model", tmp_path / "lid.bin", texts=[*texts, "  "])
+    path = str(tmp_path / "a.jsonl")
+    assert corpus_of(tmp_path / "out")["languages_by_source"] == {path: {"dyu": 20, "en": 20, "und": 20}}
+    shown = megabert_data("stats", tmp_path / "out").out
+    assert f"languages of {path}: dyu 20, en 20, und 20" in shown
     reason = "as the code is neither of two letters (ISO 639-1) nor of a Wikipedia"
     assert f"cut by English rules, {reason}: dyu 20, und 20" in shown
 

@@ -7,15 +7,7 @@ from support.exported_models import model_of
 from support.run_folders import write_run
 from support.tiny_models import tiny_config
 
-from megabert.checkpoints.format import (
-    MASTER,
-    CheckpointManifest,
-    StoredParameter,
-    folder_name,
-    key_of,
-    write_checkpoint_manifest,
-    write_tensors,
-)
+from megabert.checkpoints import format as formats
 from megabert.settings.config.model import ModelConfig
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
 from megabert.training.run.folder import read_config
@@ -50,17 +42,20 @@ def write_step(tokenizer_dir, tmp_path) -> Callable[[int], Path]:
     shutil.copytree(tokenizer_dir, run_dir / "tokenizer")
 
     def write(step: int) -> Path:
-        folder = run_dir / "checkpoints" / folder_name(step)
+        folder = run_dir / "checkpoints" / formats.folder_name(step)
         folder.mkdir(parents=True)
         model = model_of(read_config(run_dir).model, seed=step)
         values = {name: parameter.detach().flatten() for name, parameter in model.named_parameters()}
         file = "rank_00000.safetensors"
-        stored = write_tensors(folder / file, [(key_of(MASTER, name, 0), value) for name, value in values.items()])
+        stored = formats.write_tensors(
+            folder / file,
+            [(formats.key_of(formats.MASTER, name, 0), value) for name, value in values.items()],
+        )
         parameters = {
-            name: StoredParameter(list(parameter.shape), [(file, 0, parameter.numel())])
+            name: formats.StoredParameter(list(parameter.shape), [(file, 0, parameter.numel())])
             for name, parameter in model.named_parameters()
         }
-        manifest = CheckpointManifest(
+        manifest = formats.CheckpointManifest(
             step=step,
             world_size=1,
             zero_stage=0,
@@ -70,7 +65,7 @@ def write_step(tokenizer_dir, tmp_path) -> Callable[[int], Path]:
             trainer_state=TrainerState(step=step, phase_step=step, data_sha256=(("a",), ("b",))).to_dict(),
             versions={"megabert": "0.9", "torch": "2.11"},
         )
-        write_checkpoint_manifest(folder, manifest)
+        formats.write_checkpoint_manifest(folder, manifest)
         return run_dir
 
     return write

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from support.exported_models import write_huggingface
 from support.tiny_models import tiny_model
 
+from benchmarks.finetuning import baselines
 from examples.models import card, same_scores, texts
 from examples.models.__main__ import main
 from examples.models.export import halve
@@ -126,7 +127,9 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
         "pairs": {"sets": [of_set]},
         "pairs_random": {"sets": [{**of_set, "accuracy": 0.5}]},
         "held_out_128": loss,
-        "tasks": {"film-2k": {"ours": start, "random": {**start, "mean": 0.5}}},
+        "tasks": {
+            "film": {"ours": start, "random": {**start, "mean": 0.5}, "words": {"mean": 0.8}, "probe": {"mean": 0.6}}
+        },
         "guesses": [{"text": "the [MASK] .", "guesses": [["ship", 0.5], ["sea", 0.25]]}],
         "sentences": [{"text": "the ship .", "score": -3.0}],
     }
@@ -139,7 +142,7 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     for expected in (
         "| 128 | 100 | 3.000 | 7.000 | 4.000 | 40.0% | 5.0% |",
         "| word_order | 20 | 90.0% | 70.0% to 97.0% | 90.0% |",
-        "| film-2k | accuracy | 75.0 +- 1.0 | 50.0 +- 1.0 |",
+        "| film | accuracy | 75.0 +- 1.0 | 50.0 +- 1.0 | 60.0 | 80.0 |",
         "| the [MASK] . | ship 50%, sea 25% |",
         "| commits | abc1234 |",
         "| processor | 7,200 s, 2.5 hours by the clock on one thread of a busy machine |",
@@ -148,6 +151,25 @@ def test_card_has_what_was_recorded_and_measured(model, tmp_path):
     ):
         assert expected in text
     assert (model / "curve.jsonl").read_text() == '{"step":5,"train/mlm_loss":3.5,"eval/mlm_loss":3.25}\n'
+
+
+def test_words_and_vectors_of_a_small_set_are_told_apart(model, tmp_path, monkeypatch, capsys):
+    """The label is a word, so that a bag of words has all of it; the sides of a pair, only one alone has it."""
+    rows = [("the ship .", "ship"), ("the sea .", "sea")] * 10
+    (tmp_path / "film").mkdir()
+    (tmp_path / "snli").mkdir()
+    for part in ("train", "dev", "test"):
+        (tmp_path / "film" / f"{part}.tsv").write_text("".join(f"{t}\t{x}\n" for t, x in [("text", "label"), *rows]))
+        pairs = [{"sentence1": "the .", "sentence2": text, "gold_label": name} for text, name in rows]
+        for pair in pairs:
+            pair["gold_label"] = {"ship": "neutral", "sea": "entailment"}[pair["gold_label"]]
+        (tmp_path / "snli" / f"{part}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    found = tmp_path / "found.json"
+    words = ["--data", tmp_path, "--models", model, "--sizes", "film-1k", "snli-2k", "--json", found]
+    monkeypatch.setattr("sys.argv", ["baselines", *map(str, words)])
+    baselines.main()
+    assert json.loads(found.read_text()) == {"film-1k": [1.0, 1.0], "snli-2k": [1.0, 1.0]}
+    assert "| snli-2k | words | 100.0% |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

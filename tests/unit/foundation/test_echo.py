@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 
-from megabert.cli import main
 from megabert.distributed.environments import before_ranks_meet
 from megabert.foundation.errors import CheckpointError, ConfigError, Echo, cause_of
 
@@ -25,8 +24,7 @@ def test_rank_0_reports_a_wrong_configuration_for_all(monkeypatch, rank, kind):
         raise ConfigError("no such field")
 
 
-def test_other_ranks_are_silent_about_a_wrong_flag(monkeypatch, capsys):
+def test_other_ranks_are_silent_about_a_wrong_flag(monkeypatch, megabert):
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
-    assert main(["pretrain", "--recipe", "debug", "--seeed", "1"]) == 2
-    assert not capsys.readouterr().err
+    assert not megabert("pretrain", "--recipe", "debug", "--seeed", "1", code=2).err

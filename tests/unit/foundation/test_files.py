@@ -8,24 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from megabert.foundation import files
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
-from megabert.foundation.files import (
-    atomic_path,
-    atomic_write,
-    check_regular,
-    is_temporary,
-    open_lock,
-    open_to_append,
-    open_to_read,
-    read_small,
-    refuse_input,
-    refuse_linked_folders,
-    remove_killed_writes,
-    sha256_file,
-    sync_file,
-    sync_folder,
-    write_durably,
-)
 from megabert.foundation.full_disk import library_error
 from megabert.foundation.json_files import parse_json, read_json, to_json
 from megabert.foundation.whole_folders import publish_folder
@@ -47,19 +31,19 @@ WHOLE = Whole((Part("a", 0), Part("b", 7)), 0.25)
 
 
 def test_atomic_write_leaves_only_the_file(tmp_path):
-    atomic_write(tmp_path / "new" / "a.txt", "text")
+    files.atomic_write(tmp_path / "new" / "a.txt", "text")
     assert (tmp_path / "new" / "a.txt").read_text() == "text"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.txt"]
 
 
 def write_and_fail(path, error):
-    with atomic_path(path) as temporary:
+    with files.atomic_path(path) as temporary:
         temporary.write_text("new")
         raise error
 
 
 def test_failed_write_keeps_the_old_file(tmp_path):
-    atomic_write(tmp_path / "a.txt", "old")
+    files.atomic_write(tmp_path / "a.txt", "old")
     with pytest.raises(KeyError):
         write_and_fail(tmp_path / "a.txt", KeyError())
     assert (tmp_path / "a.txt").read_text() == "old"
@@ -68,15 +52,15 @@ def test_failed_write_keeps_the_old_file(tmp_path):
 
 def test_sha256_of_file(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
-    assert sha256_file(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
+    assert files.sha256_file(tmp_path / "a") == hashlib.sha256(b"abc").hexdigest()
     with pytest.raises(DataError, match="cannot be read"):
-        sha256_file(tmp_path / "b")
+        files.sha256_file(tmp_path / "b")
 
 
 def test_durable_write_and_syncs_take_paths(tmp_path):
-    write_durably(tmp_path / "a", b"abc")
-    sync_file(tmp_path / "a")
-    sync_folder(tmp_path)
+    files.write_durably(tmp_path / "a", b"abc")
+    files.sync_file(tmp_path / "a")
+    files.sync_folder(tmp_path)
     assert (tmp_path / "a").read_bytes() == b"abc"
 
 
@@ -174,7 +158,7 @@ def test_text_from_elsewhere_is_named_by_its_source():
 def test_link_is_replaced_by_a_file_and_what_it_names_stays(tmp_path):
     (tmp_path / "precious").write_text("kept")
     (tmp_path / "link").symlink_to("precious")
-    atomic_write(tmp_path / "link", "text")
+    files.atomic_write(tmp_path / "link", "text")
     assert not (tmp_path / "link").is_symlink()
     assert [(tmp_path / name).read_text() for name in ("link", "precious")] == ["text", "kept"]
 
@@ -193,7 +177,7 @@ def test_link_is_replaced_by_a_folder_and_what_it_names_stays(tmp_path, target):
 
 def test_standard_output_is_not_replaced_by_a_file():
     with pytest.raises(DataError, match="/dev/std"):
-        atomic_write("/dev/stdout", "text")
+        files.atomic_write("/dev/stdout", "text")
     assert Path("/dev/stdout").is_symlink()
 
 
@@ -201,7 +185,7 @@ def test_link_is_refused_where_a_file_grows(tmp_path):
     (tmp_path / "precious").write_text("kept")
     (tmp_path / "log").symlink_to("precious")
     with pytest.raises(DataError, match="log: is a link"):
-        open_to_append(tmp_path / "log")
+        files.open_to_append(tmp_path / "log")
     assert (tmp_path / "precious").read_text() == "kept"
 
 
@@ -211,7 +195,7 @@ def test_link_in_the_place_of_a_folder_of_ours_is_refused(tmp_path, name):
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(tmp_path)
     with pytest.raises(DataError, match=f"{path}: is a link"):
-        refuse_linked_folders(tmp_path, ["logs", "logs/*"])
+        files.refuse_linked_folders(tmp_path, ["logs", "logs/*"])
 
 
 def special(path, kind):
@@ -232,13 +216,13 @@ def special(path, kind):
 @pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "device", "file of the kernel's"])
 def test_only_regular_files_are_read(tmp_path, kind):
     path = special(tmp_path / "x", kind)
-    for read in (open_to_read, read_small, check_regular):
+    for read in (files.open_to_read, files.read_small, files.check_regular):
         with pytest.raises(OSError, match=f"it is a {kind}, not"):
             read(path)
     with pytest.raises(DataError, match=f"x: cannot be read .it is a {kind}, not"):
         read_json(path, Whole, remedy="Copy it again.")
     with pytest.raises(DataError, match=f"x: cannot be read .it is a {kind}, not"):
-        sha256_file(path)
+        files.sha256_file(path)
 
 
 def test_file_that_is_parsed_as_a_whole_has_a_bound(tmp_path):
@@ -271,9 +255,9 @@ def test_output_is_none_of_the_inputs_by_any_name(tmp_path, name):
     os.link(tmp_path / "text", tmp_path / "hard")
     inputs = tmp_path / "text", tmp_path / "folder"
     with pytest.raises(ConfigError, match="which this command reads"):
-        refuse_input(tmp_path / name, *inputs)
-    refuse_input(tmp_path / "other", *inputs)
-    refuse_input(tmp_path / "new", *inputs)
+        files.refuse_input(tmp_path / name, *inputs)
+    files.refuse_input(tmp_path / "other", *inputs)
+    files.refuse_input(tmp_path / "new", *inputs)
 
 
 def test_error_of_a_library_in_rust_is_the_systems():
@@ -285,7 +269,7 @@ def test_error_of_a_library_in_rust_is_the_systems():
 def test_only_a_file_is_replaced_by_a_file(tmp_path, kind):
     path = special(tmp_path / kind, kind)
     with pytest.raises(DataError, match=kind):
-        atomic_write(path, "text")
+        files.atomic_write(path, "text")
     assert [entry.name for entry in tmp_path.iterdir()] == [kind]
     if kind != "folder":
         with pytest.raises(DataError, match=kind), publish_folder(path):
@@ -302,7 +286,7 @@ def test_a_folder_does_not_replace_a_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["x" * 255, "\u00e9" * 127])
 def test_the_longest_names_can_be_written(tmp_path, name):
-    atomic_write(tmp_path / name, "text")
+    files.atomic_write(tmp_path / name, "text")
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
@@ -312,7 +296,7 @@ def test_a_lock_is_no_link_and_no_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         with pytest.raises(DataError, match=name):
-            open_lock(tmp_path / name)
+            files.open_lock(tmp_path / name)
     assert (tmp_path / "precious").read_text() == "kept"
 
 
@@ -320,7 +304,7 @@ def test_only_temporaries_of_ours_are_removed(tmp_path):
     for name in ("a/.model.0a1b2c3d.tmp/new/x", ".out.json.0a1b2c3d.tmp", ".v.npy.0a1b2c3d.tmp", ".mine.json.x.tmp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    remove_killed_writes(tmp_path, [".*.json.*.tmp", "a/.*.tmp"])
+    files.remove_killed_writes(tmp_path, [".*.json.*.tmp", "a/.*.tmp"])
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".mine.json.x.tmp", ".v.npy.0a1b2c3d.tmp", "a"]
 
 
@@ -329,4 +313,4 @@ def test_only_temporaries_of_ours_are_removed(tmp_path):
     [(".out.0a1b2c3d.tmp", True), (".out.0a1b2c3d.tmp.old", True), (".mine.tmp", False), (".out.tmp", False)],
 )
 def test_temporaries_of_others_are_told_from_ours(name, ours):
-    assert is_temporary(Path(name)) is ours
+    assert files.is_temporary(Path(name)) is ours

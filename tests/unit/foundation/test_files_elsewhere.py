@@ -31,7 +31,7 @@ ALLOWED = {
     "data_prep/extract/opening.py": "files of another host's, by fsspec",
     "megabert/tooling/doctor/machine.py": "the file that it has just written",
     "megabert/tokens/shards/": "an index or a shard, opened without waiting or checked before",
-    "data_prep/rates.py": "in a temporary folder of Python's",
+    "data_prep/commands/estimate.py": "in a temporary folder of Python's",
 }
 
 

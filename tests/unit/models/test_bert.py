@@ -117,6 +117,17 @@ def test_empty_micro_batch_gives_exactly_zero(masked, make_batch):
     assert all(parameter.grad.abs().sum() == 0 for parameter in model.parameters())
 
 
+@pytest.mark.parametrize(("name", "z_loss"), [("weighted_mlm_loss_sum", 0.0), ("z_loss_sum", 1e-4)])
+def test_other_losses_without_instances_are_exactly_zero(name, z_loss, make_batch):
+    model = model_of(z_loss=z_loss)
+    if name == "weighted_mlm_loss_sum":
+        model.begin_phase(WEIGHTED)
+    loss = getattr(model(make_batch([], vocab_size=70, padding=5)), name)
+    loss.backward()
+    assert loss.item() == 0
+    assert not any(parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+
+
 def whole_and_parts(make_batch):
     """Return a micro-batch, and two with the same instances, of which the second is padded."""
     whole, parts = make_batch([20, 7, 13], vocab_size=70), []
@@ -165,15 +176,6 @@ def test_weighted_loss_is_the_mean_over_tokens_of_the_means_of_instances(make_ba
     model.begin_phase(dataclasses.replace(WEIGHTED, masked_lm_weight="equal"))
     assert model.terms == plain_terms
     assert model(batch).weighted_mlm_loss_sum is None
-
-
-def test_weighted_loss_without_instances_is_exactly_zero(make_batch):
-    model, batch = model_of(), make_batch([], vocab_size=70, padding=5)
-    model.begin_phase(WEIGHTED)
-    loss = model(batch).weighted_mlm_loss_sum
-    loss.backward()
-    assert loss.item() == 0
-    assert not any(parameter.grad.abs().sum() for parameter in model.parameters() if parameter.grad is not None)
 
 
 def test_dropout_is_on_in_training_only_and_follows_the_seeds(make_batch):
@@ -275,11 +277,3 @@ def test_without_z_loss_there_is_no_such_term(make_batch):
     model = model_of(objective="none")
     assert [term.name for term in model.terms] == ["mlm"]
     assert model(make_batch([12], vocab_size=CONFIG.vocab_size)).z_loss_sum is None
-
-
-def test_z_loss_of_no_instances_is_zero(make_batch):
-    model = model_of(z_loss=1e-4)
-    output = model(make_batch([], vocab_size=CONFIG.vocab_size, padding=3))
-    output.z_loss_sum.backward()
-    assert output.z_loss_sum == 0
-    assert all(not parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)

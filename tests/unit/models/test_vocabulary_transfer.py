@@ -7,8 +7,9 @@ import torch
 
 from megabert.foundation.errors import ConfigError
 from megabert.models.transfer import plan_transfer, transfer_vocabulary
-from megabert.tokens.tokenization import Tokenizer, train_byte_bpe
-from megabert.tokens.tokenization.backend import TextOptions, build_backend
+from megabert.tokens.tokenization import Tokenizer
+from megabert.tokens.tokenization.kinds import TextOptions, build_backend
+from megabert.tokens.tokenization.training import train_byte_bpe
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 OLD = [*SPECIAL, "read", "##ing", "##er", "write", "a", "##a", "ing"]

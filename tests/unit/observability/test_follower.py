@@ -19,7 +19,6 @@ from types import SimpleNamespace
 import pytest
 from support.tracker_stores import expected_points, read_trackio, read_wandb
 
-from megabert.cli import main
 from megabert.foundation import files
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_write
@@ -150,33 +149,22 @@ def test_full_disk_under_wandb_is_an_error(tmp_path, monkeypatch):
         follow_run("wandb", tmp_path, LoggingConfig(), lambda: True)
 
 
-@pytest.mark.soak
-def test_fork_has_a_curve_of_its_own(begun, tmp_path):
-    fork = tmp_path / "fork"
-    write(begun, 0, [1, 2], trackers=("trackio",))
-    write(fork, 1, [2, 3], trackers=("trackio",))
-    runs, _ = read_trackio("tests")
-    assert {name: sorted(points) for name, points in runs.items()} == {run_id(begun): [1, 2], run_id(fork): [2, 3]}
-
-
-def test_command_copies_the_rows_of_a_run_that_has_ended(begun, capsys):
+def test_command_copies_the_rows_of_a_run_that_has_ended(begun, megabert):
     record_run(begun, load_run_config("debug"), {})
     write(begun, 0, [1, 2], trackers=())
     (begun / "status.json").write_text(json.dumps({"status": "done"}))
-    assert main(["track", str(begun), "trackio", "--project", "by_hand"]) == 0
+    printed = megabert("track", begun, "trackio", "--project", "by_hand").out
     runs, configs = read_trackio("by_hand")
     assert runs == {run_id(begun): expected_points(begun)}
     assert configs[run_id(begun)]["seed"] == 42
-    assert "trackio has the rows" in capsys.readouterr().out
+    assert "trackio has the rows" in printed
 
 
-def test_command_refuses_a_missing_library_and_a_bad_project(begun, monkeypatch, capsys):
+def test_command_refuses_a_missing_library_and_a_bad_project(begun, monkeypatch, megabert):
     record_run(begun, load_run_config("debug"), {})
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert main(["track", str(begun), "wandb"]) == 2
-    assert "wandb is not installed: pip install 'megabert[wandb]'" in capsys.readouterr().err
-    assert main(["track", str(begun), "wandb", "--project", "../own"]) == 2
-    assert "tracker_project" in capsys.readouterr().err
+    assert "wandb is not installed: pip install 'megabert[wandb]'" in megabert("track", begun, "wandb", code=2).err
+    assert "tracker_project" in megabert("track", begun, "wandb", "--project", "../own", code=2).err
 
 
 STAND_IN = """

@@ -6,7 +6,16 @@ import warnings
 import pytest
 
 from megabert.observability import logs as module
-from megabert.observability.logs import Progress, log_path, log_to_stderr, logger, logging_to_file, seconds_left, span
+from megabert.observability.logs import (
+    Progress,
+    log_path,
+    log_to_stderr,
+    logger,
+    logging_to_file,
+    quiet,
+    seconds_left,
+    span,
+)
 from megabert.settings.config.loading import load_run_config
 
 
@@ -32,6 +41,19 @@ def logged(folder, rank: int, capsys) -> tuple[str, str]:
         warnings.warn("old style", DeprecationWarning, stacklevel=1)
     assert library.handlers == before
     return capsys.readouterr().err, log_path(folder, rank).read_text()
+
+
+def test_a_quiet_call_shows_nothing_and_keeps_the_callers_own_handlers(tmp_path, capsys):
+    log_to_stderr(0)
+    own = logging.FileHandler(tmp_path / "own.log")
+    for handlers in ([], [own]):
+        logger.handlers += handlers
+        with quiet():
+            log_to_stderr(0)
+            logger.warning("our warning")
+    own.close()
+    assert capsys.readouterr().err == ""
+    assert (tmp_path / "own.log").read_text() == "our warning\n"
 
 
 def test_libraries_talk_to_the_file_and_their_errors_to_the_user(tmp_path, capsys):

@@ -20,7 +20,7 @@ from unittest import mock
 
 import triton
 from inner_loop import CUOBJDUMP, disassembled, left_in_flight, loops_of, per_element
-from launched_ops import cases, row_cast
+from launched_ops import cases
 from simulated_cycles import cycles_of, simulated_cycles
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
@@ -106,7 +106,7 @@ def compile_all(card: int, *, everything: bool, only: str, stages: int | None = 
         tiles.capability_of.cache_clear()
         for label, op, arguments in cases(everything):
             # Cards before sm_89 have no instruction that casts to e4m3.
-            if only in op.__name__ and (card >= 89 or op is not row_cast):
+            if only in f"{op.__name__} {label}" and (card >= 89 or not label.endswith("fp8")):
                 compiler.label = label
                 op(*arguments)
     return compiler.resources
@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="every dtype and shape")
     parser.add_argument("--cards", default=",".join(map(str, CARDS)))
-    parser.add_argument("--only", default="", help="ops whose name contains this")
+    parser.add_argument("--only", default="", help="ops whose name and label contain this")
     parser.add_argument("--stages", type=int, help="stages in place of each kernel's own")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--write-budget", action="store_true")

@@ -9,23 +9,31 @@ def meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
 
 
-def layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
+def product(dtype: torch.dtype, width: int, in_fp8: bool) -> torch.Tensor:
+    """Return the output of a dense layer, of products in 8 bits or of none."""
+    from megabert.ops.dense import dense
+
+    x = meta(TOKENS, width, dtype=dtype)
+    return dense(x, meta(width, width, dtype=dtype), in_fp8=True) if in_fp8 else x
+
+
+def layer_norm(dtype: torch.dtype, width: int, dropout: bool, in_fp8: bool = False) -> None:
     from megabert.ops.dropout import Dropout
     from megabert.ops.layer_norm.triton import layer_norm_triton
 
     site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
-    x, residual = meta(TOKENS, width, dtype=dtype), meta(TOKENS, width, dtype=dtype)
+    x, residual = product(dtype, width, in_fp8), meta(TOKENS, width, dtype=dtype)
     weight, bias, input_bias = (meta(width, dtype=dtype) for _ in range(3))
     twice = layer_norm_triton(x, weight, bias, input_bias, residual, 1e-12, site, False)
     torch.autograd.backward(twice, [torch.empty_like(y) for y in twice])
 
 
-def add_layer_norm(dtype: torch.dtype, width: int, dropout: bool) -> None:
+def add_layer_norm(dtype: torch.dtype, width: int, dropout: bool, in_fp8: bool = False) -> None:
     from megabert.ops.dropout import Dropout
     from megabert.ops.layer_norm.triton import layer_norm_triton
 
     site = Dropout(0.1, meta(TOKENS, dtype=torch.int32)) if dropout else None
-    x, residual = meta(TOKENS, width, dtype=dtype), meta(TOKENS, width, dtype=dtype)
+    x, residual = product(dtype, width, in_fp8), meta(TOKENS, width, dtype=dtype)
     twice = layer_norm_triton(x, meta(width, dtype=dtype), None, None, residual, 1e-5, site, True)
     torch.autograd.backward(twice, [torch.empty_like(y) for y in twice])
 
@@ -41,7 +49,7 @@ def keyed_dropout(dtype: torch.dtype, width: int) -> None:
 def row_cast(dtype: torch.dtype, width: int) -> None:
     from megabert.ops.triton_support.row_casts import cast_rows_triton
 
-    cast_rows_triton(meta(TOKENS, width, dtype=dtype), torch.float8_e4m3fn, 16)
+    cast_rows_triton(meta(TOKENS, width, dtype=dtype), torch.float8_e4m3fn)
 
 
 def embedding(dtype: torch.dtype, width: int, rows: int) -> None:
@@ -51,17 +59,17 @@ def embedding(dtype: torch.dtype, width: int, rows: int) -> None:
     table_gradient_triton(meta(TOKENS, width, dtype=dtype).detach(), order, first)
 
 
-def bias_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
+def bias_gelu(dtype: torch.dtype, width: int, approximate: bool, in_fp8: bool = False) -> None:
     from megabert.ops.bias_gelu.triton import bias_gelu_triton
 
-    out = bias_gelu_triton(meta(TOKENS, width, dtype=dtype), meta(width, dtype=dtype), approximate=approximate)
+    out = bias_gelu_triton(product(dtype, width, in_fp8), meta(width, dtype=dtype), approximate=approximate)
     out.backward(torch.empty_like(out))
 
 
-def gated_gelu(dtype: torch.dtype, width: int, approximate: bool) -> None:
+def gated_gelu(dtype: torch.dtype, width: int, approximate: bool, in_fp8: bool = False) -> None:
     from megabert.ops.gated_gelu.triton import gated_gelu_triton
 
-    out = gated_gelu_triton(meta(TOKENS, 2 * width, dtype=dtype), approximate=approximate)
+    out = gated_gelu_triton(product(dtype, 2 * width, in_fp8), approximate=approximate)
     out.backward(torch.empty_like(out))
 
 
@@ -70,7 +78,7 @@ def attention(
 ) -> None:
     from megabert.ops.attention.dense.cpu import DenseSequences
     from megabert.ops.attention.dense.triton import attention_triton
-    from megabert.ops.attention.dropout import AttentionDropout, Heads
+    from megabert.ops.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(sequences, dtype=torch.int32), meta(heads, dtype=torch.int32)
     site = AttentionDropout(0.1, seeds, constants) if dropout else None
@@ -84,9 +92,9 @@ def attention(
 
 
 def rotary_attention(dtype: torch.dtype, reach: int | None, heads: int, head_width: int, dropout: bool) -> None:
-    from megabert.ops.attention.dropout import AttentionDropout, Heads
     from megabert.ops.attention.rotary.cpu import RotarySequences
     from megabert.ops.attention.rotary.triton import rotary_attention_triton
+    from megabert.ops.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(32, dtype=torch.int32), meta(heads, dtype=torch.int32)
     sequences = RotarySequences(meta(33, dtype=torch.int32), 8192, meta(8192, dtype=torch.int64))
@@ -105,7 +113,7 @@ def disentangled_attention(
 ) -> None:
     from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
     from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
-    from megabert.ops.attention.dropout import AttentionDropout, Heads
+    from megabert.ops.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
     key_PD, query_PD = (
@@ -148,14 +156,15 @@ def cases(everything: bool):
     yield "bf16 1024", keyed_dropout, (bf16, 1024)
     yield "bf16 1024", embedding, (bf16, 1024, 30_528)
     for width in (1024, 4096):
-        yield f"bf16 {width}", row_cast, (bf16, width)
-    yield "bf16 1024", layer_norm, (bf16, 1024, True)
-    yield "bf16 1024 pre-norm", add_layer_norm, (bf16, 1024, False)
+        yield f"bf16 {width} fp8", row_cast, (bf16, width)
+    for in_fp8, end in ((False, ""), (True, " fp8")):
+        yield f"bf16 1024{end}", layer_norm, (bf16, 1024, True, in_fp8)
+        yield f"bf16 1024 pre-norm{end}", add_layer_norm, (bf16, 1024, False, in_fp8)
+        yield f"bf16 4096 erf{end}", bias_gelu, (bf16, 4096, False, in_fp8)
+        yield f"bf16 2624 erf{end}", gated_gelu, (bf16, 2624, False, in_fp8)  # ModernBERT-large
     yield "bf16 30528", cross_entropy, (bf16, 30_528)
     yield "f32", lamb, (False,)
     yield "f32 StableAdamW", lamb, (True,)
-    yield "bf16 4096 erf", bias_gelu, (bf16, 4096, False)
-    yield "bf16 2624 erf", gated_gelu, (bf16, 2624, False)  # ModernBERT-large
     for length in (64, 128, 512):
         yield f"bf16 16x64 {length}", attention, (bf16, length, 16, 64, True)
     yield "bf16 16x64 512 few", attention, (bf16, 512, 16, 64, True, 8)  # too few for one program a sequence and head
@@ -163,8 +172,13 @@ def cases(everything: bool):
         yield f"bf16 12x64 {label}", rotary_attention, (bf16, reach, 12, 64, False)
     yield "bf16 12x64", disentangled_attention, (bf16, 12, 64, True)  # DeBERTa-base, the same at every length
     if everything:
+        for width in (128, 768, 2048, 4096):
+            yield f"bf16 {width} fp8", layer_norm, (bf16, width, True, True)
+            yield f"bf16 {width} pre-norm fp8", add_layer_norm, (bf16, width, True, True)
         for width in (128, 768, 3072, 8192):
-            yield f"bf16 {width}", row_cast, (bf16, width)
+            yield f"bf16 {width} fp8", row_cast, (bf16, width)
+            yield f"bf16 {width} fp8", bias_gelu, (bf16, width, False, True)
+            yield f"bf16 {width} fp8", gated_gelu, (bf16, width, True, True)
         for dtype, name in ((bf16, "bf16"), (f16, "f16"), (f32, "f32")):
             for width in (128, 256, 512, 768, 1024, 2048, 4096):
                 for dropout in (False, True):

@@ -127,11 +127,23 @@ def test_kernels_keep_to_their_budget(cards):
 
 
 def test_numbers_in_8_bits_are_rounded_by_the_cards_instruction_where_there_is_one():
-    assert compiled("--cards", "86", "--only", "row_cast") == {}
-    table = compiled("--cards", "90", "--only", "row_cast")
-    assert len(table) == 2
-    # Each writes two numbers of the 32 that a thread has. On sm_89 Triton goes through float16: exact for bfloat16.
-    assert {taken["90"]["casts"] for taken in table.values()} == {16}
+    assert compiled("--cards", "80,86", "--only", "fp8") == {}
+    table = compiled("--cards", "90", "--only", "fp8")
+    # Each writes two numbers of those that a thread has. On sm_89 Triton goes through float16: exact for bfloat16.
+    casts = {name.split()[0]: taken["90"]["casts"] for name, taken in table.items()}
+    assert {name: number for name, number in casts.items() if number} == {
+        "row_cast": 16,
+        "layer_norm_forward": 16,
+        "layer_norm_backward": 4,
+        "bias_gelu_forward": 8,
+        "bias_gelu_backward": 8,
+        "gated_gelu_forward": 8,
+        "gated_gelu_backward": 16,
+    }
+    without = compiled("--cards", "90", "--only", "gelu")
+    assert {name for name, taken in without.items() if taken["90"]["casts"]} == {
+        name for name in table if "gelu" in name
+    }
 
 
 def test_budget_admits_no_spill_on_any_card():

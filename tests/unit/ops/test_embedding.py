@@ -1,4 +1,4 @@
-"""``ops.embedding``: the gradient that a GPU takes, run on a CPU, against torch's own."""
+"""``ops.dense.embedding``: the gradient that a GPU takes, run on a CPU, against torch's own."""
 
 # T packed tokens, R rows of the table, E embedding width
 
@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.dense import add_product_
-from megabert.ops.embedding import FEW_ROWS, _Embedding, table_gradient
+from megabert.ops.dense import FEW_ROWS, _Embedding, add_product_, table_gradient
 
 
 class Sum:

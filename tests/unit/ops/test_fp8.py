@@ -142,7 +142,7 @@ def kernel(monkeypatch):
         return product.to(out_dtype)
 
     monkeypatch.setattr(torch, "_scaled_mm", multiply)
-    monkeypatch.setattr(fp8, "_on_cpu", fp8._on_cuda)
+    monkeypatch.setattr(fp8, "_is_on_gpu", lambda tensor: True)
     monkeypatch.setattr(fp8, "has_triton", lambda: False)
 
 
@@ -190,7 +190,7 @@ def test_a_call_that_torch_refuses_is_the_reason(card, monkeypatch):
 
     card((12, 0))
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
-    monkeypatch.setattr(fp8, "_on_cpu", fp8._on_cuda)
+    monkeypatch.setattr(fp8, "_is_on_gpu", lambda tensor: True)
     monkeypatch.setattr(fp8, "has_triton", lambda: False)
     model = ModelConfig(vocab_size=100, hidden_size=64, num_attention_heads=2, intermediate_size=96)
     with pytest.raises(ConfigError, match=r"precision=fp8 cannot run on cuda:0: .*NOT_SUPPORTED\. Take bf16"):

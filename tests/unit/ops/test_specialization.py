@@ -13,12 +13,11 @@ from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
 from megabert.ops.attention.disentangled.triton import disentangled_attention_triton
-from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
 from megabert.ops.bias_gelu.triton import bias_gelu_triton
 from megabert.ops.cross_entropy.triton import cross_entropy_triton
-from megabert.ops.dropout import Dropout
+from megabert.ops.dropout import AttentionDropout, Dropout, Heads
 from megabert.ops.gated_gelu.triton import gated_gelu_triton
 from megabert.ops.layer_norm.triton import layer_norm_triton
 from megabert.ops.triton_support.dropout_kernels import dropped_triton, row_keys_triton

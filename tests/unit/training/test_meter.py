@@ -3,10 +3,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from megabert.ops.triton_support import compile_log
+from megabert.ops import backend
 from megabert.settings.config.loading import load_run_config
-from megabert.training import meter as module
-from megabert.training.meter import Meter
+from megabert.training import step as module
+from megabert.training.step import Meter
 
 
 def test_spread_and_slowest_rank_follow_each_ranks_own_computing_time(monkeypatch):
@@ -17,7 +17,7 @@ def test_spread_and_slowest_rank_follow_each_ranks_own_computing_time(monkeypatc
     meter = Meter(load_run_config("debug", flags={"precision": "fp32"}), world)
     with meter.timing("computing"):
         now[0] = 2.0
-    compile_log._log(metadata={"name": "probe"}, times=SimpleNamespace(total=1_500_000), cache_hit=False)
+    backend._log_compilation(metadata={"name": "probe"}, times=SimpleNamespace(total=1_500_000), cache_hit=False)
     now[0] = 4.0
     values = meter.read()
     assert values["perf/step_time_spread_pct"] == pytest.approx(75)

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megabert.downstream.finetuning.results import seed_folder
-from megabert.downstream.finetuning.tasks import SUITES, TASKS, Task, find_task
+from megabert.downstream.finetuning.tasks import SUITES, Task, find_task
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.observability.logs import logger
 from megabert.settings.config.finetune import FinetuneConfig, LearningRate
-from megabert.settings.config.names import did_you_mean
 
 
 class LabelledSet(NamedTuple):
@@ -106,8 +105,8 @@ def check_tasks(names: Sequence[str]) -> None:
     """
     for name in names:
         task_name = name.partition("=")[0]
-        if task_name not in TASKS and (task_name not in SUITES or "=" in name):
-            raise ConfigError(f"{task_name}: no such task{did_you_mean(task_name, [*TASKS, *SUITES])}")
+        if task_name not in SUITES or "=" in name:
+            find_task(task_name)
 
 
 def find_sets(names: Sequence[str], config: FinetuneConfig, *, has_files: bool = True) -> tuple[LabelledSet, ...]:

@@ -16,12 +16,13 @@ from typing import Any
 
 from megabert.downstream.finetuning import results
 from megabert.downstream.finetuning.grid.cells import Cell, LabelledSet, cell_name
-from megabert.downstream.finetuning.tasks import TASKS
+from megabert.downstream.finetuning.tasks import TASKS, find_task
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
 from megabert.foundation.text_tables import render_table
 from megabert.settings.command_line.terminal import printable
+from megabert.settings.config.extensions import registered
 
 PICTURE_NAME = "results.png"
 _DEEPEST = 3
@@ -118,7 +119,7 @@ def render_grid(result: GridResult) -> list[str]:
     rows = [row for name, one in result.sets.items() for row in _choice_rows(name, one)]
     # A task's score is the mean of its metrics over all sets.
     scores = [
-        statistics.fmean(own[metric] for own in one.summary.mean.values() for metric in TASKS[one.task].metrics_in(own))
+        statistics.fmean(own[name] for own in one.summary.mean.values() for name in find_task(one.task).metrics_in(own))
         for one in result.sets.values()
         if one.summary is not None
     ]
@@ -148,7 +149,7 @@ def _choice_rows(name: str, result: SetResult) -> list[tuple[str, ...]]:
         (name, part, metric, own.shown(part, metric), own.baseline_shown(part, metric), *place)
         for own in filter(None, (one.summary, result.test))
         for part, metric in results.metrics_of(own)
-        if metric in TASKS[result.task].metrics_in(own.mean[part])
+        if metric in find_task(result.task).metrics_in(own.mean[part])
     ]
 
 
@@ -174,8 +175,9 @@ def read_grid(output_dir: Path) -> GridResult:
         CheckpointError: They are missing or damaged.
     """
     result = read_json(output_dir / results.SUMMARY_NAME, GridResult, remedy=_AGAIN, error=CheckpointError)
+    known = {*TASKS, *registered("task").names}
     for name, one in result.sets.items():
-        if one.task not in TASKS or not one.settings or not 0 <= (one.choice or 0) < len(one.settings):
+        if one.task not in known or not one.settings or not 0 <= (one.choice or 0) < len(one.settings):
             raise CheckpointError(f"{output_dir / results.SUMMARY_NAME}: sets.{name} is damaged or edited. {_AGAIN}")
     return result
 

@@ -6,7 +6,7 @@ from megabert.downstream.finetuning.task_kinds.choice import Choice
 from megabert.downstream.finetuning.task_kinds.sequence import Classification, Regression
 from megabert.downstream.finetuning.task_kinds.span import Span
 from megabert.downstream.finetuning.task_kinds.tagging import Tagging
-from megabert.downstream.finetuning.tasks import TaskKindName
+from megabert.downstream.finetuning.tasks import Task, TaskKindName
 
 TASK_KINDS: dict[TaskKindName, type[TaskKind]] = {
     "sequence": Classification,
@@ -17,4 +17,9 @@ TASK_KINDS: dict[TaskKindName, type[TaskKind]] = {
     "characters": CharacterTagging,
 }
 
-__all__ = ["TASK_KINDS", "Example", "Head", "Prediction", "TaskKind"]
+__all__ = ["TASK_KINDS", "Example", "Head", "Prediction", "TaskKind", "kind_of_task"]
+
+
+def kind_of_task(task: Task) -> type[TaskKind]:
+    """Return the class of a task's kind."""
+    return task.own_kind or TASK_KINDS[task.kind]

@@ -81,25 +81,23 @@ def _tag_of(example: TaggedSentence, start: int, end: int) -> str:
 
 
 def _read(path: Path) -> Iterator[TaggedSentence]:
-    characters: list[str] = []
-    tags: list[str] = []
+    sentence: list[tuple[str, str]] = []
     first, identity = 0, None
     with open_text(path, newline="") as file:
         for number, line in enumerate([*file.read().split("\n"), ""], 1):
             line = line.rstrip("\r")
-            if line.startswith(COMMENT) and "\t" in line and not characters:
+            if line.startswith(COMMENT) and "\t" in line and not sentence:
                 identity = line.removeprefix(COMMENT).split("\t")[0].strip()
             elif line in ("", "\t"):
-                if characters:
+                if sentence:
+                    characters, tags = zip(*sentence, strict=True)
                     where = f"{path}:{first}"
-                    own = {"tokens": tuple(characters), "tags": tuple(tags)}
-                    yield TaggedSentence(where=where, line=first, identity=identity, **own)
-                characters, tags, identity = [], [], None
+                    yield TaggedSentence(where=where, line=first, identity=identity, tokens=characters, tags=tags)
+                sentence, identity = [], None
             elif not line.startswith(COMMENT) or "\t" in line:
                 character, tab, tag = line.partition("\t")
                 if not tab or not tag or len(character) != 1:
                     wanted = "a character, a tab and its tag"
                     raise DataError(f"{path}:{number}: {line!r:.80} is not {wanted}. Fix the line.")
-                first = first if characters else number
-                characters.append(character)
-                tags.append(tag)
+                first = first if sentence else number
+                sentence.append((character, tag))

@@ -17,14 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from megabert.downstream.finetuning import metrics as scorers
 from megabert.downstream.finetuning.batches import Features, TaskBatch
-from megabert.downstream.finetuning.metrics import (
-    Gold,
-    Language,
-    best_null_threshold,
-    score_answers,
-    score_klue_answers,
-)
 from megabert.downstream.finetuning.results import THRESHOLD
 from megabert.downstream.finetuning.task_kinds.base import Head, Logits, Prediction, TaskKind
 from megabert.downstream.finetuning.task_kinds.questions import SpanQuestion, read_questions
@@ -208,18 +202,18 @@ class Span(TaskKind[SpanQuestion]):
             threshold = 0.0  # KLUE-baseline's: the threshold is not chosen by the evaluation set
         elif threshold == "auto":
             odds = {row["id"]: row["null_odds"] for row in predictions}
-            threshold = best_null_threshold(answers, odds, gold, self._language)
+            threshold = scorers.best_null_threshold(answers, odds, gold, self._language)
         return self._compare(_with_threshold(predictions, threshold), gold) | {THRESHOLD: threshold}
 
     @property
-    def _language(self) -> Language:
+    def _language(self) -> scorers.Language:
         return "ko" if self.task.answers == "korquad" else self.config.language
 
-    def _compare(self, answers: Mapping[str, str], gold: Gold) -> dict[str, float]:
+    def _compare(self, answers: Mapping[str, str], gold: scorers.Gold) -> dict[str, float]:
         """Return exact match and overlap by the rules of the task."""
         if self.task.answers == "klue":
-            return score_klue_answers(answers, gold)
-        return score_answers(answers, gold, self._language, allows_none=self.task.may_be_unanswerable)
+            return scorers.score_klue_answers(answers, gold)
+        return scorers.score_answers(answers, gold, self._language, allows_none=self.task.may_be_unanswerable)
 
     def constant_answers(self, examples: Sequence[SpanQuestion]) -> Iterator[list[Prediction]]:
         """Yield no answer, or the whole context if every question has one."""

@@ -124,24 +124,23 @@ class Tagging(TaskKind[TaggedSentence]):
 
 def _read_columns(task: Task, path: Path) -> Iterator[TaggedSentence]:
     refuse_columns(task, path)
-    tokens: list[str] = []
-    tags: list[str] = []
+    sentence: list[tuple[str, str]] = []
     first, is_begin = 0, True
     with open_text(path) as file:
         # A blank line after the last one ends the last sentence, too.
         for number, line in enumerate(chain(file, [""]), 1):
             parts = SPACES.split(line.strip(" \t\n"))
             if parts[0] in ("", DOCUMENT):
-                if tokens:
+                if sentence:
+                    tokens, tags = zip(*sentence, strict=True)
                     is_begin = is_begin and _refuse_numbers(path, tokens)
-                    yield TaggedSentence(where=f"{path}:{first}", line=first, tokens=tuple(tokens), tags=tuple(tags))
-                tokens, tags = [], []
+                    yield TaggedSentence(where=f"{path}:{first}", line=first, tokens=tokens, tags=tags)
+                sentence = []
                 continue
             if len(parts) < 2:
                 raise DataError(f"{path}:{number}: {parts[0]!r} has no tag. Give it a last column; O is no entity.")
-            first = first if tokens else number
-            tokens.append(parts[0])
-            tags.append(parts[-1])
+            first = first if sentence else number
+            sentence.append((parts[0], parts[-1]))
 
 
 def _refuse_numbers(path: Path, tokens: Sequence[str]) -> bool:

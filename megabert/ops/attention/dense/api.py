@@ -5,8 +5,8 @@
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import DenseSequences, attention_torch, plan_blocks
-from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.backend import choose
+from megabert.ops.dropout import AttentionDropout, Heads
 
 
 def plan_attention(

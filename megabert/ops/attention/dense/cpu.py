@@ -14,16 +14,16 @@ dV = A^T dO, dP = keep * scale * (dO V^T), dS = P * (dP - rowsum(P * dP)).
 # Z sequences * heads
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from megabert.ops.attention.dropout import Heads, probability_bits
-from megabert.ops.attention.layouts import grouped_attention, groups_of_equal_length, padded_groups
-from megabert.ops.dropout import select_
+from megabert.ops.dropout import Heads, probability_bits, probability_mask, select_
+from megabert.ops.sequences import Groups, groups_of_equal_length, padded_groups
 
 BLOCK = 1 << 17
 """Probabilities in a block: 512 KiB in float32, half of a usual core's cache."""
@@ -216,3 +216,46 @@ def padded_attention(qkv_TC: Tensor, sequences: DenseSequences, heads: Heads, *,
 
     sizes = {"tokens": len(qkv_TC), "max_seqlen": max_seqlen, "num_heads": heads.num_heads}
     return grouped_attention(qkv_TC, padded_groups(sequences.cu_seqlens, **sizes), scores, heads)
+
+
+def grouped_attention(
+    qkv_TC: Tensor, groups: Groups, scores: Callable[[Tensor, Tensor], Tensor], heads: Heads
+) -> Tensor:
+    """Mix tokens within each sequence by softmax(scores) V, group by group.
+
+    Args:
+        qkv_TC: Queries, keys and values of shape (T, 3 * D), each (N, H).
+        groups: Layout of these sequences.
+        scores: Returns scores, float32 or better of shape (N, G, S, S), for queries and keys of shape (N, G, S, H).
+        heads: Their number and dropout.
+
+    Returns:
+        Shape (T, D) in the dtype of ``qkv_TC``, zero at tokens of no sequence. On a CPU 16 bits work in float32.
+    """
+    num_heads, dropout = heads
+    compute = torch.promote_types(qkv_TC.dtype, torch.float32) if qkv_TC.device.type == "cpu" else qkv_TC.dtype
+    width = qkv_TC.shape[1] // 3
+    # From tokens to slots. One gather and one split: the gradient of each is one pass, whatever the number of groups.
+    parts = qkv_TC.to(compute).index_select(0, groups.token_R).split(groups.sizes)
+    keys: Sequence[Tensor | None] = [None] * len(parts)
+    if dropout is not None:  # a key of 0 for a group without a sequence
+        keys_BN = functional.pad(dropout.keys_BN(), (0, 0, 0, 1)).index_select(0, groups.order_B)
+        keys = keys_BN.split([count for count, _ in groups.shapes])
+    real: Sequence[Tensor | None] = [None] * len(parts)
+    if groups.is_real_R is not None:
+        real = groups.is_real_R.split(groups.sizes)
+    contexts = []
+    for shape, part, keys_GN, is_real in zip(groups.shapes, parts, keys, real, strict=True):
+        q, k, v = part.view(*shape, 3, num_heads, width // num_heads).permute(2, 3, 0, 1, 4).contiguous().unbind(0)
+        scores_NGSS = scores(q, k)
+        if is_real is not None:  # a finite number, because a sequence of length 0 has no real key
+            scores_NGSS = scores_NGSS.masked_fill(~is_real.view(*shape)[:, None, :], -1e30)
+        weights_NGSS = scores_NGSS.softmax(-1)
+        if dropout is not None and keys_GN is not None:
+            weights_NGSS = weights_NGSS * probability_mask(dropout, keys_GN.T.flatten(), shape[1]).view_as(weights_NGSS)
+            v = v * dropout.scale
+        context_NGSH = weights_NGSS.to(compute) @ v
+        contexts.append(context_NGSH.permute(1, 2, 0, 3).reshape(shape[0] * shape[1], width))
+    # Back from slots to tokens; tokens of no sequence read the row of zeros after the last slot.
+    zeros_1D = qkv_TC.new_zeros(1, width, dtype=compute)
+    return torch.cat([*contexts, zeros_1D]).index_select(0, groups.slot_T).to(qkv_TC.dtype)

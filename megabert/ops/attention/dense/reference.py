@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
-from megabert.ops.attention.dropout import Heads
+from megabert.ops.dropout import Heads
 
 
 def attention_reference(qkv_TC: Tensor, sequences: DenseSequences, heads: Heads, *, reach: int | None = None) -> Tensor:

@@ -13,8 +13,7 @@ from torch import Tensor
 from megabert.ops.attention.dense.backward_kernels import attention_backward, attention_delta, attention_sum_tiles
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.kernels import attention_forward
-from megabert.ops.attention.dropout import AttentionDropout, Heads
-from megabert.ops.dropout import threshold_and_scale
+from megabert.ops.dropout import AttentionDropout, Heads, threshold_and_scale
 from megabert.ops.triton_support.column_sums import column_sums
 from megabert.ops.triton_support.input_checks import require_heads
 from megabert.ops.triton_support.tile_sizes import (

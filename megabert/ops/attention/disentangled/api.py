@@ -10,8 +10,8 @@
 from torch import Tensor
 
 from megabert.ops.attention.disentangled import cpu
-from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.backend import choose
+from megabert.ops.dropout import AttentionDropout, Heads
 
 
 def plan_disentangled_attention(

@@ -15,9 +15,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from megabert.ops.attention.dropout import Heads
-from megabert.ops.attention.layouts import Groups, grouped_attention, groups_of_equal_length, padded_groups
-from megabert.ops.embedding import embedding
+from megabert.ops.attention.dense.cpu import grouped_attention
+from megabert.ops.dense import embedding
+from megabert.ops.dropout import Heads
+from megabert.ops.sequences import Groups, groups_of_equal_length, padded_groups
 
 PROBABILITIES = 1 << 19
 """Attention probabilities in a group on a CPU: 2 MiB in float32."""

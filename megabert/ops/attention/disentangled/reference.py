@@ -5,9 +5,10 @@
 import torch
 from torch import Tensor
 
+from megabert.ops.attention.dense.cpu import grouped_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, score_divisor
-from megabert.ops.attention.dropout import Heads
-from megabert.ops.attention.layouts import grouped_attention, padded_groups
+from megabert.ops.dropout import Heads
+from megabert.ops.sequences import padded_groups
 
 
 def disentangled_attention_reference(

@@ -28,8 +28,7 @@ from megabert.ops.attention.disentangled.backward_kernels import (
 )
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, score_divisor
 from megabert.ops.attention.disentangled.kernels import disentangled_attention_forward
-from megabert.ops.attention.dropout import AttentionDropout, Heads
-from megabert.ops.dropout import threshold_and_scale
+from megabert.ops.dropout import AttentionDropout, Heads, threshold_and_scale
 from megabert.ops.triton_support.input_checks import require_heads
 from megabert.ops.triton_support.tile_sizes import DISTANCES, ThreeTiles, capability_of, disentangled_tiles
 

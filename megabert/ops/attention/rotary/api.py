@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import plan_blocks
-from megabert.ops.attention.dropout import AttentionDropout, Heads
 from megabert.ops.attention.rotary.cpu import RotarySequences, rotary_attention_torch, rotary_attention_varlen
 from megabert.ops.attention.windowed import plan_band
 from megabert.ops.backend import BACKENDS, choose
+from megabert.ops.dropout import AttentionDropout, Heads
 
 
 def plan_rotary_attention(

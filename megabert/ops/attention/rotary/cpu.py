@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import AttentionBlocks, DenseSequences, attention_torch
-from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.windowed import Band, plan_band, windowed_attention
+from megabert.ops.dropout import Heads
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.reference import attention_reference
-from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.rotary.cpu import turn
+from megabert.ops.dropout import Heads
 
 
 def rotary_attention_reference(

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from megabert.ops.attention.dense.triton import LOG2_E, launch_options, seeds_and_constants
-from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.rotary.backward_kernels import (
     rotary_attention_backward_keys,
     rotary_attention_backward_queries,
 )
 from megabert.ops.attention.rotary.cpu import RotarySequences
 from megabert.ops.attention.rotary.kernels import rotary_attention_forward, rotary_turn
-from megabert.ops.dropout import threshold_and_scale
+from megabert.ops.dropout import Heads, threshold_and_scale
 from megabert.ops.triton_support.input_checks import require_heads
 from megabert.ops.triton_support.tile_sizes import capability_of, power_of_two, rotary_tiles
 

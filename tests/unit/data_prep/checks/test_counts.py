@@ -5,8 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from data_prep.execution.problems import EXAMPLES
-from data_prep.execution.records import Tally, add_counts
+from data_prep.execution.records import EXAMPLES, Tally, add_counts
 from megabert.foundation.errors import DataError
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from data_prep.checks.invariants import Rules
 from data_prep.checks.verify import verify
-from data_prep.cli import main
 from data_prep.documents.document_set import tokenizer_of
 from data_prep.execution.executors import Executor
 from megabert.foundation.errors import DataError
@@ -27,23 +26,22 @@ def test_every_instance_is_sound(built, length):
     )
 
 
-def test_flipped_byte_is_named(own_copy, capsys):
+def test_flipped_byte_is_named(own_copy, megabert_data):
     shard = sorted((own_copy / "instances" / "64").glob("train-*.arrow"))[1]
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
-    message = capsys.readouterr().err
+    message = megabert_data("verify", own_copy, "--workers", "1", code=3).err
     assert shard.name in message
     assert "bytes changed" in message
     assert message.count(".arrow:") == 1
 
 
-def test_lengths_index_that_differs_from_its_shard_is_named(own_copy, capsys):
+def test_lengths_index_that_differs_from_its_shard_is_named(own_copy, megabert_data):
     path = lengths_path(sorted((own_copy / "instances" / "64").glob("train-*.arrow"))[1])
     np.save(path, np.load(path)[::-1].copy())
-    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
-    assert f"{path}: says other lengths than the shard. Delete it" in capsys.readouterr().err
+    said = megabert_data("verify", own_copy, "--workers", "1", code=3).err
+    assert f"{path}: says other lengths than the shard. Delete it" in said
 
 
 def rewrite(folder, change):
@@ -68,11 +66,10 @@ def rewrite(folder, change):
 @pytest.mark.parametrize(
     "name", ["tokenizer/vocab.txt", "instances/64/tokenizer/tokenizer_config.json", "build.json: damaged or edited"]
 )
-def test_cut_file_is_named(own_copy, capsys, name):
+def test_cut_file_is_named(own_copy, megabert_data, name):
     path = own_copy / name.partition(":")[0]
     path.write_bytes(path.read_bytes()[:-9])
-    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
-    assert name in capsys.readouterr().err
+    assert name in megabert_data("verify", own_copy, "--workers", "1", code=3).err
 
 
 def swap_label(rows):
@@ -145,13 +142,12 @@ def test_rules_hold_for_a_batch_without_rows(built):
     assert Rules.of(manifest.metadata, tokenizer_of(built.folder / "tokenizer")).broken(batch) == {}
 
 
-def test_unlike_totals_are_refused(own_copy, capsys):
+def test_unlike_totals_are_refused(own_copy, megabert_data):
     path = own_copy / "instances" / "64" / "manifest.json"
     values = json.loads(path.read_text())
     values["totals"]["train"]["rows"] += 1
     path.write_text(json.dumps(values))
-    assert main(["verify", str(own_copy), "--workers", "1"]) == 3
-    assert "totals" in capsys.readouterr().err
+    assert "totals" in megabert_data("verify", own_copy, "--workers", "1", code=3).err
 
 
 def test_statistics_that_differ_from_the_shards_are_named(own_copy):

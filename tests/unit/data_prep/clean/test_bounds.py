@@ -4,8 +4,8 @@ import pytest
 
 from data_prep.clean.cleaner import Cleaner, excess_of, repair
 from data_prep.config.cleaning import CleanConfig
-from data_prep.execution.problems import Problems
-from data_prep.extract import markup_cost
+from data_prep.execution.records import Problems
+from data_prep.extract import wikipedia
 
 
 def test_text_that_would_take_the_square_of_its_length_is_left_out():
@@ -42,14 +42,14 @@ UNCLOSED = ["{{a|", "{|\n| a\n", "<ref>a ", '<ref name="a ', "[[a|", "<!-- a ", 
 @pytest.mark.parametrize("markup", UNCLOSED)
 def test_markup_that_never_closes_is_found_in_time(markup):
     start = time.process_time()
-    assert "without end" in markup_cost.markup_excess(markup * 60_000)
+    assert "without end" in wikipedia.markup_excess(markup * 60_000)
     assert time.process_time() - start < 5
 
 
 def test_heading_that_never_closes_is_found():
-    assert "heading" in markup_cost.markup_excess("== a " * 10_000)
+    assert "heading" in wikipedia.markup_excess("== a " * 10_000)
 
 
 def test_sound_markup_is_kept():
-    assert markup_cost.markup_excess(SOUND * 1000) == ""
-    assert markup_cost.markup_excess("{{a|" * 20 + SOUND * 500) == ""
+    assert wikipedia.markup_excess(SOUND * 1000) == ""
+    assert wikipedia.markup_excess("{{a|" * 20 + SOUND * 500) == ""

@@ -5,12 +5,9 @@ import pytest
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.clean.cleaner import CONTROLS, Cleaner, find_controls, repair
-from data_prep.cli import main
 from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
-from data_prep.execution.executors import Executor
-from data_prep.execution.problems import Problems
-from data_prep.pipeline import build_shards
+from data_prep.execution.records import Problems
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config import loading
 
@@ -125,57 +122,55 @@ def paragraph(name):
 
 
 @pytest.fixture
-def build_of(make_config, tokenizer_folder, tmp_path):
-    def run(sources, executor=None, **changes):
-        options = {"lengths": (64,), "dupe_factor": 1, "validation_share": 0, "tokenizer": str(tokenizer_folder)}
-        config = make_config(sources=sources, **{**options, **changes})
-        name = f"out-{len(list(tmp_path.iterdir()))}"
-        return build_shards(config, tmp_path / name, executor or Executor()).manifests[64].statistics["corpus"]
-
-    return run
+def corpus_of(build, tokenizer):
+    """Return a function that builds shards and returns what their manifest says of the corpus."""
+    own = {"lengths": (64,), "dupe_factor": 1, "validation_share": 0, "tokenizer": tokenizer}
+    return lambda sources, name="out", **more: (
+        build(name, sources=sources, **own, **more).manifests[64].statistics["corpus"]
+    )
 
 
-def test_duplicate_documents_are_kept_once_and_counted(build_of, texts, tmp_path):
+def test_duplicate_documents_are_kept_once_and_counted(corpus_of, texts, tmp_path):
     sources = []
     for name, part in (("a", texts[:20] + texts[:5]), ("b", texts[10:30])):
         path = write_jsonl(tmp_path / f"{name}.jsonl", part)
         sources.append(SourceConfig(input=str(path), name=name))
-    corpus = build_of(tuple(sources), clean=CleanConfig(rules=("duplicate_documents",)))
+    corpus = corpus_of(tuple(sources), clean=CleanConfig(rules=("duplicate_documents",)))
     assert corpus["documents"] == 30
     assert corpus["dropped"]["duplicate_documents"] == 15
     assert corpus["documents_by_source"] == {"a": 25, "b": 20}
     assert corpus["kept_documents_by_source"] == {"a": 20, "b": 10}  # the first source keeps a shared one
 
 
-def test_weights_repeat_and_thin_out_documents(build_of, texts, tmp_path):
+def test_weights_repeat_and_thin_out_documents(corpus_of, texts, tmp_path):
     sources = []
     for name, part, weight in (("twice", texts[:20], 2.0), ("half", texts[20:60], 0.5)):
         path = write_jsonl(tmp_path / f"{name}.jsonl", part)
         sources.append(SourceConfig(input=str(path), name=name, weight=weight))
-    corpus = build_of(tuple(sources))
+    corpus = corpus_of(tuple(sources))
     assert corpus["kept_documents_by_source"]["twice"] == 40
     assert 10 <= corpus["kept_documents_by_source"]["half"] <= 30
-    once = build_of((SourceConfig(input=sources[0].input),))["tokens"]
+    once = corpus_of((SourceConfig(input=sources[0].input),), "once")["tokens"]
     assert corpus["tokens_by_source"]["twice"] == 2 * once
     assert sum(corpus["tokens_by_source"].values()) == corpus["tokens"] != corpus["tokens_read"]
     assert corpus["dropped"]["documents_without_weight"] == 40 - corpus["kept_documents_by_source"]["half"]
 
 
 @pytest.mark.parametrize("group", [1, 3, 256])
-def test_duplicate_paragraphs_are_kept_in_the_first_document(build_of, texts, tmp_path, monkeypatch, group):
+def test_duplicate_paragraphs_are_kept_in_the_first_document(corpus_of, texts, tmp_path, monkeypatch, group):
     monkeypatch.setattr("data_prep.clean.grouped_hashes.HASHES_PER_RANGE", 7)
     monkeypatch.setattr("data_prep.clean.grouped_hashes.MIN_GROUP", group)
     shared = paragraph("shared")
     documents = [f"{paragraph(i)}\n{shared}\nShort one.\n{paragraph(i * 10 + 1)}" for i in range(20)]
     files = [write_jsonl(tmp_path / f"{i}.jsonl", documents[i * 5 : i * 5 + 5]) for i in range(4)]
     sources = tuple(SourceConfig(input=str(path)) for path in files)
-    corpus = build_of(sources, clean=CleanConfig(rules=("duplicate_paragraphs",)))
+    corpus = corpus_of(sources, clean=CleanConfig(rules=("duplicate_paragraphs",)))
     # paragraph(i * 10 + 1) is paragraph(j) for i = 0, 1 and j = 1, 11.
     assert corpus["rules"]["duplicate_paragraphs"]["paragraphs"] == 19 + 2
     assert len(corpus["examples"]["duplicate_paragraphs"]) == 3
 
 
-def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, capsys):
+def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, megabert_data):
     path = tmp_path / "in.jsonl"
     write_jsonl(path, [*(text + "\nAll rights reserved.\x01" for text in texts[:30]), "Short."])
     with open(path, "ab") as stream:
@@ -183,10 +178,8 @@ def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, capsys
     flags = "--vocab-size 800 --lengths 64 --dupe-factor 1 --workers 1 --validation-share 0 --max-bad-share 0.1"
     rules = "--clean control_characters boilerplate length"
     arguments = ["build", "--input", str(path), "--output", str(tmp_path / "out"), *flags.split(), *rules.split()]
-    assert main(arguments) == 0
-    capsys.readouterr()
-    assert main(["stats", str(tmp_path / "out")]) == 0
-    shown = capsys.readouterr().out
+    megabert_data(*arguments)
+    shown = megabert_data("stats", tmp_path / "out").out
     assert "cleaned by boilerplate: 30 paragraphs, 600 characters" in shown
     assert "cleaned by control characters: 30 characters" in shown
     assert "cleaned by length: 1 documents" in shown
@@ -195,12 +188,11 @@ def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, capsys
     assert re.search(rf"  boilerplate: {path} byte \d+: '", shown)
 
 
-def test_too_many_unreadable_documents_are_refused(tmp_path, capsys):
+def test_too_many_unreadable_documents_are_refused(tmp_path, megabert_data):
     lines = [json.dumps({"text": "A sentence. And another one of it."}) for _ in range(8)]
     (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{broken", "{broken"]))
     arguments = ["build", "--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
-    assert main([*arguments, "--max-bad-share", "0.1"]) == 3
-    message = capsys.readouterr().err
+    message = megabert_data(*arguments, "--max-bad-share", "0.1", code=3).err
     assert "2 bad lines of 10 documents cannot be read" in message
     assert "line 9 is no JSON" in message
 

@@ -70,9 +70,7 @@ def shapes():
 
 @pytest.mark.parametrize("shape", shapes())
 @pytest.mark.parametrize(("chunks", "rows"), [(3, 40), *in_soak((1, 1 << 21))])
-def test_planted_clusters_are_those_of_union_find_in_few_rounds(
-    make_config, tmp_path, monkeypatch, shape, chunks, rows
-):
+def test_planted_clusters_are_union_finds_in_few_rounds(make_config, tmp_path, monkeypatch, shape, chunks, rows):
     edges = shapes()[shape]
     fates, counts = find_planted(tmp_path, make_config(), edges, chunks, monkeypatch, rows)
     expected = clusters_of(edges)

@@ -14,7 +14,6 @@ from data_prep.config.build import SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.documents.document_set import hash_text
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build_shards
 
 LONG = 10
 
@@ -58,9 +57,7 @@ def kept_by_definition(documents):
 
 
 @pytest.mark.parametrize(("chunks", "group", "rows"), [(1, 256, 1 << 20), (7, 2, 5), (40, 3, 11), (40, 256, 3)])
-def test_owners_are_those_of_the_definition_however_documents_are_parted(
-    make_config, tmp_path, monkeypatch, chunks, group, rows
-):
+def test_owners_are_the_definitions_however_text_is_parted(make_config, tmp_path, monkeypatch, chunks, group, rows):
     monkeypatch.setattr(grouped_hashes, "MIN_GROUP", group)
     monkeypatch.setattr(grouped_hashes, "HASHES_PER_RANGE", rows)
     monkeypatch.setattr(paragraph_copies, "ROWS_AT_ONCE", rows)
@@ -96,17 +93,15 @@ def repetitive():
     return documents + documents[40:50]
 
 
-def test_same_text_gives_the_same_bytes_however_it_is_cut(make_config, tokenizer_folder, tmp_path, repetitive):
+def test_same_text_gives_the_same_bytes_however_it_is_cut(build, tokenizer, tmp_path, repetitive):
+    rules = ("length", "duplicate_paragraphs", "duplicate_documents")
+    own = {"tokenizer": tokenizer, "lengths": (64,), "dupe_factor": 1, "buckets": 2}
+
     def shards(name, documents, *, files=1, **changes):
-        paths = [write_jsonl(tmp_path / f"{name}-{i:02d}.jsonl", documents[i::files]) for i in range(files)]
-        config = make_config(
-            sources=(SourceConfig(input=str(tmp_path / f"{name}-*.jsonl")),), tokenizer=str(tokenizer_folder),
-            lengths=(64,), dupe_factor=1, buckets=2,
-            clean=CleanConfig(rules=("length", "duplicate_paragraphs", "duplicate_documents"), min_characters=300),
-            **changes,
-        )  # fmt: skip
-        assert len(paths) == files
-        built = build_shards(config, tmp_path / name, Executor())
+        for number in range(files):
+            write_jsonl(tmp_path / f"{name}-{number:02d}.jsonl", documents[number::files])
+        sources = (SourceConfig(input=str(tmp_path / f"{name}-*.jsonl")),)
+        built = build(name, sources=sources, clean=CleanConfig(rules=rules, min_characters=300), **own, **changes)
         bytes_of = {path: value for path, value in hashes(built.folder).items() if not path.endswith("manifest.json")}
         return bytes_of, built.manifests[64].statistics["corpus"]
 
@@ -124,16 +119,10 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut(make_config, tokenizer
     assert corpus["rules"]["length"]["documents"] == 18 + 2
 
 
-def test_paragraph_of_a_dropped_document_stays_in_another(make_config, tmp_path, repetitive):
+def test_paragraph_of_a_dropped_document_stays_in_another(build, tmp_path, repetitive):
     """The first document of the chunk has it, and is too short."""
     shared = text_of(1000)
     assert repetitive[0] == shared
-    clean = CleanConfig(rules=("length", "duplicate_paragraphs"), min_characters=300)
-    config = make_config(
-        sources=(SourceConfig(input=str(write_jsonl(tmp_path / "in.jsonl", repetitive[:120]))),),
-        clean=clean,
-        vocab_size=400,
-    )
     extracted = []
 
     class Looking(Executor):
@@ -144,17 +133,17 @@ def test_paragraph_of_a_dropped_document_stays_in_another(make_config, tmp_path,
                     extracted.append(next((tmp_path / "out" / "work" / "extract").glob("*.arrow")).read_bytes())
                 yield index, result
 
-    build_shards(config, tmp_path / "out", Looking())
+    clean = CleanConfig(rules=("length", "duplicate_paragraphs"), min_characters=300)
+    build("out", Looking(), texts=repetitive[:120], clean=clean, vocab_size=400)
     assert extracted[0].count(shared.encode()) == 1
 
 
-def test_document_that_loses_too_much_is_dropped(make_config, tmp_path, repetitive):
+def test_document_that_loses_too_much_is_dropped(build, repetitive):
     """Bounds of the length hold again for what is left: here two shared paragraphs and a short end."""
     first, second = ("\n".join([text_of(1), text_of(2), end]) for end in ("The one end.", "The other end."))
     loser = max((first, second), key=hash_text)
     clean = CleanConfig(rules=("length", "duplicate_paragraphs"), min_characters=100)
-    path = write_jsonl(tmp_path / "in.jsonl", [*repetitive, first, second])
-    config = make_config(sources=(SourceConfig(input=str(path)),), clean=clean, vocab_size=400, lengths=(64,))
-    corpus = build_shards(config, tmp_path / "out", Executor()).manifests[64].statistics["corpus"]
+    built = build(texts=[*repetitive, first, second], clean=clean, vocab_size=400, lengths=(64,))
+    corpus = built.manifests[64].statistics["corpus"]
     assert corpus["rules"]["length"]["documents"] == 1
     assert loser[-12:] in corpus["examples"]["length"][0]

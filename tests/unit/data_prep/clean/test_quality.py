@@ -8,7 +8,7 @@ import pytest
 from data_prep.clean.cleaner import Cleaner, paragraphs_of
 from data_prep.clean.quality import DOCUMENT_RULES, LINE_RULES, MASKS
 from data_prep.config.cleaning import CleanConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from megabert.tokens.tokenization import compose
 
 

@@ -8,7 +8,7 @@ import pytest
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.quality import MASKS
 from data_prep.config.cleaning import CleanConfig, CleaningRule
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 
 SCRIPTS = Path(__file__).parents[3] / "assets" / "scripts.tsv"
 PAGES = {row.split("\t")[0]: row.split("\t")[2:] for row in SCRIPTS.read_text("utf-8").splitlines()}

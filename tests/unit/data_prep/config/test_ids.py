@@ -2,7 +2,6 @@
 
 import pytest
 
-from data_prep.cli import main
 from data_prep.config.build import BuildConfig
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config.loading import merge_layers
@@ -67,7 +66,7 @@ def test_unusable_settings_are_refused(sources, settings, message):
         (["estimate", "--measure"], "--measure times a build from text"),
     ],
 )
-def test_commands_about_text_say_why_not(tmp_path, monkeypatch, capsys, words, message):
+def test_commands_about_text_say_why_not(tmp_path, monkeypatch, megabert_data, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.jsonl").write_text("[5, 6]\n")
     command, *flags = words
@@ -76,5 +75,4 @@ def test_commands_about_text_say_why_not(tmp_path, monkeypatch, capsys, words, m
     if not objective:  # which have no flag for it
         (tmp_path / "c.yaml").write_text("objective: none\n")
         objective = ["--config", "c.yaml"]
-    assert main([command, *own, *objective, *flags]) == 2
-    assert message in capsys.readouterr().err
+    assert message in megabert_data(command, *own, *objective, *flags, code=2).err

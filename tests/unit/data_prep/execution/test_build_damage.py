@@ -9,8 +9,6 @@ from unit.data_prep.conftest import write_jsonl
 
 from data_prep.config.build import SourceConfig
 from data_prep.execution.build_state import read_state
-from data_prep.execution.executors import Executor
-from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError
 from megabert.foundation.json_files import seal
 
@@ -22,95 +20,94 @@ def rewrite_unnoticed(path, content):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_input_of_equal_size_and_time_is_refused(make_config, texts, tmp_path):
+def test_input_of_equal_size_and_time_is_refused(build, texts, tmp_path):
     path = write_jsonl(tmp_path / "in.jsonl", texts[:40])
-    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), dupe_factor=1, vocab_size=800)
-    build_shards(config, tmp_path / "out", Executor())
+    own = {"sources": (SourceConfig(input=str(path)),), "lengths": (64,), "dupe_factor": 1, "vocab_size": 800}
+    build(**own)
     path.touch()
-    build_shards(config, tmp_path / "out", Executor())  # the same text at another time is fine
+    build(**own)  # the same text at another time is fine
     rewrite_unnoticed(path, path.read_bytes().replace(b"the", b"teh", 1))
     with pytest.raises(DataError, match=r"other input .*in\.jsonl changed"):
-        build_shards(config, tmp_path / "out", Executor())
+        build(**own)
 
 
 @pytest.mark.parametrize("part", ["instances/64/train-00001-01.arrow", "documents/train-00001.arrow"])
-def test_file_of_equal_size_and_time_is_made_anew(built, own_copy, make_config, part):
+def test_file_of_equal_size_and_time_is_made_anew(built, own_copy, build, part):
     content = bytearray((own_copy / part).read_bytes())
     content[len(content) // 2] ^= 1
     rewrite_unnoticed(own_copy / part, content)
-    build_shards(make_config(), own_copy, Executor())
+    build(own_copy)
     assert hashes(own_copy) == hashes(built.folder)
 
 
-def one_bucket_less(plan):
-    return plan.replace(b'"train": 4', b'"train": 3', 1)
-
-
-def one_token_more(plan):
-    return plan.replace(b'"tokens": ', b'"tokens": 1', 1)
-
-
-@pytest.mark.parametrize("change", [one_bucket_less, one_token_more, lambda plan: b"{", lambda plan: b""])
-def test_damaged_plan_is_warned_of_and_made_again(built, own_copy, make_config, capsys, change):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan: plan.replace(b'"train": 4', b'"train": 3', 1),
+        lambda plan: plan.replace(b'"tokens": ', b'"tokens": 1', 1),
+        lambda plan: b"{",
+        lambda plan: b"",
+    ],
+    ids=["one bucket less", "more tokens", "no JSON", "empty"],
+)
+def test_damaged_plan_is_warned_of_and_made_again(built, own_copy, build, capsys, change):
     plan = own_copy / "work" / "plan.json"
     before = plan.read_bytes()
     assert change(before) != before
     rewrite_unnoticed(plan, change(before))
-    build_shards(make_config(), own_copy, Executor())
-    assert (
-        "plan.json: damaged or edited (its SHA-256 does not fit). Steps 1 to 5 are done again"
-        in capsys.readouterr().err
-    )
+    build(own_copy)
+    said = capsys.readouterr().err
+    assert "plan.json: damaged or edited (its SHA-256 does not fit). Steps 1 to 5 are done again" in said
     assert plan.read_bytes() == before
     assert hashes(own_copy) == hashes(built.folder)
 
 
 @pytest.mark.parametrize("content", ["[", "{}", ""])
-def test_damaged_state_is_named_with_the_remedy(own_copy, make_config, content):
+def test_damaged_state_is_named_with_the_remedy(own_copy, build, content):
     (own_copy / "build.json").write_text(content)
     with pytest.raises(DataError, match=r"build\.json: damaged or edited \(.*\)\. Delete the folder"):
-        build_shards(make_config(), own_copy, Executor())
+        build(own_copy)
 
 
 @pytest.mark.parametrize("step", ["documents", "instances-64", "tokenizer"])
-def test_counts_that_changed_places_are_not_believed(built, own_copy, make_config, step):
+def test_counts_that_changed_places_are_not_believed(built, own_copy, build, step):
     """The hash of a record is of its name, its files and its counts together."""
     records = own_copy / "work" / "records" / f"{step}.jsonl"
     lines = [line for line in records.read_bytes().splitlines() if line]
     counts = [line[line.index(b'"counts"') :] for line in lines]
     swapped = zip(lines, [*counts[1:], counts[0].replace(b"a", b"b", 1)], strict=True)
     records.write_bytes(b"".join(line[: line.index(b'"counts"')] + other + b"\n" for line, other in swapped))
-    build_shards(make_config(), own_copy, Executor())
+    build(own_copy)
     assert hashes(own_copy) == hashes(built.folder)
 
 
-def test_records_of_another_build_are_not_believed(built, own_copy, make_config, tmp_path):
+def test_records_of_another_build_are_not_believed(built, own_copy, build):
     """A shard and its record, both sound, of a build with another seed."""
-    other = build_shards(make_config(seed=1), tmp_path / "other", Executor()).folder
+    other = build("other", seed=1).folder
     for part in ("instances/64/train-00001-00.arrow", "work/records/instances-64.jsonl"):
         (own_copy / part).write_bytes((other / part).read_bytes())
-    build_shards(make_config(), own_copy, Executor())
+    build(own_copy)
     assert hashes(own_copy) == hashes(built.folder)
 
 
 @pytest.mark.parametrize(
     "content", [b"", b'{"name": "train-00001-00"', b'{"sha256": "0", "name": "train-00001-00\n\0\xff\n']
 )
-def test_unit_with_a_damaged_record_is_done_again(built, own_copy, make_config, content):
+def test_unit_with_a_damaged_record_is_done_again(built, own_copy, build, content):
     records = own_copy / "work" / "records" / "instances-64.jsonl"
     before = records.read_bytes().splitlines(keepends=True)
     (line,) = (line for line in before if b"train-00001-00" in line)
     records.write_bytes(b"".join(content if other == line else other for other in before))
-    build_shards(make_config(), own_copy, Executor())
+    build(own_copy)
     assert line in records.read_bytes()
     assert hashes(own_copy) == hashes(built.folder)
 
 
-def test_damaged_statistics_of_a_manifest_are_written_again(built, own_copy, make_config):
+def test_damaged_statistics_of_a_manifest_are_written_again(built, own_copy, build):
     manifest = own_copy / "instances" / "64" / "manifest.json"
     before = manifest.read_bytes()
     manifest.write_bytes(before.replace(b'"full_length": ', b'"full_length": 1'))
-    build_shards(make_config(), own_copy, Executor())
+    build(own_copy)
     assert manifest.read_bytes() == before
 
 
@@ -122,15 +119,15 @@ def sealed_again(path, context, change):
     path.write_bytes(seal(content, context))
 
 
-def test_plan_whose_counts_are_no_corpus_is_made_again_under_any_hash(built, own_copy, make_config, capsys):
+def test_plan_whose_counts_are_no_corpus_is_made_again_under_any_hash(built, own_copy, build, capsys):
     context = read_state(own_copy).context("plan")
     sealed_again(own_copy / "work" / "plan.json", context, lambda plan: plan["kept"].pop("documents"))
-    build_shards(make_config(), own_copy, Executor())
+    build(own_copy)
     assert "plan.json: its statistics are damaged or edited (KeyError" in capsys.readouterr().err
     assert hashes(own_copy) == hashes(built.folder)
 
 
-def test_state_of_another_version_is_refused(own_copy, make_config):
+def test_state_of_another_version_is_refused(own_copy, build):
     sealed_again(own_copy / "build.json", "build.json", lambda state: state["config"].pop("seed"))
     with pytest.raises(DataError, match=r"its configuration is not one of this megabert\)\. Delete the folder"):
-        build_shards(make_config(), own_copy, Executor())
+        build(own_copy)

@@ -8,26 +8,22 @@ from pathlib import Path
 import pytest
 from unit.data_prep.builds import Stopping, hashes
 
-from data_prep.execution.executors import Executor
-from data_prep.pipeline import build_shards
-
 ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize("tasks", [1, 9, 17, 30])
-def test_build_stopped_anywhere_continues_to_the_same_bytes(built, make_config, tmp_path, tasks):
+def test_build_stopped_anywhere_continues_to_the_same_bytes(built, build, tmp_path, tasks):
     with pytest.raises(KeyboardInterrupt):
-        build_shards(make_config(), tmp_path / "out", Stopping(tasks))
+        build(executor=Stopping(tasks))
     assert not list((tmp_path / "out").rglob("manifest.json"))
     assert not list((tmp_path / "out").rglob("*.tmp"))
-    build_shards(make_config(), tmp_path / "out", Executor())
-    assert hashes(tmp_path / "out") == hashes(built.folder)
+    assert hashes(build().folder) == hashes(built.folder)
 
 
-def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, make_config, tmp_path):
-    config, output = make_config(), tmp_path / "out"
+def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, build, corpus, tmp_path):
+    output = tmp_path / "out"
     flags = "--vocab-size 2000 --lengths 64 128 --dupe-factor 2 --validation-share 0.1 --workers 2"
-    command = [sys.executable, "-m", "data_prep", "build", "--input", config.sources[0].input, *flags.split()]
+    command = [sys.executable, "-m", "data_prep", "build", "--input", str(corpus), *flags.split()]
     process = subprocess.Popen([*command, "--output", str(output)], stderr=subprocess.DEVNULL, cwd=ROOT)
     deadline = time.monotonic() + 180
     try:
@@ -39,32 +35,32 @@ def test_killed_build_leaves_no_worker_and_continues_to_the_same_bytes(built, ma
         process.kill()
         process.wait()
     (output / "work" / ".rest.arrow.89abcdef.tmp").write_text("left by the killed build")
-    build_shards(config, output, Executor())  # the lock is free: it went with its holder
+    build(output)  # the lock is free: it went with its holder
     assert not list(output.rglob("*.tmp"))
     assert hashes(output) == hashes(built.folder)
 
 
-def test_state_file_cut_off_by_a_kill_is_no_foreign_file(make_config, tmp_path):
+def test_state_file_cut_off_by_a_kill_is_no_foreign_file(build, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".build.json.0123abcd.tmp").write_text("{")
     with pytest.raises(KeyboardInterrupt):
-        build_shards(make_config(), tmp_path / "out", Stopping(0))
+        build(executor=Stopping(0))
     assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
-def test_finished_build_is_left_as_it_is(own_copy, make_config, capsys):
+def test_finished_build_is_left_as_it_is(own_copy, build, capsys):
     before = {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")}
-    build_shards(make_config(), own_copy, Executor())
+    build(own_copy)
     assert {path: path.stat().st_mtime_ns for path in own_copy.rglob("*.arrow")} == before
     assert "done before" in capsys.readouterr().err
 
 
-def test_unit_that_was_recorded_twice_is_counted_once(own_copy, make_config):
+def test_unit_that_was_recorded_twice_is_counted_once(own_copy, build):
     """A shard that was deleted is written again, and recorded again."""
     manifest = own_copy / "instances" / "64" / "manifest.json"
     before = manifest.read_bytes()
     for _ in range(2):
         (own_copy / "instances" / "64" / "train-00001-00.arrow").unlink()
         manifest.unlink()
-        build_shards(make_config(), own_copy, Executor())
+        build(own_copy)
         assert manifest.read_bytes() == before

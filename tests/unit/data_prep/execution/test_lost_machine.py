@@ -1,20 +1,20 @@
 """Builds whose workers die, that are interrupted, or whose disk is full."""
 
 import errno
+import itertools
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from unittest import mock
 
 import pyarrow as pa
 import pytest
-from unit.data_prep.conftest import FLAGS, SENTENCES, files_of, run_build, write_jsonl
+from unit.data_prep.conftest import FLAGS, SENTENCES, files_of
 
-from data_prep.cli import main
 from data_prep.documents.arrow_files import write_batches
 from data_prep.execution.executors import ProcessExecutor
 from megabert.foundation.errors import DataError, HaltedError
@@ -65,27 +65,12 @@ def test_workers_end_at_ctrl_c_in_the_middle_of_a_task():
     assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 300 KiB; unmounted lazily, for readers of this process may hold mapped files."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() or not shutil.which("mount"):
-        pytest.skip("mounting a small tmpfs needs root")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(place)], capture_output=True)
-    if made.returncode:
-        pytest.skip(f"mounting a tmpfs is not allowed here: {made.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, corpus, capsys):
+@pytest.mark.parametrize("small_disk", ["300k"], indirect=True)
+def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, corpus, megabert_data):
     arguments = ["build", "--input", str(corpus), "--output", str(small_disk / "out"), *FLAGS]
-    assert main(arguments) == 3
-    assert "the build will take" in capsys.readouterr().err
+    assert "the build will take" in megabert_data(*arguments, code=3).err
     arguments.append("--ignore-disk-space")
-    assert main(arguments) == 3
-    message = capsys.readouterr().err
+    message = megabert_data(*arguments, code=3).err
     assert "no space left" in message
     assert "MiB free" in message
     assert str(small_disk) in message
@@ -93,33 +78,23 @@ def test_full_disk_keeps_finished_units_and_a_second_run_completes(small_disk, c
     assert finished
     assert not [name for name in files_of(small_disk) if name.endswith(".tmp")]
     subprocess.run(["mount", "-o", "remount,size=60m", str(small_disk)], check=True)
-    assert main(arguments) == 0
-    assert "done before" in capsys.readouterr().err
-    assert main(["verify", str(small_disk / "out"), "--workers", "1"]) == 0
+    assert "done before" in megabert_data(*arguments).err
+    megabert_data("verify", small_disk / "out", "--workers", "1")
 
 
-def test_full_disk_error_names_the_folder(make_config, tmp_path, monkeypatch, capsys):
+def test_full_disk_error_names_the_folder(small_build, tmp_path, monkeypatch):
     """The same without a mount: the fourth write finds no space."""
     from megabert.foundation import files
 
-    calls = []
-
-    def sync(path):
-        calls.append(path)
-        if len(calls) == 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files, "sync_file", sync)
-    write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 9)
-    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
-    assert code == 3
-    assert "no space left" in message
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(
+        files, "sync_file", mock.Mock(side_effect=itertools.chain([None] * 3, [full], itertools.repeat(None)))
+    )
+    assert "no space left" in small_build(texts=[SENTENCES] * 9, code=3).err
     assert not list(tmp_path.rglob("*.tmp"))
     # The corpus was not refused, so the text that was read is not deleted for another one.
     monkeypatch.undo()
-    write_jsonl(tmp_path / "a.jsonl", [SENTENCES] * 8)
-    code, message = run_build(tmp_path, capsys, "--input", str(tmp_path / "a.jsonl"))
-    assert (code, "was begun with other input" in message) == (3, True)
+    assert "was begun with other input" in small_build(texts=[SENTENCES] * 8, code=3).err
     assert list((tmp_path / "out" / "work" / "extract").iterdir())
 
 

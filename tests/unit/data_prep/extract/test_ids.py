@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.config.build import SourceConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract import inputs
 from data_prep.extract.ids import IdChecker, id_documents
 from data_prep.extract.inputs import find_files, plan_chunks

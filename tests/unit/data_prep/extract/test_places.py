@@ -36,9 +36,7 @@ class Losing(Executor):
 
 @pytest.mark.parametrize("lost", ["work", ""])
 @pytest.mark.parametrize("tasks", [4, 9])
-def test_folder_that_is_lost_ends_the_build_and_the_next_one_has_the_same_bytes(
-    built, make_config, tmp_path, lost, tasks
-):
+def test_folder_that_is_lost_ends_the_build_and_the_next_has_the_same_bytes(built, make_config, tmp_path, lost, tasks):
     output = tmp_path / "out"
     with pytest.raises(DataError, match="the same") as error:
         build_shards(make_config(), output, Losing(tasks, lambda: shutil.rmtree(output / lost)))

@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.clean.cleaner import paragraphs_of
 from data_prep.config.build import SourceConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract import inputs, opening
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.config.build import SourceConfig
-from data_prep.execution import problems as problem_counts
-from data_prep.execution.problems import Problems
+from data_prep.execution import records
+from data_prep.execution.records import Problems
 from data_prep.extract import columns, inputs
 from data_prep.extract import text as text_module
 from data_prep.extract.inputs import find_files, plan_chunks
@@ -263,7 +263,7 @@ def test_folder_without_permission_is_named(tmp_path):
 
 
 def test_texts_of_a_table_above_the_limit_are_left_out(tmp_path, monkeypatch):
-    for module in (columns, problem_counts):
+    for module in (columns, records):
         monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 1 << 20)
     table = pa.table({"text": [*TEXTS[:5], "x" * (2 << 20), *TEXTS[5:9]]})
     pq.write_table(table, tmp_path / "a.parquet")

@@ -5,7 +5,7 @@ import html
 import pytest
 
 from data_prep.config.build import SourceConfig
-from data_prep.execution.problems import Problems
+from data_prep.execution.records import Problems
 from data_prep.extract import inputs
 from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.extract.wikipedia import Site, plain_text

@@ -13,13 +13,6 @@ from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.identification import identifier
 from data_prep.identification.feature_loops import LONGEST_FEATURE, WEIGHT_UNIT, find_most_likely
-from data_prep.identification.identifier import (
-    LANGUAGE_CHARACTERS,
-    Identifier,
-    identifier_of,
-    keeps_language,
-    require_identifier,
-)
 from megabert.foundation.errors import ConfigError, DataError
 
 SCRIPTS = Path(__file__).parents[3] / "assets" / "scripts.tsv"
@@ -48,7 +41,7 @@ def model(tmp_path):
 
 @pytest.mark.parametrize("language", TEXTS)
 def test_py3langid_identifies_documents(language):
-    assert identifier_of(None).language_of([TEXTS[language]]) == language
+    assert identifier.identifier_of(None).language_of([TEXTS[language]]) == language
 
 
 def test_compiled_loops_give_the_answers_of_py3langid():
@@ -89,7 +82,7 @@ def test_scores_that_rounding_could_reverse_give_no_answer(lead, answer):
 @pytest.mark.parametrize("language", TEXTS)
 def test_lid_176_identifies_documents(language):
     pytest.importorskip("fasttext", reason="pip install fasttext-predict")
-    assert identifier_of(str(lid_176())).language_of([TEXTS[language]]) == language
+    assert identifier.identifier_of(str(lid_176())).language_of([TEXTS[language]]) == language
 
 
 @pytest.mark.parametrize(("form", "buckets"), [("{}", 0), ("{}_Latn", 50)])
@@ -97,7 +90,7 @@ def test_any_model_of_languages_identifies_documents(tmp_path, form, buckets):
     pytest.importorskip("fasttext", reason="pip install fasttext-predict")
     path = tmp_path / "lid.bin"
     path.write_bytes(model_bytes(form=form, buckets=buckets))
-    own = identifier_of(str(path))
+    own = identifier.identifier_of(str(path))
     assert {code: own.language_of([" ".join(words)]) for code, words in WORDS.items()} == {code: code for code in WORDS}
     assert own.language_of(["der\nwal", "schwamm"]) == "de"  # it reads one line
     assert own.language_of(["xyzzy"]) == "und" or buckets  # the model knows no word of it
@@ -106,22 +99,22 @@ def test_any_model_of_languages_identifies_documents(tmp_path, form, buckets):
 
 @pytest.mark.parametrize("text", ["", "1 2 3", "... !!!", "\u3002"])
 def test_language_of_text_without_letters_is_undetermined(text):
-    assert identifier_of(None).language_of([text]) == "und"
+    assert identifier.identifier_of(None).language_of([text]) == "und"
 
 
 def test_only_the_beginning_is_read_and_once():
     asked = []
-    own = Identifier(["en"], lambda text: asked.append(text) or "en")
+    own = identifier.Identifier(["en"], lambda text: asked.append(text) or "en")
     paragraphs = ["a" * 600, "b" * 600, "c" * 600]
     assert [own.language_of(paragraphs), own.language_of([*paragraphs, "d"])] == ["en", "en"]
-    assert asked == [("a" * 600 + "\n" + "b" * 600)[:LANGUAGE_CHARACTERS]]
+    assert asked == [("a" * 600 + "\n" + "b" * 600)[: identifier.LANGUAGE_CHARACTERS]]
     own.language_of(["d"])
     assert len(asked) == 2
 
 
 def test_rule_keeps_the_languages_of_a_source():
     def kept(**settings):
-        keeps = keeps_language(config(rules=("language",), **settings), 0)
+        keeps = identifier.keeps_language(config(rules=("language",), **settings), 0)
         return [language for language in TEXTS if keeps([TEXTS[language]])]
 
     assert kept(languages=("en", "ko")) == ["en", "ko"]
@@ -131,7 +124,7 @@ def test_rule_keeps_the_languages_of_a_source():
         sources=(SourceConfig(input="a", language="zh-hant"), SourceConfig(input="b", language="auto")),
         clean=CleanConfig(rules=("language",), languages=("en", "ja")),
     )
-    tests = [keeps_language(own, source) for source in (0, 1)]
+    tests = [identifier.keeps_language(own, source) for source in (0, 1)]
     assert [[name for name in TEXTS if test([TEXTS[name]])] for test in tests] == [["zh"], ["en", "ja"]]
 
 
@@ -140,8 +133,8 @@ def test_rule_keeps_cantonese_and_drops_mandarin(tmp_path):
     path = tmp_path / "lid.bin"
     path.write_bytes(model_bytes({"yue": ["\u5514\u4fc2"], "zh": ["\u4e0d\u662f"]}))
     own = config(model=str(path), rules=("language",), language="zh-yue")
-    require_identifier(own)
-    keeps = keeps_language(own, 0)
+    identifier.require_identifier(own)
+    keeps = identifier.keeps_language(own, 0)
     assert [keeps([text]) for text in ("\u5514\u4fc2", "\u4e0d\u662f")] == [True, False]
 
 
@@ -152,11 +145,11 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
     identifier._of_py3langid.cache_clear()
     monkeypatch.setattr(identifier, "version", missing)
     with pytest.raises(ConfigError, match=r"needs the package py3langid.*pip install 'megabert\[language\]'"):
-        require_identifier(config())
+        identifier.require_identifier(config())
     path = tmp_path / "lid.bin"
     path.write_bytes(model_bytes())
     with pytest.raises(ConfigError, match=r"lid\.bin needs .* fasttext-predict.*pip install 'megabert\[languages\]'"):
-        require_identifier(config(model=str(path)))
+        identifier.require_identifier(config(model=str(path)))
     monkeypatch.undo()
     assert version("py3langid")
 
@@ -175,7 +168,7 @@ def test_model_of_something_else_is_refused(tmp_path, monkeypatch, labels, other
     path = tmp_path / "reviews.bin"
     path.write_bytes(model_bytes({label: [f"word{label}"] for label in labels}))
     with pytest.raises(DataError, match=rf"{re.escape(others)} are no codes of languages such as .*\. Name a"):
-        require_identifier(config(model=str(path)))
+        identifier.require_identifier(config(model=str(path)))
 
 
 @pytest.mark.parametrize(
@@ -190,13 +183,13 @@ def test_model_of_languages_is_accepted_in_each_form_of_labels(tmp_path, monkeyp
     monkeypatch.setattr(identifier, "version", lambda name: "1")
     path = tmp_path / "lid.bin"
     path.write_bytes(model_bytes({label: [f"word{label}"] for label in labels}))
-    require_identifier(config(model=str(path)))
+    identifier.require_identifier(config(model=str(path)))
 
 
 def test_model_that_changed_is_refused(model):
-    identifier_of(model)
+    identifier.identifier_of(model)
     with pytest.raises(DataError, match="changed since the build began"):
-        identifier_of(model, "0" * 64)
+        identifier.identifier_of(model, "0" * 64)
 
 
 def test_weights_that_are_no_numbers_are_refused_with_the_first_answer(tmp_path):
@@ -205,16 +198,16 @@ def test_weights_that_are_no_numbers_are_refused_with_the_first_answer(tmp_path)
     path.write_bytes(model_bytes(weight=float("nan")))
     says = rf"^language_model={path}: its weights are damaged \(.*NaN.*\)\. Name a model file"
     with pytest.raises(DataError, match=says):
-        identifier_of(str(path)).language_of(["der Wal"])
+        identifier.identifier_of(str(path)).language_of(["der Wal"])
 
 
 def test_languages_that_cannot_be_identified_are_refused(model):
-    require_identifier(config(model=model, rules=("language",), languages=("dyu", "und")))
+    identifier.require_identifier(config(model=model, rules=("language",), languages=("dyu", "und")))
     with pytest.raises(ConfigError, match=r"keeps fr, which .*lid\.bin cannot identify.*It knows 5 languages"):
-        require_identifier(config(model=model, rules=("language",), languages=("en", "fr")))
+        identifier.require_identifier(config(model=model, rules=("language",), languages=("en", "fr")))
     with pytest.raises(ConfigError, match="keeps ng, which py3langid cannot identify"):
-        require_identifier(config(rules=("language",), language="ng"))
-    require_identifier(config(language="ng"))  # nothing is identified
+        identifier.require_identifier(config(rules=("language",), language="ng"))
+    identifier.require_identifier(config(language="ng"))  # nothing is identified
 
 
 @pytest.mark.parametrize(

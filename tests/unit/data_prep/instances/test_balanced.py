@@ -1,21 +1,16 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from unit.data_prep.conftest import WholeSplit, pair_options, write_jsonl
+from unit.data_prep.conftest import WholeSplit, pair_options
 
 from data_prep.checks.verify import untrue_pairs
-from data_prep.config.build import SourceConfig
 from data_prep.documents.document_set import DocumentSet, tokenizer_of
-from data_prep.execution.executors import Executor
 from data_prep.instances import balanced
-from data_prep.instances.assemble import in_order, make_pairs
 from data_prep.instances.balanced import pair_balanced
 from data_prep.instances.balanced_loops import exchange_alike, move_ends, part_alike
 from data_prep.instances.pair_walk_loops import WalkOptions, Words, excess_by_side, walk_bucket
-from data_prep.instances.pairs import DocumentBucket, Pairs
-from data_prep.pipeline import build_shards
+from data_prep.instances.pairs import DocumentBucket, Pairs, in_order, make_pairs
 from megabert.foundation.randomness.keyed import mix
 
 PASSES = 6
@@ -109,12 +104,9 @@ def test_random_second_changes_no_length(built, monkeypatch):
 
 
 @pytest.mark.parametrize("buckets", [1, 3])
-def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_path):
-    path = write_jsonl(tmp_path / "in.jsonl", texts[:8] * 4)
-    source = SourceConfig(input=str(path))
-    config = make_config(sources=(source,), lengths=(64,), buckets=buckets, validation_share=0)
-    folder = build_shards(config, tmp_path / "out", Executor()).folder
-    documents, found = pairs_of(SimpleNamespace(folder=folder), 64, passes=3)
+def test_copies_of_a_text_are_no_random_second(buckets, build, texts):
+    own = build(texts=texts[:8] * 4, lengths=(64,), buckets=buckets, validation_share=0)
+    documents, found = pairs_of(own, 64, passes=3)
     hashes = np.concatenate([documents.read(number).hashes_D for number in range(buckets)])
     assert len(hashes) == 32
     assert len(np.unique(hashes)) == 8
@@ -124,13 +116,11 @@ def test_copies_of_a_text_are_no_random_second(buckets, make_config, texts, tmp_
     assert np.array_equal(a != b, label == 1)
 
 
-def test_pairs_of_a_single_text_are_all_true(make_config, texts, tmp_path):
-    path = write_jsonl(tmp_path / "in.jsonl", texts[:1] * 2)
-    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), validation_share=0)
-    built = build_shards(config, tmp_path / "out", Executor())
-    documents, found = pairs_of(built, 64)
+def test_pairs_of_a_single_text_are_all_true(build, texts):
+    own = build(texts=texts[:1] * 2, lengths=(64,), validation_share=0)
+    documents, found = pairs_of(own, 64)
     assert not join(found, "label").any()
-    assert not any(bad.any() for bad in untrue_pairs(documents, found[0], built.manifests[64].metadata).values())
+    assert not any(bad.any() for bad in untrue_pairs(documents, found[0], own.manifests[64].metadata).values())
 
 
 def test_targets_are_drawn_per_instance(built):
@@ -219,9 +209,7 @@ def test_exchange_gives_each_item_to_one_of_another_text(texts):
         takes = exchange_alike(ends, text, mix(7, np.arange(size)))
         assert (text[takes] != text).all()
         assert np.array_equal(np.sort(takes), np.arange(size))
-        assert (
-            np.searchsorted(ends, takes, side="right") == np.searchsorted(ends, np.arange(size), side="right")
-        ).all()
+        assert np.array_equal(*(np.searchsorted(ends, items, side="right") for items in (takes, np.arange(size))))
 
 
 @pytest.mark.parametrize(("objective", "share"), [("nsp", 0.99), ("sop", 0.8)])
@@ -276,15 +264,13 @@ def test_walk_takes_all_tokens_and_cuts_between_words(longest, has_whole_words):
     assert np.isin(pairs.b_start - first, sentences)[could].all()
 
 
-def test_common_text_takes_from_the_others_evenly(make_config, texts, tmp_path):
+def test_common_text_takes_from_the_others_evenly(build, texts):
     """One text of four times the others' length: no label is lost, and Bs repeat no more than that asks for."""
-    path = write_jsonl(tmp_path / "in.jsonl", ["\n".join(texts[:24]), *texts[24:30]])
-    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(64,), buckets=1, validation_share=0)
-    built = build_shards(config, tmp_path / "out", Executor())
-    documents, found = pairs_of(built, 64, passes=4)
+    own = build(texts=["\n".join(texts[:24]), *texts[24:30]], lengths=(64,), buckets=1, validation_share=0)
+    documents, found = pairs_of(own, 64, passes=4)
     assert abs(join(found, "label").mean() - 0.5) < 0.01
     for pairs in found:
-        assert not any(bad.any() for bad in untrue_pairs(documents, pairs, built.manifests[64].metadata).values())
+        assert not any(bad.any() for bad in untrue_pairs(documents, pairs, own.manifests[64].metadata).values())
         counts = np.unique(pairs.b_start[pairs.label == 1], return_counts=True)[1]
         common = documents.document_of_token(pairs.a_start[pairs.label == 1])
         most, rest = np.bincount(common).max(), (pairs.label == 1).sum() - np.bincount(common).max()
@@ -303,15 +289,12 @@ def test_labels_are_even_at_each_length(built):
         assert abs(np.mean(signs[1:] * signs[:-1])) < 4 / np.sqrt(len(signs))  # neighbours do not show each other's
 
 
-def test_label_does_not_show_in_length_of_short_documents(make_config, texts, tmp_path):
+def test_label_does_not_show_in_length_of_short_documents(build, texts):
     """Documents of 2 to 12 sentences: most instances are ends of documents."""
     rng = np.random.default_rng(0)
     paragraphs = [line for text in texts for line in text.splitlines() if line.count(". ") > 1]
     short = ["\n".join(paragraphs[place : place + rng.integers(1, 5)]) for place in range(len(paragraphs))]
-    path = write_jsonl(tmp_path / "in.jsonl", short)
-    config = make_config(sources=(SourceConfig(input=str(path)),), lengths=(256,), dupe_factor=1)
-    folder = build_shards(config, tmp_path / "out", Executor()).folder
-    _, found = pairs_of(SimpleNamespace(folder=folder), 256, passes=30)
+    _, found = pairs_of(build(texts=short, lengths=(256,), dupe_factor=1), 256, passes=30)
     label = join(found, "label")
     total = join(found, "a_length") + join(found, "b_length")
     assert abs(label.mean() - 0.5) < 0.005

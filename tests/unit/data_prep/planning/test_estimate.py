@@ -74,23 +74,20 @@ def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch
         require_space(plan, tmp_path / "new" / "out")
 
 
-def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, capsys):
+def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, megabert_data):
     source = write_jsonl(tmp_path / "a.jsonl", texts[:30])
     flags = "--lengths 64 --vocab-size 800 --dupe-factor 1 --workers 1 --validation-share 0"
     command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags.split()]
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, 1000))
-    assert main(command) == 3
-    assert "and 1.0 KB are free" in capsys.readouterr().err
+    assert "and 1.0 KB are free" in megabert_data(*command, code=3).err
     assert not (tmp_path / "out").exists()
     assert main([*command, "--ignore-disk-space"]) == 0
     monkeypatch.undo()
-    assert main([*command, "--dry-run"]) == 0
-    assert "disk: " in capsys.readouterr().out
+    assert "disk: " in megabert_data(*command, "--dry-run").out
 
 
-def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
-    assert main(["estimate", "--input-bytes", "10TB", "--ranks", "1000"]) == 0
-    shown_text = capsys.readouterr().out
+def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, megabert_data):
+    shown_text = megabert_data("estimate", "--input-bytes", "10TB", "--ranks", "1000").out
     for word in (
         "10.0 TB of text, taken to be English (4.76 bytes per token), 1,000 ranks",
         "hash input",
@@ -102,8 +99,7 @@ def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
         "megabert estimate --recipe NAME --instances N",
     ):
         assert word in shown_text
-    assert main(["estimate", "--input-bytes", "1MB", "--ranks", "5000"]) == 0
-    assert "of the ranks find no unit" in capsys.readouterr().out
+    assert "of the ranks find no unit" in megabert_data("estimate", "--input-bytes", "1MB", "--ranks", "5000").out
     for words, message in (
         (["--input-bytes", "1TB", "--buckets", "4"], "give 10,505 or more"),
         (["--input-bytes", "many"], "'many' is no number of bytes; write 500GB"),
@@ -111,9 +107,8 @@ def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, capsys):
         (["--input-bytes", "1TB", "--input", "x"], "Leave one of the two out"),
         ([], "No text given"),
     ):
-        assert main(["estimate", *words]) == 2
-        assert message in capsys.readouterr().err
-    assert main(["estimate", "--input-bytes", "9000PB", "--output", str(tmp_path)]) == 3
+        assert message in megabert_data("estimate", *words, code=2).err
+    megabert_data("estimate", "--input-bytes", "9000PB", "--output", tmp_path, code=3)
     with pytest.raises(ConfigError, match="buckets=1 puts"):
         estimate(config(buckets=1), 10**12, 1)
 

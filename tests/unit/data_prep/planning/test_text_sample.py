@@ -77,14 +77,13 @@ def test_hashing_and_small_vocabularies_take_the_time_of_their_size():
     assert {stage.title: stage.seconds for stage in estimate(config, 10**12, 1).stages}["hash input"] > 700
 
 
-def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, capsys, monkeypatch):
+def test_rules_are_tried_one_by_one_and_nothing_is_written(tmp_path, megabert_data, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bad = ["{ code }", "Write to a@example.org, please. It is there.", "same line of text\n" * 5]
     prose = "It was the third day, and of all that we have seen, the sea was the best. Nobody spoke with us."
     write_jsonl(tmp_path / "in.jsonl", [*[f"{prose} {n}." for n in range(17)], *bad, " \n "])  # no text is no loss
     flags = "--dry-run --input in.jsonl --clean c4_brackets gopher_words --clean.gopher-min-words 9 --plots plots"
-    assert main(["stats", *flags.split()]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line.split() for line in megabert_data("stats", *flags.split()).out.splitlines()]
     found = {row[0]: row[1:] for row in rows if row}
     assert found["c4_brackets"][:2] == ["1", "5.00%"]
     assert found["email_addresses"] == ["0", "0.00%", "0.72%", "1"]
@@ -111,11 +110,10 @@ def test_rule_on_languages_is_tried_with_the_languages_of_each_source(tmp_path):
     assert try_rules(BuildConfig(sources=sources, clean=both), find_files(sources)).kept == 3
 
 
-def test_rule_on_languages_is_not_tried_with_one_that_cannot_be_identified(tmp_path, capsys):
+def test_rule_on_languages_is_not_tried_with_one_that_cannot_be_identified(tmp_path, megabert_data):
     path = write_jsonl(tmp_path / "in.jsonl", ["The whale swam away, and nobody saw it."])
     flags = ["--input", str(path), "--clean", "language", "--clean.languages", "dyu"]
-    assert main(["stats", "--dry-run", *flags]) == 2
-    shown = capsys.readouterr()
+    shown = megabert_data("stats", "--dry-run", *flags, code=2)
     assert "keeps dyu, which py3langid cannot identify" in shown.err
     assert not shown.out
     config = config_of(path, clean=CleanConfig(languages=("dyu",)))  # the rule is tried, though it is not chosen

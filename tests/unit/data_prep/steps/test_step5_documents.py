@@ -11,14 +11,6 @@ from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, do
 from data_prep.documents.token_files import TokenFile, TokenFiles, TokenReader, part_of
 from data_prep.steps import step5_documents
 from data_prep.steps.step3_tokens import NAME, SPLIT_AGAIN_NAME
-from data_prep.steps.step5_documents import (
-    MAX_FILES,
-    bucket_units,
-    count_buckets,
-    merge_units,
-    plan_levels,
-    validation_buckets,
-)
 
 
 def copied(documents, starts, lengths):
@@ -50,7 +42,7 @@ def test_large_weights_need_more_buckets(make_config):
         by_source = {str(index): 4_000_000 for index in range(len(weights))}
         tokens = sum(by_source.values())
         counts = {"documents": [9000, 0], "tokens": tokens, "tokens_by_source": by_source}
-        return count_buckets(make_config(sources=sources), counts)["train"]
+        return step5_documents.count_buckets(make_config(sources=sources), counts)["train"]
 
     assert buckets(1, 1) == buckets(2, 4) == 4  # as before: nothing changes for usual weights
     assert buckets(60, 1) == 25
@@ -123,33 +115,33 @@ def some(items):
 @pytest.mark.parametrize("validation_share", [0.02, 1e-5])
 def test_no_unit_opens_more_than_256_files_at_any_size(make_config, tmp_path, files, buckets, validation_share):
     build = begun_build(tmp_path, make_config())
-    levels = plan_levels(chunks(files), tmp_path, buckets)
+    levels = step5_documents.plan_levels(chunks(files), tmp_path, buckets)
     opens = 0
     for before, after in pairwise(levels):
-        units = merge_units(build, before, after, 30_000)
+        units = step5_documents.merge_units(build, before, after, 30_000)
         for unit in some(units):
-            assert len(unit.argument.sources) <= MAX_FILES
+            assert len(unit.argument.sources) <= step5_documents.MAX_FILES
         opens += before.blocks * before.files * max(1, after.blocks // before.blocks)
-    assert opens <= MAX_FILES * files
-    counts = {"train": buckets, "validation": validation_buckets(buckets, validation_share)}
-    for unit in some(bucket_units(build, levels[-1], counts, 30_000)):
-        assert 0 < len(unit.argument.sources) <= MAX_FILES
+    assert opens <= step5_documents.MAX_FILES * files
+    counts = {"train": buckets, "validation": step5_documents.validation_buckets(buckets, validation_share)}
+    for unit in some(step5_documents.bucket_units(build, levels[-1], counts, 30_000)):
+        assert 0 < len(unit.argument.sources) <= step5_documents.MAX_FILES
     assert counts["validation"] == max(1, round(buckets * validation_share)) or buckets > 4096
 
 
 def test_ten_terabytes_open_each_file_a_few_times(make_config, tmp_path):
     """They took 3e8 opens of tokenized chunks, and 2e9 of what these were merged into."""
     build = begun_build(tmp_path, make_config())
-    levels = plan_levels(chunks(1_190_000), tmp_path, 419_000)
+    levels = step5_documents.plan_levels(chunks(1_190_000), tmp_path, 419_000)
     assert [level.blocks * level.files for level in levels] == [1_190_000, 4649, 4864]
-    units = bucket_units(build, levels[-1], {"train": 419_000}, 30_000)
+    units = step5_documents.bucket_units(build, levels[-1], {"train": 419_000}, 30_000)
     assert max(len(unit.argument.sources) for unit in some(units)) <= 2 * 19
 
 
 def test_merged_text_and_documents_split_again_have_no_name_in_common():
     """Both have records in one step, and a record is found by its name."""
     text, again = (
-        {file.name for file in plan_levels(TokenFiles(Path(), name, 70_000), Path(), 700)}
+        {file.name for file in step5_documents.plan_levels(TokenFiles(Path(), name, 70_000), Path(), 700)}
         for name in (NAME, SPLIT_AGAIN_NAME)
     )
     assert len(text | again) == 6
@@ -157,7 +149,7 @@ def test_merged_text_and_documents_split_again_have_no_name_in_common():
 
 @pytest.mark.parametrize("files", [3, 300, 70_000])
 def test_every_part_of_the_hashes_is_in_the_files_that_are_named(files):
-    levels = plan_levels(chunks(files), Path(), 700)
+    levels = step5_documents.plan_levels(chunks(files), Path(), 700)
     rng = np.random.default_rng(0)
     for hash_ in [0, 2**64 - 1, *map(int, rng.integers(0, 2**64, 30, dtype=np.uint64))]:
         cell = part_of(hash_, 1 << 64, levels[-1].grid)

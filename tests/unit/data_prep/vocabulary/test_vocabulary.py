@@ -11,7 +11,8 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from data_prep.vocabulary.quality import require_bars
 from data_prep.vocabulary.training import VocabularyOptions, check_vocabulary, train_vocabulary
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import Tokenizer, load_tokenizer, train_unigram, train_wordpiece
+from megabert.tokens.tokenization import Tokenizer, load_tokenizer, train_unigram
+from megabert.tokens.tokenization.training import train_wordpiece
 
 CORPORA = Path(__file__).resolve().parents[4] / "examples" / "corpus"
 

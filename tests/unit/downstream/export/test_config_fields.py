@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoConfig
 
 from megabert.data.batch import pack_sequences
-from megabert.downstream.export.config_fields import COMMON, CONFIG_FIELDS, FAMILY, Entry, Fixed, Taken, Unused
+from megabert.downstream.export.config_fields import COMMON, CONFIG_FIELDS, Entry, Fixed, Taken, Unused
 from megabert.downstream.export.huggingface import read_huggingface
 from megabert.downstream.finetuning.model import TaskModel
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS
@@ -74,7 +74,7 @@ def describe(name: str, entry: Entry) -> str:
                 "" if entry.default is ... else f"; left out it is {entry.default!r}"
             )
         case Unused():
-            what = entry.why if entry.why == FAMILY else f"changes nothing: {entry.why}"
+            what = entry.why if entry.why.startswith("chooses the family") else f"changes nothing: {entry.why}"
     return f"| `{name}` | {what} |"
 
 

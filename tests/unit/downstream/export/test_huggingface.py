@@ -11,14 +11,8 @@ import yaml
 from safetensors.torch import load_file
 from support.exported_models import model_of, write
 
+from megabert.downstream.export import model_card as cards
 from megabert.downstream.export.huggingface import read_huggingface
-from megabert.downstream.export.model_card import (
-    ModelCard,
-    check_facts,
-    facts_of,
-    pipeline_of,
-    render_card,
-)
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.publish.forms import Forms
 from megabert.downstream.publish.run_folder import export_again
@@ -71,20 +65,22 @@ def test_card_has_a_header_and_all_that_was_measured(config, tokenizer_dir, tmp_
 
 
 def test_card_names_its_base_and_a_fine_tuned_one_takes_its_facts(config, tokenizer_dir, tmp_path):
-    card = ModelCard(name="Derived", base_model="owner/base", languages=("en", "ko"), license="mit")
+    card = cards.ModelCard(name="Derived", base_model="owner/base", languages=("en", "ko"), license="mit")
     write(tmp_path / "out", model_of(config), tokenizer_dir, card=card)
     header = yaml.safe_load((tmp_path / "out/README.md").read_text().split("---\n", 2)[1])
     assert (header["base_model"], header["license"], header["language"]) == ("owner/base", "mit", ["en", "ko"])
-    assert facts_of(tmp_path / "out") == {"languages": ("en", "ko"), "license": "mit"}
+    assert cards.facts_of(tmp_path / "out") == {"languages": ("en", "ko"), "license": "mit"}
     (tmp_path / "out/README.md").write_text("---\nlicense: [\n---\n")
-    assert facts_of(tmp_path / "out") == facts_of(tmp_path) == {}
+    assert cards.facts_of(tmp_path / "out") == cards.facts_of(tmp_path) == {}
 
 
 @pytest.mark.parametrize("name", ["/home/me/base", "../base", "runs/masked_lm", "models/base", "english", "here/base"])
 def test_card_names_no_folder_as_its_base(name, config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    text = render_card(ModelCard(name="Derived", base_model=name), config, architecture="BertModel", parameters=1)
+    text = cards.render_card(
+        cards.ModelCard(name="Derived", base_model=name), config, architecture="BertModel", parameters=1
+    )
     assert "base_model" not in text
 
 
@@ -101,8 +97,8 @@ def test_card_names_no_folder_as_its_base(name, config, tmp_path, monkeypatch):
     ],
 )
 def test_card_has_the_task_of_its_class(architecture, pipeline, config):
-    card = ModelCard(name="Bare", pipeline=pipeline_of(architecture))
-    text = render_card(card, config, architecture=architecture, parameters=1)
+    card = cards.ModelCard(name="Bare", pipeline=cards.pipeline_of(architecture))
+    text = cards.render_card(card, config, architecture=architecture, parameters=1)
     assert yaml.safe_load(text.split("---\n", 2)[1])["pipeline_tag"] == pipeline
     assert (", pipeline\n" in text) == ("pipeline(" in text) == (pipeline == "fill-mask")
     assert "tokenizer = AutoTokenizer.from_pretrained(folder)" in text
@@ -111,7 +107,7 @@ def test_card_has_the_task_of_its_class(architecture, pipeline, config):
 @pytest.mark.parametrize("facts", [(["English"], None), ([], "Apache 2.0"), ([], None, "runs/base")])
 def test_facts_that_hubs_do_not_take_are_refused(facts):
     with pytest.raises(ConfigError, match=r"--[lb]"):
-        check_facts(*facts)
+        cards.check_facts(*facts)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +120,8 @@ def test_facts_that_hubs_do_not_take_are_refused(facts):
     ],
 )
 def test_card_of_symbols_loads_the_class_of_its_folder(config, architecture, class_name, last):
-    card = ModelCard(name="Symbols", symbols=("They are written so.", "A C [MASK]"))
-    text = render_card(card, config, architecture=architecture, parameters=1)
+    card = cards.ModelCard(name="Symbols", symbols=("They are written so.", "A C [MASK]"))
+    text = cards.render_card(card, config, architecture=architecture, parameters=1)
     lines = text.split("```")[1].splitlines()[1:]
     assert lines[:2] == ["# They are written so.", f"from transformers import AutoTokenizer, {class_name}"]
     assert f"model = {class_name}.from_pretrained(folder)" in lines
@@ -135,7 +131,7 @@ def test_card_of_symbols_loads_the_class_of_its_folder(config, architecture, cla
 def test_card_of_a_generator_promises_no_vectors(config, tokenizer_dir, tmp_path):
     model = build_model(replace(config, family="electra", generator_size=0.5))
     initialize(model, 0)
-    card = ModelCard(name="Vectors", gives_vectors=True, usage="vectors = 1")
+    card = cards.ModelCard(name="Vectors", gives_vectors=True, usage="vectors = 1")
     write(tmp_path / "out", model, tokenizer_dir, card=card)
     own, generators = ((tmp_path / "out" / name).read_text() for name in ("README.md", "generator/README.md"))
     assert "sentence-transformers" in own
@@ -145,7 +141,7 @@ def test_card_of_a_generator_promises_no_vectors(config, tokenizer_dir, tmp_path
 
 
 def test_card_without_facts_is_still_valid(config, tokenizer_dir, tmp_path):
-    write(tmp_path / "out", model_of(config), tokenizer_dir, card=ModelCard(name="Bare"))
+    write(tmp_path / "out", model_of(config), tokenizer_dir, card=cards.ModelCard(name="Bare"))
     header = yaml.safe_load((tmp_path / "out/README.md").read_text().split("---\n", 2)[1])
     assert "model-index" not in header
     assert "license" not in header

@@ -46,12 +46,6 @@ def deberta_folder(folder_of) -> Path:
     return folder_of("deberta-v2")
 
 
-def test_the_other_generation_of_deberta_is_refused(deberta_folder):
-    edit_config(deberta_folder, model_type="deberta", max_relative_positions=256)
-    with pytest.raises(ConfigError, match="position_buckets is no field of this family"):
-        read_huggingface(deberta_folder)
-
-
 OTHERS = {
     "bert": [
         ({"model_type": "distilbert"}, r"model_type='distilbert'; supported are bert, roberta, albert"),
@@ -60,6 +54,7 @@ OTHERS = {
         ({"num_attention_heads": 5}, "does not divide"),
     ],
     "deberta-v2": [
+        ({"model_type": "deberta", "max_relative_positions": 256}, "position_buckets is no field of this family"),
         ({"relative_attention": False}, r"relative_attention=False; only True is supported. Give another deberta-v2"),
         ({"pos_att_type": "c2p|p2p"}, "should be 'c2p' or 'p2c'"),
         ({"pos_att_type": None}, "pos_att_type"),

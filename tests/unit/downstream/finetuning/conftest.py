@@ -136,12 +136,10 @@ def glue(tmp_path_factory) -> Path:
     return folder
 
 
-def refused(capsys, code: int, expected: int, *phrases: str) -> None:
-    error = capsys.readouterr().err
-    assert code == expected, error
-    assert "Traceback" not in error
-    for phrase in phrases:
-        assert phrase in error
+@pytest.fixture(scope="session")
+def rte(glue, model_dir) -> list[str]:
+    """The words that fine-tune the model on that task."""
+    return ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE")]
 
 
 @pytest.fixture(scope="session")

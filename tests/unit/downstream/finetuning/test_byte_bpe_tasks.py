@@ -12,7 +12,8 @@ from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.settings.config.finetune import FinetuneConfig
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.training import train_byte_bpe
 
 
 @pytest.fixture(scope="module")

@@ -88,18 +88,6 @@ def test_labels_that_are_not_the_heads_are_refused(folder):
         Classifier(read_saved_model(folder))
 
 
-def test_labels_without_names_are_refused(folder):
-    change(folder, id2label={str(index): f"LABEL_{index}" for index in NAMES})
-    with pytest.raises(ConfigError, match="does not name the labels of its head"):
-        Classifier(read_saved_model(folder))
-
-
-def test_model_of_another_kind_of_task_is_refused(folder):
-    change(folder, **{KEY: {"task": "squad"}})
-    with pytest.raises(ConfigError, match="was fine-tuned for the task squad, which gives no label to a plain text"):
-        Classifier(read_saved_model(folder))
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -110,6 +98,8 @@ def test_model_of_another_kind_of_task_is_refused(folder):
         ({"function_to_apply": "sigmoid"}, "function_to_apply='sigmoid'"),
         ({"label2id": {"sea": 1, "land": 0, "air": 2}}, "label2id has 'sea' as 1"),
         ({"id2label": {"1": "sea", "2": "land", "3": "air"}}, r"id2label names \[1, 2, 3\]"),
+        ({"id2label": {str(index): f"LABEL_{index}" for index in NAMES}}, "does not name the labels of its head"),
+        ({KEY: {"task": "squad"}}, "fine-tuned for the task squad, which gives no label to a plain text"),
         ({KEY: {"task": "classification", "max_seq_lenght": 8}}, "max_seq_lenght: no setting; did you mean max_seq"),
     ],
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from megabert.cli import main
 from megabert.downstream.finetuning.comparison import SetComparison, compare_finetunings
 from megabert.downstream.finetuning.grid.results import read_summaries
 from megabert.downstream.finetuning.results import FinetuneSettings, summarize
@@ -45,27 +44,25 @@ def two(tmp_path):
     return a, write_finetuning(tmp_path / "b", ["yes", "no", "yes", "yes", "no", "yes"], rate=3e-3)
 
 
-def test_what_was_fixed_and_broken_is_counted_and_shown(two, capsys):
+def test_what_was_fixed_and_broken_is_counted_and_shown(two, megabert):
     (one,) = compare_finetunings(*two).sets
     assert (one.fixed, one.broken) == ([2], [5, 6])
     assert one.p_value == 1, "one and two of three: a coin does as much"
-    assert main(["compare", *map(str, two)]) == 6
-    printed = capsys.readouterr().out
+    printed = megabert("compare", *two, code=6).out
     assert "learning_rate: 0.001 and 0.003" in printed
     assert "rte   dev  accuracy  66.67  50.00  -16.67            50.00" in printed
     assert "3 as good (2 of them right), 1 fixed by B, 2 broken by B" in printed
     assert "line 2: text 2\n    label yes, A said no (0.52), B said yes (0.52)" in printed
 
 
-def test_json_has_every_line(two, capsys):
-    assert main(["compare", *map(str, two), "--json"]) == 6
-    content = json.loads(capsys.readouterr().out)
+def test_json_has_every_line(two, megabert):
+    content = json.loads(megabert("compare", *two, "--json", code=6).out)
     assert content["examples"][0]["broken"] == [5, 6]
     assert content["scores"]["rte"]["b"]["dev"]["accuracy"] == 0.5
 
 
-def test_equal_predictions_are_equal(two):
-    assert main(["compare", str(two[0]), str(two[0])]) == 0
+def test_equal_predictions_are_equal(two, megabert):
+    megabert("compare", two[0], two[0])
 
 
 def test_sign_test_is_small_for_one_sided_changes(tmp_path):
@@ -94,21 +91,18 @@ def write_grid(folder: Path, said: list[str]) -> Path:
     return folder
 
 
-def test_grids_are_compared_set_by_set_and_with_single_runs(tmp_path, capsys):
+def test_grids_are_compared_set_by_set_and_with_single_runs(tmp_path, megabert):
     a, b = write_grid(tmp_path / "a", RIGHT), write_grid(tmp_path / "b", ["no", *RIGHT[1:]])
-    assert main(["compare", str(a), str(a)]) == 0
-    printed = capsys.readouterr().out
+    printed = megabert("compare", a, a).out
     assert "mine  dev  accuracy  100.00  100.00   0.00            50.00" in printed
-    assert main(["compare", str(a), str(b)]) == 6
-    assert "mine dev, predictions of the best seeds for 6 examples" in capsys.readouterr().out
-    assert main(["compare", str(a), str(b / "rte" / "rate_0.001-epochs_3-seed_1"), "--json"]) == 6
-    assert list(json.loads(capsys.readouterr().out)["scores"]) == ["rte"]
+    assert "mine dev, predictions of the best seeds for 6 examples" in megabert("compare", a, b, code=6).out
+    shown = megabert("compare", a, b / "rte" / "rate_0.001-epochs_3-seed_1", "--json", code=6).out
+    assert list(json.loads(shown)["scores"]) == ["rte"]
     assert list(read_summaries(a)) == ["rte", "mine"]
 
 
-def test_report_of_a_grid_has_its_tables_and_the_choices(tmp_path, capsys):
-    assert main(["report", str(write_grid(tmp_path / "a", ["no", *RIGHT[1:]]))]) == 0
-    printed = capsys.readouterr().out
+def test_report_of_a_grid_has_its_tables_and_the_choices(tmp_path, megabert):
+    printed = megabert("report", write_grid(tmp_path / "a", ["no", *RIGHT[1:]])).out
     assert re.search(r"mine +dev +accuracy +83.33 +50.00 +0.001 +3", printed)
     assert "mean  2 of 2 sets" in printed
     assert printed.count("dev: 1 of 6 are not exact") == 2
@@ -159,9 +153,8 @@ def test_damaged_predictions_are_named(two, content):
         compare_finetunings(*two)
 
 
-def test_report_shows_scores_confusions_and_the_surest_errors(two, capsys):
-    assert main(["report", str(two[1]), "--examples", "2"]) == 0
-    printed = capsys.readouterr().out
+def test_report_shows_scores_confusions_and_the_surest_errors(two, megabert):
+    printed = megabert("report", two[1], "--examples", "2").out
     assert "dev  accuracy  50.00            50.00" in printed
     assert "dev: 3 of 6 are not exact; the first 2" in printed
     assert printed.index("line 7: text 7") < printed.index("line 6: text 6")
@@ -169,9 +162,9 @@ def test_report_shows_scores_confusions_and_the_surest_errors(two, capsys):
 
 
 @pytest.mark.parametrize("words", [["report", "--png", "x.png"], ["report", "--checkpoint", "best"]])
-def test_flags_without_effect_on_a_report_are_refused(words, two, capsys):
-    assert main([*words[:1], str(two[0]), *words[1:]]) == 2
-    assert f"{words[1]} has no effect on the report of a fine-tuning" in capsys.readouterr().err
+def test_flags_without_effect_on_a_report_are_refused(words, two, megabert):
+    said = megabert(*words[:1], two[0], *words[1:], code=2).err
+    assert f"{words[1]} has no effect on the report of a fine-tuning" in said
 
 
 def test_summary_whose_parts_do_not_fit_is_named(two):

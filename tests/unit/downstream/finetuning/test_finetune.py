@@ -10,9 +10,8 @@ import pytest
 import torch
 import transformers
 from forked.client import run_command
-from unit.downstream.finetuning.conftest import refused, sentence
+from unit.downstream.finetuning.conftest import sentence
 
-from megabert.cli import main
 from megabert.downstream.finetuning.finetune import has_finished
 from megabert.downstream.finetuning.rates import RATES
 from megabert.downstream.finetuning.saved_model import KEY
@@ -24,17 +23,17 @@ AUTO = ("--learning-rate", "auto")
 
 
 @pytest.fixture(scope="module")
-def finished(glue, model_dir, tmp_path_factory) -> tuple[Path, str]:
+def finished(rte, tmp_path_factory) -> tuple[Path, str]:
     """Two seeds of RTE, and what that printed."""
     out = tmp_path_factory.mktemp("out") / "rte"
-    return out, start(glue, model_dir, out, "--seeds", "2")
+    return out, start(rte, out, "--seeds", "2")
 
 
-def start(glue, model_dir, out: Path, *flags: str, ranks: int = 1) -> str:
+def start(rte, out: Path, *flags: str, ranks: int = 1) -> str:
     """Fine-tune in processes of its own; return what it printed."""
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir", str(out)]
     printed, log = out.with_suffix(".out"), out.with_suffix(".log")
-    code = run_command("megabert", [*words, *FLAGS, *flags], printed, stderr=log, ranks=ranks)
+    words = [*rte, "--output-dir", str(out), *FLAGS, *flags]
+    code = run_command("megabert", words, printed, stderr=log, ranks=ranks)
     assert code == 0, log.read_text()[-4000:]
     return printed.read_text()
 
@@ -55,12 +54,11 @@ def test_two_seeds_learn_and_print_their_table(finished):
     assert losses(out / "seed_5") != losses(out / "seed_6")
 
 
-def test_result_names_the_ops_that_were_replaced(finished, glue, model_dir, tmp_path, monkeypatch):
+def test_result_names_the_ops_that_were_replaced(finished, rte, tmp_path, monkeypatch, megabert):
     assert json.loads((finished[0] / "seed_5" / "result.json").read_text())["replaced_ops"] == []
     sentence = "ops.attention: torch takes the place of a kernel that is wrong here"
     monkeypatch.setattr("megabert.downstream.finetuning.finetune.prove_ops", lambda *_, **__: (sentence,))
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir", str(tmp_path)]
-    assert main([*words, *FLAGS, "--epochs", "0.1"]) == 0
+    megabert(*rte, "--output-dir", tmp_path, *FLAGS, "--epochs", "0.1")
     assert json.loads((tmp_path / "seed_5" / "result.json").read_text())["replaced_ops"] == [sentence]
 
 
@@ -86,12 +84,11 @@ def test_predictions_have_their_source_and_are_those_of_transformers(finished, g
         )
 
 
-def test_evaluate_gives_the_same_score(finished, glue, tmp_path, capsys):
+def test_evaluate_gives_the_same_score(finished, glue, tmp_path, megabert):
     out, _ = finished
     result = json.loads((out / "seed_6" / "result.json").read_text())
     words = ["--model", str(out / "seed_6" / "model"), "--predictions", str(tmp_path / "again"), "--device", "cpu"]
-    assert main(["evaluate", *words, "--data", str(glue / "RTE" / "dev.tsv")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = megabert("evaluate", *words, "--data", glue / "RTE" / "dev.tsv").out.splitlines()
     score = f"{100 * result['metrics']['dev']['accuracy']:.2f}"
     assert lines[2].split() == ["accuracy", score, "51.22"], "21 of 41 have the same label"
     before = (out / "seed_6" / "predictions_dev.jsonl").read_text()
@@ -100,26 +97,25 @@ def test_evaluate_gives_the_same_score(finished, glue, tmp_path, capsys):
     ]
 
 
-def test_outputs_without_names_take_the_tasks_labels(finished, glue, tmp_path, capsys):
+def test_outputs_without_names_take_the_tasks_labels(finished, glue, tmp_path, megabert):
     model = shutil.copytree(finished[0] / "seed_6" / "model", tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
     del config[KEY]  # as another program writes it
     (model / "config.json").write_text(json.dumps({**config, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}))
     words = ["--data", str(glue / "RTE"), "--device", "cpu", "--task", "rte", "--max-seq-length", "32"]
-    for folder in (model, finished[0] / "seed_6" / "model"):
-        assert main(["evaluate", "--model", str(folder), *words]) == 0
-    written = capsys.readouterr()
-    assert written.out.splitlines()[:3] == written.out.splitlines()[3:]
-    assert written.err.count("they are read as entailment, not_entailment, in this order") == 1
+    without, named = (megabert("evaluate", "--model", one, *words) for one in (model, finished[0] / "seed_6/model"))
+    assert without.out == named.out
+    read_as = "they are read as entailment, not_entailment, in this order"
+    assert [printed.err.count(read_as) for printed in (without, named)] == [1, 0]
 
 
-def test_killed_seed_starts_anew_and_ends_alike_and_finished_ones_stay(finished, glue, model_dir, tmp_path):
+def test_killed_seed_starts_anew_and_ends_alike_and_finished_ones_stay(finished, rte, tmp_path):
     out = shutil.copytree(finished[0], tmp_path / "out")
     before = losses(out / "seed_6")
     result = json.loads((out / "seed_6" / "result.json").read_text())
     (out / "seed_6" / "result.json").unlink()  # what a killed seed leaves: everything but its last file
     kept = (out / "seed_5" / "model" / "model.safetensors").stat()
-    start(glue, model_dir, out, "--seeds", "2")
+    start(rte, out, "--seeds", "2")
     after = (out / "seed_5" / "model" / "model.safetensors").stat()
     assert (kept.st_mtime_ns, kept.st_ino) == (after.st_mtime_ns, after.st_ino)
     assert losses(out / "seed_6") == before
@@ -138,7 +134,7 @@ def test_seed_whose_model_is_gone_is_trained_again(finished, tmp_path, monkeypat
     assert said == [f"{out}/seed_5/model/config.json is gone: seed 5 is trained again"]
 
 
-def test_seed_that_diverges_does_not_end_the_others(glue, model_dir, tmp_path, monkeypatch, capsys):
+def test_seed_that_diverges_does_not_end_the_others(rte, tmp_path, monkeypatch, megabert):
     step = TaskTrainer._step
 
     def spoilt(trainer, number, seed, rate):
@@ -149,37 +145,36 @@ def test_seed_that_diverges_does_not_end_the_others(glue, model_dir, tmp_path, m
         return step(trainer, number, seed, rate)
 
     monkeypatch.setattr(TaskTrainer, "_step", spoilt)
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir", str(tmp_path)]
-    code = main([*words, *FLAGS, "--epochs", "0.5", "--seeds", "2"])
-    refused(capsys, code, 3, "The other seeds continue", "NonFiniteSteps: seed 5: 10 steps in a row up to step 11")
+    said = megabert(*rte, "--output-dir", tmp_path, *FLAGS, "--epochs", "0.5", "--seeds", "2", code=3).err
+    assert "The other seeds continue" in said
+    assert "NonFiniteSteps: seed 5: 10 steps in a row up to step 11" in said
     assert not (tmp_path / "seed_5" / "result.json").exists()
     assert len(losses(tmp_path / "seed_6")) == 15
     assert all(map(math.isfinite, losses(tmp_path / "seed_6")))
     assert has_finished(tmp_path, 6)
 
 
-def test_ranks_go_on_together_after_a_seed_that_diverges(glue, model_dir, tmp_path):
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--output-dir"]
+def test_ranks_go_on_together_after_a_seed_that_diverges(rte, tmp_path):
     wild = ["--learning-rate", "1000", "--weight-decay", "1000", "--seeds", "2", "--engine", "zero1"]
-    log = tmp_path / "log"
-    code = run_command("megabert", [*words, str(tmp_path / "out"), *FLAGS, *wild], tmp_path / "p", stderr=log, ranks=2)
-    assert code == 3
+    words, log = [*rte, "--output-dir", str(tmp_path / "out"), *FLAGS, *wild], tmp_path / "log"
+    assert run_command("megabert", words, tmp_path / "p", stderr=log, ranks=2) == 3
     said = log.read_text()
     assert said.count("The other seeds continue") == 2
     assert said.splitlines()[-1].startswith("megabert: NonFiniteSteps: seed 5: 10 steps in a row up to step 12 ")
 
 
-def test_two_ranks_under_zero_train_like_one(finished, glue, model_dir, tmp_path):
-    printed = start(glue, model_dir, tmp_path / "out", "--engine", "zero1", ranks=2)
+def test_two_ranks_under_zero_train_like_one(finished, rte, tmp_path):
+    printed = start(rte, tmp_path / "out", "--engine", "zero1", ranks=2)
     assert printed.count("accuracy") == 1
     assert losses(tmp_path / "out" / "seed_5") == pytest.approx(losses(finished[0] / "seed_5"), abs=2e-3)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "seed_5" / "model")
     assert sum(p.numel() for p in model.parameters()) > 0
 
 
-def test_random_weights_take_shape_and_tokenizer_alone(glue, model_dir, tmp_path):
+def test_random_weights_take_shape_and_tokenizer_alone(rte, model_dir, tmp_path):
     shape = shutil.copytree(model_dir, tmp_path / "shape", ignore=shutil.ignore_patterns("*.safetensors"))
-    start(glue, shape, tmp_path / "out", "--random-weights", "true", "--epochs", "0.1", *AUTO, "--seeds", "2")
+    words = ["--model", str(shape), "--random-weights", "true", "--epochs", "0.1", *AUTO, "--seeds", "2"]
+    start(rte, tmp_path / "out", *words)
     rate = RATES[128][True]
     reason = f"learning rate {rate:g} (auto): random weights of width 32, by the table's row for 128"
     assert reason in (tmp_path / "out.log").read_text()
@@ -187,12 +182,8 @@ def test_random_weights_take_shape_and_tokenizer_alone(glue, model_dir, tmp_path
     assert json.loads((tmp_path / "out" / "results.json").read_text())["learning_rate"] == rate
     assert json.loads((tmp_path / "out" / "finetune.json").read_text())["settings"]["learning_rate"] == rate
     models = [tmp_path / "out" / f"seed_{seed}" / "model" for seed in (5, 6)]
-    layers = [
-        transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-        .bert.encoder.layer[0]
-        .output.dense.weight
-        for folder in models
-    ]
+    one, other = map(transformers.AutoModelForSequenceClassification.from_pretrained, models)
+    layers = [model.bert.encoder.layer[0].output.dense.weight for model in (one, other)]
     assert (layers[0] - layers[1]).abs().max() > 0.02  # each seed draws its own
     assert f"random weights of the shape of {shape}" in (models[0] / "README.md").read_text()
 
@@ -205,6 +196,7 @@ def test_random_weights_take_shape_and_tokenizer_alone(glue, model_dir, tmp_path
         ("", [], 2, ["seed_5/model"]),
     ],
 )
-def test_evaluations_that_do_not_fit_are_refused(finished, glue, capsys, model, flags, code, phrases):
-    words = ["evaluate", "--model", str(finished[0] / model), "--data", str(glue / "RTE"), "--device", "cpu", *flags]
-    refused(capsys, main(words), code, *phrases)
+def test_evaluations_that_do_not_fit_are_refused(finished, glue, megabert, model, flags, code, phrases):
+    words = ["evaluate", "--model", finished[0] / model, "--data", glue / "RTE", "--device", "cpu", *flags]
+    said = megabert(*words, code=code).err
+    assert all(phrase in said for phrase in phrases)

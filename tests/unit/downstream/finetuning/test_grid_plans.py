@@ -6,7 +6,6 @@ import shutil
 import pytest
 from unit.downstream.finetuning.grid.test_grid import words_of
 
-from megabert.cli import main
 from megabert.downstream.finetuning.grid import grid as grid_module
 from megabert.downstream.finetuning.grid.cells import Grid, Setting, find_sets
 from megabert.downstream.finetuning.grid.survey import find_test_file, survey
@@ -16,41 +15,36 @@ from megabert.foundation.errors import ConfigError
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
 
-def test_dry_run_tells_cells_rates_and_time_and_writes_nothing(sets_dir, model_dir, tmp_path, capsys):
-    assert main([*words_of(sets_dir, model_dir, tmp_path / "new"), "--dry-run"]) == 0
-    printed = capsys.readouterr().out
+def test_dry_run_tells_cells_rates_and_time_and_writes_nothing(sets_dir, model_dir, tmp_path, megabert):
+    printed = megabert(*words_of(sets_dir, model_dir, tmp_path / "new"), "--dry-run").out
     assert "8 cells (2 sets x 2 settings x 2 seeds), 0 of them finished" in printed
     assert re.search(r"rte: [\d,]+ examples/s, 120 to train on, \d+ s to start", printed)
     assert re.search(r"the other 8 will take about [\d.]+ (s|min), one after the other, and \d.\d GiB", printed)
     assert not (tmp_path / "new").exists()
 
 
-def test_dry_run_for_gpus_that_are_elsewhere_checks_and_measures_nothing(
-    sets_dir, model_dir, tmp_path, monkeypatch, capsys
-):
+def test_dry_run_for_gpus_elsewhere_checks_and_measures_nothing(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     monkeypatch.setattr(TaskTrainer, "measure_step", None)
     words = [*words_of(sets_dir, model_dir, tmp_path / "new"), "--device", "cuda", "--dry-run"]
-    assert main(words) == 0
-    printed = capsys.readouterr().out
+    printed = megabert(*words).out
     assert re.search(r"8 cells .*\nthe other 8 need \d.\d GiB for their models\nthis machine has no GPU: ", printed)
     assert not (tmp_path / "new").exists()
-    assert main([*words, "--engine", "zero9"]) == 2
-    assert "zero9" in capsys.readouterr().err
+    assert "zero9" in megabert(*words, "--engine", "zero9", code=2).err
 
 
-def test_dry_run_counts_one_cell_at_a_time_with_a_launcher(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+def test_dry_run_counts_one_cell_at_a_time_with_a_launcher(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     asked = []
     monkeypatch.setattr(grid_module, "_slots", lambda *given, **others: asked.append((given, others)))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
     words = [*words_of(sets_dir, model_dir, tmp_path / "new"), "--device", "cuda", "--dry-run"]
-    assert main([*words, "--launcher", "torchrun --nproc_per_node 8 -m"]) == 0
+    megabert(*words, "--launcher", "torchrun --nproc_per_node 8 -m")
     assert asked == [((1, 8), {"has_launcher": True})]
 
 
-def test_test_set_that_cannot_be_scored_is_told_before_the_first_cell(sets_dir, model_dir, tmp_path, caplog):
+def test_test_set_that_cannot_be_scored_is_told_before_the_first_cell(sets_dir, model_dir, tmp_path, caplog, megabert):
     changed = shutil.copytree(sets_dir, tmp_path / "sets")
     (changed / "own" / "test.tsv").write_text("text\na ship\n")  # as published ones are, which have no labels
-    assert main([*words_of(changed, model_dir, tmp_path / "new"), "--dry-run"]) == 0
+    megabert(*words_of(changed, model_dir, tmp_path / "new"), "--dry-run")
     assert re.search("own: this test set will not be scored: .*test.tsv.*label", caplog.text)
 
 
@@ -76,26 +70,23 @@ def test_several_ranks_are_refused(tmp_path, monkeypatch):
         grid_module.GridRun(grid, tmp_path / "out", device="cpu", processes=1, launcher="", import_s=0.0)
 
 
-def test_missing_setting_is_named(capsys):
-    assert main(["finetune", "glue", "--model", "x"]) == 2
-    assert "data" in capsys.readouterr().err
+def test_missing_setting_is_named(megabert):
+    assert "data" in megabert("finetune", "glue", "--model", "x", code=2).err
 
 
-def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, capsys):
+def test_settings_of_glue_are_shown_and_nothing_starts(tmp_path, megabert):
     (tmp_path / "settings.yaml").write_text(f"data: {tmp_path / 'glue'}\nepochs: 7\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     words = ["finetune", "glue", "--model", str(tmp_path / "model"), "--config", str(tmp_path / "settings.yaml")]
-    assert main(words) == 3
-    assert f"{tmp_path / 'glue'}: no task of GLUE there" in capsys.readouterr().err, "the file's sets_dir, too"
+    assert f"{tmp_path / 'glue'}: no task of GLUE there" in megabert(*words, code=3).err, "the file's sets_dir, too"
     (tmp_path / "glue" / "RTE").mkdir(parents=True)
-    assert main([*words, "--print-config"]) == 0
-    shown = capsys.readouterr().out
+    shown = megabert(*words, "--print-config").out
     assert f"data: {tmp_path / 'glue'}" in shown
     assert "epochs: 7" in shown
 
 
-def test_every_set_pays_for_what_the_first_one_imported(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+def test_every_set_pays_for_what_the_first_one_imported(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     costs = iter([(1.0, 8.0), (2.0, 0.5)])
 
     def measured(*arguments, **words):
@@ -105,8 +96,8 @@ def test_every_set_pays_for_what_the_first_one_imported(sets_dir, model_dir, tmp
     monkeypatch.setattr(grid_module, "survey", measured)
     own = grid_module.GridRun.__init__
     monkeypatch.setattr(grid_module.GridRun, "__init__", lambda *a, **words: own(*a, **{**words, "import_s": 4.0}))
-    assert main([*words_of(sets_dir, model_dir, tmp_path / "new"), "--dry-run"]) == 0
-    assert re.findall(r"(\d+) s to start", capsys.readouterr().out) == ["13", "14"]
+    printed = megabert(*words_of(sets_dir, model_dir, tmp_path / "new"), "--dry-run").out
+    assert re.findall(r"(\d+) s to start", printed) == ["13", "14"]
 
 
 def test_slots_share_cores_and_gpus(monkeypatch):

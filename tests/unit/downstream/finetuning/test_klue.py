@@ -10,22 +10,9 @@ import pytest
 from unit.downstream.finetuning.conftest import sentence
 from unit.downstream.finetuning.grid.test_grid import forked
 
-from megabert.cli import main
+from megabert.downstream.finetuning import metrics as measures
 from megabert.downstream.finetuning.batches import Features
 from megabert.downstream.finetuning.grid import grid as grid_module
-from megabert.downstream.finetuning.metrics import (
-    METRICS,
-    entity_macro_f1,
-    f1_of_similar,
-    mean_auprc,
-    micro_f1,
-    normalize_klue,
-    rouge_w,
-    score_answers,
-    score_klue_answers,
-    tag_macro_f1,
-    tags_of_characters,
-)
 from megabert.downstream.finetuning.task_kinds import TASK_KINDS
 from megabert.downstream.finetuning.task_kinds.sequence import LabelledText
 from megabert.downstream.finetuning.task_kinds.tagging import TaggedSentence
@@ -38,17 +25,17 @@ from megabert.foundation.errors import DataError
 def test_ynat_macro_f1_is_the_mean_of_three_classes():
     # Class 0: 2 right, 3 in gold, 2 said: F1 = 2*2/(3+2) = 0.8. Class 1: 1 right, 2 and 3: 2/5 = 0.4. Class 2: 0 of 1.
     gold, said = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 2, 1]
-    assert METRICS["macro_f1"](gold, said) == pytest.approx((0.8 + 0.4 + 0.0) / 3)
+    assert measures.METRICS["macro_f1"](gold, said) == pytest.approx((0.8 + 0.4 + 0.0) / 3)
 
 
 def test_sts_pearson_and_f1_of_three_or_more():
     # Deviations from the means 2.5 and 3: (-2.5, -0.5, 0.5, 2.5) and (-2, -1, 1, 2).
     # Sum of products 5 + 0.5 + 0.5 + 5 = 11; of squares 13 and 10: r = 11 / sqrt(130).
     gold, said = [0.0, 2.0, 3.0, 5.0], [1.0, 2.0, 4.0, 5.0]
-    assert METRICS["pearson"](gold, said) == pytest.approx(11 / math.sqrt(130))
+    assert measures.METRICS["pearson"](gold, said) == pytest.approx(11 / math.sqrt(130))
     # Similar: gold T T T F, said T F T T. Right 2, gold 3, said 3: F1 = 4/6. 3 itself counts, 2.99 does not.
-    assert f1_of_similar([3.0, 4.0, 5.0, 2.99], [3.0, 2.99, 4.0, 3.5]) == pytest.approx(4 / 6)
-    assert f1_of_similar([1.0], [2.0]) == 0
+    assert measures.f1_of_similar([3.0, 4.0, 5.0, 2.99], [3.0, 2.99, 4.0, 3.5]) == pytest.approx(4 / 6)
+    assert measures.f1_of_similar([1.0], [2.0]) == 0
 
 
 def test_sts_baseline_is_the_better_of_two_constant_numbers(make_kind):
@@ -62,8 +49,8 @@ def test_sts_baseline_is_the_better_of_two_constant_numbers(make_kind):
 def test_re_micro_f1_leaves_no_relation_out():
     # Label 0 is no_relation. Of the others: said 1 1 2 2 (4), gold 1 2 2 (3), right: one 1 and one 2.
     # Precision 2/4, recall 2/3: F1 = 2*2/(4+3) = 4/7. The right no_relation counts for nothing.
-    assert micro_f1([1, 2, 2, 0, 0, 0], [1, 2, 0, 1, 2, 0]) == pytest.approx(4 / 7)
-    assert micro_f1([0, 0], [0, 0]) == 0
+    assert measures.micro_f1([1, 2, 2, 0, 0, 0], [1, 2, 0, 1, 2, 0]) == pytest.approx(4 / 7)
+    assert measures.micro_f1([0, 0], [0, 0]) == 0
 
 
 def test_re_auprc_is_the_mean_of_areas_by_trapezoids():
@@ -72,12 +59,12 @@ def test_re_auprc_is_the_mean_of_areas_by_trapezoids():
     # them: 0.8 right, 0.5 wrong, 0.4 right. Points (recall, precision): (0, 1), (1/2, 1), (1/2, 1/2), (1, 2/3).
     # Area: 1/2 * 1 + 0 + 1/2 * (1/2 + 2/3) / 2 = 1/2 + 7/24 = 19/24. Label 2 has no example: 0.
     probabilities = [[0.5, 0.5, 0.0], [0.1, 0.8, 0.1], [0.2, 0.4, 0.4]]
-    assert mean_auprc([0, 1, 1], probabilities) == pytest.approx((1 + 19 / 24 + 0) / 3)
+    assert measures.mean_auprc([0, 1, 1], probabilities) == pytest.approx((1 + 19 / 24 + 0) / 3)
 
 
 def test_re_auprc_of_one_answer_to_everything():
     # All scores are equal, so the curve has two points, (0, 1) and (1, share): the area is (1 + share) / 2.
-    assert mean_auprc([0, 1, 1, 1], [[0.0, 1.0]] * 4) == pytest.approx(((1 + 1 / 4) / 2 + (1 + 3 / 4) / 2) / 2)
+    assert measures.mean_auprc([0, 1, 1, 1], [[0.0, 1.0]] * 4) == pytest.approx(((1 + 1 / 4) / 2 + (1 + 3 / 4) / 2) / 2)
 
 
 def test_ner_entities_are_averaged_over_types():
@@ -85,49 +72,49 @@ def test_ner_entities_are_averaged_over_types():
     said = [["B-PS", "I-PS", "O", "B-OG"], ["B-PS", "I-PS"], ["I-DT", "I-DT"]]
     # PS: gold 2, said 2, right 1 (the second is longer): 2*1/4 = 1/2. LC: gold 1, said 0: 0. OG: gold 0, said 1: 0.
     # DT: gold 1; said none, since I- begins nothing: 0. Four types: 1/8.
-    assert entity_macro_f1(gold, said) == pytest.approx(1 / 8)
+    assert measures.entity_macro_f1(gold, said) == pytest.approx(1 / 8)
 
 
 def test_ner_characters_are_averaged_over_all_tags():
     labels = ["B-PS", "I-PS", "B-LC", "O"]
     # B-PS: 1 right, gold 1, said 2: 2/3. I-PS: 1, 2, 1: 2/3. O: 1, 1, 1: 1. B-LC is nowhere: 1, as in the script.
     gold, said = [["B-PS", "I-PS", "I-PS", "O"]], [["B-PS", "B-PS", "I-PS", "O"]]
-    assert tag_macro_f1(gold, said, labels) == pytest.approx((2 / 3 + 2 / 3 + 1 + 1) / 4)
+    assert measures.tag_macro_f1(gold, said, labels) == pytest.approx((2 / 3 + 2 / 3 + 1 + 1) / 4)
 
 
 def test_ner_pieces_pass_their_tag_on():
-    assert tags_of_characters("B-PS", 3) == ["B-PS", "I-PS", "I-PS"]
-    assert tags_of_characters("I-PS", 2) == ["I-PS", "I-PS"]
-    assert tags_of_characters("O", 2) == ["O", "O"]
+    assert measures.tags_of_characters("B-PS", 3) == ["B-PS", "I-PS", "I-PS"]
+    assert measures.tags_of_characters("I-PS", 2) == ["I-PS", "I-PS"]
+    assert measures.tags_of_characters("O", 2) == ["O", "O"]
 
 
 def test_mrc_rouge_w_is_of_the_longest_common_run():
     # "abcde" and "xbcdy": the run "bcd" has 3. Precision 3/5, recall 3/5: F1 = 6/10.
-    assert rouge_w("abcde", "xbcdy") == pytest.approx(6 / 10)
+    assert measures.rouge_w("abcde", "xbcdy") == pytest.approx(6 / 10)
     # A subsequence with a gap counts as its longest part: "ab" of "abxd", 2*2/(4+4).
-    assert rouge_w("abxd", "abyd") == pytest.approx(4 / 8)
-    assert (rouge_w("", ""), rouge_w("a", ""), rouge_w("", "a")) == (1, 0, 0)
+    assert measures.rouge_w("abxd", "abyd") == pytest.approx(4 / 8)
+    assert (measures.rouge_w("", ""), measures.rouge_w("a", ""), measures.rouge_w("", "a")) == (1, 0, 0)
 
 
 def test_mrc_answers_take_the_best_of_several_and_none_is_an_answer():
     gold = {"1": ["the sea", "sea"], "2": [], "3": ["ship"], "4": []}
     said = {"1": "The sea.", "2": "", "3": "ships", "4": "ship"}
     # Exact: 1 (case and point are nothing, articles stay), 1, 0, 0. ROUGE-W: 1, 1, 2*4/(5+4), 0.
-    scores = score_klue_answers(said, gold)
+    scores = measures.score_klue_answers(said, gold)
     assert scores == {"exact": 2 / 4, "rouge_w": pytest.approx((1 + 1 + 8 / 9 + 0) / 4)}
 
 
 def test_mrc_keeps_the_marks_that_the_script_keeps():
-    assert normalize_klue(" \u300aA\u300b, 'b'  (c)") == "\u300aa\u300b b c"
-    assert normalize_klue("x'()\u2018\u2019y") == "x y", "its pattern matches only this"
+    assert measures.normalize_klue(" \u300aA\u300b, 'b'  (c)") == "\u300aa\u300b b c"
+    assert measures.normalize_klue("x'()\u2018\u2019y") == "x y", "its pattern matches only this"
 
 
 def test_korquad_counts_characters_and_drops_marks():
     # Gold of 4 characters, said 6 of which 4 are shared: F1 = 2*4/(6+4). The marks are nothing.
     gold = {"1": ["\uc138\uc885\ub300\uc655"]}
-    scores = score_answers({"1": "\u300a\uc138\uc885 \ub300\uc655\u300b\uc740\uc694"}, gold, "ko")
+    scores = measures.score_answers({"1": "\u300a\uc138\uc885 \ub300\uc655\u300b\uc740\uc694"}, gold, "ko")
     assert scores == {"exact": 0, "f1": pytest.approx(8 / 10)}
-    assert score_answers({"1": "\u2018\uc138\uc885\ub300\uc655\u2019"}, gold, "ko") == {"exact": 1, "f1": 1}
+    assert measures.score_answers({"1": "\u2018\uc138\uc885\ub300\uc655\u2019"}, gold, "ko") == {"exact": 1, "f1": 1}
 
 
 # Files in the official layout. The vocabulary of these tests is English, so the texts are.
@@ -287,11 +274,11 @@ def test_characters_beyond_the_longest_sequence_are_outside(make_kind, data):
     assert features.rows.tolist() == [2]
 
 
-def test_a_run_on_every_set_gives_its_official_metrics(data, model_dir, tmp_path, monkeypatch, capsys):
+def test_a_run_on_every_set_gives_its_official_metrics(data, model_dir, tmp_path, monkeypatch, megabert):
     monkeypatch.setattr(grid_module, "run_children", forked)
-    places = ["--model", str(model_dir), "--data", str(data), "--output-dir", str(tmp_path / "out")]
+    places = ["--model", model_dir, "--data", data, "--output-dir", tmp_path / "out"]
     flags = ["--epochs", "1", "--max-seq-length", "48", "--global-batch-size", "16", "--device", "cpu"]
-    assert main(["finetune", "klue", "korquad", *places, *flags]) == 0
+    assert "auprc" in megabert("finetune", "klue", "korquad", *places, *flags).out
     sets = json.loads((tmp_path / "out" / "results.json").read_text())["sets"]
     assert list(sets) == [*(task.name for task in SUITES["klue"]), "korquad"]
     for name, one in sets.items():
@@ -299,7 +286,6 @@ def test_a_run_on_every_set_gives_its_official_metrics(data, model_dir, tmp_path
         assert set(find_task(name).metrics) <= scores.keys()
         assert one["test"] is None
     assert sets["klue_mrc"]["settings"][0]["summary"]["mean"]["klue-mrc-v1.1_dev"]["null_threshold"] == 0
-    assert "auprc" in capsys.readouterr().out
 
 
 def test_marks_after_a_piece_have_its_tag(make_kind):

@@ -4,20 +4,13 @@ import shutil
 
 import pytest
 import yaml
-from unit.downstream.finetuning.conftest import refused
-
-from megabert.cli import main
 
 pytestmark = pytest.mark.usefixtures("without_gpu")
 
 
-def dry_run(model, data, *flags: str, task: str = "rte") -> int:
-    return main(["finetune", task, "--model", str(model), "--data", str(data), "--dry-run", *flags])
-
-
-def test_dry_run_counts(glue, model_dir, tmp_path, capsys):
-    assert dry_run(model_dir, glue / "RTE", "--output-dir", str(tmp_path / "new")) == 0
-    assert "240 items to train on, 41 of dev" in capsys.readouterr().out
+def test_dry_run_counts(rte, tmp_path, megabert):
+    printed = megabert(*rte, "--dry-run", "--output-dir", tmp_path / "new").out
+    assert "240 items to train on, 41 of dev" in printed
     assert not (tmp_path / "new").exists()
 
 
@@ -31,63 +24,60 @@ def test_dry_run_counts(glue, model_dir, tmp_path, capsys):
         (["--output-dir", "FOLDER"], 4, "holds train.tsv, so it is left alone"),
     ],
 )
-def test_dry_run_refuses_what_the_run_refuses(flags, code, phrase, glue, model_dir, tmp_path, capsys):
+def test_dry_run_refuses_what_the_run_refuses(flags, code, phrase, rte, tmp_path, megabert):
     (tmp_path / "train.tsv").touch()
     flags = [str(tmp_path) if flag == "FOLDER" else flag for flag in flags]
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), *flags]
     for stop in ([], ["--dry-run"]):
-        refused(capsys, main([*words, *stop]), code, phrase)
+        assert phrase in megabert(*rte, *flags, *stop, code=code).err
 
 
-def test_dry_run_for_a_gpu_that_is_elsewhere_says_so(glue, model_dir, capsys):
-    assert dry_run(model_dir, glue / "RTE", "--device", "cuda") == 0
-    assert "this machine has no GPU" in capsys.readouterr().out
-    refused(capsys, dry_run(model_dir, glue / "RTE", "--device", "cuda", "--engine", "zero9"), 2, "zero9")
+def test_dry_run_for_a_gpu_that_is_elsewhere_says_so(rte, megabert):
+    words = [*rte, "--dry-run", "--device", "cuda"]
+    assert "this machine has no GPU" in megabert(*words).out
+    assert "zero9" in megabert(*words, "--engine", "zero9", code=2).err
 
 
-def test_one_learning_rate_is_the_rate(glue, model_dir, capsys):
-    words = ["finetune", "rte", "--model", str(model_dir), "--data", str(glue / "RTE"), "--print-config"]
-    assert main([*words, "--learning-rates", "0.002"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["learning_rate"] == 0.002
+def test_one_learning_rate_is_the_rate(rte, megabert):
+    printed = megabert(*rte, "--print-config", "--learning-rates", "0.002").out
+    assert yaml.safe_load(printed)["learning_rate"] == 0.002
 
 
-def test_unseen_label_is_named(glue, model_dir, tmp_path, capsys):
+def test_unseen_label_is_named(glue, rte, tmp_path, megabert):
     data = shutil.copytree(glue / "RTE", tmp_path / "RTE")
     text = (data / "dev.tsv").read_text().replace("not_entailment", "neutral", 1)
     (data / "dev.tsv").write_text(text)
-    refused(capsys, dry_run(model_dir, data), 3, "dev.tsv:3", "'neutral'", "entailment, not_entailment")
+    said = megabert(*rte[:-1], data, "--dry-run", code=3).err
+    for phrase in ("dev.tsv:3", "'neutral'", "entailment, not_entailment"):
+        assert phrase in said
 
 
-def test_missing_data_is_named(model_dir, tmp_path, capsys):
-    refused(capsys, dry_run(model_dir, tmp_path / "nowhere"), 3, "no such file or folder", "--eval-data")
-
-
-def test_sequence_beyond_the_positions_is_refused(glue, model_dir, capsys):
-    code = dry_run(model_dir, glue / "RTE", "--max-seq-length", "65")
-    refused(capsys, code, 2, "max_seq_length=65", "64 positions")
+@pytest.mark.parametrize(
+    ("flags", "code", "phrases"),
+    [
+        (["--data", "nowhere"], 3, ["no such file or folder", "--eval-data"]),
+        (["--max-seq-length", "65"], 2, ["max_seq_length=65", "64 positions"]),
+    ],
+)
+def test_data_and_lengths_that_are_not_there_are_refused(rte, megabert, flags, code, phrases):
+    said = megabert(*rte, "--dry-run", *flags, code=code).err
+    assert all(phrase in said for phrase in phrases)
 
 
 @pytest.mark.parametrize(
     ("task", "code", "phrases"),
     [("rte", 4, ["no head for the task rte", "megabert finetune rte"]), (None, 2, ["does not say", "--task"])],
 )
-def test_evaluation_without_a_head_is_refused(glue, model_dir, capsys, task, code, phrases):
-    words = ["evaluate", "--model", str(model_dir), "--data", str(glue / "RTE"), "--device", "cpu"]
-    refused(capsys, main([*words, *(["--task", task] if task else [])]), code, *phrases)
+def test_evaluation_without_a_head_is_refused(rte, megabert, task, code, phrases):
+    said = megabert("evaluate", *rte[2:], "--device", "cpu", *(["--task", task] if task else []), code=code).err
+    assert all(phrase in said for phrase in phrases)
 
 
-def test_settings_of_training_are_none_of_an_evaluation(glue, model_dir, capsys):
-    words = ["evaluate", "--model", str(model_dir), "--data", str(glue / "RTE"), "--task", "rte"]
-    refused(
-        capsys,
-        main([*words, "--learning-rate", "1"]),
-        2,
-        "learning_rate: no setting of an evaluation",
-        "max_seq_length",
-    )
+def test_settings_of_training_are_none_of_an_evaluation(rte, megabert):
+    said = megabert("evaluate", *rte[2:], "--task", "rte", "--learning-rate", "1", code=2).err
+    assert "learning_rate: no setting of an evaluation" in said
+    assert "max_seq_length" in said
 
 
-def test_lone_training_file_is_split_the_same_way_each_time(glue, model_dir, capsys):
-    code = dry_run(model_dir, glue / "RTE" / "train.tsv", "--held-out", "0.25")
-    assert code == 0
-    assert "180 items to train on, 60 of held_out" in capsys.readouterr().out
+def test_lone_training_file_is_split_the_same_way_each_time(glue, rte, megabert):
+    printed = megabert(*rte[:-1], glue / "RTE" / "train.tsv", "--dry-run", "--held-out", "0.25").out
+    assert "180 items to train on, 60 of held_out" in printed

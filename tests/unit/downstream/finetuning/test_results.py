@@ -12,7 +12,9 @@ from megabert.settings.config.finetune import FinetuneConfig
 
 
 def claim(folder, **settings):
-    kind = SimpleNamespace(task=SimpleNamespace(name="rte"), config=FinetuneConfig(model="m", data="d", **settings))
+    kind = SimpleNamespace(
+        task=SimpleNamespace(name="rte", package=None), config=FinetuneConfig(model="m", data="d", **settings)
+    )
     prepared = SimpleNamespace(kind=kind, identity={"tokenizer": "0" * 64})
     claim_folder(folder / SETTINGS_NAME, finetune_settings(prepared))
 

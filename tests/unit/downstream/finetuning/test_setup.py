@@ -52,9 +52,7 @@ def test_weights_of_every_family_start_a_task(encoder, model_config, tokenizer_d
 
 
 @pytest.mark.parametrize("family", ["electra", "deberta-v3"])
-def test_discriminator_with_a_shallower_generator_is_fine_tuned_without_it(
-    family, model_config, tokenizer_dir, data, tmp_path
-):
+def test_discriminator_is_fine_tuned_without_a_shallower_generator(family, model_config, tokenizer_dir, data, tmp_path):
     sizes = {name: getattr(model_config, name) for name in SIZES}
     config = ModelConfig(**{"family": family, **sizes, "generator_size": 1.0, "generator_layers": 1})
     pretrained = build_model(config)
@@ -100,9 +98,7 @@ def test_a_fine_tuning_says_how_it_read_its_file(task, file, content, words, mod
         ({"random_weights": True}, 32, ""),
     ],
 )
-def test_length_is_one_that_the_model_was_trained_on(
-    settings, length, said, model_config, tokenizer_dir, data, tmp_path, caplog
-):
+def test_length_is_one_of_the_training(settings, length, said, model_config, tokenizer_dir, data, tmp_path, caplog):
     folder, config = tmp_path / "model", replace(model_config, max_position_embeddings=32)
     write(folder, build_model(config), tokenizer_dir)
     path = folder / "tokenizer_config.json"

@@ -18,35 +18,28 @@ from megabert.foundation.errors import ConfigError, DataError
 from megabert.settings.config.finetune import FinetuneConfig
 
 
+def text_of(label, text="a", pair="b", *, line=1, where="dev.tsv:7"):
+    return LabelledText(line=line, where=where, text=text, pair=pair, label=label)
+
+
+def words_of(tokens, tags):
+    return TaggedSentence(line=1, where="t:1", tokens=tuple(tokens), tags=tuple(tags))
+
+
 def labelled(rng, count=48):
-    return [
-        LabelledText(
-            line=1,
-            where=f"t:{i}",
-            text=sentence(rng, ("good", "bad")[i % 2]),
-            pair=sentence(rng),
-            label=("yes", "no")[i % 2],
-        )
-        for i in range(count)
-    ]
+    words, labels = ("good", "bad"), ("yes", "no")
+    return [text_of(labels[i % 2], sentence(rng, words[i % 2]), sentence(rng)) for i in range(count)]
 
 
 def rated(rng, count=48):
-    return [
-        LabelledText(line=1, where=f"t:{i}", text=sentence(rng, *["red"] * (i % 4)), pair=None, label=str(i % 4))
-        for i in range(count)
-    ]
+    return [text_of(str(i % 4), sentence(rng, *["red"] * (i % 4)), None) for i in range(count)]
 
 
 def swag_questions(rng, count=48):
     return [
         ChoiceQuestion(
-            line=1,
-            where=f"t:{i}",
-            context=sentence(rng),
-            start="the",
+            **{"line": 1, "where": "t:1", "context": sentence(rng), "start": "the", "label": i % 4},
             endings=tuple(sentence(rng, "ship" if k == i % 4 else "dog", length=3) for k in range(4)),
-            label=i % 4,
         )
         for i in range(count)
     ]
@@ -55,10 +48,7 @@ def swag_questions(rng, count=48):
 def tagged(rng, count=48):
     tags = {"cat": "B-ANIMAL", "ship": "B-THING"}
     sentences = [(*rng.choices([*FILLERS, "cat", "ship"], k=6), "\x00") for _ in range(count)]
-    return [
-        TaggedSentence(line=1, where=f"t:{i}", tokens=tokens, tags=tuple(tags.get(token, "O") for token in tokens))
-        for i, tokens in enumerate(sentences)
-    ]
+    return [words_of(tokens, (tags.get(token, "O") for token in tokens)) for tokens in sentences]
 
 
 CASES = {
@@ -80,25 +70,22 @@ def test_kind_learns(name, make_kind, learn):
 
 def test_label_that_training_did_not_have_is_named(make_kind):
     kind = make_kind("classification", ("no", "yes"))
-    example = LabelledText(line=1, where="dev.tsv:7", text="a", pair=None, label="maybe")
     with pytest.raises(DataError, match=r"dev.tsv:7: label 'maybe' is not one of those trained on: no, yes"):
-        kind.encode([example], is_training=False)
+        kind.encode([text_of("maybe", pair=None)], is_training=False)
 
 
 @pytest.mark.parametrize("label", ["high", "1e39", "1e999", "nan", "1_0", "\u0664", "0x1"])
 def test_number_that_is_none_is_named(label, make_kind):
-    kind = make_kind("stsb", ("score",))
-    example = LabelledText(line=1, where="dev.tsv:7", text="a", pair="b", label=label)
     with pytest.raises(DataError, match=rf"dev.tsv:7: '{label}' is not a number"):
-        kind.encode([example], is_training=False)
+        make_kind("stsb", ("score",)).encode([text_of(label)], is_training=False)
 
 
 def test_labels_are_sorted_as_numbers_where_they_are():
     from megabert.downstream.finetuning.task_kinds.sequence import Classification
 
-    rows = [LabelledText(line=1, where="t:1", text="", pair=None, label=label) for label in ("10", "9", "-1")]
+    rows = [text_of(label) for label in ("10", "9", "-1")]
     assert Classification.labels_of(rows) == ("-1", "9", "10")
-    odd = [LabelledText(line=1, where="t:1", text="", pair=None, label=label) for label in ("\u00b2", "--1", "01", "1")]
+    odd = [text_of(label) for label in ("\u00b2", "--1", "01", "1")]
     assert Classification.labels_of(odd) == ("--1", "01", "1", "\u00b2")
     assert Classification.labels_of(odd[2:]) == ("01", "1")  # equal numbers: the same order in every process
     with pytest.raises(DataError, match="every example has the label '9'"):
@@ -160,7 +147,7 @@ def test_conll_columns_end_at_spaces_and_tabs_alone(tmp_path):
 
 def test_words_beyond_the_longest_sequence_are_predicted_outside(make_kind, tmp_path):
     kind = make_kind("tagging", ("O", "B-A"), max_seq_length=8)
-    example = TaggedSentence(line=1, where="t:1", tokens=("cat",) * 9, tags=("B-A",) * 9)
+    example = words_of(["cat"] * 9, ["B-A"] * 9)
     features = kind.encode([example], is_training=False)
     assert features.rows.tolist() == [6]
     logits = [np.tile(np.float32([0, 1]), (6, 1))]
@@ -172,7 +159,7 @@ def test_words_beyond_the_longest_sequence_are_predicted_outside(make_kind, tmp_
 
 def test_a_tag_stands_on_the_words_first_piece(make_kind, tokenizer):
     kind = make_kind("tagging", ("O", "B-A"))
-    example = TaggedSentence(line=1, where="t:1", tokens=("catx", "\x00", "cat"), tags=("O", "O", "B-A"))
+    example = words_of(["catx", "\x00", "cat"], ["O", "O", "B-A"])
     features = kind.encode([example], is_training=True)
     pieces = [tokenizer.pieces[features.columns.input_ids[p]] for p in features.label_positions]
     assert pieces == ["cat", "[UNK]", "cat"]
@@ -195,22 +182,12 @@ def test_choice_probabilities_add_up(make_kind):
         assert sum(row["probabilities"]) == pytest.approx(1, abs=1e-5)
 
 
-def pairs(*labels):
-    return [LabelledText(line=1, where="t:1", text="a", pair="b", label=label) for label in labels]
-
-
 BASELINES = {
     # 5 of 8 are "no"; F1 is best if all are taken for the positive one: 2 * 3 / (3 + 8).
-    "mrpc": (
-        [LabelledText(line=1, where="t:1", text="a", pair="b", label="01"[i < 3]) for i in range(8)],
-        (5 / 8, 6 / 11),
-    ),
-    "stsb": (pairs(*"0123"), (0, 0)),
+    "mrpc": ([*map(text_of, "11100000")], (5 / 8, 6 / 11)),
+    "stsb": ([*map(text_of, "0123")], (0, 0)),
     "swag": (swag_questions(random.Random(0), 5), (2 / 5,)),
-    "tagging": (
-        [TaggedSentence(line=1, where="t:1", tokens=("cat", "sat", "on"), tags=("B-ANIMAL", "O", "O"))],
-        (2 / 3, 0),
-    ),
+    "tagging": ([words_of(["cat", "sat", "on"], ["B-ANIMAL", "O", "O"])], (2 / 3, 0)),
 }
 
 
@@ -249,7 +226,7 @@ def test_predictions_of_every_kind_carry_their_examples(name, make_kind, tmp_pat
 
 
 def test_scores_of_named_labels_do_not_depend_on_the_order_in_a_model(make_kind):
-    examples = [LabelledText(line=i, where="t", text="a", pair="b", label=label) for i, label in enumerate("110100")]
+    examples = [text_of(label, line=line) for line, label in enumerate("110100")]
     rows = [{"prediction": label, "probabilities": {"0": 0.5, "1": 0.5}} for label in "101110"]
     scores = [make_kind("mrpc", labels).score(rows, examples) for labels in (("0", "1"), ("1", "0"))]
     assert scores[0] == scores[1]
@@ -257,7 +234,7 @@ def test_scores_of_named_labels_do_not_depend_on_the_order_in_a_model(make_kind)
 
 
 def test_tags_that_are_not_bio_have_their_accuracy_whatever_was_predicted(make_kind):
-    example = TaggedSentence(line=1, where="t", tokens=("a", "b"), tags=("O", "B-A"))
+    example = words_of("ab", ["O", "B-A"])
     kind = make_kind("tagging", ("O", "B-A", "X"))
     for predicted in (["O", "B-A"], ["O", "X"]):
         assert kind.score([{"prediction": predicted}], [example]).keys() == {"accuracy"}

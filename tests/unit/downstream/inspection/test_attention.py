@@ -10,7 +10,6 @@ from support.tiny_models import SIZES, tiny_model
 from unit.downstream.inspection.chromium import dump_dom
 from unit.downstream.inspection.conftest import NARROW
 
-from megabert.cli import main
 from megabert.downstream.export.config_json import config_json
 from megabert.downstream.inspection.attention import record_attention
 from megabert.downstream.inspection.attention_page import render_attention
@@ -153,11 +152,10 @@ def test_browser_shows_a_hostile_token_as_text(record, tmp_path):
         assert html.escape(HOSTILE, quote=False) in dom
 
 
-def test_command_writes_the_page(model_folder, tmp_path, capsys):
+def test_command_writes_the_page(model_folder, tmp_path, megabert):
     output = tmp_path / "page.html"
     arguments = ["attention", "the cats sat.", "the dog.", "--model", str(model_folder), "--output", str(output)]
-    assert main([*arguments, "--layers", "1"]) == 0
-    assert "11 tokens" in capsys.readouterr().out
+    assert "11 tokens" in megabert(*arguments, "--layers", "1").out
     assert '"layers": [1]' in output.read_text(encoding="utf-8")
 
 

@@ -5,8 +5,6 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from megabert.cli import main
-
 COMMANDS = {
     "fill-mask": lambda folder, tmp_path: ["fill-mask", "--model", folder, "the [MASK] sat"],
     "similar": lambda folder, tmp_path: ["similar", "cat", "--model", folder],
@@ -18,21 +16,19 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_tokenizer_of_another_model_is_refused(verb, model_folder, tmp_path, capsys):
+def test_tokenizer_of_another_model_is_refused(verb, model_folder, tmp_path, megabert):
     (tmp_path / "text").write_text("the cat\n")
     config = json.loads((model_folder / "config.json").read_text())
     (model_folder / "config.json").write_text(json.dumps({**config, "vocab_size": 999}))
-    assert main([str(word) for word in COMMANDS[verb](model_folder, tmp_path)]) == 3
-    assert "the tokenizer has 14 pieces, the model 999" in capsys.readouterr().err
+    assert "the tokenizer has 14 pieces, the model 999" in megabert(*COMMANDS[verb](model_folder, tmp_path), code=3).err
 
 
 @pytest.mark.parametrize("verb", ["fill-mask", "pll", "pairs"])
-def test_model_without_a_masked_lm_head_guesses_nothing(verb, model_folder, tmp_path, capsys):
+def test_model_without_a_masked_lm_head_guesses_nothing(verb, model_folder, tmp_path, megabert):
     (tmp_path / "text").write_text("the cat\n")
     weights = load_file(model_folder / "model.safetensors")
     encoder = {name: value for name, value in weights.items() if not name.startswith("cls.")}
     save_file(encoder, model_folder / "model.safetensors")
-    assert main([str(word) for word in COMMANDS[verb](model_folder, tmp_path)]) == 4
-    output = capsys.readouterr()
+    output = megabert(*COMMANDS[verb](model_folder, tmp_path), code=4)
     assert "no head that guesses pieces (cls.predictions." in output.err
     assert not output.out

@@ -124,20 +124,19 @@ def test_bad_input_is_named_by_line_and_leaves_nothing(model, tokenizer, tmp_pat
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.txt", "vocab.txt"]
 
 
-def test_a_file_is_not_replaced_unless_it_is_named(model_folder, text, capsys):
+def test_a_file_is_not_replaced_unless_it_is_named(model_folder, text, megabert):
     output = text.with_suffix(".parquet")
     output.write_text("mine")
     words = ["embed", str(text), "--model", str(model_folder)]
-    assert main(words) == 2
     assert f"{output}: exists, and would be replaced. If that is meant, say so: --output {output}" in " ".join(
-        capsys.readouterr().err.split()
+        megabert(*words, code=2).err.split()
     )
     assert output.read_text() == "mine"
-    assert main([*words, "--output", str(output)]) == 0
+    megabert(*words, "--output", output)
     assert len(pq.read_table(output)) == len(LINES)
 
 
-def test_command_gives_the_vectors_of_transformers(minilm_folder, tmp_path, capsys):
+def test_command_gives_the_vectors_of_transformers(minilm_folder, tmp_path, capsys, megabert):
     path = tmp_path / "lines.txt"
     texts = ["The ship sails.", "A vessel is at sea!", "word " * 600]
     path.write_text("\n".join(texts))
@@ -146,8 +145,7 @@ def test_command_gives_the_vectors_of_transformers(minilm_folder, tmp_path, caps
     expected = SentenceTransformer(str(minilm_folder), device="cpu").encode(texts)  # 256 tokens, of length 1
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-5)
     capsys.readouterr()
-    assert main([*words, "--pooling", "mean"]) == 0
-    output = capsys.readouterr()
+    output = megabert(*words, "--pooling", "mean")
     assert f"1 of 3 lines were cut to the 512 tokens that the model reads; the first is {path}:3" in output.err
     assert "3 lines" in output.out
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_folder)
@@ -158,4 +156,4 @@ def test_command_gives_the_vectors_of_transformers(minilm_folder, tmp_path, caps
     mask = encoded["attention_mask"][..., None]
     expected = (hidden * mask).sum(1) / mask.sum(1)
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected.numpy(), atol=1e-5)
-    assert main(["embed", str(path), "--model", str(minilm_folder), "--output", str(path)]) == 2
+    megabert("embed", path, "--model", minilm_folder, "--output", path, code=2)

@@ -5,7 +5,8 @@ from support.tiny_models import tiny_model
 from megabert.downstream.inspection.attention import record_attention
 from megabert.downstream.inspection.encode_text import encode_text
 from megabert.downstream.inspection.similar import word_ids
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_byte_bpe, train_wordpiece
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.training import train_byte_bpe, train_wordpiece
 
 TEXTS = ["the ship sailed over the sea", "the sea took the ship", "a ship sailed"] * 3
 

@@ -46,20 +46,18 @@ def test_command_prints_a_table_and_writes_json(model_folder, pairs, tmp_path, c
     assert "group1" in printed
 
 
-def test_random_weights_are_a_baseline_of_the_same_shape(model_folder, pairs, capsys):
+def test_random_weights_are_a_baseline_of_the_same_shape(model_folder, pairs, megabert):
     tables = []
     for flags in ([], ["--random-weights"]):
-        assert main(["pairs", str(pairs), "--model", str(model_folder), "--device", "cpu", *flags]) == 0
-        tables.append(capsys.readouterr().out)
+        tables.append(megabert("pairs", pairs, "--model", model_folder, "--device", "cpu", *flags).out)
     assert len(tables[0].splitlines()) == len(tables[1].splitlines())
     source = open_source(str(model_folder))
     trained, random = (SentenceScorer(source, is_random=flag).score(["the cat"]) for flag in (False, True))
     assert trained.scores_S[0] != random.scores_S[0]
 
 
-def test_all_sets_are_read_before_one_is_scored(model_folder, pairs, tmp_path, capsys):
+def test_all_sets_are_read_before_one_is_scored(model_folder, pairs, tmp_path, megabert):
     (tmp_path / "bad.jsonl").write_text("{}\n")
-    assert main(["pairs", str(pairs), str(tmp_path / "bad.jsonl"), "--model", str(model_folder)]) == 3
-    output = capsys.readouterr()
+    output = megabert("pairs", pairs, tmp_path / "bad.jsonl", "--model", model_folder, code=3)
     assert "bad.jsonl:1" in output.err
     assert not output.out

@@ -84,20 +84,19 @@ def test_command_writes_a_row_per_sentence_and_the_means(model_folder, tmp_path,
     assert f"{total['pseudo_perplexity']:.2f}" in capsys.readouterr().out
 
 
-def test_json_lines_have_the_same_scores_as_plain_text(model_folder, tmp_path):
+def test_json_lines_have_the_same_scores_as_plain_text(model_folder, tmp_path, megabert):
     (tmp_path / "t.txt").write_text("the cat sat.\nthe dogs\n")
     (tmp_path / "t.jsonl").write_text('{"body": "the cat sat."}\n{"body": "the dogs"}\n')
     words = ["--model", str(model_folder), "--device", "cpu", "--output"]
-    assert main(["pll", str(tmp_path / "t.txt"), *words, str(tmp_path / "1")]) == 0
-    assert main(["pll", str(tmp_path / "t.jsonl"), "--text-column", "body", *words, str(tmp_path / "2")]) == 0
+    megabert("pll", tmp_path / "t.txt", *words, tmp_path / "1")
+    megabert("pll", tmp_path / "t.jsonl", "--text-column", "body", *words, tmp_path / "2")
     assert (tmp_path / "1").read_text() == (tmp_path / "2").read_text()
 
 
-def test_sentences_that_are_too_long_are_counted_and_the_first_is_named(model_folder, tmp_path, capsys):
+def test_sentences_that_are_too_long_are_counted_and_the_first_is_named(model_folder, tmp_path, megabert):
     (tmp_path / "t.txt").write_text("the cat\n" + "the cat sat on . " * 3 + "\n")
     words = ["pll", str(tmp_path / "t.txt"), "--model", str(model_folder), "--device", "cpu"]
-    assert main([*words, "--output", str(tmp_path / "o.jsonl")]) == 0
-    told = capsys.readouterr().err
+    told = megabert(*words, "--output", tmp_path / "o.jsonl").err
     assert "1 of 2 sentences are longer than the 12 tokens that the model reads" in told
     assert f"{tmp_path}/t.txt:2" in told
     assert [json.loads(line)["windowed"] for line in (tmp_path / "o.jsonl").read_text().splitlines()] == [False, True]
@@ -129,8 +128,7 @@ def test_electra_without_its_generator_is_refused(tmp_path):
         (["--batch-tokens", "0"], 2, "0 is not at least 1"),
     ],
 )
-def test_flags_without_sense_are_refused(flags, code, message, model_folder, tmp_path, monkeypatch, capsys):
+def test_flags_without_sense_are_refused(flags, code, message, model_folder, tmp_path, monkeypatch, megabert):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.txt").write_text("the cat\n")
-    assert main(["pll", "t.txt", "--model", str(model_folder), *flags]) == code
-    assert message in capsys.readouterr().err
+    assert message in megabert("pll", "t.txt", "--model", model_folder, *flags, code=code).err

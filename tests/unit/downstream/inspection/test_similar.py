@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from megabert.cli import main
 from megabert.downstream.inspection.similar import nearest, parse_queries, render_neighbours
 from megabert.foundation.errors import ConfigError
 
@@ -68,10 +67,9 @@ def test_table_shows_how_a_word_is_cut(tokenizer):
     assert text.splitlines()[0] == "cats + dog   (cats = cat ##s)"
 
 
-def test_command_finds_the_plural_of_a_real_model(minilm_folder, capsys):
-    assert main(["similar", "--model", str(minilm_folder), "--top", "3", "ship", "france - paris + berlin"]) == 0
-    first, second = capsys.readouterr().out.strip().split("\n\n")
+def test_command_finds_the_plural_of_a_real_model(minilm_folder, megabert):
+    printed = megabert("similar", "--model", minilm_folder, "--top", "3", "ship", "france - paris + berlin").out
+    first, second = printed.strip().split("\n\n")
     assert "ships" in first
     assert "germany" in second
-    assert main(["similar", "--model", str(minilm_folder), "\u1234"]) == 2
-    assert "becomes [UNK]" in capsys.readouterr().err
+    assert "becomes [UNK]" in megabert("similar", "--model", minilm_folder, "\u1234", code=2).err

@@ -9,10 +9,10 @@ import yaml
 from huggingface_hub import ModelCard as HubCard
 from huggingface_hub import parse_eval_result_entries
 from support.exported_models import CARD
+from support.finetunings import summary
 
 from megabert.downstream.export.model_card import render_card, render_eval_results
 from megabert.downstream.finetuning.grid.results import GridResult, SetResult, SettingScore
-from megabert.downstream.finetuning.results import Summary
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.downstream.inspection.masked_lm import LengthScore, MaskedLMScore
 from megabert.downstream.inspection.pseudo_likelihood import PairScores, Scores, TextScore
@@ -26,19 +26,6 @@ SETTINGS = {"checkpoint": "last", "random_weights": False, "max_train_examples":
 @pytest.fixture
 def places(tmp_path):
     return {"export": tmp_path / "model", "run": tmp_path / "run", "checkpoint": "last"}
-
-
-def summary(task, mean, seeds=(42, 43)):
-    numbers = {
-        "learning_rate": 3e-5,
-        "stuck_seeds": [],
-        "examples_per_s": 1.0,
-        "best_seed": 42,
-        "score": 0.5,
-        "score_deviation": 0.0,
-    }
-    sets = {"baseline": mean, "deviation": mean, "mean": mean}
-    return Summary(task=task, seeds=list(seeds), best_model="model", **numbers, **sets)
 
 
 def write(path, content):

@@ -10,7 +10,6 @@ import yaml
 from sentence_transformers import MultiVectorEncoder, SentenceTransformer
 from support.parity_models import CASES, make_tokenizer, random_model, write
 
-from megabert.cli import main
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.export.vector_form import VectorForm
 from megabert.downstream.inspection.embed import embed_file
@@ -133,7 +132,7 @@ def test_a_model_card_without_one_names_the_library(folders, tmp_path):
         (["--sentence-transformers", "max"], "--sentence-transformers"),
     ],
 )
-def test_flags_that_a_folder_has_no_use_for_are_refused(words, message, folders, tmp_path, capsys):
-    assert main(["export", str(folders("bert")), "--to", str(tmp_path / "out"), *words]) == ConfigError.exit_code
-    assert re.search(message, capsys.readouterr().err)
+def test_flags_that_a_folder_has_no_use_for_are_refused(words, message, folders, tmp_path, megabert):
+    said = megabert("export", folders("bert"), "--to", tmp_path / "out", *words, code=ConfigError.exit_code).err
+    assert re.search(message, said)
     assert not (tmp_path / "out").exists()

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.parity_models import CASES, make_tokenizer, random_model, write
 
-from megabert.cli import main
 from megabert.downstream.export.model_folder import folder_and_checkpoint
 from megabert.downstream.publish.merging import merge_parts, open_parts
 from megabert.foundation.errors import CheckpointError, ConfigError
@@ -48,20 +47,19 @@ def test_the_mean_is_weighted_and_exact(tmp_path):
             assert state[name].dtype == torch.float32
 
 
-def test_a_model_with_itself_is_itself_bit_for_bit(tmp_path):
+def test_a_model_with_itself_is_itself_bit_for_bit(tmp_path, megabert):
     name = make_model(tmp_path / "one", seed=3)
-    assert main(["merge", name, name, "--to", str(tmp_path / "merged")]) == 0
+    megabert("merge", name, name, "--to", tmp_path / "merged")
     merged, one = weights_of(tmp_path / "merged"), weights_of(name)
     assert merged.keys() == one.keys()
     assert all(torch.equal(merged[key], value) for key, value in one.items())
 
 
-def test_scores_name_the_best_and_the_distance_to_it(tmp_path, capsys):
+def test_scores_name_the_best_and_the_distance_to_it(tmp_path, megabert):
     names = [make_model(tmp_path / "calm", seed=1), make_model(tmp_path / "wild", scale=4.0)]
     (tmp_path / "text.txt").write_text(TEXT)
     words = ["--to", str(tmp_path / "merged"), "--data.path", str(tmp_path / "text.txt"), "--device", "cpu"]
-    assert main(["merge", *names, *words]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = megabert("merge", *names, *words).out.splitlines()
     losses = {line.split()[0]: float(line.split()[1]) for line in lines[1:4]}
     assert losses.keys() == {*names, "merge"}
     best = min(losses, key=losses.__getitem__)
@@ -72,13 +70,12 @@ def test_scores_name_the_best_and_the_distance_to_it(tmp_path, capsys):
     assert f"held-out loss of merge | {losses['merge']:.4f}" in (tmp_path / "merged/README.md").read_text()
 
 
-def test_a_model_that_is_named_twice_and_one_called_merge_have_scores_of_their_own(tmp_path, monkeypatch, capsys):
+def test_a_model_that_is_named_twice_and_one_called_merge_have_scores_of_their_own(tmp_path, monkeypatch, megabert):
     monkeypatch.chdir(tmp_path)
     make_model(tmp_path / "merge", seed=1), make_model(tmp_path / "one", scale=4.0)
     (tmp_path / "text.txt").write_text(TEXT)
     words = ["--to", "merged", "--weights", "1", "2", "1", "--data.path", "text.txt", "--device", "cpu"]
-    assert main(["merge", "merge", "one", "one", *words]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = megabert("merge", "merge", "one", "one", *words).out.splitlines()
     assert [re.split("  +", line)[0] for line in lines[1:5]] == ["merge (2)", "one", "one (2)", "merge"]
     card = (tmp_path / "merged/README.md").read_text()
     assert all(f"{name} | {share} of the mean" in card for name, share in (("one", "0.5000"), ("one (2)", "0.2500")))
@@ -87,14 +84,13 @@ def test_a_model_that_is_named_twice_and_one_called_merge_have_scores_of_their_o
     assert losses[0] != losses[1]
 
 
-def test_a_folder_with_other_files_is_refused_before_the_scoring(tmp_path, capsys):
+def test_a_folder_with_other_files_is_refused_before_the_scoring(tmp_path, megabert):
     one = make_model(tmp_path / "one")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("mine")
     (tmp_path / "text.txt").write_text(TEXT)
     words = ["--to", str(tmp_path / "mine"), "--data.path", str(tmp_path / "text.txt"), "--device", "cpu"]
-    assert main(["merge", one, one, *words]) == 2
-    output = capsys.readouterr()
+    output = megabert("merge", one, one, *words, code=2)
     assert "holds notes.txt" in output.err
     assert not output.out
 

@@ -9,7 +9,6 @@ import torch
 from support import parity_heads, parity_models
 from support.onnx_differences import form_differences
 
-from megabert.cli import main
 from megabert.downstream.publish import onnx_graph
 from megabert.downstream.publish.forms import Forms
 from megabert.downstream.publish.onnx_graph import Graph, library, require_equal_onnx
@@ -39,10 +38,9 @@ def test_pooled_vectors_equal_transformers(modernbert):
     assert json.loads((folder / "1_Pooling/config.json").read_text())["pooling_mode_mean_tokens"]
 
 
-def test_check_prints_each_form(modernbert, tmp_path, capsys):
+def test_check_prints_each_form(modernbert, tmp_path, megabert):
     words = ["--to", str(tmp_path / "out"), "--sentence-transformers", "cls", "--check"]
-    assert main(["export", str(modernbert[0].with_name("source")), *words]) == 0
-    lines = capsys.readouterr().out.splitlines()[2:]
+    lines = megabert("export", modernbert[0].with_name("source"), *words).out.splitlines()[2:]
     differences = {line.split()[0]: float(line.split()[1]) for line in lines}
     assert differences.keys() == {"megabert", "float16"}
     assert 0 < differences["megabert"] < 1e-4 < differences["float16"] < 1e-1

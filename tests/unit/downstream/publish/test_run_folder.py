@@ -72,7 +72,7 @@ def test_the_longest_trained_length_is_stated_everywhere(write_step, tmp_path):
     assert json.loads((tmp_path / "tuned/sentence_bert_config.json").read_text())["max_seq_length"] == positions
 
 
-def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, capsys):
+def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, capsys, megabert):
     run_dir, output = write_step(3), ["--output", str(tmp_path / "vectors.npy")]
     config = yaml.safe_load((run_dir / "config.yaml").read_text())
     trained, positions = config["phases"][0]["max_seq_length"], config["model"]["max_position_embeddings"]
@@ -80,10 +80,9 @@ def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, cap
     path, text = tmp_path / "lines.txt", "cat " * trained
     path.write_text(f"{text}\n")
     for folder in (run_dir, tmp_path / "out"):
-        assert main(["embed", str(path), "--model", str(folder), *output]) == 0
         assert (
             f"cut to the {trained} tokens that the model reads, as its run or its tokenizer states"
-            in capsys.readouterr().err
+            in megabert("embed", path, "--model", folder, *output).err
         )
         model = load_model(folder, device="cpu")
         for look in (model.tokenize, model.attention, model.fill_mask):
@@ -95,15 +94,14 @@ def test_texts_are_as_long_as_the_model_was_trained_on(write_step, tmp_path, cap
             with pytest.raises(ConfigError, match=f"more tokens than the {trained} that the model reads"):
                 vectors([text])
         assert model.score([text])[1].tolist() == [trained]
-        assert main(["pll", str(path), "--model", str(folder)]) == 0
-        assert f"longer than the {trained} tokens that the model reads" in capsys.readouterr().err
+        assert f"longer than the {trained} tokens that the model reads" in megabert("pll", path, "--model", folder).err
     json_path = tmp_path / "scores.json"
     mlm = ["evaluate", "mlm", "--model", str(run_dir), "--data", str(path), "--json", str(json_path)]
     assert main(mlm) == 0
     assert json.loads(json_path.read_text())["max_seq_length"] == trained
     assert "was trained on" not in capsys.readouterr().err
-    assert main([*mlm, "--max-seq-length", str(positions)]) == 0
-    assert f"={positions}: the model was trained on {trained} tokens, as it states" in capsys.readouterr().err
+    said = megabert(*mlm, "--max-seq-length", positions).err
+    assert f"={positions}: the model was trained on {trained} tokens, as it states" in said
     (run_dir / "config.yaml").write_text(yaml.safe_dump(config | {"init_from": "owner/model"}))
     assert open_source(str(run_dir)).longest == positions
 
@@ -154,11 +152,11 @@ def test_a_classifier_without_a_card_gets_one_of_its_task(exported, tmp_path):
     assert "pipeline_tag: text-classification" in (tmp_path / "out/README.md").read_text()
 
 
-def test_a_shipped_model_is_exported_by_its_name(exported, tmp_path, monkeypatch):
+def test_a_shipped_model_is_exported_by_its_name(exported, tmp_path, monkeypatch, megabert):
     (tmp_path / "models").mkdir()
     exported.rename(tmp_path / "models/english")
     monkeypatch.setattr(model_folder, "SHIPPED_MODELS", tmp_path / "models")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert main(["export", "english", "--to", "out", "--sentence-transformers", "mean"]) == 0
+    megabert("export", "english", "--to", "out", "--sentence-transformers", "mean")
     assert Path("out/modules.json").is_file()

@@ -9,8 +9,16 @@ import pytest
 import torch
 
 from megabert.foundation.randomness.lowbias32 import lowbias32
-from megabert.ops.attention.dropout import FACTORS, KEY_STEP, attention_dropout, probability_bits, probability_mask
-from megabert.ops.dropout import GOLDEN, MULTIPLIERS, DropoutStream
+from megabert.ops.dropout import (
+    FACTORS,
+    GOLDEN,
+    KEY_STEP,
+    MULTIPLIERS,
+    DropoutStream,
+    attention_dropout,
+    probability_bits,
+    probability_mask,
+)
 
 LENGTH, LONGEST = 512, 8192
 FALSE_ALARM = 1e-6

@@ -7,8 +7,7 @@ from torch.nn import functional
 from megabert.ops.attention.dense.api import attention, plan_attention
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.dense.reference import attention_reference
-from megabert.ops.attention.dropout import Heads, attention_dropout
-from megabert.ops.dropout import DropoutStream
+from megabert.ops.dropout import DropoutStream, Heads, attention_dropout
 from megabert.ops.proof.problem import errors
 from megabert.ops.proof.problems import attention_problem
 
@@ -43,9 +42,7 @@ def run(op, qkv, cu_seqlens, grad, **options):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("lengths", "padding"), LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize(("heads", "head_width"), [(1, 8), (3, 64)])
-def test_attention_and_gradients_match_float64_reference(
-    lengths, padding, heads, head_width, dtype, has_dropout, generator
-):
+def test_attention_and_gradients_match_float64(lengths, padding, heads, head_width, dtype, has_dropout, generator):
     sizes = {"heads": heads, "head_width": head_width, "padding": padding, "dropout": 0.1 * has_dropout}
     problem = attention_problem(lengths, generator, **sizes)
     assert max(errors(problem, dtype, backend="torch").values()) < TOLERANCE[dtype]

@@ -12,9 +12,9 @@ from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled.api import disentangled_attention
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions, plan_groups
 from megabert.ops.attention.disentangled.reference import disentangled_attention_reference
-from megabert.ops.attention.dropout import Heads, probability_mask
-from megabert.ops.attention.layouts import padded_groups
+from megabert.ops.dropout import Heads, probability_mask
 from megabert.ops.proof.problem import relative_error
+from megabert.ops.sequences import padded_groups
 
 HEADS, WIDTH, SPAN = 2, 6, 9
 
@@ -108,7 +108,7 @@ def test_groups_of_a_few_sequences_change_nothing(layout, boundaries, generator,
     contexts = []
     for block in (1 << 19, 200):
         monkeypatch.setattr("megabert.ops.attention.disentangled.cpu.PROBABILITIES", block)
-        monkeypatch.setattr("megabert.ops.attention.layouts.PADDED_GROUP", block)
+        monkeypatch.setattr("megabert.ops.sequences.PADDED_GROUP", block)
         sequences = sequences_of(layout, cu_seqlens, 54)
         contexts.append(op_of(disentangled_attention, position_E, sequences, num_heads=HEADS)(*tensors))
     assert len(sequences.groups.shapes) == 5

@@ -20,7 +20,7 @@ from triton.runtime.jit import JITFunction
 from megabert.ops import backend
 from megabert.ops.attention.disentangled.api import disentangled_attention, plan_disentangled_attention
 from megabert.ops.attention.disentangled.cpu import RelativePositions
-from megabert.ops.attention.dropout import AttentionDropout
+from megabert.ops.dropout import AttentionDropout
 from megabert.ops.proof.inputs import near_positions
 
 HEADS, WIDTH, SEQUENCES = 12, 64, 32

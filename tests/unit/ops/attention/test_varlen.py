@@ -8,9 +8,9 @@ from torch.nn.attention import varlen
 
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
-from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.rotary.cpu import rotary_attention_varlen
 from megabert.ops.backend import BACKENDS, Backend, choose, no_obstacle, varlen_obstacle
+from megabert.ops.dropout import Heads
 from megabert.ops.proof.problem import TOLERANCE, errors
 from megabert.ops.proof.problems import rotary_attention_problem
 

@@ -6,9 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from megabert.ops.attention.dropout import Heads, attention_dropout, probability_mask
 from megabert.ops.attention.windowed import plan_band, windowed_attention
-from megabert.ops.dropout import DropoutStream
+from megabert.ops.dropout import DropoutStream, Heads, attention_dropout, probability_mask
 
 HEADS, WIDTH = 2, 6
 

@@ -19,6 +19,22 @@ def _patch_for_numpy_2_4():
     interpreter._patch_lang_tensor = patch
 
 
+def _round_to_8_bits_as_torch():
+    """Rounding to 8 bits is wrong in the interpreter of Triton 3.6 where a carry reaches the exponent."""
+    import torch
+    from triton.runtime import interpreter
+
+    original, types = interpreter._convert_float, {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+
+    def convert(values, source, target, rounding):
+        if target.name not in types or source.name != "fp32":
+            return original(values, source, target, rounding)
+        floats = torch.from_numpy(values.copy()).view(torch.float32)
+        return floats.to(types[target.name]).view(torch.uint8).numpy()
+
+    interpreter._convert_float = convert
+
+
 def _prepare_once():
     """Keep what the interpreter makes anew at each call of a device function and at each operation: half of its time.
 
@@ -54,6 +70,7 @@ def _prepare_once():
 
 if os.environ.get("TRITON_INTERPRET") == "1":  # pytest reads this file in other processes, too
     _patch_for_numpy_2_4()
+    _round_to_8_bits_as_torch()
     _prepare_once()
 
 

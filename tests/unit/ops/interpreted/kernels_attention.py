@@ -7,7 +7,7 @@ from support.soak import in_soak
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences
 from megabert.ops.attention.dense.triton import attention_triton
-from megabert.ops.attention.dropout import Heads
+from megabert.ops.dropout import Heads
 from megabert.ops.proof.exact_problems import attention_mask_problem
 from megabert.ops.proof.problems import attention_problem
 from megabert.ops.triton_support.tile_sizes import attention_tiles

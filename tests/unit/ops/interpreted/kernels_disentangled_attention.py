@@ -7,7 +7,7 @@ from support.soak import in_soak
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.disentangled import triton as launches
 from megabert.ops.attention.disentangled.cpu import DisentangledSequences, RelativePositions
-from megabert.ops.attention.dropout import Heads
+from megabert.ops.dropout import Heads
 from megabert.ops.proof.exact_problems import disentangled_attention_mask_problem
 from megabert.ops.proof.problem import relative_error
 from megabert.ops.proof.problems import attention_problem, disentangled_attention_problem

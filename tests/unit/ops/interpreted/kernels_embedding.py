@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.soak import in_soak
 
-from megabert.ops.embedding import table_gradient
+from megabert.ops.dense import table_gradient
 from megabert.ops.triton_support.table_gradients import table_gradient_triton
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # one rounding of a float32 sum

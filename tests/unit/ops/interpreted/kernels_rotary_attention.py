@@ -5,9 +5,9 @@ import torch
 from support.soak import in_soak
 
 from megabert.foundation.errors import KernelError
-from megabert.ops.attention.dropout import Heads
 from megabert.ops.attention.rotary.api import plan_rotary_attention, turns_of
 from megabert.ops.attention.rotary.triton import rotary_attention_triton
+from megabert.ops.dropout import Heads
 from megabert.ops.proof.exact_problems import rotary_attention_mask_problem
 from megabert.ops.proof.inputs import boundaries, packed_positions
 from megabert.ops.proof.problem import relative_error

@@ -95,7 +95,7 @@ def test_all_fields_are_shown_with_defaults_and_words(shown):
     everything = flags(shown(MEGABERT, "pretrain", "--help-all"))
     fields = {f"--{row.path.replace('_', '-')}" for row in field_table(RunConfig) if not row.is_boolean}
     assert fields <= everything.keys()
-    assert everything["--optimizer.name"].startswith("lamb|adamw|stable_adamw|muon ")
+    assert everything["--optimizer.name"].startswith("TEXT|lamb|adamw|stable_adamw|muon ")
     assert everything["--ops.layer-norm"].startswith("auto|triton|apex|torch ")
     assert everything["--micro-batch-tokens"].startswith("N|auto ")
     assert everything["--optimizer.betas"].endswith("(default: 0.9 0.999)")

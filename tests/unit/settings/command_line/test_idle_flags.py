@@ -10,7 +10,6 @@ import yaml
 from data_prep.cli import PROGRAM as DATA
 from data_prep.config.build import BUILD_NEEDS, BuildConfig
 from megabert.cli import PROGRAM as TRAIN
-from megabert.cli import main
 from megabert.downstream.finetuning.tasks import TASKS
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.flags import meant_flag
@@ -18,7 +17,7 @@ from megabert.settings.command_line.program import Parser
 from megabert.settings.config.fields import field_table
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import load_run_config, merge_layers, to_dict
-from megabert.settings.config.names import ALIASES
+from megabert.settings.config.names import aliases
 from megabert.settings.config.needs import FINETUNE_NEEDS, RUN_NEEDS, WITHOUT_ANSWERS, refuse_idle
 from megabert.settings.config.run import RunConfig
 
@@ -130,21 +129,20 @@ def test_a_flag_of_a_source_changes_the_input_of_its_number(tmp_path, capsys):
         ("embed", "out", "--output"),
     ],
 )
-def test_names_of_other_programs_lead_to_ours(command, flag, meant, capsys):
-    assert main([command, f"--{flag}", "1"]) == 2
-    assert f"--{flag}: no such flag; did you mean {meant}?" in capsys.readouterr().err
+def test_names_of_other_programs_lead_to_ours(command, flag, meant, megabert):
+    assert f"--{flag}: no such flag; did you mean {meant}?" in megabert(command, f"--{flag}", "1", code=2).err
 
 
 def test_every_alias_leads_to_a_flag():
     known = sorted({name for program, command in COMMANDS for name in names_of(parser_of(program, command))})
-    for alias, names in ALIASES.items():
+    for alias, names in aliases().items():
         for name in names:
             assert meant_flag(name, known)[1], (alias, name)
 
 
 def test_every_alias_of_a_field_leads_to_it_in_files_and_paths():
     known = [row.path for row in field_table(RunConfig)]
-    for alias, names in ALIASES.items():
+    for alias, names in aliases().items():
         paths = [path for name in names for path in known if path == name or path.endswith(f".{name}")]
         if not paths or alias in {part for path in known for part in path.split(".")}:
             continue
@@ -157,7 +155,6 @@ def test_every_alias_of_a_field_leads_to_it_in_files_and_paths():
                 load_run_config("debug", [], value)
 
 
-def test_the_shell_quotes_of_a_launcher_are_closed(capsys, tmp_path: Path):
+def test_the_shell_quotes_of_a_launcher_are_closed(megabert, tmp_path: Path):
     words = ["finetune", "glue", "--model", "m", "--data", str(tmp_path), "--launcher", "srun 'x"]
-    assert main(words) == 2
-    assert "is no list of words (No closing quotation)" in capsys.readouterr().err
+    assert "is no list of words (No closing quotation)" in megabert(*words, code=2).err

@@ -43,29 +43,45 @@ def test_signal_ends_a_command_with_the_shells_code(number):
     assert ("interrupted" if number == signal.SIGINT else f"ended by {number.name}") in said
 
 
-def test_interruption_that_a_callback_drops_is_raised_again():
-    code, said = ended("""
+INTERRUPTED = {
+    "a callback drops the interruption": (
+        signal.SIGTERM,
+        """
         import weakref
         class Thing: pass
         thing = Thing()
         kept = weakref.ref(thing, lambda _: send(signal.SIGTERM))
         del thing
         work()
-    """)
-    assert code == 143
-    assert "ignored" not in said
-    assert "came to its end" not in said
-
-
-def test_interruption_that_a_library_drops_is_raised_again():
-    code, said = ended("""
+        """,
+    ),
+    "a library drops the interruption": (
+        signal.SIGINT,
+        """
         try:
             send(signal.SIGINT)
         except BaseException:
             pass
         work()
-    """)
-    assert code == 130
+        """,
+    ),
+    "an error follows from the interruption": (
+        signal.SIGTERM,
+        """
+        try:
+            send(signal.SIGTERM)
+        except BaseException:
+            raise ValueError("ignored half a file")
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("number", "code"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_interruption_ends_a_command_whatever_becomes_of_its_exception(number, code):
+    code, said = ended(code)
+    assert code == 128 + number
+    assert "ignored" not in said
     assert "came to its end" not in said
 
 
@@ -79,17 +95,6 @@ def test_signal_waits_for_the_end_of_a_block_that_holds_it():
     """)
     assert code == 143
     assert said.startswith("whole")
-
-
-def test_error_that_follows_from_an_interruption_is_not_shown():
-    code, said = ended("""
-        try:
-            send(signal.SIGTERM)
-        except BaseException:
-            raise ValueError("half a file")
-    """)
-    assert code == 143
-    assert "half a file" not in said
 
 
 def test_ignored_signals_stay_ignored(tmp_path):

@@ -12,7 +12,6 @@ import torch
 from data_prep.cli import PROGRAM as DATA_PROGRAM
 from data_prep.cli import main as build
 from data_prep.commands.options import make_config
-from megabert.cli import main
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.settings.config.loading import build_fields, load_run_config, shipped_names
 from megabert.settings.config.shards import PER_LENGTH
@@ -45,9 +44,15 @@ def data(tmp_path_factory):
     return folder / "data"
 
 
-def dry_run(recipe: Path, data: Path, *flags: str) -> int:
-    words = ["--recipe", str(recipe), "--data.path", str(data), "--run-dir", str(recipe.parent / "run")]
-    return main(["pretrain", "--dry-run", *words, *flags])
+@pytest.fixture
+def dry_run(megabert):
+    """Return a function that plans a run and returns what it said."""
+
+    def plan(recipe: Path, data: Path, *flags: str, code: int = 0) -> str:
+        words = ["--recipe", recipe, "--data.path", data, "--run-dir", recipe.parent / "run"]
+        return megabert("pretrain", "--dry-run", *words, *flags, code=code).err
+
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -72,31 +77,29 @@ def dry_run(recipe: Path, data: Path, *flags: str) -> int:
         ),
     ],
 )
-def test_a_mismatch_is_refused_with_both_values_and_a_command_that_then_works(
-    stated, differences, data, tmp_path, capsys
+def test_mismatch_is_refused_with_both_values_and_a_command(
+    stated, differences, data, tmp_path, dry_run, megabert_data
 ):
     recipe = tmp_path / "small.yaml"
     recipe.write_text(RECIPE % stated, encoding="utf-8")
     here = tmp_path / "data"
     here.symlink_to(data)  # the command builds next to the folder that the run was given
-    assert dry_run(recipe, here) == 3
-    message = capsys.readouterr().err
+    message = dry_run(recipe, here, code=3)
     for line in differences:
         assert f"  {line}\n" in message
     # The flags of the message take the shards as they are.
     flags = re.search("Or train on these shards: (.*)", message)[1]
-    assert dry_run(recipe, here, *shlex.split(flags)) == 0
+    dry_run(recipe, here, *shlex.split(flags))
     # The command builds others, which fit.
     command = shlex.split(re.search("Build shards for it: megabert-data (.*)", message)[1])
-    assert build([*command, "--workers", "1"]) == 0
-    assert dry_run(recipe, Path(f"{here}-small")) == 0
+    megabert_data(*command, "--workers", "1")
+    dry_run(recipe, Path(f"{here}-small"))
 
 
-def test_a_length_that_was_not_built_is_refused_with_a_command_that_builds_it(data, tmp_path, capsys):
+def test_a_length_that_was_not_built_is_refused_with_a_command_that_builds_it(data, tmp_path, dry_run):
     recipe = tmp_path / "small.yaml"
     recipe.write_text(RECIPE % "", encoding="utf-8")
-    assert dry_run(recipe, data, "--phases.1.max-seq-length", "48") == 3
-    message = capsys.readouterr().err
+    message = dry_run(recipe, data, "--phases.1.max-seq-length", "48", code=3)
     assert "phases[1].max_seq_length=48" in message
     assert "has shards of 32, 64." in message
     assert "Build all of them: megabert-data build --lengths 32 48 --pieces wordpiece --vocab-size 600" in message

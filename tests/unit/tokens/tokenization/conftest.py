@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from megabert.tokens.tokenization import load_tokenizer, train_wordpiece
+from megabert.tokens.tokenization import load_tokenizer
+from megabert.tokens.tokenization.training import train_wordpiece
 
 CORPORA = Path(__file__).resolve().parents[4] / "examples" / "corpus"
 

@@ -12,16 +12,9 @@ from support.soak import in_soak
 from unit.tokens.tokenization.test_huggingface import SENTENCES
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_byte_bpe
-from megabert.tokens.tokenization.folder_settings import (
-    ALLOWED,
-    BERT_CLASSES,
-    BERT_TYPES,
-    OTHER_WORDS,
-    OWN_CLASSES,
-    UNUSED,
-    FolderSettings,
-)
+from megabert.tokens.tokenization import folder_settings as table
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.training import train_byte_bpe
 
 
 def write_files(folder, tokenizer, *, removed=(), model_type="bert", **settings):
@@ -37,12 +30,12 @@ def write_files(folder, tokenizer, *, removed=(), model_type="bert", **settings)
 
 def test_the_table_of_classes_is_that_of_transformers():
     auto = transformers.models.auto.tokenization_auto
-    for name in BERT_CLASSES:
+    for name in table.BERT_CLASSES:
         assert issubclass(auto.tokenizer_class_from_name(name), transformers.BertTokenizer)
-    assert {auto.TOKENIZER_MAPPING_NAMES[name] for name in BERT_TYPES} <= BERT_CLASSES
+    assert {auto.TOKENIZER_MAPPING_NAMES[name] for name in table.BERT_TYPES} <= table.BERT_CLASSES
 
 
-CLASSES, TYPES = sorted(BERT_CLASSES), sorted(BERT_TYPES)
+CLASSES, TYPES = sorted(table.BERT_CLASSES), sorted(table.BERT_TYPES)
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -81,7 +74,8 @@ def test_the_general_class_takes_tokenizer_json_as_it_is(stated, model_type, cas
 
 @pytest.mark.parametrize("lower", [True, None])
 @pytest.mark.parametrize(
-    ("stated", "model_type"), [*((name, "bert") for name in sorted(OWN_CLASSES)), (None, "mpnet"), (None, "funnel")]
+    ("stated", "model_type"),
+    [*((name, "bert") for name in sorted(table.OWN_CLASSES)), (None, "mpnet"), (None, "funnel")],
 )
 def test_files_that_disagree_under_another_class_are_refused(stated, model_type, lower, cased, tmp_path):
     """Lower case is these classes' default."""
@@ -91,10 +85,10 @@ def test_files_that_disagree_under_another_class_are_refused(stated, model_type,
 
 
 @pytest.mark.parametrize("removed", [[], *in_soak(["tokenizer.json"])])
-@pytest.mark.parametrize("name", OTHER_WORDS)
+@pytest.mark.parametrize("name", table.OTHER_WORDS)
 def test_classes_with_words_of_their_own_are_refused_by_name(name, removed, cased, tmp_path):
     write_files(tmp_path, cased, removed=removed, tokenizer_class=name)
-    with pytest.raises(DataError, match=f"tokenizer_class={name}, which {OTHER_WORDS[name]}"):
+    with pytest.raises(DataError, match=f"tokenizer_class={name}, which {table.OTHER_WORDS[name]}"):
         load_tokenizer(tmp_path)
 
 
@@ -224,7 +218,10 @@ def test_settings_that_read_text_in_another_way_are_refused_by_name(setting, val
 
 def test_no_setting_that_transformers_saves_is_unknown(cased, tmp_path):
     """All names that its classes read from tokenizer_config.json are in one of the tables."""
-    read = {field.name for field in dataclasses.fields(FolderSettings)} | {*ALLOWED, *" ".join(UNUSED.values()).split()}
+    read = {field.name for field in dataclasses.fields(table.FolderSettings)} | {
+        *table.ALLOWED,
+        *" ".join(table.UNUSED.values()).split(),
+    }
     for name in ("Bert", "Roberta", "Deberta", "DebertaV2", "Albert"):
         cls = getattr(transformers, f"{name}Tokenizer")
         taken = set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs", "vocab", "merges"}

@@ -6,7 +6,8 @@ import tokenizers
 import transformers
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokens.tokenization import Tokenizer, load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.training import train_byte_bpe
 
 SENTENCES = [
     "Call me Ishmael. Some years ago, never mind how long!",

@@ -7,23 +7,15 @@ from collections import Counter
 import pytest
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.tokenization import (
-    byte_bpe_spans,
-    load_tokenizer,
-    save_huggingface,
-    train_byte_bpe_on,
-    train_unigram_on,
-    train_wordpiece_on,
-    unigram_spans,
-    wordpiece_spans,
-)
+from megabert.tokens import tokenization
+from megabert.tokens.tokenization import training
 from megabert.tokens.tokenization.alphabet import choose_alphabet
 
 WORDS = [chr(97 + i % 26) * (i % 7 + 1) + chr(97 + i * 7 % 26) + chr(97 + i * 5 % 26) for i in range(4000)]
 TRAINERS = {
-    "wordpiece": (wordpiece_spans, train_wordpiece_on),
-    "byte_bpe": (byte_bpe_spans, train_byte_bpe_on),
-    "unigram": (unigram_spans, train_unigram_on),
+    "wordpiece": (training.wordpiece_spans, training.train_wordpiece_on),
+    "byte_bpe": (training.byte_bpe_spans, training.train_byte_bpe_on),
+    "unigram": (tokenization.unigram_spans, tokenization.train_unigram_on),
 }
 SIZES = {"wordpiece": 350, "byte_bpe": 350, "unigram": 150}
 # SHA-256 of all files of a vocabulary of 700 pieces without spare ones, from before there were any.
@@ -52,7 +44,7 @@ def spare(pieces):
 
 @pytest.mark.parametrize("pieces", WITHOUT_SPARE)
 def test_files_without_spare_pieces_are_as_ever(pieces, tmp_path):
-    save_huggingface(train(pieces, 700), tmp_path)
+    tokenization.save_huggingface(train(pieces, 700), tmp_path)
     digest = hashlib.sha256()
     for file in sorted(tmp_path.iterdir()):
         digest.update(file.name.encode() + file.read_bytes())
@@ -76,9 +68,9 @@ def test_text_for_pre_training_never_has_them(spare):
 
 def test_transformers_and_a_reader_of_spare_pieces_take_them(spare, tmp_path):
     transformers = pytest.importorskip("transformers")
-    save_huggingface(spare, tmp_path)
+    tokenization.save_huggingface(spare, tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = load_tokenizer(tmp_path, reads_spare=True)
+    ours = tokenization.load_tokenizer(tmp_path, reads_spare=True)
     assert ours.encode("[unused3]").tolist() == [8]
     assert theirs.encode("[unused3]", add_special_tokens=False) == [8]
     for text in SPELT:
@@ -89,10 +81,10 @@ def test_transformers_and_a_reader_of_spare_pieces_take_them(spare, tmp_path):
 
 
 def test_saving_and_loading_keeps_them(spare, tmp_path):
-    save_huggingface(spare, tmp_path / "one")
-    loaded = load_tokenizer(tmp_path / "one", reads_spare=True)
-    assert loaded.sha256 == load_tokenizer(tmp_path / "one").sha256 == spare.sha256
-    save_huggingface(loaded, tmp_path / "two")
+    tokenization.save_huggingface(spare, tmp_path / "one")
+    loaded = tokenization.load_tokenizer(tmp_path / "one", reads_spare=True)
+    assert loaded.sha256 == tokenization.load_tokenizer(tmp_path / "one").sha256 == spare.sha256
+    tokenization.save_huggingface(loaded, tmp_path / "two")
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
 

@@ -9,7 +9,7 @@ import tokenizers
 from support.soak import in_soak
 from unit.tokens.tokenization.test_tokenizer import AWKWARD, LITERALS, random_text
 
-from megabert.tokens.tokenization import train_wordpiece
+from megabert.tokens.tokenization.training import train_wordpiece
 
 LANGUAGES = Path(__file__).parents[3] / "assets" / "languages.tsv"
 SEPARATORS = [" "] * 12 + ["  ", "\t", "\n", "\u00a0", "\u3000", "\u2028", "-", "", "/", "\u200b"]

@@ -10,7 +10,7 @@ from tokenizers import models
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import Tokenizer, span_cache
 from megabert.tokens.tokenization import tokenizer as tokenizer_module
-from megabert.tokens.tokenization.backend import TextOptions, build_backend
+from megabert.tokens.tokenization.kinds import TextOptions, build_backend
 from megabert.tokens.tokenization.span_cache import SpanCache
 
 LITERALS = ["[MASK]", "[SEP]", "[CLS]", "[PAD]", "[UNK]"]

@@ -6,14 +6,14 @@ import unicodedata
 import pytest
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.tokenization import train_byte_bpe_on, train_wordpiece, train_wordpiece_on
 from megabert.tokens.tokenization.alphabet import choose_alphabet
+from megabert.tokens.tokenization.training import train_byte_bpe_on, train_wordpiece, train_wordpiece_on
 
 TRAIN = """
-from megabert.tokens.tokenization import train_wordpiece
 import sys
+from megabert.tokens import tokenization
 words = [chr(97 + i % 26) * (i % 7 + 1) + chr(97 + i * 7 % 26) + chr(97 + i * 5 % 26) for i in range(4000)]
-print(train_wordpiece([" ".join(words[start::13]) for start in range(13)], vocab_size=700).sha256)
+print(getattr(tokenization, sys.argv[1])([" ".join(words[start::13]) for start in range(13)], vocab_size=400).sha256)
 """
 
 
@@ -68,14 +68,13 @@ def test_every_character_is_kept_where_there_is_room(korean_texts):
     assert characters <= set(tokenizer.vocab)
 
 
-def test_ids_depend_neither_on_threads_nor_on_the_process():
-    hashes = set()
-    for threads in ("1", "2", "2"):
-        environment = os.environ | {"RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"}
-        done = subprocess.run(
-            [sys.executable, "-c", TRAIN], env=environment, capture_output=True, text=True, timeout=60, check=True
-        )
-        hashes.add(done.stdout)
+@pytest.mark.parametrize("train", ["train_wordpiece", "train_byte_bpe", "train_unigram"])
+def test_ids_depend_neither_on_threads_nor_on_the_process_and_its_hash_seed(train):
+    command, hashes = [sys.executable, "-c", TRAIN, train], set()
+    for number in ("1", "2", "4"):
+        own = dict.fromkeys(("PYTHONHASHSEED", "OMP_NUM_THREADS", "RAYON_NUM_THREADS"), number)
+        environment = os.environ | own | {"TOKENIZERS_PARALLELISM": "true"}
+        hashes.add(subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=60, check=True).stdout)
     assert len(hashes) == 1
 
 

@@ -11,7 +11,6 @@ import pytest
 from forked.client import run_command
 from support.measured_rates import rates
 
-from megabert.cli import main
 from megabert.distributed.environments import LAUNCHERS
 from megabert.foundation.errors import ConfigError
 from megabert.ops.backend import Backend, no_obstacle
@@ -34,9 +33,8 @@ def ok(text: str) -> Finding:
     return Finding(area="devices", level="ok", text=text)
 
 
-def test_this_machine_is_fit(tmp_path, capsys):
-    assert main(["doctor", "--json", "--quick", "--device", "cpu", "--run-dir", str(tmp_path / "new")]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_this_machine_is_fit(tmp_path, megabert):
+    report = json.loads(megabert("doctor", "--json", "--quick", "--device", "cpu", "--run-dir", tmp_path / "new").out)
     assert report["fit"]
     texts = [finding["text"] for finding in report["findings"]]
     assert any("gloo all-reduce over 2 ranks" in text for text in texts)
@@ -94,14 +92,6 @@ def test_file_that_cannot_be_saved_ends_all_ranks_with_one_message(tmp_path):
     assert "nowhere does not exist. Create it." in message
 
 
-def test_absent_rank_is_named_with_its_host():
-    answers = [Answer(rank=0, host="node1", local=[]), Answer(rank=1)]
-    (finding,) = judge(answers, expected_hosts=["node1", "node2"])
-    assert finding.level == "failed"
-    assert "node2: rank(s) 1 of 2 did not come" in finding.text
-    assert "--exclude" in finding.remedy
-
-
 def test_unreachable_rank_zero_is_one_clear_error(free_port, monkeypatch):
     rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     for name, value in {**rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}.items():
@@ -114,31 +104,26 @@ def answered(rank: int, host: str, **collectives: str) -> Answer:
     return Answer(rank=rank, host=host, local=[], collectives=collectives, all_reduce_ms={})
 
 
-def test_failing_node_is_named_and_not_the_others():
-    answers = [answered(0, "node1", gloo="", nccl=""), answered(1, "node2", gloo="", nccl="RuntimeError: ECC")]
-    gloo, nccl = judge(answers, expected_hosts=())
-    assert (gloo.level, nccl.level) == ("ok", "failed")
-    assert nccl.where == "node2 (rank 1)"
-    assert "ECC" in nccl.text
+SILENT = {rank: Answer(rank=rank, host=f"node{rank}", local=[]) for rank in (0, 1)}
+ECC, NO_ROUTE, UNSEEN = "RuntimeError: ECC", "RuntimeError: no route", "FileNotFoundError: x"
 
 
-def test_all_failing_alike_is_not_a_bad_node():
-    answers = [answered(rank, f"node{rank}", gloo="RuntimeError: no route") for rank in range(3)]
-    (finding,) = judge(answers, expected_hosts=())
-    assert finding.where == "all ranks"
-    assert "GLOO_SOCKET_IFNAME" in finding.remedy
-
-
-def test_unseen_run_folder_asks_for_a_shared_one():
-    answers = [answered(0, "a", **{SHARED: ""}), answered(1, "b", **{SHARED: "FileNotFoundError: x"})]
-    assert "share" in judge(answers, expected_hosts=())[0].remedy
-
-
-def test_rank_without_an_answer_is_named():
-    answers = [answered(0, "node1", gloo=""), Answer(rank=1, host="node2", local=[])]
-    assert [finding.where for finding in judge(answers, expected_hosts=()) if finding.level == "failed"] == [
-        "node2 (rank 1)"
-    ]
+@pytest.mark.parametrize(
+    ("answers", "where", "says"),
+    [
+        ([SILENT[0], Answer(rank=1)], "", ("node1: rank(s) 1 of 2 did not come", "--exclude")),
+        ([answered(0, "node0", gloo="", nccl=""), answered(1, "node1", gloo="", nccl=ECC)], "node1 (rank 1)", (ECC,)),
+        ([answered(rank, f"node{rank}", gloo=NO_ROUTE) for rank in range(3)], "all ranks", ("GLOO_SOCKET_IFNAME",)),
+        ([answered(0, "a", **{SHARED: ""}), answered(1, "b", **{SHARED: UNSEEN})], "b (rank 1)", ("share",)),
+        ([answered(0, "node0", gloo=""), SILENT[1]], "node1 (rank 1)", ()),
+    ],
+    ids=["absent", "one node", "all alike", "folder not shared", "no answer"],
+)
+def test_failure_is_named_with_its_place_and_remedy(answers, where, says):
+    expected = ["node0", "node1"] if not where else ()
+    (failed,) = [finding for finding in judge(answers, expected_hosts=expected) if finding.level == "failed"]
+    assert failed.where == where
+    assert all(word in failed.text + failed.remedy for word in says)
 
 
 def test_findings_of_all_ranks_stand_once_and_others_with_their_place():
@@ -221,7 +206,7 @@ def test_ops_say_why():
     assert all("torch on cpu" in finding.text for finding in check_ops("cpu"))
 
 
-def test_proof_is_printed_and_saved_beside_the_verdict(tmp_path, monkeypatch, capsys):
+def test_proof_is_printed_and_saved_beside_the_verdict(tmp_path, monkeypatch, megabert):
     bad = Finding(area="links", level="failed", text="0.01 GB/s", remedy="look", where="a (rank 0) - b (rank 1)")
     asked = []
     proven = SimpleNamespace(findings=[bad], measured=rates())
@@ -231,33 +216,31 @@ def test_proof_is_printed_and_saved_beside_the_verdict(tmp_path, monkeypatch, ca
     )
     path = tmp_path / "proof.json"
     words = ["doctor", "--prove", "--recipe", "debug", "--model.hidden-size", "256", "--save", str(path)]
-    assert main(words) == 2, "a slow link is no machine to train on"
+    printed = megabert(*words, code=2).out  # a slow link is no machine to train on
     assert asked == [256]
-    assert capsys.readouterr().out.splitlines()[-1] == "1 check(s) FAILED: links on a (rank 0) - b (rank 1)"
+    assert printed.splitlines()[-1] == "1 check(s) FAILED: links on a (rank 0) - b (rank 1)"
     assert read_measured(path) == rates()
     assert not json.loads(path.read_text())["fit"]
 
 
-def test_a_machine_that_is_unfit_is_not_proven(monkeypatch):
+def test_a_machine_that_is_unfit_is_not_proven(monkeypatch, megabert):
     bad = Finding(area="devices", level="failed", text="no GPU")
     monkeypatch.setattr("megabert.tooling.doctor.examination.examine", lambda *_, **options: [bad])
     monkeypatch.setattr("megabert.tooling.doctor.proof.prove", lambda *_, **__: pytest.fail("ranks would hang"))
-    assert main(["doctor", "--prove", "--recipe", "debug"]) == 2
+    megabert("doctor", "--prove", "--recipe", "debug", code=2)
 
 
-def test_a_file_that_cannot_be_saved_is_refused_before_the_checks(monkeypatch, tmp_path, capsys):
+def test_a_file_that_cannot_be_saved_is_refused_before_the_checks(monkeypatch, tmp_path, megabert):
     monkeypatch.setattr(
         "megabert.tooling.doctor.examination.examine", lambda *_, **options: pytest.fail("minutes are lost")
     )
-    assert main(["doctor", "--prove", "--recipe", "debug", "--save", str(tmp_path / "nowhere" / "proof.json")]) == 2
-    assert "nowhere does not exist. Create it." in capsys.readouterr().err
-    assert main(["doctor", "--prove", "--recipe", "debug", "--save", str(tmp_path)]) == 3
-    assert "is a folder" in capsys.readouterr().err
+    said = megabert("doctor", "--prove", "--recipe", "debug", "--save", tmp_path / "nowhere" / "proof.json", code=2).err
+    assert "nowhere does not exist. Create it." in said
+    assert "is a folder" in megabert("doctor", "--prove", "--recipe", "debug", "--save", tmp_path, code=3).err
 
 
 @pytest.mark.parametrize("flag", ["--save", "--recipe", "--model.hidden-size"])
-def test_flags_of_a_proof_are_refused_without_it(flag, capsys):
-    assert main(["doctor", flag, "256"]) == 2
-    message = capsys.readouterr().err
+def test_flags_of_a_proof_are_refused_without_it(flag, megabert):
+    message = megabert("doctor", flag, "256", code=2).err
     assert flag in message
     assert "without --prove" in message

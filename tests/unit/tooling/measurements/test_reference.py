@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from megabert.cli import main
 from megabert.settings.config.loading import load_run_config, shipped_names
 from megabert.tooling.measurements.reference import (
     FOLDER,
@@ -35,9 +34,8 @@ def test_the_page_has_every_published_result():
     assert not set(published_results()) - set(shipped_names("recipe"))
 
 
-def test_the_estimate_names_the_result_with_its_source(capsys):
-    assert main(["estimate", "--recipe", "albert_base"]) == 0
-    assert f"{describe_expected('albert_base')[0]}\n" in capsys.readouterr().out
+def test_the_estimate_names_the_result_with_its_source(megabert):
+    assert f"{describe_expected('albert_base')[0]}\n" in megabert("estimate", "--recipe", "albert_base").out
     published = published_results()["albert_base"]
     assert describe_expected("albert_base")[0].startswith(f"published: {published.result} ({published.source}")
     assert describe_expected("another") == []

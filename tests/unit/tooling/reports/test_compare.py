@@ -5,7 +5,6 @@ import pytest
 import yaml
 from support.run_folders import eval_row, train_row, write_run
 
-from megabert.cli import main
 from megabert.tooling.reports.compare import compare_runs, relative_difference
 
 TROUBLE = {"a": {}, "b": {"train/failed_checkpoints": 3}}
@@ -32,56 +31,50 @@ def test_first_and_largest_difference_are_found(runs):
     assert not found.are_equal
 
 
-def test_exit_code_and_page(runs, capsys):
+def test_exit_code_and_page(runs, megabert):
     a, b = map(str, runs)
-    assert main(["compare", a, b]) == 6
-    shown = capsys.readouterr().out
+    shown = megabert("compare", a, b, code=6).out
     assert "first difference: step 2, train/loss: 7 and 7.0001" in shown
     assert "* seed: 42 and 7" in shown
     assert "equal at all steps: eval/loss" in shown
-    assert main(["compare", a, a]) == 0
-    assert "the values that both have are equal" in capsys.readouterr().out
+    assert "the values that both have are equal" in megabert("compare", a, a).out
 
 
-def test_tolerance_and_json(runs, capsys):
+def test_tolerance_and_json(runs, megabert):
     a, b = map(str, runs)
-    assert main(["compare", a, b, "--tolerance", "0.2", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(megabert("compare", a, b, "--tolerance", "0.2", "--json").out)
     assert report["equal"]
     assert report["tags"]["train/loss"]["first"] is None
 
 
-def test_number_that_is_not_finite_is_null_in_json(tmp_path, capsys):
+def test_number_that_is_not_finite_is_null_in_json(tmp_path, megabert):
     a = write_run(tmp_path / "a", rows(8.0, float("nan")))
     b = write_run(tmp_path / "b", rows(8.0, 7.0))
-    assert main(["compare", str(a), str(b), "--json"]) == 6
-    report = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
+    report = json.loads(megabert("compare", a, b, "--json", code=6).out, parse_constant=pytest.fail)  # NaN is no JSON
     assert report["tags"]["train/loss"]["first"] == [2, None, 7.0]
 
 
-def test_run_that_is_shorter_is_not_equal(tmp_path, capsys):
+def test_run_that_is_shorter_is_not_equal(tmp_path, megabert):
     a = write_run(tmp_path / "a", rows(8.0, 7.0))
     b = write_run(tmp_path / "b", rows(8.0))
     found = compare_runs(a, b)
     assert (found.steps, found.common_steps, found.first, found.are_equal) == ((2, 1), 1, None, False)
-    assert main(["compare", str(a), str(b)]) == 6
+    megabert("compare", a, b, code=6)
 
 
-def test_tag_of_one_run_alone_makes_them_different(tmp_path, capsys):
+def test_tag_of_one_run_alone_makes_them_different(tmp_path, megabert):
     a = write_run(tmp_path / "a", [*rows(8.0, 7.0, 6.0), eval_row(3, 6.0)])
     b = write_run(tmp_path / "b", [*rows(8.0, 7.0), train_row(3, 6.0, **{"train/spikes": 1}), eval_row(2, 6.0)])
     found = compare_runs(a, b)
     assert found.first is None, "what both have is equal"
     assert (found.one_sided["eval/loss"], found.one_sided["train/spikes"]) == ((1, 1), (0, 1))
     assert not found.are_equal
-    assert main(["compare", str(a), str(b)]) == 6
-    assert "eval/loss: at 1 of these steps in A alone, at 1 in B alone" in capsys.readouterr().out
+    assert "eval/loss: at 1 of these steps in A alone, at 1 in B alone" in megabert("compare", a, b, code=6).out
 
 
-def test_diverged_runs_are_not_equal(tmp_path, capsys):
+def test_diverged_runs_are_not_equal(tmp_path, megabert):
     a, b = (write_run(tmp_path / name, rows(8.0, float("nan"))) for name in "ab")
-    assert main(["compare", str(a), str(b)]) == 6
-    assert "first difference: step 2, train/loss: nan and nan" in capsys.readouterr().out
+    assert "first difference: step 2, train/loss: nan and nan" in megabert("compare", a, b, code=6).out
 
 
 def test_checkpoints_that_a_disk_refused_do_not_make_runs_different(tmp_path):
@@ -104,20 +97,18 @@ def test_what_is_not_finite_equals_nothing():
     assert relative_difference(-2.0, 2.0) == 2
 
 
-def test_folder_without_steps_is_refused(tmp_path, capsys):
+def test_folder_without_steps_is_refused(tmp_path, megabert):
     a = write_run(tmp_path / "a", [])
-    assert main(["compare", str(a), str(a)]) == 4
-    assert "no step has been logged" in capsys.readouterr().err
+    assert "no step has been logged" in megabert("compare", a, a, code=4).err
 
 
-def test_phases_are_compared_field_by_field(tmp_path, capsys):
+def test_phases_are_compared_field_by_field(tmp_path, megabert):
     a, b = (write_run(tmp_path / name, rows(8.0)) for name in "ab")
     config = yaml.safe_load((b / "config.yaml").read_text())
     config["phases"][0]["learning_rate"] = 0.5
     config["phases"].append({"max_seq_length": 512, "steps": 7, "global_batch_size": 16, "learning_rate": 0.25})
     (b / "config.yaml").write_text(yaml.safe_dump(config))
-    assert main(["compare", str(a), str(b)]) == 0
-    shown = capsys.readouterr().out
+    shown = megabert("compare", a, b).out
     assert re.search(r"\* phases\.0\.learning_rate: \S+ and 0.5\n", shown)
     section = r"\(max_seq_length 512, steps 7, global_batch_size 16, learning_rate 0\.25\)"
     assert re.search(rf"\* phases\.\d: None and {section}\n", shown)

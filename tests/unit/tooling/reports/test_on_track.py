@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from support.run_folders import write_run
 
-from megabert.cli import main
 from megabert.foundation.json_files import adapter_of
 from megabert.settings.config.loading import load_run_config
 from megabert.tokens.shards.folder import read_manifest
@@ -70,23 +69,19 @@ def rows(until: int = 400, *, worse: float = 0.0, since: int = 0, every: int = 2
 
 
 @pytest.fixture
-def compare(tmp_path, capsys):
-    """Compare a run with these metrics with curves; return exit code, output and errors."""
+def compare(tmp_path, megabert):
+    """Return a function that compares a run of some metrics with curves and returns what was printed."""
 
-    def call(metrics, *flags, changed=None, model=VOCAB, **fields):
+    def call(metrics, *flags, code=0, changed=None, model=VOCAB, **fields):
         run = write_run(tmp_path / "run", metrics, model=model, **fields)
         path = write_curves(tmp_path / "curves.json", **(changed or {}))
-        code = main(["compare", str(run), str(path), *flags])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
+        return megabert("compare", run, path, *flags, code=code)
 
     return call
 
 
 def test_a_run_like_the_others_is_on_track_with_any_logging(compare, tmp_path):
-    code, shown, _ = compare(rows())
-    assert code == 0
-    assert shown.endswith("on track at step 400\n")
+    assert compare(rows()).out.endswith("on track at step 400\n")
     for every in (5, 60):
         run = write_run(tmp_path / f"every{every}", rows(every=every), model=VOCAB)
         assert compare_with_curves(run, tmp_path / "curves.json").is_on_track
@@ -101,8 +96,7 @@ def test_seeds_that_call_all_pairs_the_same_leave_the_noise_of_so_many_instances
 
 
 def test_a_run_that_gets_worse_is_named_with_series_and_step(compare):
-    code, shown, _ = compare(rows(worse=0.5, since=200))
-    assert code == 6
+    shown = compare(rows(worse=0.5, since=200), code=6).out
     assert "not on track at step 400; outside of the band first at step 220: train/mlm_loss is" in shown
 
 
@@ -110,9 +104,8 @@ def test_a_run_that_came_back_is_on_track_and_its_excursion_is_named(compare):
     metrics = [
         {**row, "eval/mlm_loss": 9.0} if row.get("eval/mlm_loss") and row["step"] == 200 else row for row in rows()
     ]
-    code, shown, _ = compare(metrics)
-    assert code == 0
-    assert "on track at step 400; outside of the band first at step 200: eval/mlm_loss is 9.0000" in shown
+    shown = "on track at step 400; outside of the band first at step 200: eval/mlm_loss is 9.0000"
+    assert shown in compare(metrics).out
 
 
 def test_held_out_scores_between_those_of_the_curves_are_compared_with_a_line(tmp_path):
@@ -124,31 +117,28 @@ def test_held_out_scores_between_those_of_the_curves_are_compared_with_a_line(tm
 
 
 def test_a_loss_that_is_no_number_is_not_on_track(compare):
-    code, shown, _ = compare([*rows(200), train(220, math.nan)])
-    assert code == 6
-    assert "first at step 220: train/mlm_loss is nan" in shown
+    metrics = [*rows(200), train(220, math.nan)]
+    assert "first at step 220: train/mlm_loss is nan" in compare(metrics, code=6).out
 
 
 def test_fields_that_make_it_another_experiment_are_shown_and_the_seed_is_not(compare):
-    code, shown, _ = compare(rows(), seed=3, phases={"0": {"learning_rate": 0.2}})
-    assert code == 0
+    shown = compare(rows(), seed=3, phases={"0": {"learning_rate": 0.2}}).out
     assert "phases.0.learning_rate: 0.02 in the reference, 0.2 in the run" in shown
     assert "seed:" not in shown
 
 
-def test_a_run_on_other_shards_is_not_on_track_whatever_its_losses(tmp_path, shard_folder, capsys):
+def test_a_run_on_other_shards_is_not_on_track_whatever_its_losses(tmp_path, shard_folder, megabert):
     phases = {number: {"data": str(shard_folder)} for number in ("0", "1")}
     run = write_run(tmp_path / "run", rows(), model=VOCAB, phases=phases)
     path = write_curves(tmp_path / "curves.json")
-    assert main(["compare", str(run), str(path)]) == 6
-    shown = capsys.readouterr().out
+    shown = megabert("compare", run, path, code=6).out
     assert "the reference's are built by: megabert-data build --for debug\n" in shown
     assert shown.splitlines()[-1].startswith("not on track at step 400; other ones than the reference's (another text")
     own = read_manifest(shard_folder).data_sha256
     # Only phases of the curves count.
     for second in (own, "another"):
         write_curves(path, data_sha256=[own, second])
-        assert main(["compare", str(run), str(path)]) == 0
+        megabert("compare", run, path)
 
 
 def one_phase(length, series):
@@ -159,10 +149,10 @@ WITHOUT_STEPS = Series(steps=[], values=[[], [], []])
 
 
 def test_json_and_the_picture(compare, tmp_path):
-    code, shown, _ = compare(rows(worse=0.5, since=200), "--json", "--png", str(tmp_path / "track.png"))
-    report = json.loads(shown)
-    assert (code, report["on_track"], report["first_outside"]["step"]) == (6, False, 220)
-    assert (tmp_path / "track.png").read_bytes().startswith(b"\x89PNG")
+    picture = tmp_path / "track.png"
+    report = json.loads(compare(rows(worse=0.5, since=200), "--json", "--png", picture, code=6).out)
+    assert (report["on_track"], report["first_outside"]["step"]) == (False, 220)
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -177,38 +167,33 @@ def test_json_and_the_picture(compare, tmp_path):
     ],
 )
 def test_curves_of_something_else_are_refused(changed, says, compare):
-    code, _, message = compare(rows(), changed=changed)
-    assert code == 3
-    assert re.search(says, message), message
+    assert re.search(says, compare(rows(), changed=changed, code=3).err)
 
 
-def test_a_run_without_anything_to_compare_is_refused(compare, tmp_path, capsys):
-    code, _, message = compare([])
-    assert (code, "nothing was logged that the curves have, whose first step is 20" in message) == (4, True)
+def test_a_run_without_anything_to_compare_is_refused(compare):
+    assert "nothing was logged that the curves have, whose first step is 20" in compare([], code=4).err
 
 
 @pytest.mark.parametrize("damage", ['{"recipe": "debug"}', "[1, 2", "NaN", None])
-def test_damaged_curves_are_refused(damage, tmp_path, capsys):
+def test_damaged_curves_are_refused(damage, tmp_path, megabert):
     run = write_run(tmp_path / "run", rows(), model=VOCAB)
     path = tmp_path / "curves.json"
     if damage is not None:
         path.write_text(damage)
-    assert main(["compare", str(run), str(path)]) == 3
-    assert str(path) in capsys.readouterr().err
+    assert str(path) in megabert("compare", run, path, code=3).err
 
 
-def test_a_curve_with_what_is_no_number_is_refused(tmp_path, capsys):
+def test_a_curve_with_what_is_no_number_is_refused(tmp_path, megabert):
     run, path = write_run(tmp_path / "run", rows(), model=VOCAB), write_curves(tmp_path / "curves.json")
     path.write_text(path.read_text().replace(str(curves().phases[0].series["eval/mlm_loss"].values[0][0]), "NaN"))
-    assert main(["compare", str(run), str(path)]) == 3
-    assert "damaged or edited (phases.0.series.eval/mlm_loss.values.0.0" in capsys.readouterr().err
+    assert "damaged or edited (phases.0.series.eval/mlm_loss.values.0.0" in megabert("compare", run, path, code=3).err
 
 
-def test_flags_of_other_comparisons_are_refused(compare, tmp_path, capsys):
-    assert compare(rows(), "--tolerance", "0.1")[0] == 2
+def test_flags_of_other_comparisons_are_refused(compare, tmp_path, megabert):
+    compare(rows(), "--tolerance", "0.1", code=2)
     run = str(tmp_path / "run")
-    assert main(["compare", run, run, "--png", "x.png"]) == 2
-    assert "--png has no effect on a comparison without reference curves" in capsys.readouterr().err
+    said = megabert("compare", run, run, "--png", "x.png", code=2).err
+    assert "--png has no effect on a comparison without reference curves" in said
 
 
 @pytest.fixture
@@ -222,10 +207,10 @@ def shipped(tmp_path, monkeypatch):
     monkeypatch.setattr("megabert.tooling.reports.on_track.FOLDER", folder)
 
 
-def test_the_word_reference_takes_the_shipped_curves(shipped, tmp_path, capsys):
+def test_the_word_reference_takes_the_shipped_curves(shipped, tmp_path, megabert):
     run = write_run(tmp_path / "run", rows(), model=VOCAB)
-    assert main(["compare", str(run), "reference"]) == 0
-    assert "reference: debug on a text, seeds 42, 1, 2, commit 0123456789, cpu" in capsys.readouterr().out
+    printed = megabert("compare", run, "reference").out
+    assert "reference: debug on a text, seeds 42, 1, 2, commit 0123456789, cpu" in printed
 
 
 @pytest.mark.parametrize(
@@ -236,7 +221,6 @@ def test_the_word_reference_takes_the_shipped_curves(shipped, tmp_path, capsys):
         ({"model": {"vocab_size": 2048}}, "its vocabulary has 2048 pieces, the curves of debug are of 4096"),
     ],
 )
-def test_a_run_without_curves_is_told_what_there_is(fields, says, shipped, tmp_path, capsys):
+def test_a_run_without_curves_is_told_what_there_is(fields, says, shipped, tmp_path, megabert):
     run = write_run(tmp_path / "run", rows(), **{"model": VOCAB, **fields})
-    assert main(["compare", str(run), "reference"]) == 3
-    assert says in capsys.readouterr().err
+    assert says in megabert("compare", run, "reference", code=3).err

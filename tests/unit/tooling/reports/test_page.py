@@ -24,9 +24,9 @@ def test_page_of_a_grid_has_its_picture_tables_and_errors(tmp_path, capsys):
     assert f"page: {page}" in capsys.readouterr().out
 
 
-def test_page_of_a_fine_tuning_has_its_scores_and_settings(tmp_path):
+def test_page_of_a_fine_tuning_has_its_scores_and_settings(tmp_path, megabert):
     folder, page = write_finetuning(tmp_path / "one", ["no", *RIGHT[1:]]), tmp_path / "page.html"
-    assert main(["report", str(folder), "--html", str(page)]) == 0
+    megabert("report", folder, "--html", page)
     text = page.read_text()
     assert "dev: 1 of 6 are not exact" in text
     assert "<summary>finetune.json</summary>" in text
@@ -34,9 +34,8 @@ def test_page_of_a_fine_tuning_has_its_scores_and_settings(tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--html", "--png"])
-def test_page_in_the_place_of_the_results_is_refused(flag, tmp_path, capsys):
+def test_page_in_the_place_of_the_results_is_refused(flag, tmp_path, megabert):
     grid = write_grid(tmp_path / "grid", RIGHT)
     before = (grid / "results.json").read_bytes()
-    assert main(["report", str(grid), flag, str(grid / "results.json")]) == 2
-    assert "which this command reads" in capsys.readouterr().err
+    assert "which this command reads" in megabert("report", grid, flag, grid / "results.json", code=2).err
     assert (grid / "results.json").read_bytes() == before

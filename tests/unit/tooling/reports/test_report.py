@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from support.made_shards import make_instances, write_shards
 
-from megabert.data.packing import shape_for
-from megabert.data.step_packer import RankShare, validation_batches
+from megabert.data.packing import RankShare, shape_for
+from megabert.data.step_packer import validation_batches
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.reports.report import fit_unigram
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import yaml
 from support.run_folders import eval_row, train_row, write_run
 
-from megabert.cli import main
 from megabert.observability.logs import span
 from megabert.tooling.reports.watch import read_overview
 from megabert.training.recovery.watchdog import Beat
@@ -110,15 +109,14 @@ def test_failure_is_shown_with_its_text(tmp_path):
     assert "CheckpointError: no space" in page
 
 
-def test_piped_output_is_one_snapshot(tmp_path, capsys):
+def test_piped_output_is_one_snapshot(tmp_path, megabert):
     run = write_run(tmp_path / "run", rows(2), status=RUNNING)
-    assert main(["watch", str(run)]) == 0
-    shown = capsys.readouterr().out
+    shown = megabert("watch", run).out
     assert shown.count("restarts") == 1
     assert "\x1b" not in shown
 
 
-def test_terminal_is_refreshed_until_the_run_is_done(tmp_path, capsys, monkeypatch):
+def test_terminal_is_refreshed_until_the_run_is_done(tmp_path, megabert, monkeypatch):
     run = write_run(tmp_path / "run", rows(2), status=RUNNING)
 
     def finish(_seconds):
@@ -126,8 +124,7 @@ def test_terminal_is_refreshed_until_the_run_is_done(tmp_path, capsys, monkeypat
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr("megabert.commands.watch.time", SimpleNamespace(sleep=finish))  # not other threads' sleep
-    assert main(["watch", str(run)]) == 0
-    shown = capsys.readouterr().out
+    shown = megabert("watch", run).out
     assert shown.count("\x1b[H\x1b[J") == 2
     assert shown.count(": done") == 1
 

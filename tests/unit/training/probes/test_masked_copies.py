@@ -5,7 +5,8 @@ import pytest
 import transformers
 from support.parity_models import make_tokenizer
 
-from megabert.tokens.tokenization import load_tokenizer, save_huggingface, train_byte_bpe
+from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.training import train_byte_bpe
 from megabert.training.probes.masked_copies import copy_batches, encode_sentences
 
 TEXTS = ["ab c", "", "a b abc.", "c"]

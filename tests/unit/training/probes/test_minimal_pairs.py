@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import train_wordpiece
+from megabert.tokens.tokenization.training import train_wordpiece
 from megabert.training.probes.minimal_pairs import SETS, read_pairs, score_groups, sentences_of
 
 CORPUS = Path(__file__).parents[4] / "examples/corpus"

@@ -10,15 +10,6 @@ import pytest
 from megabert.foundation.errors import EXIT_HOPELESS, EXIT_HUNG
 from megabert.settings.config.run import WatchdogConfig
 from megabert.training.recovery import watchdog as module
-from megabert.training.recovery.watchdog import (
-    SILENT_S,
-    Beat,
-    Heartbeat,
-    Watchdog,
-    forget_ranks,
-    read_beats,
-    slowest_ranks,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +26,18 @@ class Guarded:
         (run_dir / "logs").mkdir()
         self.log = run_dir / "logs" / "rank_002.log"
         config = WatchdogConfig(**{"min_step_s": 0.1, "other_s": 30, "start_up_s": 30, **limits})
-        self.watchdog = Watchdog(config, run_dir, 2, record=record, end=self.end)
+        self.watchdog = module.Watchdog(config, run_dir, 2, record=record, end=self.end)
         self.watchdog.owns_folder = True
 
     def end(self, code: int) -> None:
         self.codes.append(code)
         self.has_ended.set()
+
+    def wait_for_end(self) -> list[int]:
+        """Return the exit codes once the watchdog has ended the process."""
+        with self.watchdog:
+            assert self.has_ended.wait(10)
+        return self.codes
 
 
 def test_hang_writes_stacks_and_ends_with_the_recorded_code(tmp_path):
@@ -58,17 +55,13 @@ def test_hang_writes_stacks_and_ends_with_the_recorded_code(tmp_path):
 
 def test_record_that_hangs_does_not_save_the_process(tmp_path):
     guarded = Guarded(tmp_path, lambda message: time.sleep(60) or 70, start_up_s=0.1)
-    with guarded.watchdog:
-        assert guarded.has_ended.wait(10)
-    assert guarded.codes == [EXIT_HUNG]
+    assert guarded.wait_for_end() == [EXIT_HUNG]
 
 
 def test_log_that_hangs_does_not_save_the_process(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(module, "open_to_append", lambda path: time.sleep(60))
     guarded = Guarded(tmp_path, start_up_s=0.1)
-    with guarded.watchdog:
-        assert guarded.has_ended.wait(10)
-    assert guarded.codes == [EXIT_HUNG]
+    assert guarded.wait_for_end() == [EXIT_HUNG]
     shown = capfd.readouterr().err
     assert "megabert: rank 2 hangs: starting takes more than 0 s; the stacks of all threads" in shown
     assert "test_log_that_hangs" in shown
@@ -77,9 +70,7 @@ def test_log_that_hangs_does_not_save_the_process(tmp_path, monkeypatch, capfd):
 def test_hang_before_the_folder_is_known_leaves_nothing_there(tmp_path, capfd):
     guarded = Guarded(tmp_path, lambda message: pytest.fail("recorded"), start_up_s=0.1)
     guarded.watchdog.owns_folder = False
-    with guarded.watchdog:
-        assert guarded.has_ended.wait(10)
-    assert guarded.codes == [EXIT_HOPELESS]
+    assert guarded.wait_for_end() == [EXIT_HOPELESS]
     assert not guarded.log.exists()
     assert "test_hang_before_the_folder_is_known" in capfd.readouterr().err
 
@@ -146,86 +137,75 @@ def test_work_that_advances_is_left_alone(tmp_path, monkeypatch):
     assert not guarded.log.exists()
 
 
-def beat(rank: int, step: int = 7, is_waiting: bool = True, age_s: float = 1.0) -> Beat:
+def beat(rank: int, step: int = 7, is_waiting: bool = True, age_s: float = 1.0) -> module.Beat:
     doing = "waiting for the other ranks" if is_waiting else "making a step"
-    return Beat(
+    return module.Beat(
         rank=rank, host=f"n{rank}", step=step, doing=doing, is_waiting=is_waiting, since=935.0, time=1000.0 - age_s
     )
 
 
 def test_place_is_written_and_read_back(tmp_path):
-    with Heartbeat(tmp_path, 3) as heartbeat:
+    with module.Heartbeat(tmp_path, 3) as heartbeat:
         heartbeat.note(7, "making a step")
         heartbeat.beat()
-        (last,) = read_beats(tmp_path)
+        (last,) = module.read_beats(tmp_path)
         assert (last.rank, last.step, last.doing, last.is_waiting) == (3, 7, "making a step", False)
         heartbeat.note(12_345_678, "x", is_waiting=True)
-    (last,) = read_beats(tmp_path)
+    (last,) = module.read_beats(tmp_path)
     assert (last.step, last.doing, last.is_waiting) == (12_345_678, "x", True)
     assert abs(last.time - time.time()) < 60
 
 
 def test_torn_file_is_left_out(tmp_path):
     for rank in (0, 1):
-        with Heartbeat(tmp_path, rank):
+        with module.Heartbeat(tmp_path, rank):
             pass
     (tmp_path / "heartbeats" / "rank_000.json").write_text('{"rank": 0, "ho')
-    assert [beat.rank for beat in read_beats(tmp_path)] == [1]
+    assert [beat.rank for beat in module.read_beats(tmp_path)] == [1]
 
 
-def test_rank_that_still_computes_is_named():
-    shown = slowest_ranks([beat(0), beat(1, is_waiting=False), beat(2)])
-    assert shown == "the others wait for rank 1 (n1), making a step at step 7 for 64 s"
+HERE = replace(beat(0), host=socket.gethostname())
+SILENT = "no sign of life from rank 1 (n1) for 80 s"
 
 
-def test_rank_that_is_a_step_behind_is_named():
-    assert "wait for rank 2 (n2)" in slowest_ranks([beat(0), beat(1), beat(2, step=6)])
-
-
-def test_silent_rank_is_named():
-    shown = slowest_ranks([beat(0), beat(1, age_s=SILENT_S + 51)])
-    assert shown == "no sign of life from rank 1 (n1) for 80 s"
-
-
-def test_nobody_is_named_where_all_are_alike():
-    assert slowest_ranks([beat(0), beat(1)]) == ""
-    assert slowest_ranks([beat(0, is_waiting=False), beat(1, is_waiting=False)]) == ""
-    assert slowest_ranks([]) == ""
-
-
-def test_long_lists_are_cut():
-    beats = [beat(rank, is_waiting=rank > 7) for rank in range(12)]
-    assert slowest_ranks(beats).endswith("; and 3 more")
+@pytest.mark.parametrize(
+    ("beats", "shown"),
+    [
+        ([beat(0), beat(1, is_waiting=False), beat(2)], "wait for rank 1 (n1), making a step at step 7 for 64 s"),
+        ([beat(0), beat(1), beat(2, step=6)], "wait for rank 2 (n2)"),
+        ([beat(0), beat(1, age_s=module.SILENT_S + 51)], SILENT),
+        ([beat(0), beat(1, is_waiting=False, age_s=module.SILENT_S + 51), beat(2, is_waiting=False)], SILENT),
+        ([beat(rank, is_waiting=rank > 7) for rank in range(12)], "; and 3 more"),
+        ([HERE, beat(1)], "no sign of life from rank 0"),  # the silence of all ranks is seen on rank 0's host alone
+        ([beat(0), beat(1)], None),
+        ([beat(0, is_waiting=False), beat(1, is_waiting=False)], None),
+        ([], None),
+    ],
+    ids=["computes", "a step behind", "silent", "silent alone", "many", "all silent", "wait", "compute", "none"],
+)
+def test_rank_that_the_others_wait_for_is_named(beats, shown):
+    named = module.slowest_ranks(beats)
+    assert shown in named if shown else named == ""
+    assert named == shown or shown != SILENT
 
 
 def test_ranks_of_an_earlier_larger_start_are_forgotten(tmp_path):
     for rank in range(4):
-        with Heartbeat(tmp_path, rank):
+        with module.Heartbeat(tmp_path, rank):
             pass
-    forget_ranks(tmp_path, 2)
-    assert [beat.rank for beat in read_beats(tmp_path)] == [0, 1]
+    module.forget_ranks(tmp_path, 2)
+    assert [beat.rank for beat in module.read_beats(tmp_path)] == [0, 1]
 
 
 @pytest.mark.parametrize("skew_s", [-90.0, 300.0])
 def test_clocks_of_other_hosts_do_not_matter(tmp_path, monkeypatch, skew_s):
-    sound = [Heartbeat(tmp_path, 0, met=5000.0)]
+    sound = [module.Heartbeat(tmp_path, 0, met=5000.0)]
     monkeypatch.setattr("megabert.training.recovery.watchdog.socket.gethostname", lambda: "n1")
     monkeypatch.setattr("megabert.training.recovery.watchdog.time.time", lambda: 5000.0 + skew_s)
-    sound.append(Heartbeat(tmp_path, 1, met=5000.0))
+    sound.append(module.Heartbeat(tmp_path, 1, met=5000.0))
     for heartbeat in sound:
         heartbeat.note(7, "making a step")
         with heartbeat:
             pass
-    assert all(abs(beat.time - 5000.0) < 25 and beat.since <= beat.time for beat in read_beats(tmp_path))
-    assert slowest_ranks(read_beats(tmp_path)) == ""
-
-
-def test_only_the_silent_rank_is_named_while_the_others_wait_for_it():
-    beats = [beat(0), beat(1, is_waiting=False, age_s=SILENT_S + 21), beat(2, is_waiting=False)]
-    assert slowest_ranks(beats) == "no sign of life from rank 1 (n1) for 50 s"
-
-
-def test_silence_of_all_ranks_is_seen_on_the_host_of_rank_0_alone():
-    beats = [beat(0), beat(1)]
-    assert slowest_ranks(beats) == ""
-    assert "no sign of life from rank 0" in slowest_ranks([replace(beats[0], host=socket.gethostname()), beats[1]])
+    assert all(abs(beat.time - 5000.0) < 25 and beat.since <= beat.time for beat in module.read_beats(tmp_path))
+    assert module.slowest_ranks(module.read_beats(tmp_path)) == ""

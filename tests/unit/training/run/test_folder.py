@@ -78,11 +78,15 @@ def status_on(run_dir, rank: int, start: str = "first") -> RunStatus:
     return RunStatus(run_dir, world)
 
 
-@pytest.fixture
-def main_rank(tmp_path) -> RunStatus:
-    status = status_on(tmp_path, 0)
+def opened(run_dir, rank: int, start: str = "first") -> RunStatus:
+    status = status_on(run_dir, rank, start)
     status.open()
     return status
+
+
+@pytest.fixture
+def main_rank(tmp_path) -> RunStatus:
+    return opened(tmp_path, 0)
 
 
 def test_nothing_is_written_before_the_folder_is_ours(tmp_path):
@@ -121,22 +125,15 @@ def test_error_is_recorded_with_the_last_place(tmp_path, main_rank, error, code)
 
 
 def test_first_error_stands_until_the_next_start(tmp_path, main_rank):
-    other = status_on(tmp_path, 3)
-    other.open()
-    other.failed(DataError("the cause"))
+    opened(tmp_path, 3).failed(DataError("the cause"))
     main_rank.failed(RuntimeError("connection closed by peer"))
     assert (read_status(tmp_path).error, read_status(tmp_path).rank) == ("DataError: the cause", 3)
-    second = status_on(tmp_path, 0, start="second")
-    second.open()
-    second.failed(RuntimeError("another"))
+    opened(tmp_path, 0, start="second").failed(RuntimeError("another"))
     assert read_status(tmp_path).error == "RuntimeError: another"
 
 
 def test_echo_of_another_ranks_error_is_rank_0s_to_write(tmp_path):
-    echo = Echo(DataError("the cause"))
-    other = status_on(tmp_path, 1)
-    other.open()
-    other.failed(echo)
+    opened(tmp_path, 1).failed(Echo(DataError("the cause")))
     assert not list(tmp_path.iterdir())
 
 
@@ -152,14 +149,12 @@ def test_full_disk_does_not_end_a_run(tmp_path, main_rank, monkeypatch):
 def test_fourth_hang_at_one_checkpoint_is_not_tried_again(tmp_path):
     codes = []
     for start in range(5):
-        status = status_on(tmp_path, 0, start=str(start))
-        status.open()
+        status = opened(tmp_path, 0, start=str(start))
         status.running(step=6, phase=0)
         codes.append(status.hung("rank 0 hangs"))
     assert codes == [76, 76, 76, 70, 70]
     assert "for the 5th time since the checkpoint of step 6" in read_status(tmp_path).error
-    status = status_on(tmp_path, 0, start="later")
-    status.open()
+    status = opened(tmp_path, 0, start="later")
     status.running(step=9, phase=0)
     assert status.hung("rank 0 hangs") == 76
 

@@ -93,6 +93,16 @@ def test_fork_of_muon_stays_with_muon_whose_matrices_lack_second_moments(tmp_pat
             find_fork(f"{tmp_path / name}@3", config)
 
 
+def test_fork_between_a_packages_optimizer_and_another_is_refused(tmp_path):
+    mine = load_run_config("debug", flags={"optimizer": {"name": "mine", "package": "my-optimizers 0.1"}})
+    for name, source, config in (("mine", mine, CONFIG), ("lamb", CONFIG, mine)):
+        record_run(tmp_path / name, source, {})
+        with pytest.raises(
+            ConfigError, match=rf"{name}@3: that run has optimizer.name={name}, which keeps other moments"
+        ):
+            find_fork(f"{tmp_path / name}@3", config)
+
+
 def test_form_of_a_fork():
     assert split_fork("runs/a@b@30")[1] == 30
     for wrong in ("runs/a", "runs/a@last", "@3"):

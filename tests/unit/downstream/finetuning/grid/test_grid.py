@@ -80,8 +80,8 @@ def test_choice_has_the_best_mean_and_stands_in_every_table(finished):
 
 
 @pytest.mark.soak
-def test_cells_in_processes_of_their_own_end_as_in_forks(finished, sets_dir, model_dir, tmp_path):
-    assert main([*words_of(sets_dir, model_dir, tmp_path / "grid"), "--processes", "2"]) == 0
+def test_cells_in_processes_of_their_own_end_as_in_forks(finished, sets_dir, model_dir, tmp_path, megabert):
+    megabert(*words_of(sets_dir, model_dir, tmp_path / "grid"), "--processes", "2")
     assert [*map(comparable, sets_of(tmp_path / "grid").values())] == [*map(comparable, sets_of(finished[0]).values())]
 
 
@@ -98,20 +98,20 @@ def test_cells_equal_single_runs_bit_for_bit(finished, sets_dir, model_dir, tmp_
         assert losses[0] == losses[1]
 
 
-def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, sets_dir, capsys):
+def test_test_set_is_scored_with_the_choice_as_evaluate_does(finished, sets_dir, megabert):
     out, _ = finished
     own = sets_of(out)["own"]
     scores = []
     for seed in (5, 6):
         model = out / "own" / f"rate_0.003-epochs_2-seed_{seed}" / f"seed_{seed}" / "model"
-        assert main(["evaluate", "--model", str(model), "--data", str(sets_dir / "own" / "test.tsv")]) == 0
-        scores.append(float(capsys.readouterr().out.splitlines()[2].split()[1]))
+        printed = megabert("evaluate", "--model", model, "--data", sets_dir / "own" / "test.tsv").out
+        scores.append(float(printed.splitlines()[2].split()[1]))
     assert 100 * own["test"]["mean"]["test"]["accuracy"] == pytest.approx(sum(scores) / 2, abs=0.01)
     assert own["test"]["baseline"]["test"]["accuracy"] == pytest.approx(16 / 31)
     assert sets_of(out)["rte"]["test"] is None
 
 
-def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_dir, model_dir, monkeypatch, capsys):
+def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_dir, model_dir, monkeypatch, megabert):
     before = sets_of(copied)
     cell = copied / "own" / "rate_0.0001-epochs_2-seed_6"
     left = [copied / ".results.md.0123abcd.tmp", copied / "own" / f".{cell.name}.yaml.0123abcd.tmp"]
@@ -123,54 +123,51 @@ def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_
     monkeypatch.setattr(
         grid_module, "run_children", lambda commands, **other: ran.extend(commands) or forked(commands, **other)
     )
-    assert main(words_of(sets_dir, model_dir, copied)) == 0
+    megabert(*words_of(sets_dir, model_dir, copied))
     assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
     assert comparable(sets_of(copied)["own"]) == comparable(before["own"])
     assert not any(path.exists() for path in left)
 
 
 @pytest.mark.soak
-def test_models_that_were_trained_again_score_the_test_set_again(copied, sets_dir, model_dir, monkeypatch, capsys):
+def test_models_that_were_trained_again_score_the_test_set_again(copied, sets_dir, model_dir, monkeypatch, megabert):
     (copied / "own" / "rate_0.003-epochs_2-seed_6" / "seed_6" / "result.json").unlink()
     scored = []
     monkeypatch.setattr(grid_module, "rescore", lambda *of, **others: scored.append(of) or rescore(*of, **others))
     monkeypatch.setattr(grid_module, "run_children", forked)
     words = words_of(sets_dir, model_dir, copied)
     for seeds in (2, 0):  # both models of the choice, and none once that is known
-        assert main(words) == 0
+        megabert(*words)
         assert len(scored) == seeds
         scored.clear()
 
 
-def test_folder_records_the_task_of_each_set(copied, sets_dir, model_dir, capsys):
+def test_folder_records_the_task_of_each_set(copied, sets_dir, model_dir, megabert):
     words = words_of(sets_dir, model_dir, copied)
     cell = copied / "own" / "rate_0.003-epochs_2-seed_5" / "finetune.json"
     cell.write_text(json.dumps({**json.loads(cell.read_text()), "task": "regression"}))
-    assert main([*words, "--dry-run"]) == 0
-    assert "7 of them finished" in capsys.readouterr().out
+    assert "7 of them finished" in megabert(*words, "--dry-run").out
     recorded = json.loads((copied / "grid.json").read_text())
     assert recorded["tasks"] == {"rte": "rte", "own": "classification"}
     (copied / "grid.json").write_text(json.dumps({**recorded, "tasks": {"own": "regression", "left": "rte"}}))
-    assert main(words) == 4
-    assert "tasks.own: 'regression' -> 'classification'" in capsys.readouterr().err
+    assert "tasks.own: 'regression' -> 'classification'" in megabert(*words, code=4).err
 
 
-def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, sets_dir, model_dir, monkeypatch, capsys):
+def test_sets_that_a_call_leaves_out_stay_in_the_results(copied, sets_dir, model_dir, monkeypatch, megabert):
     before = sets_of(copied)
     monkeypatch.setattr(grid_module, "run_children", forked)
     words = words_of(sets_dir, model_dir, copied)
-    assert main([*words[:1], *words[2:], "--seeds", "1"]) == 0
+    printed = megabert(*words[:1], *words[2:], "--seeds", "1").out
     after = sets_of(copied)
     assert after["rte"] == before["rte"]
     assert after["own"]["settings"][0]["summary"]["seeds"] == [5]
-    assert re.search(r"mean +2 of 2 sets", capsys.readouterr().out)
+    assert re.search(r"mean +2 of 2 sets", printed)
 
 
-def test_damaged_results_are_made_anew(copied, sets_dir, model_dir, capsys):
+def test_damaged_results_are_made_anew(copied, sets_dir, model_dir, megabert):
     before = sets_of(copied)
     (copied / "results.json").write_text("{")
-    assert main(words_of(sets_dir, model_dir, copied)) == 0
-    assert "results.json" in (said := capsys.readouterr().err)
+    assert "results.json" in (said := megabert(*words_of(sets_dir, model_dir, copied)).err)
     assert "sets left out of this call return once named" in said
     after = sets_of(copied)
     best = after["own"]["settings"][0]["summary"]["best_model"]
@@ -189,38 +186,34 @@ def with_mnli(sets_dir: Path, folder: Path) -> Path:
     return folder
 
 
-def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+def test_rte_starts_from_the_best_model_of_mnli(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     with_mnli(sets_dir, tmp_path)
     monkeypatch.setattr(grid_module, "run_children", forked)
     words = ["finetune", "rte", "mnli", "--model", str(model_dir), "--data", str(tmp_path), *FLAGS[:-2]]
     words += ["--epochs", "1"]
     grid = [*words, "--output-dir", str(tmp_path / "out"), "--learning-rates", "1e-3", "3e-3", "--start-from", "mnli"]
-    assert main(grid) == 0
+    megabert(*grid)
     sets = sets_of(tmp_path / "out")
     best = sets["mnli"]["settings"][sets["mnli"]["choice"]]["summary"]["best_model"]
     cells = [tmp_path / "out" / "rte" / f"rate_{rate}-epochs_1-seed_5" for rate in (0.001, 0.003)]
     assert [json.loads((cell / "finetune.json").read_text())["model"] for cell in cells] == [best, best]
     assert all(f"tensors from {best}" in cell.with_name(f"{cell.name}.log").read_text() for cell in cells)
     assert list(sets) == ["rte", "mnli"], "in the order of the command line"
-    capsys.readouterr()
-    assert main([*grid, "--dry-run"]) == 0
-    assert "4 cells (2 sets x 2 settings x 1 seeds), 4 of them finished" in capsys.readouterr().out
-    assert main([*grid[:1], "rte", *grid[3:]]) == 2
-    assert "--start-from mnli: mnli is not among the tasks" in capsys.readouterr().err
+    assert "4 cells (2 sets x 2 settings x 1 seeds), 4 of them finished" in megabert(*grid, "--dry-run").out
+    assert "--start-from mnli: mnli is not among the tasks" in megabert(*grid[:1], "rte", *grid[3:], code=2).err
 
 
-def test_grid_without_a_rate_takes_the_models_and_is_continued(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+def test_grid_without_a_rate_takes_the_models_and_is_continued(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     monkeypatch.setattr(grid_module, "run_children", forked)
     words = ["finetune", "rte", "--model", str(model_dir), "--data", str(sets_dir / "RTE"), *FLAGS[2:-1], "0.1"]
     words += ["--output-dir", str(tmp_path / "out"), "--processes", "1"]
-    assert main(words) == 0
+    last = megabert(*words).out.splitlines()[-1]
     (setting,) = sets_of(tmp_path / "out")["rte"]["settings"]
     rate = RATES[128][False]
     assert setting["learning_rate"] == setting["summary"]["learning_rate"] == rate
     assert (tmp_path / "out" / "rte" / f"rate_{rate:g}-epochs_0.1-seed_5" / "seed_5").is_dir()
-    assert ("constant answer" in capsys.readouterr().out.splitlines()[-1]) is (setting["summary"]["stuck_seeds"] == [5])
-    assert main([*words, "--dry-run"]) == 0
-    printed = capsys.readouterr().out
+    assert ("constant answer" in last) is (setting["summary"]["stuck_seeds"] == [5])
+    printed = megabert(*words, "--dry-run").out
     assert f"1 of them finished\nlearning rate {rate:g} (auto): pre-trained weights of width 32" in printed
 
 
@@ -231,11 +224,10 @@ def failing(commands, *, logs, slots):
         yield number, 3
 
 
-def test_failed_cell_is_told_and_the_others_stay(copied, sets_dir, model_dir, monkeypatch, capsys):
+def test_failed_cell_is_told_and_the_others_stay(copied, sets_dir, model_dir, monkeypatch, megabert):
     shutil.rmtree(copied / "rte" / "rate_0.003-epochs_2-seed_6")
     monkeypatch.setattr(grid_module, "run_children", failing)
-    assert main(words_of(sets_dir, model_dir, copied)) == 3
-    printed = capsys.readouterr()
+    printed = megabert(*words_of(sets_dir, model_dir, copied), code=3)
     assert "rte, rate 0.003, epochs 2, seed 6: exit 3: megabert: DataError: 10 steps in a row" in printed.err
     rte = sets_of(copied)["rte"]
     assert rte["settings"][0]["failed"] == [6]
@@ -243,19 +235,15 @@ def test_failed_cell_is_told_and_the_others_stay(copied, sets_dir, model_dir, mo
     assert re.search(r"rte +0.003 +2 +\S+ +1 +6", printed.out)
 
 
-def test_set_whose_cells_all_fail_has_no_choice(sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+def test_set_whose_cells_all_fail_has_no_choice(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     monkeypatch.setattr(grid_module, "run_children", failing)
-    assert main(words_of(sets_dir, model_dir, tmp_path / "grid")) == 3
-    assert "every cell failed" in capsys.readouterr().out
+    assert "every cell failed" in megabert(*words_of(sets_dir, model_dir, tmp_path / "grid"), code=3).out
     assert sets_of(tmp_path / "grid")["own"]["choice"] is None
-    assert main(["report", str(tmp_path / "grid")]) == 4
-    assert "every cell of this grid failed" in capsys.readouterr().err
+    assert "every cell of this grid failed" in megabert("report", tmp_path / "grid", code=4).err
 
 
 @pytest.mark.soak
-def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
-    sets_dir, model_dir, tmp_path, monkeypatch, capsys
-):
+def test_sets_that_mnli_starts_count_as_failed_and_others_stay(sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     def run(commands, *, logs, slots):
         for number, (command, log) in enumerate(zip(commands, logs, strict=True)):
             fails = command[4] == "mnli"
@@ -265,8 +253,7 @@ def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
     monkeypatch.setattr(grid_module, "run_children", run)
     words = ["finetune", "rte", "mnli", "classification=own", "--model", str(model_dir), "--start-from", "mnli"]
     sets = ["--data", str(with_mnli(sets_dir, tmp_path / "sets")), "--output-dir", str(tmp_path / "out")]
-    assert main([*words, *sets, *FLAGS, "--epochs", "0.2"]) == 4
-    said = capsys.readouterr().err
+    said = megabert(*words, *sets, *FLAGS, "--epochs", "0.2", code=4).err
     assert "mnli: every cell failed, so rte cannot start from its model" in said
     assert "mnli, rate 3e-05, epochs 0.2, seed 5: exit 4: megabert: DataError: 10 steps in a row" in said
     results = sets_of(tmp_path / "out")
@@ -274,26 +261,24 @@ def test_sets_that_mnli_was_to_start_count_as_failed_and_the_others_stay(
     assert results["own"]["test"] is not None
 
 
-def test_grid_grows_and_other_settings_or_data_are_refused(copied, sets_dir, model_dir, tmp_path, monkeypatch, capsys):
+def test_grid_grows_and_refuses_other_settings_or_data(copied, sets_dir, model_dir, tmp_path, monkeypatch, megabert):
     ran = []
     monkeypatch.setattr(grid_module, "run_children", lambda commands, **_: iter(ran.extend(commands) or ()))
     words = words_of(sets_dir, model_dir, copied)
-    assert main([*words[:-1], "2e-4", "--seeds", "1"]) == 0
+    megabert(*words[:-1], "2e-4", "--seeds", "1")
     assert ["rate_0.0002-epochs_2-seed_5" in " ".join(command) for command in ran] == [True, True]
-    assert main([*words, "--weight-decay", "0.5"]) == 4
-    assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
+    assert "weight_decay: 0.01 -> 0.5" in megabert(*words, "--weight-decay", "0.5", code=4).err
     changed = shutil.copytree(sets_dir, tmp_path / "sets")
     write_rte(changed / "RTE" / "dev.tsv", 43, 2)
-    assert main(words_of(changed, model_dir, copied)) == 4
-    assert "evaluation file dev.tsv" in capsys.readouterr().err
+    assert "evaluation file dev.tsv" in megabert(*words_of(changed, model_dir, copied), code=4).err
 
 
-def test_dry_run_refuses_the_folder_that_the_grid_refuses(copied, sets_dir, model_dir, tmp_path, capsys):
-    assert main([*words_of(sets_dir, model_dir, copied), "--weight-decay", "0.5", "--dry-run"]) == 4
-    assert "weight_decay: 0.01 -> 0.5" in capsys.readouterr().err
+def test_dry_run_refuses_the_folder_that_the_grid_refuses(copied, sets_dir, model_dir, tmp_path, megabert):
+    said = megabert(*words_of(sets_dir, model_dir, copied), "--weight-decay", "0.5", "--dry-run", code=4).err
+    assert "weight_decay: 0.01 -> 0.5" in said
     (tmp_path / "thesis.tex").write_text("x")
-    assert main([*words_of(sets_dir, model_dir, tmp_path), "--dry-run"]) == 4
-    assert "holds thesis.tex, so it is left alone" in capsys.readouterr().err
+    shown = megabert(*words_of(sets_dir, model_dir, tmp_path), "--dry-run", code=4).err
+    assert "holds thesis.tex, so it is left alone" in shown
 
 
 def test_message_of_a_failed_cell_is_of_this_run(tmp_path):

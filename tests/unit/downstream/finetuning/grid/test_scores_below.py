@@ -1,6 +1,9 @@
 """The fine-tunings that lie in a run's folder, each with its score and baseline."""
 
 import json
+from dataclasses import asdict
+
+from support.finetunings import summary
 
 from megabert.downstream.finetuning.grid.results import find_finetunings, render_scores_below
 from megabert.downstream.finetuning.results import SETTINGS_NAME, SUMMARY_NAME
@@ -9,21 +12,9 @@ from megabert.downstream.finetuning.results import SETTINGS_NAME, SUMMARY_NAME
 def write_finetuning(folder, task="mrpc", score=0.5, *, is_finished=True):
     folder.mkdir(parents=True)
     (folder / SETTINGS_NAME).write_text(json.dumps({"task": task, "settings": {}, "sha256": {}}))
-    content = {
-        "task": task,
-        "learning_rate": 1e-3,
-        "seeds": [1, 2],
-        "stuck_seeds": [],
-        "mean": {"dev": {"accuracy": score}},
-        "deviation": {"dev": {"accuracy": 0.01}},
-        "baseline": {"dev": {"accuracy": 0.684}},
-        "examples_per_s": 1.0,
-        "best_seed": 1,
-        "best_model": "x",
-        "score": score,
-        "score_deviation": 0.01,
-    }
     if is_finished:
+        own = {"deviation": {"dev": {"accuracy": 0.01}}, "baseline": {"dev": {"accuracy": 0.684}}}
+        content = asdict(summary(task, {"dev": {"accuracy": score}}, **own))
         (folder / SUMMARY_NAME).write_text(json.dumps(content))
 
 

@@ -3,7 +3,7 @@
 import itertools
 from types import SimpleNamespace
 
-from data_prep import rates
+from data_prep.commands import estimate as rates
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.execution.work_units import Unit
 from data_prep.planning.estimate import RATES

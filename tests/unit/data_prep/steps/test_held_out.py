@@ -1,18 +1,17 @@
 """Which documents are held out: by rank of a hash of their text, and never too few for the objective."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from unit.data_prep.conftest import SENTENCES, run_build, write_jsonl
+from unit.data_prep.conftest import SENTENCES
 
+from data_prep.checks.corpus_counts import needed
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
-from data_prep.documents import held_out
-from data_prep.documents.held_out import draws_of, held_out_below, needed, split_of
 from data_prep.execution.executors import Executor
-from data_prep.pipeline import build_shards
+from data_prep.steps import step3_tokens
+from data_prep.steps.step3_tokens import draws_of, held_out_below, split_of
 from megabert.foundation.errors import DataError
 
 
@@ -25,7 +24,7 @@ def held_out_of(monkeypatch, config, hashes, *, several=None):
     hashes = np.array(hashes, np.uint64)
     several = np.ones(len(hashes), bool) if several is None else np.array(several)
     monkeypatch.setattr(
-        held_out, "read_draws", lambda rows: (draws_of(hashes[rows]), draws_of(hashes[rows][several[rows]]))
+        step3_tokens, "read_draws", lambda rows: (draws_of(hashes[rows]), draws_of(hashes[rows][several[rows]]))
     )
     parts = np.array_split(np.random.default_rng(0).permutation(len(hashes)), 3)
     with Executor() as executor:
@@ -72,53 +71,45 @@ def test_share_changes_few_documents_when_some_are_added(monkeypatch):
 
 
 @pytest.mark.parametrize(("objective", "documents"), [("nsp", 3), ("sop", 1), ("none", 1)])
-def test_too_few_documents_are_refused_before_the_vocabulary(tmp_path, capsys, objective, documents):
+def test_too_few_documents_are_refused_before_the_vocabulary(tmp_path, small_build, objective, documents):
     texts = [f"{SENTENCES} This is text number {number}." for number in range(documents)]
-    flags = ["--input", str(write_jsonl(tmp_path / "a.jsonl", texts)), "--objective", objective, "--validation-share"]
+    flags = ["--objective", objective, "--validation-share"]
     for dry_run in (["--dry-run"], []):
-        code, message = run_build(tmp_path, capsys, *flags, "0.02", *dry_run)
-        assert code == 3
+        message = small_build(*flags, "0.02", *dry_run, texts=texts, code=3).err
     assert f"objective={objective} needs {needed(config_of(objective=objective))} to train on and" in message
     assert not (tmp_path / "out" / "tokenizer").exists()
     # Each remedy that is named works, in the same folder.
     assert ("--objective sop or none" in message) == (objective == "nsp")
     assert "--validation-share 0)" in message
     for dry_run in (["--dry-run"], []):
-        assert run_build(tmp_path, capsys, *flags, "0", *dry_run)[0] == 0
+        small_build(*flags, "0", *dry_run, texts=texts)
     if objective == "nsp":
-        assert run_build(tmp_path / "other", capsys, *flags, "0.02", "--objective", "none")[0] == 0
+        small_build(*flags, "0.02", "--objective", "none", texts=texts, output="other")
 
 
 @pytest.mark.parametrize("documents", [2, 3, 5, 12])
 @pytest.mark.parametrize("objective", ["nsp", "none"])
-def test_few_long_documents_give_both_splits(documents, objective, texts, tokenizer_folder, tmp_path):
+def test_few_long_documents_give_both_splits(documents, objective, texts, tokenizer, build):
     """Books, with the default share: by a draw each, most often none would be held out."""
-    path = write_jsonl(tmp_path / "in.jsonl", ["\n".join(part) for part in np.array_split(texts[:24], documents)])
-    config = BuildConfig(
-        sources=(SourceConfig(input=str(path)),), tokenizer=str(tokenizer_folder), lengths=(64,), objective=objective,
-        dupe_factor=1,
-    )  # fmt: skip
+    books = ["\n".join(part) for part in np.array_split(texts[:24], documents)]
+    own = {"tokenizer": tokenizer, "lengths": (64,), "dupe_factor": 1, "validation_share": config_of().validation_share}
     if objective == "nsp" and documents < 4:
         with pytest.raises(DataError, match="needs 2 to train on and 2 held out"):
-            build_shards(config, tmp_path / "out", Executor())
+            build(texts=books, objective=objective, **own)
         return
-    counts = build_shards(config, tmp_path / "out", Executor()).manifests[64].statistics["instances"]
+    counts = build(texts=books, objective=objective, **own).manifests[64].statistics["instances"]
     assert counts["train"]["rows"] > 50
     assert counts["validation"]["rows"] > 5
     if objective == "nsp":
         assert all(abs(part["random_next"] / part["rows"] - 0.5) < 0.05 for part in counts.values())
 
 
-def test_documents_that_a_rule_drops_do_not_count_for_the_ranking(tmp_path, monkeypatch):
-    monkeypatch.setattr(held_out, "MOST_RANKED", 50)
+def test_documents_that_a_rule_drops_do_not_count_for_the_ranking(build, monkeypatch):
+    monkeypatch.setattr(step3_tokens, "MOST_RANKED", 50)
     texts = [f"{SENTENCES} This is text number {number}." for number in range(20)]
-    path = write_jsonl(tmp_path / "a.jsonl", [*texts, *(f"Short text {number}." for number in range(80))])
-    config = BuildConfig(
-        sources=(SourceConfig(input=str(path)),), clean=CleanConfig(rules=("length",), min_characters=60),
-        vocab_size=200, lengths=(32,), dupe_factor=1,
-    )  # fmt: skip
+    texts += [f"Short text {number}." for number in range(80)]
+    own = {"vocab_size": 200, "lengths": (32,), "clean": CleanConfig(rules=("length",), min_characters=60)}
     # The second and third time, documents that are finished are split again.
     for share, number in ((0.25, 5), (0.35, 7), (0.5, 10)):
-        built = build_shards(replace(config, validation_share=share), tmp_path / "out", Executor())
-        corpus = built.manifests[32].statistics["corpus"]
+        corpus = build(texts=texts, validation_share=share, **own).manifests[32].statistics["corpus"]
         assert (corpus["documents"], corpus["validation_documents"]) == (20, number)
