@@ -108,7 +108,7 @@ def test_a_later_layer_with_another_optimizer_leaves_options_behind(mine):
     [
         ("min", "min: no such optimizer, here or in an installed package; did you mean mine?"),
         ("bare", "optimizer bare of pkg 0.1 is <class 'pkg.Bare'>: no pydantic dataclass with all methods of"),
-        ("unfinished", "Unfinished'>: no pydantic dataclass with all methods of OptimizerOptions. Correct it."),
+        ("unfinished", "Unfinished'>: no pydantic dataclass with all methods of OptimizerOptions."),
         ("number", "optimizer number of pkg 0.1 is 3: no pydantic dataclass"),
         ("gone", "optimizer gone of pkg 0.1 cannot be imported: AttributeError: module 'pkg' has no attribute 'gone'"),
     ],
