@@ -120,9 +120,7 @@ def test_killed_grid_runs_what_is_missing_and_scores_no_test_again(copied, sets_
     (cell / "seed_6" / "result.json").unlink()  # what a killed cell leaves: everything but its last file
     ran = []
     monkeypatch.setattr(grid_module, "rescore", None)
-    monkeypatch.setattr(
-        grid_module, "run_children", lambda commands, **other: ran.extend(commands) or forked(commands, **other)
-    )
+    monkeypatch.setattr(grid_module, "run_children", lambda given, **other: ran.extend(given) or forked(given, **other))
     megabert(*words_of(sets_dir, model_dir, copied))
     assert [Path(command[command.index("--output-dir") + 1]) for command in ran] == [cell]
     assert comparable(sets_of(copied)["own"]) == comparable(before["own"])
