@@ -132,7 +132,7 @@ def cast_factor(rows_RK: Tensor, dtype: torch.dtype = FORWARD) -> Cast:
 
 
 def reset_casts(weight: Tensor) -> None:
-    """Forget the casts of a weight, which has changed; those of its next use are kept until this is called again."""
+    """Forget the casts of a weight, which has changed; its next use makes new ones, kept until this is called again."""
     weight.kept_casts = {}  # type: ignore[attr-defined]
 
 
