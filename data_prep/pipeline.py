@@ -34,7 +34,7 @@ from data_prep.planning.estimate import estimate, require_space
 from data_prep.planning.text_sample import sample_text
 from data_prep.steps import step5_documents
 from data_prep.steps.step1_extract import extract_documents, read_ids
-from data_prep.steps.step2_vocabulary import train_or_copy_vocabulary, vocabulary_unit
+from data_prep.steps.step2_vocabulary import train_or_take_vocabulary, vocabulary_unit
 from data_prep.steps.step3_tokens import held_out_below, split_documents_again, tokenize_documents
 from data_prep.steps.step6_instances import count_buckets_per_shard, make_instances
 from data_prep.vocabulary.symbols import tokenizer_of_ids
@@ -174,7 +174,7 @@ def _tokenize_input(build: RunningBuild, files: list[InputFile]) -> tuple[TokenF
     """Run steps 1 to 3; return their files, and a plan that still lacks steps 4 and 5."""
     holds_ids = build.config.holds_ids
     # Ids are checked against the vocabulary while they are read, so there it comes first.
-    report = train_or_copy_vocabulary(build, (), 0) if holds_ids else []
+    report = train_or_take_vocabulary(build, (), 0) if holds_ids else []
     # 1. Each chunk of the input becomes a file of cleaned documents, cut into sentences; or of documents of ids.
     documents, extracted = (read_ids if holds_ids else extract_documents)(build, files)
     require_documents(build.config, extracted)
@@ -182,7 +182,7 @@ def _tokenize_input(build: RunningBuild, files: list[InputFile]) -> tuple[TokenF
     schema = bucket_schema(tokenizer_of(build.path("tokenizer")).vocab_size) if holds_ids else EXTRACTED
     below = held_out_below(build.config, extracted["written"], [(path, schema) for path in documents], build.executor)
     # 2. The tokenizer, trained on the whole corpus or, if that is large, on a sample of its documents.
-    report = report or train_or_copy_vocabulary(build, documents, extracted["characters"])
+    report = report or train_or_take_vocabulary(build, documents, extracted["characters"])
     # 3. Each of these files becomes one of token ids, its documents sorted by the hash of their text.
     chunks, tokenized = tokenize_documents(build, documents, below)
     return chunks, DocumentPlan({}, extracted, tokenized, {}, report)

@@ -64,7 +64,7 @@ def _first(named: dict[str, str]) -> list[str]:
 
 
 def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Counts) -> dict[str, int]:
-    """Return how many documents and sentences were lost, by reason."""
+    """Return what was lost, by reason; documents that a rule on single ones dropped are in ``rules``."""
     dropped = {
         "documents_without_text": extracted["empty_documents"],
         "documents_without_tokens": tokenized["documents_without_tokens"],

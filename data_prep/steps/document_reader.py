@@ -82,7 +82,7 @@ class DocumentReader:
         self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept, verdicts)
         self._language_of = language_of_source(*languages)
         self.dropped = 0
-        """Documents that a cleaning rule dropped."""
+        """Documents that were dropped as a whole, by a cleaning rule or as excessive."""
         self.languages = Counter[str]()
         """Documents with a sentence, by their language."""
 

@@ -165,7 +165,7 @@ def extract(task: ExtractTask) -> tuple[list[Path], Counts]:
     def documents() -> Iterator[tuple[int, list[str]]]:
         for paragraphs in reader.documents():
             counts["documents"] += 1
-            # The text is encoded once, before it is cut: another splitter leaves a document in its split and bucket.
+            # Hashed before it is cut: another splitter leaves a document in its split and bucket.
             content = "\n".join(paragraphs).encode()
             sentences = reader.sentences(paragraphs, content)
             # A document may lose all of its text to the cleaning rules; it is counted and not written.

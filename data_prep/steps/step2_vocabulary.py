@@ -80,7 +80,7 @@ class VocabularyTask:
     """Share of all documents that were counted."""
 
 
-def train_or_copy_vocabulary(build: RunningBuild, texts: Sequence[Path], characters: int) -> list[str]:
+def train_or_take_vocabulary(build: RunningBuild, texts: Sequence[Path], characters: int) -> list[str]:
     """Make the tokenizer of the build; return the lines of the report on how it fits the text.
 
     Args:

@@ -123,7 +123,7 @@ def assemble_batch(
         padded: The exact shape to pad to. None pads nothing but a micro-batch without instances.
         offsets: Added to the positions of each instance, except for its first token's; None adds nothing.
     """
-    from megabert.tokens.shards.copy_loops import gather_rows
+    from megabert.data.packing_loops import gather_rows
 
     # The real sizes, and the sizes with padding.
     lengths = columns.lengths[indices]

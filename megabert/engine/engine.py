@@ -60,8 +60,8 @@ from megabert.engine.weight_average import WeightAverage
 from megabert.engine.zero_stages import PartitionedStage, Zero0, ZeroStage
 from megabert.foundation.errors import ConfigError
 from megabert.ops import fp8
-from megabert.ops.lamb.reference import sums_of_squares
 from megabert.ops.matmul_precision import set_matmul_precision
+from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import BaseOptimizer, Fragment, StepSettings
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, REQUIRED, unsupported, zero_stage_of
 from megabert.settings.config.model import ModelConfig

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from megabert.engine.buckets import Bucket, Work
 from megabert.engine.gradient_reduction import GradientReduction
-from megabert.ops.fp8 import keep_casts
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.fp8 import reset_casts
+from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import BaseOptimizer, Fragment, StepSettings, UpdateSink
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class WeightGathering(UpdateSink):
             needed = {bucket_of[key] for key in parameters if key in bucket_of}
             layer.register_forward_pre_hook(lambda *_, needed=needed: self._wait_for(needed))
         for bucket in buckets:
-            _keep_casts(bucket)
+            _reset_casts(bucket)
         self._outside = {bucket for key, bucket in bucket_of.items() if key not in in_layers}
 
     def rounded_weights(self, flat: Tensor) -> Tensor | None:
@@ -258,7 +258,7 @@ class WeightGathering(UpdateSink):
         bucket = self._buckets[id(flat)]
         if not (is_rounded or bucket.is_shared):
             bucket.partition.copy_(flat.detach())
-        _keep_casts(bucket)
+        _reset_casts(bucket)
         if not bucket.is_alone:
             self._under_way[id(flat)] = bucket.gather()
 
@@ -288,10 +288,10 @@ class WeightGathering(UpdateSink):
             self._under_way.pop(key).wait()  # NCCL: the stream waits; gloo: the host
 
 
-def _keep_casts(bucket: Bucket) -> None:
+def _reset_casts(bucket: Bucket) -> None:
     """Let weights be cast to 8 bits, if they are, at their next use and not again before the next update."""
     for parameter in bucket.parameters.values():
-        keep_casts(parameter)
+        reset_casts(parameter)
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:

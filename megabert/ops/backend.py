@@ -252,7 +252,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "attention": _table(triton="attention.dense.triton:attention_triton", torch="attention.dense.cpu:attention_torch"),
     "rotary_attention": _table(
         triton="attention.rotary.triton:rotary_attention_triton",
-        varlen="attention.rotary.varlen:rotary_attention_varlen",
+        varlen="attention.rotary.cpu:rotary_attention_varlen",
         torch="attention.rotary.cpu:rotary_attention_torch",
     ),
     "disentangled_attention": _table(

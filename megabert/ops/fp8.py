@@ -131,8 +131,8 @@ def cast_factor(rows_RK: Tensor, dtype: torch.dtype = FORWARD) -> Cast:
     return cast_rows(functional.pad(rows_RK, (0, 0, 0, -len(rows_RK) % MULTIPLE)), dtype)
 
 
-def keep_casts(weight: Tensor) -> None:
-    """Keep the casts of a weight from its next use on, until this is called again because the weight has changed."""
+def reset_casts(weight: Tensor) -> None:
+    """Forget the casts of a weight, which has changed; its next use makes new ones, kept until this is called again."""
     weight.kept_casts = {}  # type: ignore[attr-defined]
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim.adamw import AdamW
 from megabert.optim.base import Fragment, StepSettings
 from megabert.settings.config.run import MOMENTS, OptimizerConfig

@@ -52,7 +52,7 @@ class MaskingOptions:
         if self.max_predictions_per_seq < 1:
             raise ConfigError(
                 f"max_predictions_per_seq={self.max_predictions_per_seq} must be at least 1; "
-                "BERT uses 20 for length 128 and 80 for 512."
+                "a build takes 20 for length 128 and 77 for 512."
             )
 
 

@@ -29,6 +29,7 @@ from megabert.settings.config.loading import phase_name
 from megabert.settings.config.phase import PhaseConfig
 from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.training.callbacks import Callbacks
+from megabert.training.meter import Meter
 from megabert.training.new_positions import fill_new_positions
 from megabert.training.probes.run_probes import run_probes
 from megabert.training.recovery import rollback
@@ -38,7 +39,7 @@ from megabert.training.run.checkpoint_writer import CheckpointWriter
 from megabert.training.run.folder import RunStatus, checkpoints_dir
 from megabert.training.run.start import RunInputs
 from megabert.training.state import TrainerState
-from megabert.training.step import Meter, StepResult, accumulate, describe_scores, open_loader, update, validate
+from megabert.training.step import StepResult, accumulate, describe_scores, open_loader, update, validate
 
 SCORES = ("eval/mlm_loss", "eval/mlm_accuracy", "train/loss")
 """Tags whose last values TensorBoard shows next to the hyper-parameters."""

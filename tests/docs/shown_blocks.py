@@ -12,9 +12,7 @@ from data_prep.cli import main as data_main
 from megabert.cli import main
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(
-    r"^```(?P<language>python|yaml|text)\n(?P<code>.*?)^```\n|^    (?P<command>\S[^\n]*)\n", re.MULTILINE | re.DOTALL
-)
+BLOCK = re.compile(r"^```(?P<language>python|yaml|text)\n(?P<code>.*?)^```\n|^    (?P<command>\S[^\n]*)\n", re.M | re.S)
 
 
 def blocks_of(page: str, section: str = "") -> list[tuple[str, str]]:

@@ -12,9 +12,7 @@ from megabert.cli import PROGRAM, main
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINE = re.compile(
-    r"^    (?:\.venv/bin/)?(?P<program>megabert|megabert-data|deepspeed|torchrun) (?P<rest>.*)$", re.MULTILINE
-)
+LINE = re.compile(r"^    (?:\.venv/bin/)?(?P<program>megabert|megabert-data|deepspeed|torchrun) (?P<rest>.*)$", re.M)
 FILE = re.compile(r"^```yaml\n(?P<text># (?P<name>\S+\.yaml)\n.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -60,9 +60,7 @@ def test_no_line_of_the_changelog_comes_twice():
 
 def test_ci_and_the_classifiers_name_the_same_pythons():
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
-    classified = re.findall(
-        r"^ +Programming Language :: Python :: (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE
-    )
+    classified = re.findall(r"^ +Programming Language :: Python :: (.*)$", (ROOT / "setup.cfg").read_text(), re.M)
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == classified
 
 

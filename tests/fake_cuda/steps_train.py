@@ -162,13 +162,19 @@ def test_a_use_of_gradients_before_they_are_summed_is_seen(monkeypatch):
     assert any("while a collective writes it" in fault for fault in found)
 
 
-def test_a_number_that_the_host_reads_is_seen(monkeypatch):
+def do_before_an_update(monkeypatch, do) -> None:
+    """Have the engine do something with a step's totals before it updates the weights."""
     scale = engine.Engine._gradient_scale
 
-    def read(self, totals, multiple):
-        return scale(self, totals, multiple) * float(totals[-1])
+    def done(self, totals, multiple):
+        do(totals)
+        return scale(self, totals, multiple)
 
-    monkeypatch.setattr(engine.Engine, "_gradient_scale", read)
+    monkeypatch.setattr(engine.Engine, "_gradient_scale", done)
+
+
+def test_a_number_that_the_host_reads_is_seen(monkeypatch):
+    do_before_an_update(monkeypatch, lambda totals: float(totals[-1]))
     with pytest.raises(DataDependentOutputException, match="_local_scalar_dense"):
         steps()
 
@@ -193,13 +199,7 @@ def test_a_second_copy_to_the_host_is_seen(monkeypatch):
 
 @pytest.mark.soak
 def test_an_update_that_is_launched_after_the_host_has_waited_is_seen(monkeypatch):
-    scale = engine.Engine._gradient_scale
-
-    def read(self, totals, multiple):
-        engine.HostCopy(totals).wait()
-        return scale(self, totals, multiple)
-
-    monkeypatch.setattr(engine.Engine, "_gradient_scale", read)
+    do_before_an_update(monkeypatch, lambda totals: engine.HostCopy(totals).wait())
     seen = steps()[0][1]
     assert seen.launches_before_waits[0] < seen.kernels.total()
 
@@ -247,14 +247,8 @@ def test_a_copy_from_memory_that_is_not_page_locked_is_seen(monkeypatch):
 
 
 def test_a_sum_without_an_order_is_seen(monkeypatch):
-    scale = engine.Engine._gradient_scale
-
-    def scattered(self, totals, multiple):
-        totals.scatter_add(0, torch.zeros_like(totals, dtype=torch.int64), totals)
-        return scale(self, totals, multiple)
-
-    found = faults_with(monkeypatch, engine.Engine, "_gradient_scale", scattered)
-    assert found == {"sums in any order: scatter_add"}
+    do_before_an_update(monkeypatch, lambda totals: totals.scatter_add(0, torch.zeros_like(totals).long(), totals))
+    assert set(steps()[0][1].faults) == {"sums in any order: scatter_add"}
 
 
 @pytest.mark.soak

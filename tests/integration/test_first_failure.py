@@ -40,6 +40,5 @@ def test_failure_is_told_before_a_slow_checkpoint_is_waited_for(shards, tmp_path
 @pytest.mark.parametrize("rank", [0, 1])
 def test_first_failure_of_every_rank_and_launcher(shards, tmp_path, monkeypatch, launcher, rank, ranks):
     monkeypatch.setenv("FAILING_RANK", str(rank))
-    check_failure(
-        Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, module="integration.programs.failing"), rank
-    )
+    run = Run(tmp_path / "run", shards, ranks=ranks, launcher=launcher, module="integration.programs.failing")
+    check_failure(run, rank)

@@ -109,8 +109,8 @@ def train_with_casts(world, stage, keeps):
                 casts[-1][names[id(module)]] += 1
         return cast_factor(rows, *dtype)
 
-    keep = fp8.keep_casts if keeps else lambda weight: None
-    with mock.patch.object(fp8, "cast_factor", counted), mock.patch.object(zero_stages, "keep_casts", keep):
+    keep = fp8.reset_casts if keeps else lambda weight: None
+    with mock.patch.object(fp8, "cast_factor", counted), mock.patch.object(zero_stages, "reset_casts", keep):
         engine = build_engine(
             model, build_optimizer(model.named_parameters(), OptimizerConfig()), ds_config(stage, "bf16"), world
         )

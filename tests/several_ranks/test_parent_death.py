@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from several_ranks.test_run_lock import is_running, wait_for
+from support.processes import has_ended, wait_for
 
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
 DEEPSPEED = {**RANK, "CROSS_SIZE": "1"}
@@ -85,7 +85,7 @@ def test_rank_below_a_script_dies_with_the_launcher(tmp_path):
         assert not heavy, "what takes seconds to import comes later"
         launcher.kill()
         launcher.wait()
-        assert wait_for(lambda: not is_running(int(pid)))
+        wait_for(lambda: has_ended(int(pid)))
     finally:
         os.killpg(launcher.pid, signal.SIGKILL)
 

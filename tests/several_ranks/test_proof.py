@@ -61,10 +61,10 @@ def test_two_ranks_prove_each_part_and_their_rates_give_an_estimate(workers, tmp
     assert plan.phases[0].step.compute_s > 0
 
 
-def whole_proof(world, config, run_dir) -> tuple[list[Finding], MeasuredRates | None]:
+def whole_proof(world, config, run_dir, stopped_rank=None) -> tuple[list[Finding], MeasuredRates | None]:
     # No rank is slow here, whatever else runs on this machine: rates that are made up show the judgement below.
     with mock.patch.multiple(rates, **FAST), mock.patch.multiple(proof, DISK_BYTES=2**20), NO_JUDGEMENT:
-        done = prove_in(world, config, run_dir)
+        done = prove_in(world, config, run_dir, is_stopped=lambda: world.rank == stopped_rank)
     return done.findings, done.measured
 
 
@@ -83,12 +83,7 @@ def some_engines(world, config, run_dir) -> list[Finding]:
 
 
 def test_signal_that_one_rank_has_seen_keeps_all_from_the_checks(workers, tmp_path):
-    assert workers(2).run(stopped_on_rank_1, narrow(), tmp_path) == [([], None)] * 2
-
-
-def stopped_on_rank_1(world, config, run_dir):
-    done = prove_in(world, config, run_dir, is_stopped=lambda: world.rank == 1)
-    return done.findings, done.measured
+    assert workers(2).run(whole_proof, narrow(), tmp_path, 1) == [([], None)] * 2
 
 
 def test_second_meeting_finds_rank_0_even_if_it_is_late_to_leave_the_first(workers):
@@ -207,12 +202,12 @@ def test_slow_rank_is_named():
     assert finding.text == "copy: 20 GB/s; allowed are 24.75 or more (median 99)"
 
 
-def losing(fsync, path_of):
+def losing(fsync):
     """An fsync after which a byte of the file is another one."""
 
     def lossy(descriptor: int) -> None:
         fsync(descriptor)
-        path = path_of(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if path.is_file() and path.stat().st_size > 2**16:
             with path.open("r+b") as file:
                 file.seek(path.stat().st_size - 100)
@@ -223,13 +218,9 @@ def losing(fsync, path_of):
     return lossy
 
 
-def path_of(descriptor: int) -> Path:
-    return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-
-
 def test_disk_that_loses_a_byte_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "FULL_BYTES", 2**21)
-    monkeypatch.setattr(machine.os, "fsync", losing(os.fsync, path_of))
+    monkeypatch.setattr(machine.os, "fsync", losing(os.fsync))
     (finding,) = check_disk(tmp_path, is_quick=False)
     assert finding.level == "failed"
     assert finding.text == f"{tmp_path}: MiB 1 of a file of 2 MiB came back with other bytes"
@@ -247,7 +238,7 @@ def test_checkpoint_that_loses_a_byte_fails(workers, tmp_path):
 
 
 def engines_on_a_lossy_disk(world, config, run_dir) -> list[Finding]:
-    with some_cases("zero1"), mock.patch.object(os, "fsync", losing(os.fsync, path_of)):
+    with some_cases("zero1"), mock.patch.object(os, "fsync", losing(os.fsync)):
         return list(check_engines(config, world, run_dir))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from unittest import mock
 
 import pytest
 import torch
@@ -19,15 +20,22 @@ MODEL = ModelConfig(vocab_size=90, hidden_size=32, num_attention_heads=2, interm
 
 
 def proof_with_a_wrong_kernel_on_rank_1(world, folder, unproven):
-    def planted(x_TF, bias_F, *, approximate):
+    def wrong(x_TF, bias_F, *, approximate):
         return bias_gelu_torch(x_TF, bias_F, approximate=approximate) * (1.0 + 0.01 * world.rank)
 
-    table = BACKENDS["bias_gelu"]
-    BACKENDS["bias_gelu"] = (Backend("planted", planted, no_obstacle), *table)
+    return proof_with(Backend("planted", wrong, no_obstacle), world, folder, unproven)
+
+
+def proof_with_a_kernel_that_rank_1_cannot_run(world, folder, unproven):
+    obstacle = {0: None, 1: "Triton needs a C compiler"}[world.rank]
+    return proof_with(Backend("planted", bias_gelu_torch, lambda device: obstacle), world, folder, unproven)
+
+
+def proof_with(planted, world, folder, unproven):
     try:
-        return outcome(world, folder, OpsConfig(unproven=unproven))
+        with mock.patch.dict(BACKENDS, bias_gelu=(planted, *BACKENDS["bias_gelu"])):
+            return outcome(world, folder, OpsConfig(unproven=unproven))
     finally:
-        BACKENDS["bias_gelu"] = table
         forget_disproved()
 
 
@@ -45,17 +53,6 @@ def outcome(world, folder, ops):
         del os.environ["XDG_CACHE_HOME"]
     assert world.gather(world.rank) == [0, 1]
     return result
-
-
-def proof_with_a_kernel_that_rank_1_cannot_run(world, folder, unproven):
-    obstacle = {0: None, 1: "Triton needs a C compiler"}[world.rank]
-    table = BACKENDS["bias_gelu"]
-    BACKENDS["bias_gelu"] = (Backend("planted", bias_gelu_torch, lambda device: obstacle), *table)
-    try:
-        return outcome(world, folder, OpsConfig(unproven=unproven))
-    finally:
-        BACKENDS["bias_gelu"] = table
-        forget_disproved()
 
 
 def proof_with_files(world, folder, contents):

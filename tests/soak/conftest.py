@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 from several_ranks.worker_group import WorkerGroups
 from soak.soak_table import SoakTable
+from support.bundled_corpus import build_shards, small_corpus
 
 
 @pytest.fixture(scope="module")
@@ -9,6 +12,13 @@ def workers():
     groups = WorkerGroups()
     yield groups
     groups.close()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> Path:
+    """A finished build of the bundled corpus's small part."""
+    folder = tmp_path_factory.mktemp("data")
+    return build_shards(small_corpus(folder), folder / "shards")
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from several_ranks.test_run_lock import is_running
+from support.processes import has_ended, wait_for
 from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
@@ -115,10 +116,8 @@ def test_kills_at_random_moments_do_not_change_a_byte(build, reference, tmp_path
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
         process.wait(timeout=120)
-        deadline = time.monotonic() + 20
-        while any(is_running(pid) for pid in family) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(is_running(pid) for pid in family), "a worker outlived its parent"
+        for pid in family:  # no worker outlives its parent
+            wait_for(partial(has_ended, pid), 20)
     for number in range(4):
         run(command(build, tmp_path / f"out-{number}", "--workers", 2))
         assert hashes(tmp_path / f"out-{number}") == expected

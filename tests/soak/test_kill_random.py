@@ -6,10 +6,8 @@
 import os
 import random
 import time
-from pathlib import Path
 
 import pytest
-from support.bundled_corpus import build_shards, small_corpus
 from support.runs import Run, kill_everything, ranks_of
 
 from megabert.checkpoints.format import find_damage, steps_in
@@ -21,12 +19,6 @@ RANKS = 2
 # Every step is saved and a step is short, so that much of the time is spent on checkpoints.
 FLAGS = {"phases.0.steps": 2000, "phases.1.steps": 150, "checkpoint.every_steps": 1, "validation.every_steps": 500}
 LAUNCHERS = ("deepspeed", "torchrun")
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    return build_shards(small_corpus(folder), folder / "shards")
 
 
 def wait_until_writing(run: Run, process, timeout_s: float = 60) -> None:

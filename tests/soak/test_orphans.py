@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from integration.slurm.conftest import cluster  # noqa: F401, a fixture
-from support.bundled_corpus import build_shards, small_corpus
 from support.runs import Run
 
 KILLS = 60
@@ -36,12 +35,6 @@ class SlurmRun(Run):
         """Return the words of the command."""
         alone = Run(self.run_dir, self.data, ranks=1, flags=self.flags)
         return ["srun", "--ntasks", str(self.ranks), "--kill-on-bad-exit=1", *alone.command()]
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    return build_shards(small_corpus(folder), folder / "shards")
 
 
 def marked(mark: str) -> dict[int, str]:

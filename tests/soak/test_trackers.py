@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-from support.bundled_corpus import build_shards, small_corpus
 from support.runs import Run
 from support.tracker_stores import expected_points, read_trackio, read_wandb
 
@@ -20,12 +19,6 @@ from megabert.training.run.folder import read_status
 
 pytestmark = pytest.mark.soak
 STEPS = {"phases.0.steps": 30, "phases.1.steps": 20, "checkpoint.every_steps": 10, "seed": 5}
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    return build_shards(small_corpus(folder), folder / "shards")
 
 
 @pytest.fixture(autouse=True)

@@ -31,9 +31,7 @@ def run_with_stubs(tmp_path: Path, *command: str, stubs: dict[str, str] | None =
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "VENV": str(tmp_path), **settings}
-    return subprocess.run(
-        ["bash", *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(["bash", *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(

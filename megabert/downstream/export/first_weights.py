@@ -38,9 +38,9 @@ def resolve_run(
         ConfigError: Every problem of the configuration, or a field without effect.
     """
     own = run_dir / CONFIG_NAME
-    require_recorded(own, "optimizer.package")
     fork = loading.last_said([*map(loading.read_yaml, files), fields], "fork")
     recorded = own if fork is None or own.is_file() else loading.split_fork(str(fork))[0] / CONFIG_NAME
+    require_recorded(recorded, "optimizer.package")
     if recipe is None:
         recipe = "debug" if fork is None else str(recorded)
     config = loading.load_run_config(recipe, files, fields, model_of=partial(_model_of, recorded=recorded))

@@ -1,7 +1,6 @@
 """LAMB's two passes in plain torch: the meaning of the op (You et al. 2020, algorithm 2), and its CPU backend.
 
-Elements are computed in the dtype of the flat tensors, float32 or float64. Squares are always summed in float64:
-torch's float32 norm of four million elements is wrong by 1.6e-4 on a CPU.
+Elements are computed in the dtype of the flat tensors, float32 or float64. Squares are always summed in float64.
 """
 
 from collections.abc import Sequence
@@ -10,8 +9,7 @@ import torch
 from torch import Tensor
 
 from megabert.ops.lamb.api import Coefficients, Passes, SlotFragment
-
-_CHUNK = 1 << 16  # elements: half a MiB in float64, so that a chunk stays in a CPU's cache
+from megabert.ops.sums_of_squares import sums_of_squares
 
 
 def compute_update(
@@ -45,24 +43,6 @@ def compute_update(
     for row, values in enumerate((measured, gradient)):
         slices = [values[fragment.offset : fragment.offset + fragment.numel] for fragment in fragments]
         squares[row].index_add_(0, slots, sums_of_squares(slices, squares.device))
-
-
-def sums_of_squares(tensors: list[Tensor], device: torch.device) -> Tensor:
-    """Return the float64 sum of squares of each one-dimensional tensor."""
-    if not tensors:
-        return torch.zeros(0, dtype=torch.float64, device=device)
-    if device.type != "cpu":
-        return torch.stack(torch._foreach_norm(tensors, 2, dtype=torch.float64)).square()
-    return torch.stack([_sum_of_squares(tensor) for tensor in tensors])
-
-
-def _sum_of_squares(values: Tensor) -> Tensor:
-    """Add up chunk by chunk, so that no float64 copy of the whole tensor is made."""
-    total = torch.zeros((), dtype=torch.float64)
-    for chunk in values.split(_CHUNK):
-        wide = chunk.double()
-        total += torch.dot(wide, wide)
-    return total
 
 
 def apply_update(

@@ -63,9 +63,7 @@ def load_extension(
         return value, owners[0]
     is_class = isinstance(value, type) and issubclass(value, base) and is_pydantic_dataclass(value)
     if not is_class or isabstract(value):
-        raise ConfigError(
-            f"{where} is {value!r}: no pydantic dataclass with all methods of {base.__name__}. Correct it."
-        )
+        raise ConfigError(f"{where} is {value!r}: no pydantic dataclass with all methods of {base.__name__}.")
     from megabert.settings.config.loading import merge_layers  # which imports the configurations
 
     try:

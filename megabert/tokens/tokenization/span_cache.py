@@ -58,7 +58,7 @@ class WordPieces(NamedTuple):
 
         Args:
             vocabulary: Ids by piece.
-            kinds: Kinds of characters, from `character_kinds`.
+            kinds: Kinds of characters, from `characters.character_kinds`.
             is_lower: As the field.
             unknown: Likewise.
             longest: Likewise.
@@ -132,7 +132,7 @@ class SpanCache:
         Args:
             encode: Returns the ids of each of many texts.
             pieces: Pieces for the words of plain spans; without them, such spans are looked up like all others.
-            kinds: Kinds of characters, from `character_kinds`; without them only printable ASCII is plain.
+            kinds: Kinds of characters, from `characters.character_kinds`; without them only printable ASCII is plain.
             keeps_spaces: Whether a word begins with the space before it (byte-level BPE).
         """
         kinds = np.zeros(1 << 16, np.uint8) if kinds is None else kinds

@@ -27,8 +27,8 @@ _MIN_FREQUENCY = 2  # pairs of pieces that occur less often are not merged
 MAX_TRAINED_WORD = 5000
 """Characters of the longest word that is learned from. Learning the merges of byte-level BPE takes time that grows with
 the square of a word's length; WordPiece has no pieces for words of more than a hundred characters."""
-# What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
 _WORDS_PER_BATCH = 1 << 16
+# What byte-level BPE takes as a word is a run of one of these at most: letters and numbers, or everything else.
 _RUNS = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 _LONG_SPANS = re.compile(rf"(?<!\S)\S{{{MAX_TRAINED_WORD + 1},}}")
 _FEED_WORDS = 4096  # occurrences of a word in one line of the text for the trainer

@@ -25,7 +25,7 @@ from megabert.models.build import build_model, initialize
 from megabert.models.matrices import layer_matrices
 from megabert.observability.flops import training_flops
 from megabert.ops.fp8 import row_product
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.sums_of_squares import sums_of_squares
 from megabert.optim import Fragment, StepSettings, build_optimizer
 from megabert.settings.config.deepspeed import derive_deepspeed
 from megabert.settings.config.model import ModelConfig

@@ -21,9 +21,7 @@ def test_slurm_nodes_prove_each_part_between_them(cluster, tmp_path):
     command += ["--device", "cpu", "--precision", "fp32", *model]
     command += ["--run-dir", str(tmp_path / "run"), "--save", str(tmp_path / "proof.json")]
     own = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        command, env={**cluster, **own}, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False
-    )
+    done = subprocess.run(command, env={**cluster, **own}, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("everything that training needs works") == 1, "rank 0 alone has the verdict"

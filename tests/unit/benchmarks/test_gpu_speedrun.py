@@ -33,9 +33,7 @@ def run_with_stand_ins(folder: Path, **settings: str) -> tuple[subprocess.Comple
     program.chmod(0o755)
     places = {"PYTHON": str(program), "WORK": str(folder / "work"), "CALLS": str(folder / "calls")}
     command = ["bash", str(SCRIPT), str(folder / "out"), "--tiny"]
-    done = subprocess.run(
-        command, env=os.environ | places | settings, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run(command, env=os.environ | places | settings, capture_output=True, text=True, timeout=60)
     return done, [line.split()[2] for line in (folder / "calls").read_text().splitlines()]
 
 

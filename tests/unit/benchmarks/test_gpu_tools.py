@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
+from support.processes import has_ended, wait_for
 
 from benchmarks.gpu import nsight, resume, waits
 from benchmarks.gpu.resume import counting_waits
@@ -95,27 +96,12 @@ def test_nsight_reads_its_tools_and_says_which_are_not_there(rows_of, monkeypatc
     assert (tmp_path / "runs" / "nsight" / "attention_backward_512.ncu-rep").exists()
 
 
-def is_running(pid):
-    """Return whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def has_ended(pid):
-    """Return whether a process ends within seconds: a killed one may take a moment."""
-    end = time.monotonic() + 5
-    while is_running(pid) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not is_running(pid)
-
-
 def test_command_that_is_killed_at_its_limit_leaves_nothing_running(tmp_path):
     command = ["sh", "-c", f"sleep 100 & echo $! > {tmp_path}/pid; wait"]
     with pytest.raises(subprocess.TimeoutExpired):
         run(command, tmp_path / "log", 2.0)
-    assert has_ended((tmp_path / "pid").read_text().strip())
+    pid = int((tmp_path / "pid").read_text())
+    wait_for(lambda: has_ended(pid), 5)  # a killed one may take a moment
 
 
 PART = """
@@ -139,12 +125,10 @@ runbook.main()
 def test_runbook_that_is_ended_ends_its_part_and_what_that_has_started(tmp_path):
     program = RUNBOOK.format(part=PART.format(folder=tmp_path), folder=tmp_path)
     runbook = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 100
-    while not (pid := (tmp_path / "pid").read_text().strip() if (tmp_path / "pid").exists() else ""):
-        assert time.monotonic() < end
-        assert runbook.poll() is None
-        time.sleep(0.05)
-    assert is_running(pid)
+    pid_file = tmp_path / "pid"
+    wait_for(lambda: runbook.poll() is not None or (pid_file.exists() and pid_file.read_text()), 100)
+    pid = int(pid_file.read_text())
+    assert not has_ended(pid)
     runbook.terminate()
     runbook.wait(30)
-    assert has_ended(pid)
+    wait_for(lambda: has_ended(pid), 5)

@@ -41,11 +41,10 @@ def masked_instances(steps):
         for micro in step.micro_batches:
             starts = micro.cu_seqlens.tolist()
             ids = micro.input_ids_T.clone()
-            ids[micro.masked_positions_M] = micro.masked_ids_M
+            places = micro.masked_positions_M
+            ids[places] = micro.masked_ids_M
             for start, stop in pairwise(starts):
-                positions = micro.masked_positions_M[
-                    (micro.masked_positions_M >= start) & (micro.masked_positions_M < stop)
-                ]
+                positions = places[(places >= start) & (places < stop)]
                 shown = micro.input_ids_T[start:stop].tolist()
                 instances.append((tuple(ids[start:stop].tolist()), tuple((positions - start).tolist()), tuple(shown)))
     return instances
@@ -94,9 +93,8 @@ def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
     # The number of predictions is google-research/bert's rule for each length, counted exactly.
     lengths = [len(text) for text, _, _ in instances]
     most = -(-unmasked.metadata.max_predictions_per_seq * share // 0.15)
-    assert [len(positions) for _, positions, _ in instances] == [
-        min(most, max(1, round(length * share))) for length in lengths
-    ]
+    counts = [len(positions) for _, positions, _ in instances]
+    assert counts == [min(most, max(1, round(length * share))) for length in lengths]
     shown = [(text[p], ids[p]) for text, positions, ids in instances for p in positions]
     masked = sum(seen == unmasked.metadata.special_ids["mask"] for _, seen in shown) / len(shown)
     kept = sum(original == seen for original, seen in shown) / len(shown)

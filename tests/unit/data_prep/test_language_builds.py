@@ -211,9 +211,7 @@ def test_build_of_one_language_counts_none_and_identifies_nothing(folder, tmp_pa
 
 
 def test_many_languages_are_shown_shortly():
-    counts = {
-        f"{a}{b}": 20 - number for number, (a, b) in enumerate(zip("abcdefghijklm", "zzzzzzzzzzzzz", strict=True))
-    }
+    counts = {f"{a}{b}": 20 - number for number, (a, b) in enumerate(zip("abcdefghijklm", "z" * 13, strict=True))}
     corpus = {
         **dict.fromkeys(("documents", "validation_documents", "sentences", "tokens", "unknown_tokens"), 0),
         **{"tokens_read": 0, "documents_by_source": {}, "kept_documents_by_source": {}, "tokens_by_source": {}},

@@ -18,9 +18,7 @@ from megabert.tokens.tokenization import SpecialIds
 CONFIGS = {
     "first": tiny_config("deberta"),
     "second": tiny_config("deberta-v2", position_buckets=8),
-    "second, weights of its own": tiny_config(
-        "deberta-v2", position_buckets=8, share_att_key=False, norm_rel_ebd="none"
-    ),
+    "second, own weights": tiny_config("deberta-v2", position_buckets=8, share_att_key=False, norm_rel_ebd="none"),
     "second, convolution": tiny_config("deberta-v2", position_buckets=8, conv_kernel_size=3),
 }
 OPTIONS = {"objective": "none"}

@@ -82,16 +82,14 @@ def test_tensorboard_shows_each_step_once(tmp_path, monkeypatch):
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     write(tmp_path, 0, [1, 2, 3])
     write(tmp_path, 2, [3, 4])
-    events = EventAccumulator(str(tmp_path / "tb"))
-    events.Reload()
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
 
 
 def test_tensorboard_shows_the_scores_of_step_0_once(tmp_path):
     for _ in range(2):  # a start that was killed before its first checkpoint, and the next one
         write(tmp_path, 0, [0, 1])
-    events = EventAccumulator(str(tmp_path / "tb"))
-    events.Reload()
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [0, 1]
 
 
@@ -160,8 +158,7 @@ def test_tensorboard_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
         writer.write(1, {"train/loss": 1.0})
     writer.write(2, {"train/loss": 2.0})
     writer.close()
-    events = EventAccumulator(str(tmp_path / "tb"))
-    events.Reload()
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [2]
     assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
 
@@ -184,8 +181,7 @@ def test_tensorboard_has_configuration_hyperparameters_and_grouped_counters(tmp_
     writer.write(1, {"phase": 2, "phase_step": 1, "eval/mlm_loss": 3.0})
     writer.close()
     MetricWriter(tmp_path, resumed_step=1, config=config, scores=["eval/mlm_loss"]).close()
-    events = EventAccumulator(str(tmp_path / "tb"))
-    events.Reload()
+    events = EventAccumulator(str(tmp_path / "tb")).Reload()
     assert {tag.partition("/")[0] for tag in events.Tags()["scalars"]} == {"progress", "eval"}
     assert events.Scalars("progress/phase")[0].value == 2
     text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()

@@ -116,9 +116,7 @@ def disentangled_attention(
     from megabert.ops.dropout import AttentionDropout, Heads
 
     seeds, constants = meta(128, dtype=torch.int32), meta(heads, dtype=torch.int32)
-    key_PD, query_PD = (
-        meta(511, heads * head_width, dtype=dtype) if term in terms else None for term in ("c2p", "p2c")
-    )
+    key_PD, query_PD = (meta(511, heads * head_width, dtype=dtype) if one in terms else None for one in ("c2p", "p2c"))
     out = disentangled_attention_triton(
         meta(TOKENS, 3 * heads * head_width, dtype=dtype),
         RelativePositions(key_PD, query_PD, meta(1023, dtype=torch.int32)),

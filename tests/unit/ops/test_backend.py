@@ -1,14 +1,17 @@
 """The choice among backends: which runs, what is logged, and what is refused with which reason."""
 
+import ast
 import logging
+from pathlib import Path
 
 import pytest
 import torch
 
 from megabert.foundation.errors import KernelError
+from megabert.ops import backend
 from megabert.ops.attention.dense.api import attention
 from megabert.ops.attention.dense.cpu import DenseSequences
-from megabert.ops.backend import Backend, choose, describe_choices, no_obstacle, triton_obstacle
+from megabert.ops.backend import BACKENDS, Backend, choose, describe_choices, no_obstacle, triton_obstacle
 from megabert.ops.bias_gelu.api import bias_gelu
 from megabert.ops.cross_entropy.api import cross_entropy
 from megabert.ops.lamb import SlotFragment, lamb_passes
@@ -50,6 +53,18 @@ def test_auto_says_once_what_runs_and_why(op, caplog):
             CALLS[op]("auto")
     (message,) = caplog.messages
     assert message.startswith(f"ops.{op}: torch on cpu (triton: ")
+
+
+def test_the_table_names_functions_that_exist():
+    root = Path(backend.__file__).parent
+    for run in (own.run for backends in BACKENDS.values() for own in backends if isinstance(own.run, str)):
+        module, name = run.split(":")
+        tree = ast.parse((root / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        assigned = {
+            node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        names = {getattr(node, "name", None) for node in tree.body} | assigned
+        assert name in names, run
 
 
 @pytest.mark.parametrize("op", CALLS)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from megabert.ops.lamb.reference import sums_of_squares
+from megabert.ops.sums_of_squares import sums_of_squares
 
 
 def test_squares_are_summed_in_float64():

@@ -5,8 +5,8 @@ import torch
 
 from megabert.ops import backend
 from megabert.settings.config.loading import load_run_config
-from megabert.training import step as module
-from megabert.training.step import Meter
+from megabert.training import meter as module
+from megabert.training.meter import Meter
 
 
 def test_spread_and_slowest_rank_follow_each_ranks_own_computing_time(monkeypatch):

@@ -7,6 +7,7 @@ from megabert.downstream.finetuning.task_kinds.sequence import Classification, R
 from megabert.downstream.finetuning.task_kinds.span import Span
 from megabert.downstream.finetuning.task_kinds.tagging import Tagging
 from megabert.downstream.finetuning.tasks import Task, TaskKindName
+from megabert.foundation.errors import ConfigError
 
 TASK_KINDS: dict[TaskKindName, type[TaskKind]] = {
     "sequence": Classification,
@@ -21,5 +22,12 @@ __all__ = ["TASK_KINDS", "Example", "Head", "Prediction", "TaskKind", "kind_of_t
 
 
 def kind_of_task(task: Task) -> type[TaskKind]:
-    """Return the class of a task's kind."""
-    return task.own_kind or TASK_KINDS[task.kind]
+    """Return the class of a task's kind.
+
+    Raises:
+        ConfigError: A package's task has a kind of its own that is no `TaskKind`.
+    """
+    kind = task.own_kind or TASK_KINDS[task.kind]
+    if not issubclass(kind, TaskKind):
+        raise ConfigError(f"task {task.name} of {task.package}: own_kind={kind.__name__} is no TaskKind. Correct it.")
+    return kind

@@ -35,9 +35,7 @@ def test_partners_of_a_pass_are_groups_and_change_with_it(tmp_path, small_window
     for pass_number in range(200):
         options = pair_options(64, pass_number=pass_number)
         partners = [tuple(partner_buckets(DocumentBucket(documents, number), options)) for number in range(buckets)]
-        assert all(
-            number in own and all(partners[other] == own for other in own) for number, own in enumerate(partners)
-        )
+        assert all(index in own and all(partners[other] == own for other in own) for index, own in enumerate(partners))
         assert {len(own) for own in partners} <= ({1} if buckets == 1 else {2, 3})
         groups.update(partners)
     # Every bucket meets every other one.

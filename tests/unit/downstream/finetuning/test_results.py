@@ -77,7 +77,5 @@ def test_damaged_settings_are_named(tmp_path, content):
 
 def test_damaged_result_is_named(tmp_path):
     write_result(tmp_path, 1, "high")
-    with pytest.raises(
-        CheckpointError, match=r"result.json: damaged or edited \(score: .* Delete it to train this seed"
-    ):
+    with pytest.raises(CheckpointError, match=r"result.json: damaged or edited \(score: .* Delete it to train"):
         summarize(tmp_path, "rte", [1])

@@ -150,9 +150,8 @@ def test_no_answer_stands_among_the_best_answers(make_kind):
     features = kind.encode([example], is_training=False)
     logits = random_logits(features, 2)
     (prediction,), (expected,) = (each.predict(logits, [example], features) for each in (kind, plain))
-    assert {name: prediction[name] for name in ("answer", "null_odds")} == {
-        name: expected[name] for name in ("answer", "null_odds")
-    }
+    for name in ("answer", "null_odds"):
+        assert prediction[name] == expected[name]
     (none,) = [row for row in prediction["n_best"] if not row["text"]]
     assert (none["start_logit"], none["end_logit"]) == pytest.approx(tuple(logits[0][0]))
     texts = [row["text"] for row in prediction["n_best"]]

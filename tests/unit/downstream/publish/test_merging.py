@@ -101,9 +101,7 @@ def test_models_that_mean_other_things_are_refused_with_both_values(tmp_path):
     with pytest.raises(ConfigError, match=r"hidden_act=gelu in \S+one and hidden_act=gelu_new in \S+relu"):
         open_parts([one, other])
     pieces = make_model(tmp_path / "pieces", extra="!")
-    with pytest.raises(
-        ConfigError, match=r"one has the tokenizer [0-9a-f]{12}, \S+pieces has [0-9a-f]{12} \(SHA-256\)"
-    ):
+    with pytest.raises(ConfigError, match=r"one has the tokenizer [0-9a-f]{12}, \S+pieces has [0-9a-f]{12} \(SHA-"):
         open_parts([one, pieces])
 
 

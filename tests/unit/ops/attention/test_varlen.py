@@ -1,5 +1,6 @@
 """torch's varlen_attn as a backend of rotary attention: a stand-in computes on the CPU, torch's own on meta tensors."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ from torch.nn.attention import varlen
 from megabert.foundation.errors import KernelError
 from megabert.ops.attention.dense.cpu import DenseSequences, padded_attention
 from megabert.ops.attention.rotary.cpu import rotary_attention_varlen
-from megabert.ops.backend import BACKENDS, Backend, choose, no_obstacle, varlen_obstacle
+from megabert.ops.backend import BACKENDS, choose, no_obstacle, varlen_obstacle
 from megabert.ops.dropout import Heads
 from megabert.ops.proof.problem import TOLERANCE, errors
 from megabert.ops.proof.problems import rotary_attention_problem
@@ -45,9 +46,9 @@ class Garbage(torch.autograd.Function):
 
 @pytest.fixture
 def usable(monkeypatch):
-    triton, _, torch_backend = BACKENDS["rotary_attention"]
-    varlen_backend = Backend("varlen", rotary_attention_varlen, no_obstacle)
-    monkeypatch.setitem(BACKENDS, "rotary_attention", (triton, varlen_backend, torch_backend))
+    triton, varlen_backend, torch_backend = BACKENDS["rotary_attention"]
+    possible = replace(varlen_backend, obstacle=no_obstacle)
+    monkeypatch.setitem(BACKENDS, "rotary_attention", (triton, possible, torch_backend))
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
     choose.cache_clear()
     yield

@@ -3,11 +3,14 @@
 import sys
 
 import pytest
+import yaml
 from support.packages import write_package
 
 from data_prep.clean.cleaner import Cleaner
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.records import Problems
+from megabert.downstream.export.first_weights import resolve_run
+from megabert.downstream.finetuning.task_kinds import kind_of_task
 from megabert.downstream.finetuning.tasks import find_task
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config import extensions
@@ -108,7 +111,7 @@ def test_a_later_layer_with_another_optimizer_leaves_options_behind(mine):
     [
         ("min", "min: no such optimizer, here or in an installed package; did you mean mine?"),
         ("bare", "optimizer bare of pkg 0.1 is <class 'pkg.Bare'>: no pydantic dataclass with all methods of"),
-        ("unfinished", "Unfinished'>: no pydantic dataclass with all methods of OptimizerOptions. Correct it."),
+        ("unfinished", "Unfinished'>: no pydantic dataclass with all methods of OptimizerOptions."),
         ("number", "optimizer number of pkg 0.1 is 3: no pydantic dataclass"),
         ("gone", "optimizer gone of pkg 0.1 cannot be imported: AttributeError: module 'pkg' has no attribute 'gone'"),
     ],
@@ -189,3 +192,18 @@ def test_a_task_with_a_wrong_field_is_named(install):
     install("pkg", {TASKS: {"books": "pkg:task"}}, CODE.replace('metrics=("f1",)', 'metrics="f1"'))
     with pytest.raises(ConfigError, match=r"(?s)task books of pkg 0\.1 cannot be imported: ValidationError.*metrics"):
         find_task("books")
+
+
+def test_a_task_with_a_kind_of_its_own_that_is_none_is_refused(install):
+    install("pkg", {TASKS: {"books": "pkg:task"}}, CODE.replace('label="book"', 'own_kind=dict, label="book"'))
+    with pytest.raises(ConfigError, match=r"task books of pkg 0\.1: own_kind=dict is no TaskKind\. Correct it\."):
+        kind_of_task(find_task("books"))
+
+
+def test_a_fork_of_a_run_whose_package_is_gone_is_refused_before_anything_is_read(tmp_path):
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    recorded = {"optimizer": {"name": "mine", "package": "gone 3"}}
+    (origin / "config.yaml").write_text(yaml.safe_dump(recorded))
+    with pytest.raises(ConfigError, match=r"with gone 3 \(here: not installed\)"):
+        resolve_run(tmp_path / "new", recipe=None, fields={"fork": f"{origin}@5"}, named=())

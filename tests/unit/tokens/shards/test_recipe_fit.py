@@ -77,9 +77,7 @@ def dry_run(megabert):
         ),
     ],
 )
-def test_mismatch_is_refused_with_both_values_and_a_command(
-    stated, differences, data, tmp_path, dry_run, megabert_data
-):
+def test_mismatch_is_refused_with_both_values_and_command(stated, differences, data, tmp_path, dry_run, megabert_data):
     recipe = tmp_path / "small.yaml"
     recipe.write_text(RECIPE % stated, encoding="utf-8")
     here = tmp_path / "data"

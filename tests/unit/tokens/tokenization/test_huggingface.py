@@ -19,7 +19,6 @@ SENTENCES = [
 
 @pytest.mark.parametrize("name", ["cased", "uncased", "uncased_korean", "minilm"])
 def test_transformers_gives_the_same_ids_for_a_saved_folder(name, tmp_path, request):
-    transformers = pytest.importorskip("transformers")
     tokenizer = request.getfixturevalue(name)
     save_huggingface(tokenizer, tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")  # as next to exported weights
@@ -44,11 +43,14 @@ def test_saving_and_loading_keeps_the_identity(name, tmp_path, request):
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
 
 
-def test_special_pieces_that_were_added_are_kept(cased, tmp_path):
+def test_pieces_that_were_added_are_kept(cased, tmp_path):
     backend = tokenizers.Tokenizer.from_str(cased.to_json())
     backend.add_special_tokens(["<e1>", "<e2>"])
+    backend.add_tokens(["white whale"])
     save_huggingface(Tokenizer(backend), tmp_path)
-    assert load_tokenizer(tmp_path).pieces == [*cased.pieces, "<e1>", "<e2>"]
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.pieces == [*cased.pieces, "<e1>", "<e2>", "white whale"]
+    assert loaded.encode("white whale").tolist() == [cased.vocab_size + 2]
 
 
 def test_identity_does_not_depend_on_the_form_of_the_files(minilm, minilm_folder, tmp_path):
@@ -142,15 +144,6 @@ def test_damaged_files_are_named(cased, tmp_path):
     (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(DataError, match=r"vocab\.txt: not UTF-8 at byte 6"):
         load_tokenizer(tmp_path)
-
-
-def test_added_pieces_survive_saving(cased, tmp_path):
-    import tokenizers
-
-    backend = tokenizers.Tokenizer.from_str(cased.to_json())
-    backend.add_tokens(["white whale"])
-    save_huggingface(Tokenizer(backend), tmp_path)
-    assert load_tokenizer(tmp_path).encode("white whale").tolist() == [cased.vocab_size]
 
 
 @pytest.mark.parametrize("setting", [{"x": 1}, {"content": None}, ["[CLS]"], 3], ids=str)

@@ -206,9 +206,7 @@ def test_the_example_of_encode_word_is_what_happens():
     """The pieces, input and outputs are those in the docstring of `wordpiece_loops._encode_word`."""
 
     def pieces_of(pieces):
-        vocabulary = {
-            piece: index for index, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
-        }
+        vocabulary = {piece: i for i, piece in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])}
         tokenizer = Tokenizer(build_backend(vocabulary, TextOptions()))
         texts = ["unaffable"] * (tokenizer_module.FEW_TEXTS + 1)  # enough for the loops to encode them
         return [[tokenizer.pieces[index] for index in ids] for ids in tokenizer.encode_batch(texts)]

@@ -62,9 +62,7 @@ def test_machine_without_torch_is_told_so(tmp_path):
     assert f"{tmp_path} can be written" in done.stdout, "what needs no torch is checked"
     assert not done.stderr
     environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    rank = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
-    )
+    rank = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
     assert rank.returncode == 2
     assert "torch is not importable" in rank.stderr, "nobody else can say it"
 
@@ -231,9 +229,7 @@ def test_a_machine_that_is_unfit_is_not_proven(monkeypatch, megabert):
 
 
 def test_a_file_that_cannot_be_saved_is_refused_before_the_checks(monkeypatch, tmp_path, megabert):
-    monkeypatch.setattr(
-        "megabert.tooling.doctor.examination.examine", lambda *_, **options: pytest.fail("minutes are lost")
-    )
+    monkeypatch.setattr("megabert.tooling.doctor.examination.examine", lambda *_, **options: pytest.fail("it is slow"))
     said = megabert("doctor", "--prove", "--recipe", "debug", "--save", tmp_path / "nowhere" / "proof.json", code=2).err
     assert "nowhere does not exist. Create it." in said
     assert "is a folder" in megabert("doctor", "--prove", "--recipe", "debug", "--save", tmp_path, code=3).err

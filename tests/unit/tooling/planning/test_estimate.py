@@ -198,9 +198,7 @@ def test_memory_shown_is_the_sum_of_its_named_parts(stage):
     memory = estimate_memory(
         plan.config, parameters=plan.parameters, zero_stage=stage, world_size=8, micro_batch_tokens=8192
     )
-    total, *parts = (
-        float(number) for number in re.findall(r"[\d.]*\d(?= GiB| \+|$)", describe_memory(memory.parts_gib))
-    )
+    total, *parts = map(float, re.findall(r"[\d.]*\d(?= GiB| \+|$)", describe_memory(memory.parts_gib)))
     assert total == pytest.approx(sum(parts))
     assert total == pytest.approx(memory.total_gib, abs=0.03)
     assert len(parts) == 5

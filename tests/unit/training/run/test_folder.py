@@ -60,9 +60,7 @@ def test_lost_configuration_comes_back_by_the_command_of_the_message(tmp_path, l
     assert claim_run_folder(run_dir, CONFIG) == []
     for path in (run_dir / "config.yaml", run_dir / "checkpoints/config.yaml"):
         path.unlink()
-    with pytest.raises(
-        CheckpointError, match=r"Copy it from a backup, or write it from the commands in .*command\.txt"
-    ):
+    with pytest.raises(CheckpointError, match=r"Copy it from a backup, or write it from the commands in .*command"):
         look(run_dir)
 
 
