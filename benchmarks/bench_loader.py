@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from megabert.data.loader import PackedLoader
-from megabert.data.order import DataPosition
+from megabert.data.mixture import Mixture
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 from megabert.foundation.files import sha256_file
@@ -81,7 +81,7 @@ def write_random_shards(folder: Path, rows: int, length: int, shards: int = 4) -
     write_manifest(folder, Manifest(metadata=metadata, shards=entries))
 
 
-def packer_of(shards: ShardSet, arguments: argparse.Namespace) -> StepPacker:
+def packer_of(shards: Mixture, arguments: argparse.Namespace) -> StepPacker:
     """Return what packs the share of rank 0."""
     shape = shape_for(
         shards.statistics,
@@ -93,7 +93,7 @@ def packer_of(shards: ShardSet, arguments: argparse.Namespace) -> StepPacker:
     return StepPacker(shards, seed=1, global_batch_size=arguments.global_batch_size, share=share)
 
 
-def measure(shards: ShardSet, arguments: argparse.Namespace) -> dict:
+def measure(shards: Mixture, arguments: argparse.Namespace) -> dict:
     """Time the loader over whole steps after two that warm up."""
     sequences = tokens = padded = steps = 0
     with PackedLoader(packer_of(shards, arguments)) as loader:
@@ -111,6 +111,7 @@ def measure(shards: ShardSet, arguments: argparse.Namespace) -> dict:
     return {
         "length": shards.metadata.max_seq_length,
         "rows": shards.num_rows,
+        "sources": len(shards.sources),
         "global_batch_size": arguments.global_batch_size,
         "world_size": arguments.world_size,
         "micro_batch_tokens": arguments.micro_batch_tokens,
@@ -129,6 +130,8 @@ def main() -> None:
     parser.add_argument("--shards", type=Path, help="folder of instance shards; default: random ones")
     parser.add_argument("--length", type=int, default=128, help="of the random instances (default 128)")
     parser.add_argument("--rows", type=int, default=400_000, help="random instances (default 400000)")
+    parser.add_argument("--sources", type=int, default=1, help="builds that hold the random instances (default 1)")
+    parser.add_argument("--num-shards", type=int, default=4, help="shards of all builds together (default 4)")
     parser.add_argument("--global-batch-size", type=int, default=4096, help="instances a step (default 4096)")
     parser.add_argument("--world-size", type=int, default=1, help="ranks to pack for; one is measured (default 1)")
     parser.add_argument("--micro-batch-tokens", type=int, default=65_536, help="default 65536")
@@ -138,24 +141,30 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.shards
-        if folder is None:
-            folder = Path(temporary)
-            write_random_shards(folder, arguments.rows, arguments.length)
-        shards = ShardSet.open(folder)
-        complete_index(shards)
+        folders, count = [arguments.shards], arguments.sources
+        if arguments.shards is None:
+            folders = [Path(temporary) / str(number) for number in range(count)]
+            for number, folder in enumerate(folders):  # each of another size: equal builds are one
+                folder.mkdir()
+                rows, num_shards = arguments.rows // count, arguments.num_shards // count
+                write_random_shards(folder, rows + number * num_shards, arguments.length, num_shards)
+        sources = tuple(ShardSet.open(folder, sharers=len(folders)) for folder in folders)
+        for source in sources:
+            complete_index(source)
+        names, weights = tuple(map(str, range(len(sources)))), tuple(source.num_rows for source in sources)
+        shards = Mixture(sources, names, weights)
         if arguments.profile:
             profile_pack(shards, arguments)
         print(json.dumps(measure(shards, arguments)))
 
 
-def profile_pack(shards: ShardSet, arguments: argparse.Namespace) -> None:
+def profile_pack(shards: Mixture, arguments: argparse.Namespace) -> None:
     """Profile making steps on this thread, after a step that warms up."""
     packer = packer_of(shards, arguments)
-    position = packer.pack(DataPosition(), 1).position_after
+    positions = packer.pack({}, 1).positions_after
     profile = cProfile.Profile()
     for number in range(2, 102):
-        position = profile.runcall(packer.pack, position, number).position_after
+        positions = profile.runcall(packer.pack, positions, number).positions_after
     pstats.Stats(profile).sort_stats("tottime").print_stats(18)
 
 

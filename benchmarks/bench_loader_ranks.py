@@ -75,7 +75,7 @@ def measure(
     folder: Path, *, world_size: int, batch_size: int, steps: int, micro_batch_tokens: int
 ) -> dict[str, object]:
     """Make steps as the last of ``ranks`` ranks; the first step is not counted, because it compiles and opens."""
-    from megabert.data.order import BEGINNING
+    from megabert.data.mixture import Mixture
     from megabert.data.packing import RankShare, shape_for
     from megabert.data.step_packer import StepPacker
     from megabert.tokens.shards.shard_set import ShardSet
@@ -88,16 +88,16 @@ def measure(
         micro_batch_tokens=micro_batch_tokens,
     )
     share = RankShare(shape=shape, rank=world_size - 1, world_size=world_size, pad=True)
-    packer = StepPacker(shards, seed=1, global_batch_size=batch_size, share=share)
-    position = packer.pack(BEGINNING, 1).position_after
+    packer = StepPacker(Mixture((shards,)), seed=1, global_batch_size=batch_size, share=share)
+    positions = packer.pack({}, 1).positions_after
     memory = peak = status_of("RssAnon", "/proc/self/status")
     times, begin, read = [], time.perf_counter(), read_bytes()
     instances = tokens = padded = 0
     for number in range(2, steps + 2):
         cpu = time.process_time()
-        step = packer.pack(position, number)
+        step = packer.pack(positions, number)
         times.append(time.process_time() - cpu)
-        position = step.position_after
+        positions = step.positions_after
         instances += sum(micro_batch.num_instances for micro_batch in step.micro_batches)
         tokens += sum(micro_batch.num_tokens for micro_batch in step.micro_batches)
         padded += sum(micro_batch.input_ids_T.numel() for micro_batch in step.micro_batches)

@@ -29,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from megabert.data.batch import IGNORED, MicroBatch
 from megabert.data.loader import PackedLoader
+from megabert.data.mixture import Mixture
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.distributed.process_group import World, distributed_world
@@ -75,7 +76,7 @@ def step_batches(shards: ShardSet, count: int, instances: int) -> list[StepBatch
     """Return the first global batches of a run, each one micro-batch."""
     tokens = 2 * instances * shards.metadata.max_seq_length  # room to spare: never a second micro-batch
     shape = shape_for(shards.statistics, global_batch_size=instances, world_size=1, micro_batch_tokens=tokens)
-    packer = StepPacker(shards, seed=1, global_batch_size=instances, share=RankShare(shape=shape))
+    packer = StepPacker(Mixture((shards,)), seed=1, global_batch_size=instances, share=RankShare(shape=shape))
     with PackedLoader(packer, num_steps=count) as loader:
         batches = list(loader)
     assert all(len(batch.micro_batches) == 1 for batch in batches)

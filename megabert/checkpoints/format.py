@@ -75,8 +75,8 @@ class RunSummary:
     """Optimizer updates in this phase."""
     samples: int
     """Instances consumed."""
-    data_sha256: list[str]
-    """Identity of each phase's shards."""
+    data_sha256: list[list[str]]
+    """Identity of each phase's shards, one for each source."""
     metrics: dict[str, float]
     """Held-out metrics of the phase's latest validation."""
     metrics_step: int | None

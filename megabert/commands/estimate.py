@@ -60,8 +60,8 @@ def run(options: Namespace) -> None:
     config = load_run_config(options.recipe, options.config, options.fields)
     refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
     # A phase that has shards has their number of rows.
-    if options.instances and (config.data.path or all(phase.data for phase in config.phases)):
-        named = "--data.path" if config.data.path else "phases.N.data"
+    if options.instances and (config.data.path or config.data.sources or all(phase.data for phase in config.phases)):
+        named = "--data.path" if config.data.path else "data.sources" if config.data.sources else "phases.N.data"
         raise ConfigError(f"--instances has no effect with {named}, whose shards say it. Leave one of the two out.")
     gpu = gpu_by_name(options.gpu)
     from megabert.tooling.planning.estimate import estimate

@@ -96,7 +96,8 @@ def _require_shards(config: RunConfig, *, is_new: bool) -> None:
 
     if is_new:
         refuse_missing_lengths(config)
-    shards = [ShardSet.open(phase_data(config, phase), "train") for phase in config.phases]
+    folders = [phase_data(config, phase).values() for phase in config.phases]
+    shards = [[ShardSet.open(folder) for folder in sources] for sources in folders]
     if is_new:
         refuse_unfit_shards(config, shards)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from megabert.data.order import BEGINNING, DataPosition
+from megabert.data.mixture import Positions
 from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.foundation.errors import DataError, Echo
 
@@ -45,7 +45,7 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
         self,
         packer: StepPacker,
         *,
-        position: DataPosition | None = None,
+        positions: Positions | None = None,
         first_number: int = 1,
         num_steps: int | None = None,
         agree: Agree | None = None,
@@ -54,7 +54,7 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
 
         Args:
             packer: Makes the batches.
-            position: Where to start; by default the first instance of epoch 0.
+            positions: Where to start in each build; by default the first instance of epoch 0.
             first_number: Number of the first batch.
             num_steps: Batches to yield; None never ends.
             agree: Agreement over ranks, called on the side thread once per step; None for a single rank.
@@ -71,7 +71,7 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
         self._closed = False
         self._results: queue.SimpleQueue[StepBatch | BaseException] = queue.SimpleQueue()
         self._ended: BaseException | None = None
-        arguments = (position or BEGINNING, first_number, num_steps)
+        arguments = (positions or {}, first_number, num_steps)
         self._thread = threading.Thread(target=self._work, args=arguments, name="megabert-loader", daemon=True)
         self._thread.start()
 
@@ -111,7 +111,7 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
-    def _work(self, position: DataPosition, first_number: int, num_steps: int | None) -> None:
+    def _work(self, positions: Positions, first_number: int, num_steps: int | None) -> None:
         """Make batches, each when its turn comes; the last thing in the queue is what ended the thread."""
         count = 0
         end: BaseException = StopIteration()
@@ -119,9 +119,9 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
             if self._device is not None:
                 torch.cuda.set_device(self._device)
             while count != num_steps and self._wait_for_turn(count):
-                batch = self._make(position, first_number + count)
+                batch = self._make(positions, first_number + count)
                 self._results.put(batch)
-                position, count = batch.position_after, count + 1
+                positions, count = batch.positions_after, count + 1
         except BaseException as error:  # handed to the consumer, which raises it
             end = error
         self._results.put(end)
@@ -133,10 +133,10 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
             # With other ranks a granted batch is made even after closing: they wait for this rank to agree on it.
             return self._granted > count and (not self._closed or self._agree is not None)
 
-    def _make(self, position: DataPosition, number: int) -> StepBatch:
+    def _make(self, positions: Positions, number: int) -> StepBatch:
         """Make one batch and agree on it with the other ranks."""
         try:
-            batch = self._packer.pack(position, number)
+            batch = self._packer.pack(positions, number)
             is_stop = self._stop_requested.is_set()
         except BaseException:
             if self._agree is not None:  # the other ranks would wait in the collective for ever

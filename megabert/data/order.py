@@ -219,7 +219,7 @@ class EpochOrder:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)
 def _short_slot(order: EpochOrder) -> int:
     """Return the index of the corpus's last, short block among the permuted blocks."""
     last = order._num_blocks - 1
@@ -238,7 +238,7 @@ def _window_start(order: EpochOrder, index: int) -> int:
     return slot * BLOCK_ROWS - (missing if slot > _short_slot(order) else 0)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=256)  # two for each of 128 sources; 256 KiB each at most
 def _window(order: EpochOrder, index: int) -> Window:
     # Which blocks the window has. They are sorted, so that they are read in the order in which they are stored.
     slots = np.arange(index * WINDOW_BLOCKS, min((index + 1) * WINDOW_BLOCKS, order._num_blocks))

@@ -10,14 +10,15 @@ positions 0, 1 + k, ..., n - 1 + k.
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
-from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, PositionRange, Window
+from megabert.data.mixture import Mixture, Positions, Ranges, global_rows
+from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window
 from megabert.data.packing import PackingPlan, RankShare, plan_packing
 from megabert.foundation.randomness.keyed import below, mix, string_key
 from megabert.tokens.masking import MaskingOptions, PieceTable, count_predictions, mask_instances, rarity_weights
@@ -28,7 +29,7 @@ from megabert.tokens.tokenization import load_tokenizer
 _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""
 _KEPT_WINDOWS = 3
-"""Windows whose lengths are kept: the one being read, the next one, and one to spare."""
+"""Windows of a source whose lengths are kept: the one being read, the next one, and one to spare."""
 _MASKS_KEY = string_key("data/dynamic_masks")
 _COUNTED_RUNS, _COUNTED_TOKENS = 64, 131_072
 """How much of a split is counted, so that it takes about a second: runs of neighbours, and tokens of a run at most."""
@@ -59,11 +60,11 @@ class PositionOffsets:
 class DynamicMasker:
     """Masks instances as a function of (seed, epoch, row). There is no generator, so a checkpoint has none to save."""
 
-    def __init__(self, shards: ShardSet, seed: int) -> None:
+    def __init__(self, shards: Mixture, seed: int) -> None:
         """Read the properties of the vocabulary on which masking depends.
 
         Args:
-            shards: Shards whose masks are left to the loader.
+            shards: Sources whose masks are left to the loader.
             seed: Seed of the run.
 
         Raises:
@@ -73,7 +74,7 @@ class DynamicMasker:
         self._seed = seed
         self._options = self._default = metadata.masking_options
         is_token = metadata.mask_unit == "token"
-        is_subword = None if is_token else load_tokenizer(shards.folder / "tokenizer").is_subword
+        is_subword = None if is_token else load_tokenizer(shards.first.tokenizer_dir).is_subword
         self._pieces = metadata.piece_table(is_subword)
         self._shards = shards
         self._weighted: dict[float, PieceTable] = {}  # by rarity; shared with the maskers of `with_options`
@@ -107,9 +108,21 @@ class DynamicMasker:
         if not rarity:
             return self._pieces
         if rarity not in self._weighted:
-            weights = rarity_weights(count_pieces(self._shards), rarity)
+            weights = rarity_weights(_mixed_counts(self._shards), rarity)
             self._weighted[rarity] = self._pieces._replace(weights=weights)
         return self._weighted[rarity]
+
+
+def _mixed_counts(shards: Mixture) -> NDArray[np.int64]:
+    """Count pieces in all sources, whose counts are weighted so that they have their shares of the mixture."""
+    counts = [count_pieces(source) for source in shards.sources]
+    if len(counts) == 1:
+        return counts[0]
+    lengths = (source.statistics.tokens / source.num_rows for source in shards.sources)
+    tokens = [weight * length for weight, length in zip(shards.weights, lengths, strict=True)]
+    whole = sum(count.sum() for count in counts) / sum(tokens)
+    scaled = sum(count * (whole * share / count.sum()) for count, share in zip(counts, tokens, strict=True))
+    return np.rint(scaled).astype(np.int64)
 
 
 def count_pieces(shards: ShardSet) -> NDArray[np.int64]:
@@ -143,8 +156,8 @@ class StepBatch:
         num_masked: Positions to predict in the global batch, over all ranks. If masks are made while loading, a rank
             counts its own share only, until the ranks have agreed.
         lengths: Tokens of each instance of the global batch.
-        ranges: Where in the data the instances of the global batch are.
-        position_after: Data position after this batch; a checkpoint that is written next stores it.
+        ranges: Where in the data of each build the instances of the global batch are.
+        positions_after: Data positions after this batch; a checkpoint that is written next stores them.
         stop: Whether some rank asked to stop; all ranks see it at the same batch.
     """
 
@@ -152,8 +165,8 @@ class StepBatch:
     micro_batches: list[MicroBatch]
     num_masked: int
     lengths: NDArray[np.uint16]
-    ranges: tuple[PositionRange, ...]
-    position_after: DataPosition
+    ranges: dict[str, Ranges]
+    positions_after: dict[str, DataPosition]
     stop: bool = False
 
     @property
@@ -172,10 +185,10 @@ class StepPacker:
 
     def __init__(
         self,
-        shards: ShardSet,
+        shards: Mixture,
         *,
         seed: int,
-        global_batch_size: int | Callable[[int], int],
+        global_batch_size: int | Callable[[int], range],
         share: RankShare,
         masking: MaskingOptions | Callable[[int], MaskingOptions | None] | None = None,
         num_positions: int | None = None,
@@ -183,9 +196,10 @@ class StepPacker:
         """Check the settings.
 
         Args:
-            shards: Instances of one phase.
+            shards: Sources of one phase.
             seed: Keys the order of data, the masks and the dropout.
-            global_batch_size: Instances per step over all ranks, or a function that says it by the number of the batch.
+            global_batch_size: Instances per step over all ranks, or a function of the number of the batch that returns
+                the numbers of its instances in the phase.
             share: The part that this rank takes.
             masking: How masks are drawn that are left to the loader, or a function that says it by the number of the
                 batch; None as the shards say.
@@ -198,17 +212,17 @@ class StepPacker:
         self.shards = shards
         self.share = share
         self._seed = seed
-        self._batch_size_of = global_batch_size if callable(global_batch_size) else lambda number: global_batch_size
+        self._batch_of = global_batch_size if callable(global_batch_size) else partial(_equal_batch, global_batch_size)
         self._masking_of = masking if callable(masking) else lambda number: masking
         self._masker = None if shards.has_masks else DynamicMasker(shards, seed)
         self._offsets = None if num_positions is None else PositionOffsets(seed, num_positions)
         # Many steps in succession ask for the same windows.
-        self._sizes_of = lru_cache(maxsize=_KEPT_WINDOWS)(shards.sizes)
+        self._sizes_of = [lru_cache(maxsize=_KEPT_WINDOWS)(source.sizes) for source in shards.sources]
 
-    def pack(self, position: DataPosition, number: int) -> StepBatch:
+    def pack(self, positions: Positions, number: int) -> StepBatch:
         """Make this rank's share of a global batch.
 
-        1. Take the ranges of the data that hold the next instances, and look up which rows these are (`EpochOrder`).
+        1. Take the ranges of each source that hold its next instances, and look up which rows these are (`EpochOrder`).
         2. Look up their lengths, and the number of masks that each has or may get, without reading the rows.
         3. Plan the micro-batches of all ranks from these numbers alone, as every rank does (`plan_packing`).
         4. Read the rows of this rank's micro-batches, in the order in which they are stored.
@@ -216,10 +230,10 @@ class StepPacker:
         6. Gather the instances of each micro-batch end to end (`assemble_batch`).
 
         Args:
-            position: Where the global batch begins.
+            positions: Where the global batch begins in each source; nothing for the beginning of all.
             number: Number of the batch, which keys the dropout.
         """
-        ranges, position_after = position.take(self._batch_size_of(number), self.shards.num_rows)
+        ranges, positions_after = self.shards.take(positions, self._batch_of(number))
         batch = self._look_up(ranges)
         masker = self._masker and self._masker.with_options(self._masking_of(number))
         reading = _Reading(self.shards, self.share, masker, (self._seed, number), self._offsets)
@@ -232,17 +246,23 @@ class StepPacker:
             num_masked=plan.num_masked if self._masker is None else drawn,
             lengths=batch.sizes.lengths,
             ranges=ranges,
-            position_after=position_after,
+            positions_after=positions_after,
         )
 
-    def _look_up(self, ranges: tuple[PositionRange, ...]) -> "_GlobalBatch":
+    def _look_up(self, ranges: dict[str, Ranges]) -> "_GlobalBatch":
         """Return how long the instances at ranges of positions are."""
         parts = [
-            (epoch, window, indices)
-            for epoch, start, stop in ranges
-            for window, indices in EpochOrder(self.shards.num_rows, self._seed, epoch).parts(start, stop)
+            (number, epoch, window, indices)
+            for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True))
+            for epoch, start, stop in ranges[key]
+            for window, indices in EpochOrder(source.num_rows, self._seed, epoch).parts(start, stop)
         ]
-        return _GlobalBatch(parts, _gathered([(self._sizes_of(window.spans), indices) for _, window, indices in parts]))
+        sizes = [(self._sizes_of[number](window.spans), indices) for number, _, window, indices in parts]
+        return _GlobalBatch(parts, _gathered(sizes))
+
+
+def _equal_batch(size: int, number: int) -> range:
+    return range(number * size, (number + 1) * size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,19 +270,20 @@ class _GlobalBatch:
     """A global batch as every rank knows it: how long its instances are, and which rows they are.
 
     Attributes:
-        parts: For each stretch of the batch its epoch, its window, and the indices of its instances there.
+        parts: For each stretch of the batch its source, its epoch, its window, and the indices of its instances there.
         sizes: How long the instances are, in the order of the batch.
     """
 
-    parts: list[tuple[int, Window, NDArray[np.int32]]]
+    parts: list[tuple[int, int, Window, NDArray[np.int32]]]
     sizes: Sizes
 
     def find(self, ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the global row and the epoch of some instances."""
+        """Return the row, numbered over all sources, and the epoch of some instances."""
         rows, epochs, start = np.empty_like(ordinals), np.empty_like(ordinals), 0
-        for epoch, window, indices in self.parts:
+        for source, epoch, window, indices in self.parts:
             here = np.flatnonzero((ordinals >= start) & (ordinals < start + indices.size))
-            rows[here], epochs[here] = window.rows_at(indices[ordinals[here] - start]), epoch
+            rows[here] = global_rows(source, window.rows_at(indices[ordinals[here] - start]))
+            epochs[here] = epoch
             start += indices.size
         return rows, epochs
 
@@ -283,14 +304,15 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         share: The part that this rank takes.
         max_instances: The most instances over all ranks; None takes all.
     """
-    reading = _Reading(shards, share, None if shards.has_masks else DynamicMasker(shards, seed=0), key=(0, 0))
+    whole = Mixture((shards,))
+    reading = _Reading(whole, share, None if shards.has_masks else DynamicMasker(whole, seed=0), key=(0, 0))
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
         end = min(first + _VALIDATION_ROWS, stop)
         spans = tuple((block, min(block + BLOCK_ROWS, end)) for block in range(first, end, BLOCK_ROWS))
         # Epoch 0: the same masks in every validation.
         rows = Window(spans, first, np.arange(end - first, dtype=np.int32))
-        batch = _GlobalBatch([(0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
+        batch = _GlobalBatch([(0, 0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
         yield from reading.micro_batches(batch, reading.plan(batch), first=first)
 
 
@@ -298,8 +320,8 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
 class _Reading:
     """How this rank reads its share of a global batch."""
 
-    shards: ShardSet
-    """The shards that hold its rows."""
+    shards: Mixture
+    """The sources that hold its rows."""
     share: RankShare
     """The part that this rank takes."""
     masker: DynamicMasker | None

@@ -20,17 +20,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megabert.checkpoints.saving import stored_tensors
+from megabert.data.mixture import Mixture
 from megabert.distributed.process_group import World
 from megabert.engine.engine import Engine
 from megabert.models.convert import POSITIONS
 from megabert.observability.logs import logger
 from megabert.optim import Fragment
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.shard_set import ShardSet
 
 
 def fill_new_positions(
-    engine: Engine, world: World, config: RunConfig, earlier: Sequence[tuple[ShardSet, ShardSet]]
+    engine: Engine, world: World, config: RunConfig, earlier: Sequence[tuple[Mixture, Mixture]]
 ) -> None:
     """Fill the rows of positions that a phase is the first to read, if it says so; every rank calls it.
 

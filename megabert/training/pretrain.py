@@ -9,10 +9,12 @@ import json
 import time
 from contextlib import closing
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from megabert.checkpoints.loading import load_checkpoint
+from megabert.data.mixture import Mixture
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import (
     World,
@@ -35,7 +37,6 @@ from megabert.optim import build_optimizer, learning_rate
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.checked_shards import CHECKED_NAME, Checked, check_shards
-from megabert.tokens.shards.shard_set import ShardSet
 from megabert.training.callbacks import Callbacks
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
@@ -161,9 +162,10 @@ def _require_same_inputs(inputs: RunInputs, world: World) -> None:
     rank = next((rank for rank, own in enumerate(seen) if own != seen[0]), None)
     if rank is not None:
         index = next(i for i, (own, first) in enumerate(zip(seen[rank], seen[0], strict=True)) if own != first)
+        folder, own, first = inputs.shards[index][0].folder_of_difference(seen[rank][index], seen[0][index])
         error = DataError(
-            f"{inputs.shards[index][0].folder}: rank {rank} sees other shards there than rank 0 (SHA-256 "
-            f"{seen[rank][index][:12]} and {seen[0][index][:12]}). Give every node the same copy."
+            f"{folder}: rank {rank} sees other shards there than rank 0 (SHA-256 {own} and {first}). Give every node "
+            "the same copy."
         )
         raise_everywhere(world, error)
 
@@ -199,7 +201,7 @@ def _build_engine(
 
 
 def _check_shards(
-    shards: tuple[tuple[ShardSet, ShardSet], ...],
+    shards: tuple[tuple[Mixture, Mixture], ...],
     run_dir: Path,
     world: World,
     watchdog: Watchdog,
@@ -212,7 +214,7 @@ def _check_shards(
         The record of all checked shards, for the next start.
     """
     known = run_on_main_rank(world, lambda: _read_checked(run_dir / CHECKED_NAME))
-    splits = [split for pair in shards for split in pair]
+    splits = [source for pair in shards for split in pair for source in split.sources]
     share: dict[str, Any] = {"rank": world.rank, "world_size": world.size, "advance": watchdog.expect_start}
     mine = run_on_all_ranks(world, lambda: check_shards(splits, known, with_content=with_content, **share))
     for checked in world.gather(mine):
@@ -235,7 +237,7 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     """Write the configuration of this start into the run folder, and log how it begins."""
     config, manifest = inputs.config, start.manifest
     record_run(run_dir, config, inputs.deepspeed)
-    inputs.shards[0][0].copy_tokenizer(tokenizer_dir(run_dir))
+    inputs.shards[0][0].first.copy_tokenizer(tokenizer_dir(run_dir))
     logger.info("TensorBoard: tensorboard --logdir %s", run_dir / "tb")
     # Machine and sizes: the backend of each op, ranks, precision, token budgets.
     has_lamb, attention = config.optimizer.has_lamb_passes, config.model.attention_kind
@@ -250,7 +252,7 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
     )
     # Later phases over the same shards.
     for index in range(state.phase + 1, len(config.phases)):
-        if state.data_sha256[index] in state.data_sha256[:index]:
+        if not set(state.data_sha256[index]).isdisjoint(chain(*state.data_sha256[:index])):
             continues = config.phases[index].data_start == "continue"
             where = "where that one ends" if continues else "at the first instance again"
             logger.info("%s reads the shards of an earlier phase: it begins %s", phase_name(config, index), where)
@@ -266,13 +268,15 @@ def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_d
         state = state.next_phase(data_start=config.phases[state.phase + 1].data_start)
     phase = config.phases[state.phase]
     logger.info(
-        "resuming %s at step %d (%s, step %d of %d), learning rate %.3e, data at epoch %d, instance %d",
+        "resuming %s at step %d (%s, step %d of %d), learning rate %.3e, data at %s",
         run_dir,
         state.step,
         phase_name(config, state.phase),
         state.phase_step,
         phase.num_steps,
         learning_rate(phase, min(state.phase_step + 1, phase.num_steps)),
-        state.position.epoch,
-        state.position.offset,
+        "; ".join(
+            f"epoch {position.epoch}, instance {position.offset}" + (f" of {name}" if name else "")
+            for name, position in inputs.shards[state.phase][0].at(state.positions)
+        ),
     )

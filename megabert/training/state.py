@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from megabert.data.order import BEGINNING, DataPosition, PositionRange
+from megabert.data.mixture import Ranges
+from megabert.data.order import BEGINNING, DataPosition
 from megabert.foundation.errors import CheckpointError
 from megabert.foundation.json_files import parse_values, to_json
 from megabert.settings.config.phase import DataStart
 from megabert.settings.config.run import RollbackConfig, RunConfig
 
-Ranges = tuple[PositionRange, ...]
+RangesByBuild = dict[str, Ranges]
 Counter = Annotated[int, Field(ge=0, le=2**53)]  # exact as a float64, too
 
 
@@ -24,13 +25,23 @@ class BlamedData:
     A rollback leaves these instances out when it repeats the steps that went wrong.
     """
 
-    ranges: Ranges = ()
-    """Instances that are blamed, in the order in which they were read."""
-    last_good: Ranges = ()
+    ranges: RangesByBuild = field(default_factory=dict)
+    """Instances that are blamed, by the SHA-256 of their data, in the order in which they were read."""
+    last_good: RangesByBuild = field(default_factory=dict)
     """Instances of the last batch that was neither skipped nor a spike."""
 
     def __str__(self) -> str:
-        return ", ".join(f"epoch {epoch}: {start} to {stop - 1}" for epoch, start, stop in self.ranges)
+        return ", ".join(
+            f"epoch {epoch}: {start} to {stop - 1}" + (f" of {key[:12]}" if len(self.ranges) > 1 else "")
+            for key, ranges in self.ranges.items()
+            for epoch, start, stop in ranges
+        )
+
+
+def _all_ranges(*parts: RangesByBuild) -> RangesByBuild:
+    """Return the ranges of several parts, in their order, by build."""
+    keys = dict.fromkeys(key for part in parts for key in part)
+    return {key: tuple(ranges for part in parts for ranges in part.get(key, ())) for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +74,9 @@ class TrainerState:
     """Global batches consumed over all phases, skipped ones included; keys the dropout masks."""
     samples: Counter = 0
     """Instances in these batches."""
-    position: DataPosition = BEGINNING
-    """Where the phase's data continue."""
+    positions: dict[str, DataPosition] = field(default_factory=dict)
+    """Where the data of each build continue, by their SHA-256, whichever phase has read them; a build that was not read
+    yet is missing."""
     skipped_steps: Counter = 0
     """Batches whose loss or gradients were not finite."""
     skipped_in_a_row: Counter = 0
@@ -87,30 +99,27 @@ class TrainerState:
     """The held-out loss at ``best_step``."""
     budgets: MicroBatchTokens = field(default_factory=MicroBatchTokens)
     """Size of each phase's micro-batches, as set or as measured by trying."""
-    data_sha256: tuple[str, ...] = ()
-    """Identity of each phase's shards."""
-    left_at: dict[str, DataPosition] = field(default_factory=dict)
-    """Where earlier phases left their shards, by the shards' identity; a phase that reads them again continues
-    there."""
+    data_sha256: tuple[tuple[str, ...], ...] = ()
+    """Identity of each phase's shards, one for each source."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Held-out metrics of the phase's latest validation."""
     metrics_step: Counter | None = None
     """Step of that validation."""
 
     def after_batch(
-        self, loss: float | None, *, taken: Ranges, position: DataPosition, rule: RollbackConfig
+        self, loss: float | None, *, taken: RangesByBuild, positions: dict[str, DataPosition], rule: RollbackConfig
     ) -> "TrainerState":
         """Return the state after one global batch, which was either skipped or led to an update.
 
         Args:
             loss: Loss of the batch, alike on every rank; None if the update was skipped, since the loss or a gradient
                 was not finite.
-            taken: Which instances the batch consisted of.
-            position: Where the data continue after the batch.
+            taken: Which instances of each build the batch consisted of.
+            positions: Where the data of all builds continue after the batch.
             rule: Says which losses are spikes.
         """
-        samples = self.samples + sum(stop - start for _, start, stop in taken)
-        consumed = replace(self, batches=self.batches + 1, samples=samples, position=position)
+        samples = self.samples + sum(stop - start for ranges in taken.values() for _, start, stop in ranges)
+        consumed = replace(self, batches=self.batches + 1, samples=samples, positions=positions)
         blamed = self.bad_data
         # Without an update the schedule holds: the learning rate counts updates, the data position counts batches.
         if loss is None:
@@ -119,7 +128,7 @@ class TrainerState:
                 phase_skipped=self.phase_skipped + 1,
                 skipped_steps=self.skipped_steps + 1,
                 skipped_in_a_row=self.skipped_in_a_row + 1,
-                bad_data=replace(blamed, ranges=blamed.ranges + taken),  # it alone: it changed no weight
+                bad_data=replace(blamed, ranges=_all_ranges(blamed.ranges, taken)),  # it alone: it changed no weight
             )
         updated = replace(consumed, step=self.step + 1, phase_step=self.phase_step + 1, skipped_in_a_row=0)
         if rule.spike_ratio is None:  # since this start, perhaps
@@ -130,7 +139,7 @@ class TrainerState:
         if 2 * len(known) >= rule.spike_window and loss > rule.spike_ratio * statistics.median(known):
             # The batch before it as well: a loss is computed before its update, so bad weights show one batch after the
             # batch that spoiled them.
-            bad_data = BlamedData(blamed.ranges + blamed.last_good + taken)
+            bad_data = BlamedData(_all_ranges(blamed.ranges, blamed.last_good, taken))
             return replace(updated, spikes_in_a_row=self.spikes_in_a_row + 1, bad_data=bad_data)
         return replace(
             updated,
@@ -152,11 +161,12 @@ class TrainerState:
         """
         # Returns to another checkpoint mean that the run has advanced in between: counting begins again.
         again = failed.rollbacks_in_a_row if failed.rollback_step == self.step else 0
-        # Blamed ranges are positions in the order of one phase's data and mean nothing in another's.
-        ranges = (*failed.position.skipped, *failed.bad_data.ranges) if self.phase == failed.phase else ()
+        skipped = {key: position.skipped for key, position in failed.positions.items()}
+        bad = _all_ranges(skipped, failed.bad_data.ranges)
+        left_out = {key: self.positions.get(key, BEGINNING).skipping(ranges) for key, ranges in bad.items() if ranges}
         return replace(
             self,
-            position=self.position.skipping(ranges),
+            positions={**self.positions, **left_out},
             skipped_steps=failed.skipped_steps,
             skipped_in_a_row=0,
             spikes_in_a_row=0,
@@ -184,25 +194,23 @@ class TrainerState:
             data_start: Where it begins in shards that an earlier phase has read.
 
         Restarted with a phase: the schedule (``phase_step``, and with it the learning rate and LAMB's bias
-        correction), the data (shards of another length, from their first instance), the losses that spikes are compared
+        correction), the shares of the sources, the losses that spikes are compared
         with, the blamed data, and the held-out metrics, which belong to the phase's own held-out split. Outside of this
         state also the loader, the pace that the watchdog has learned, and the throughput meter.
 
         Continued: weights, moments, AdamW's bias correction, the loss scale, ``batches`` (no dropout mask comes
         twice), the counts of samples, skips and rollbacks, and the data where an earlier phase read the same shards.
         """
-        old, new = self.data_sha256[self.phase : self.phase + 2]
-        left_at = {**self.left_at, old: self.position}
-        position = left_at.get(new, BEGINNING)
+        begun: dict[str, DataPosition] = {}
         if data_start == "beginning":  # data blamed for trouble is left out again
-            position = replace(BEGINNING, skipped=position.skipped)
+            known = self.positions.keys() & self.data_sha256[self.phase + 1]
+            begun = {key: replace(BEGINNING, skipped=self.positions[key].skipped) for key in known}
         return replace(
             self,
             phase=self.phase + 1,
             phase_step=0,
             phase_skipped=0,
-            position=position,
-            left_at=left_at,
+            positions={**self.positions, **begun},
             recent_losses=(),
             spikes_in_a_row=0,
             bad_data=BlamedData(),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from megabert.data.batch import MicroBatch, sent_to
 from megabert.data.loader import PackedLoader, StepTotals
+from megabert.data.mixture import Mixture
 from megabert.data.packing import MicroShape, RankShare
 from megabert.data.step_packer import StepBatch, StepPacker, validation_batches
 from megabert.distributed.process_group import World
@@ -64,14 +65,14 @@ def agree_on_step(mine: StepTotals, world: World) -> StepTotals:
 
 
 def open_loader(
-    config: RunConfig, state: TrainerState, train: ShardSet, *, shape: MicroShape, world: World
+    config: RunConfig, state: TrainerState, train: Mixture, *, shape: MicroShape, world: World
 ) -> PackedLoader:
     """Start the loader of the present phase at the present position.
 
     Args:
         config: Configuration of the run.
-        state: State of the run, which names the phase and the position.
-        train: Training split of the phase.
+        state: State of the run, which names the phase and the positions.
+        train: Training split of the phase's sources.
         shape: The greatest micro-batch of the phase.
         world: This rank and the others.
     """
@@ -83,13 +84,13 @@ def open_loader(
     packer = StepPacker(
         train,
         seed=config.seed,
-        global_batch_size=lambda number: phase.batch_size(number - first),
+        global_batch_size=lambda number: phase.numbers_of(number - first),
         share=share,
         masking=lambda number: train.masking_in(phase, number - first),
         num_positions=config.model.max_position_embeddings if phase.position_offset == "random" else None,
     )
     agree = partial(agree_on_step, world=world)
-    return PackedLoader(packer, position=state.position, first_number=state.batches, agree=agree)
+    return PackedLoader(packer, positions=state.positions, first_number=state.batches, agree=agree)
 
 
 def accumulate(engine: Engine, batch: StepBatch, world: World) -> Tensor:
@@ -144,14 +145,33 @@ def update(engine: Engine, batch: StepBatch, sums: Tensor, settings: StepSetting
 
 
 def validate(
-    engine: Engine, shards: ShardSet, *, shape: MicroShape, max_instances: int, world: World
+    engine: Engine, held_out: Mixture, *, shape: MicroShape, max_instances: int, world: World
 ) -> dict[str, float]:
     """Score the first ``max_instances`` held-out instances, without dropout, each rank its share.
 
     Returns:
-        The means as ``eval/*``, of the model's ``held_out_terms``.
+        The means as ``eval/*``, of the model's ``held_out_terms``; of several sources, each in its share of the
+        instances but with one at least, also the means of each as ``eval/NAME/*``.
     """
     terms = cast(PretrainingModel, engine.module).held_out_terms
+    counts = [max(1, count) for count in held_out.counts(range(max_instances))]
+    sums = [
+        _score(engine, source, terms, shape=shape, max_instances=count, world=world)
+        for source, count in zip(held_out.sources, counts, strict=True)
+    ]
+    scored = {"": torch.stack(sums).sum(dim=0)}
+    scored |= {f"{name}/": own for name, own in zip(held_out.names, sums, strict=True) if name}
+    return {
+        f"eval/{source}{name}": value
+        for source, totals in scored.items()
+        for name, value in means_of(totals[3:], terms, _counts_in(totals)).items()
+    }
+
+
+def _score(
+    engine: Engine, shards: ShardSet, terms: Sequence[Term], *, shape: MicroShape, max_instances: int, world: World
+) -> Tensor:
+    """Return the sums over held-out instances of one source and all ranks: three counts, then the sums of the terms."""
     sums, counts_3 = zero_sums(terms, world.device), torch.zeros(3, dtype=torch.float64)
     share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=world.device.type == "cuda")
     with engine.evaluating(), torch.no_grad():
@@ -160,10 +180,12 @@ def validate(
             sums += sums_of(output, terms)
             counts_3 += torch.tensor(list(counts_of(micro_batch).values()))  # on the host, which would wait for a copy
     # Counts travel with the sums: unlike a training batch, nobody knows the held-out instances of the other ranks.
-    totals = HostCopy(world.sum_over_ranks(torch.cat([sent_to(world.device, counts_3), sums]))).wait()
+    return HostCopy(world.sum_over_ranks(torch.cat([sent_to(world.device, counts_3), sums]))).wait()
+
+
+def _counts_in(totals: Tensor) -> Counts:
     masked, instances, tokens = map(int, totals[:3].tolist())
-    means = means_of(totals[3:], terms, {"masked": masked, "instances": instances, "tokens": tokens})
-    return {f"eval/{name}": value for name, value in means.items()}
+    return {"masked": masked, "instances": instances, "tokens": tokens}
 
 
 def counts_of(batch: StepBatch | MicroBatch) -> Counts:

@@ -249,7 +249,7 @@ class Trainer:
         """Advance the run's state past a batch, and warn if its loss was a spike."""
         loss = None if result.is_skipped else result.losses["loss"]
         self.state = self.state.after_batch(
-            loss, taken=batch.ranges, position=batch.position_after, rule=self.config.rollback
+            loss, taken=batch.ranges, positions=batch.positions_after, rule=self.config.rollback
         )
         spikes = self.state.spikes_in_a_row
         if loss is not None and spikes and self.world.is_main:
@@ -300,6 +300,7 @@ class Trainer:
             "train/failed_checkpoints": self._checkpoints.failures,
             "perf/checkpoint_stall_s": self._checkpoints.stall_s,
             "progress/samples": self.state.samples,
+            **self._epochs(),
             **perf,
         }
         if ratios:
@@ -318,6 +319,16 @@ class Trainer:
             f"{pace(tokens)} tokens/s",
             left_s=left_s,
         )
+
+    def _epochs(self) -> dict[str, float]:
+        """Return the passes over the instances of each source, if there are several."""
+        train = self._shards[self.state.phase][0]
+        places = zip(train.at(self.state.positions), train.sources, strict=True)
+        return {
+            f"progress/epochs/{name}": place.epoch + place.offset / source.num_rows
+            for (name, place), source in places
+            if name
+        }
 
     def _open_writer(self) -> MetricWriter | None:
         """Open the files of metrics after the present step, on rank 0."""

@@ -76,7 +76,7 @@ def show(folder: Path) -> Any:
 
 def train(folder: Path) -> Any:
     """Read all rows and pack a batch, as a training does."""
-    from megabert.data.order import BEGINNING
+    from megabert.data.mixture import Mixture
     from megabert.data.packing import RankShare, shape_for
     from megabert.data.step_packer import StepPacker, validation_batches
     from megabert.tokens.shards.checked_shards import check_shards
@@ -91,7 +91,7 @@ def train(folder: Path) -> Any:
             digest.update(np.ascontiguousarray(array))
         shape = shape_for(shards.statistics, global_batch_size=16, world_size=1, micro_batch_tokens=256)
         share = RankShare(shape=shape)
-        StepPacker(shards, seed=1, global_batch_size=16, share=share).pack(BEGINNING, 0)
+        StepPacker(Mixture((shards,)), seed=1, global_batch_size=16, share=share).pack({}, 0)
         list(validation_batches(shards, share, max_instances=64))
     return digest.hexdigest()
 

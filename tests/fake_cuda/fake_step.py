@@ -12,6 +12,7 @@ from fake_cuda.watch import Seen, Watch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from megabert.data.batch import probe_batch
+from megabert.data.mixture import Mixture
 from megabert.data.step_packer import StepBatch
 from megabert.models.build import build_model
 from megabert.optim import StepSettings
@@ -89,7 +90,7 @@ def validations(*, family: str = "bert", world_size: int = 1, number: int = 2) -
         for _ in range(number):
             step_on(engine, world)
             watch.seen = Seen()
-            step.validate(engine, None, shape=None, max_instances=0, world=world)
+            step.validate(engine, Mixture((None,)), shape=None, max_instances=0, world=world)
             seen.append(watch.seen)
         return seen
 
@@ -106,8 +107,8 @@ def step_on(engine: Any, world: Any, *, micro_steps: int = MICRO_STEPS, **sizes:
         micro_batches=_micro_batches(micro_steps, **sizes),
         num_masked=300,
         lengths=np.full(16, 128, np.uint16),
-        ranges=(),
-        position_after=None,
+        ranges={},
+        positions_after={},
     )
     sums = step.accumulate(engine, batch, world)
     step.update(engine, batch, sums, StepSettings(lr=1e-3), world)

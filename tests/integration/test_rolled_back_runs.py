@@ -27,7 +27,7 @@ def test_run_rolls_back_and_leaves_the_bad_data_out(shards, tmp_path):
     assert rows[-1]["train/rollbacks"] == 1
     assert rows[-1]["train/skipped_steps"] == 11  # ten, and the eleventh after the range that was left out
     stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")
-    assert stored.trainer_state["position"] == {"epoch": 0, "offset": 68, "skipped": [[0, 16, 56]]}
+    assert [*stored.trainer_state["positions"].values()] == [{"epoch": 0, "offset": 68, "skipped": [[0, 16, 56]]}]
 
     assert "after 3 rollbacks to step 8" in run.output
     status = json.loads((run.run_dir / "status.json").read_text())
@@ -50,4 +50,4 @@ def test_spike_sends_the_run_back_where_the_rule_is_on(shards, tmp_path):
     assert max(row["train/loss"] for row in rows) < 2 * rows[0]["train/loss"]
     assert [row["train/rollbacks"] for row in rows][2:] == [0] + [1] * 10
     stored = read_checkpoint_manifest(run.run_dir / "checkpoints" / "step_00000006")
-    assert stored.trainer_state["position"] == {"epoch": 0, "offset": 40, "skipped": [[0, 16, 32]]}
+    assert [*stored.trainer_state["positions"].values()] == [{"epoch": 0, "offset": 40, "skipped": [[0, 16, 32]]}]

@@ -7,6 +7,7 @@ import pytest
 from support.bundled_corpus import CORPUS
 from support.runs import TINY, Run, kill_everything
 
+from megabert.data.mixture import Mixture
 from megabert.data.step_packer import DynamicMasker
 from megabert.tokens.shards.folder import read_manifest
 from megabert.tokens.shards.shard_set import ShardSet
@@ -88,7 +89,7 @@ def auc_without_specials(auc: float, shards: Path) -> float:
     """
     held_out = ShardSet(shards, "validation", read_manifest(shards))
     columns = held_out.columns(((0, held_out.num_rows),))
-    masked = DynamicMasker(held_out, seed=0).mask(columns, epochs=0).masked_ids.size
+    masked = DynamicMasker(Mixture((held_out,)), seed=0).mask(columns, epochs=0).masked_ids.size
     share = 2 * held_out.num_rows / (columns.input_ids.size - masked)
     return (auc - share) / (1 - share)
 

@@ -88,7 +88,7 @@ def _with_vocabulary_of_shards(source: "Source", config: RunConfig) -> "Source":
     from megabert.tokens.shards.shard_set import ShardSet
     from megabert.tokens.tokenization import load_tokenizer
 
-    shards = ShardSet.open(loading.phase_data(config, config.phases[0]), "train")
+    shards = ShardSet.open(next(iter(loading.phase_data(config, config.phases[0]).values())))  # all have one tokenizer
     new = load_tokenizer(shards.tokenizer_dir)
     transfer = plan_transfer(source.load_tokenizer(), new)
     read = source.weights.read

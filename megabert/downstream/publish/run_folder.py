@@ -22,7 +22,7 @@ from megabert.settings.config.run import RunConfig, Weights
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
 from megabert.tokens.tokenization.huggingface import is_hub_name
-from megabert.training.run.folder import checkpoints_dir, read_config, run_data, tokenizer_dir
+from megabert.training.run.folder import checkpoints_dir, read_config, run_sources, tokenizer_dir
 
 KEPT_FILES = ("README.md", f"{GENERATOR_FOLDER}/README.md", EVAL_RESULTS)
 """Files that are copied when a folder is exported again: weights tell neither of them."""
@@ -181,15 +181,15 @@ def _data(run_dir: Path, config: RunConfig, run: RunSummary) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for index, phase in enumerate(config.phases):
         name = phase_name(config, index)
-        rows[f"{name}: shards SHA-256"] = run.data_sha256[index]
+        rows[f"{name}: shards SHA-256"] = ", ".join(run.data_sha256[index])
         try:
-            train = ShardSet.open(run_data(run_dir, config, phase), "train")
+            sources = [ShardSet.open(folder) for folder in run_sources(run_dir, config, phase)]
         except MegabertError:
             continue
-        if train.manifest.data_sha256 != run.data_sha256[index]:
+        if [source.manifest.data_sha256 for source in sources] != run.data_sha256[index]:
             continue
-        statistics = train.statistics
-        rows[f"{name}: instances"] = f"{statistics.rows:,} of up to {statistics.max_seq_length} tokens"
+        train, total = sources[0], sum(source.num_rows for source in sources)
+        rows[f"{name}: instances"] = f"{total:,} of up to {train.metadata.max_seq_length} tokens"
         rows[f"{name}: objective"] = train.metadata.objective
         rows["tokenizer SHA-256"] = train.metadata.tokenizer_sha256
     return rows

@@ -19,6 +19,8 @@ CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Instances = Annotated[int, Field(ge=1, le=10**6)]
 """Instances of a batch, whose order and lengths every rank has in memory."""
 SequenceLength = Annotated[int, Field(ge=8, le=1 << 20)]
+SourceName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
+"""Name of a source of data, a part of a metric's tag: letters, digits, - and _."""
 PackedTokens = Annotated[int, Field(ge=1, le=1 << 24)]
 Seconds = Annotated[float, Field(gt=0, le=10**7)]
 Rate = Annotated[float, Field(gt=0, le=1000)]
@@ -46,7 +48,8 @@ class FieldRow(NamedTuple):
     choices: tuple[str, ...]
     """The words that it takes; empty if it is no choice among words."""
     kinds: frozenset[Any]
-    """Types of its values; for a list, of its elements too; None is left out, a ``Literal`` is ``Literal``."""
+    """Types of its values; for a list, of its elements too; None is left out, a ``Literal`` is ``Literal``, a
+    mapping ``dict`` alone."""
     section: str
     """Path of the section that holds it, empty at the top."""
     section_about: str
@@ -88,7 +91,8 @@ def field_table(cls: type, section: str = "") -> list[FieldRow]:
         parts = [*info.metadata, *_parts_of(info.annotation)]
         about = " ".join((info.description or "").split()) + _describe_bound(parts)
         choices: tuple[str, ...] = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
-        kinds = {get_origin(part) or part for part in parts} & {int, float, str, bool, tuple, dict, Literal}
+        kinds = {get_origin(part) or part for part in parts} & {int, float, str, bool, tuple, Literal, dict}
+        kinds = {dict} if dict in kinds else kinds  # of a mapping the flag takes all of it, as YAML has it
         rows.append(FieldRow(path, default, about, choices, frozenset(kinds), section, section_about))
     return rows
 

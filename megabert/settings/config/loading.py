@@ -30,8 +30,13 @@ OVERRIDES = {
     "batch_warmup_steps": "batch_warmup_tokens",
     "batch_warmup_tokens": "batch_warmup_steps",
     "decay_power": "decay",
+    "path": "sources",
+    "sources": "path",
+    "mixture": "temperature",
+    "temperature": "mixture",
 }
-"""Fields of a phase that a layer takes from the layers before it by naming the other one with another value."""
+"""Fields of a phase or of the data that a layer takes from the layers before it by naming the other one with another
+value."""
 MAX_FILE_BYTES = 4 << 20
 """No configuration is longer; a device or a wrong file has no end, or takes minutes to parse."""
 
@@ -260,21 +265,23 @@ def phase_name(config: RunConfig, index: int) -> str:
     return config.phases[index].name or f"phase{index + 1}"
 
 
-def phase_data(config: RunConfig, phase: PhaseConfig) -> Path:
-    """Return the folder of the phase's instance shards.
+def phase_data(config: RunConfig, phase: PhaseConfig) -> dict[str, Path]:
+    """Return the folders of the instance shards that the phase reads, by source and sorted; a single one has no name.
 
     Raises:
-        ConfigError: Neither ``phases[i].data`` nor ``data.path`` is set.
+        ConfigError: Neither ``phases[i].data`` nor ``data.path`` nor ``data.sources`` is set.
     """
     if phase.data is not None:
-        return Path(phase.data)
-    if config.data.path is None:
+        return {"": Path(phase.data)}
+    if config.data.sources is None and config.data.path is None:
         raise ConfigError(
-            "No data: set --data.path to the folder of a 'megabert-data build', or phases.N.data to a folder of "
-            "instance shards. To make one: megabert-data build --input FILE --output DIR",
+            "No data: set --data.path to the folder of a 'megabert-data build', data.sources to several, or "
+            "phases.N.data to a folder of instance shards. To make one: megabert-data build --input FILE --output DIR",
             see="there-are-no-shards",
         )
-    return Path(config.data.path) / "instances" / str(phase.max_seq_length)
+    builds = config.data.sources or {"": str(config.data.path)}
+    read = sorted(name for name in builds if phase.mixture is None or phase.mixture.get(name, 0))
+    return {name: Path(builds[name]) / "instances" / str(phase.max_seq_length) for name in read}
 
 
 def build_fields(config: RunConfig) -> dict[str, Any]:

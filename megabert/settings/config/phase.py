@@ -9,7 +9,17 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from megabert.foundation.errors import ConfigError
-from megabert.settings.config.fields import MAX_COUNT, STRICT, Count, Instances, Rate, SequenceLength, Weight, refuse
+from megabert.settings.config.fields import (
+    MAX_COUNT,
+    STRICT,
+    Count,
+    Instances,
+    Rate,
+    SequenceLength,
+    SourceName,
+    Weight,
+    refuse,
+)
 
 DataStart = Literal["continue", "beginning"]
 NewPositions = Literal["keep", "tile"]
@@ -28,6 +38,12 @@ class PhaseConfig:
     """Name of the phase in logs; by default ``phase1``, ``phase2``, ..."""
     data: str | None = None
     """Folder of instance shards; by default ``data.path/instances/max_seq_length``."""
+    mixture: dict[SourceName, Weight] | None = None
+    """Share of the tokens that each of ``data.sources`` has in this phase; they need not add up to 1, and a source of 0
+    is not read. By default all sources are read once per epoch, by their size."""
+    temperature: Share | None = None
+    """Shares that are proportional to the tokens of the sources to this power, in place of ``mixture``: 1 is by size, 0
+    gives all sources the same share (0.7, 0.5 and 0.3 in mmBERT: Marone et al. 2025)."""
     data_start: DataStart = "continue"
     """Where the phase begins in shards that an earlier phase has read: continue after the last instance that was read,
     so that none comes twice before all have come once, or beginning, the order's first instance again. The
@@ -111,6 +127,15 @@ class PhaseConfig:
     def num_instances(self) -> int:
         """Instances of all steps, if no batch is skipped."""
         return self.instances_of(self.num_steps)
+
+    def numbers_of(self, batch: int) -> range:
+        """Return the numbers that the instances of a batch have within this phase, from 0.
+
+        Args:
+            batch: Number of the batch within the phase, from 0. Batches that were skipped count.
+        """
+        first = self.instances_of(batch)
+        return range(first, first + self.batch_size(batch))
 
     def batch_size(self, batch: int) -> int:
         """Return the instances of a batch of this phase.
@@ -215,8 +240,19 @@ class PhaseConfig:
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PhaseConfig":
-        refuse(self._contradictory_lengths(), self._contradictory_rates(), self._contradictory_masks())
+        refuse(
+            self._contradictory_lengths(),
+            self._contradictory_rates(),
+            self._contradictory_masks(),
+            self._contradictory_shares(),
+        )
         return self
+
+    def _contradictory_shares(self) -> Iterator[str]:
+        if self.mixture is not None and not any(self.mixture.values()):
+            yield f"mixture={self.mixture} reads no source; give one a share above 0"
+        if self.mixture is not None and self.temperature is not None:
+            yield f"mixture={self.mixture} and temperature={self.temperature}; a phase has one of the two at most"
 
     def _contradictory_lengths(self) -> Iterator[str]:
         first, whole = self.initial_batch_size, self.global_batch_size

@@ -147,6 +147,7 @@ def contradictions(config: RunConfig, *, positions_from: str | None = None) -> I
             yield f"shards.{name}={list(numbers)}: give one number for each length of the phases, {lengths}."
     tokens, model = config.micro_batch_tokens, config.model
     for i, phase in enumerate(config.phases):
+        yield from _unknown_sources(i, config)
         length, base = f"phases[{i}].max_seq_length={phase.max_seq_length}", phase.global_rope_theta
         if phase.max_seq_length > model.max_position_embeddings:
             yield f"{length} is above {_describe_positions(i, config, positions_from)}"
@@ -168,6 +169,19 @@ def contradictions(config: RunConfig, *, positions_from: str | None = None) -> I
         if tokens != "auto" and tokens < phase.max_seq_length:
             remedy = f"one instance would not fit. Raise it to {phase.max_seq_length} or more."
             yield f"micro_batch_tokens={tokens} is below {length}: {remedy}"
+
+
+def _unknown_sources(index: int, config: RunConfig) -> Iterator[str]:
+    """Yield the contradictions between the shares of a phase and the sources of the data."""
+    phase, sources = config.phases[index], config.data.sources or {}
+    name = next((name for name in ("mixture", "temperature") if getattr(phase, name) is not None), None)
+    if name is not None and (phase.data is not None or not sources):
+        shown = f"phases[{index}].{name}={getattr(phase, name)}"
+        yield f"{shown} is about data.sources, and this phase reads no sources. Name them, or leave {name} out."
+    elif phase.mixture is not None and phase.mixture.keys() != sources.keys():
+        wrong = ", ".join(sorted(phase.mixture.keys() ^ sources.keys()))
+        names = f"names {', '.join(sorted(phase.mixture))}, and data.sources {', '.join(sorted(sources))}"
+        yield f"phases[{index}].mixture {names}: {wrong} is in one alone. Give each source a share; 0 leaves it out."
 
 
 def _obstacle_to_tiling(index: int, config: RunConfig) -> str | None:

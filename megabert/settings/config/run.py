@@ -8,7 +8,17 @@ from pydantic.dataclasses import dataclass
 
 from megabert.foundation.json_files import to_json
 from megabert.settings.config.extensions import load_extension
-from megabert.settings.config.fields import STRICT, Count, Epsilon, Norm, PackedTokens, Rate, Seconds, Weight
+from megabert.settings.config.fields import (
+    STRICT,
+    Count,
+    Epsilon,
+    Norm,
+    PackedTokens,
+    Rate,
+    Seconds,
+    SourceName,
+    Weight,
+)
 from megabert.settings.config.model import DecayRate, ModelConfig
 from megabert.settings.config.names import given_fields
 from megabert.settings.config.phase import PhaseConfig
@@ -25,6 +35,15 @@ class DataConfig:
 
     path: str | None = None
     """Folder that ``megabert-data build`` wrote; a phase of length N reads ``PATH/instances/N``."""
+    sources: Annotated[dict[SourceName, str], Field(min_length=1)] | None = None
+    """Several such folders by name, in place of ``path``: a phase reads all of them, in the shares that its ``mixture``
+    or its ``temperature`` says."""
+
+    @model_validator(mode="after")
+    def _is_named_once(self) -> "DataConfig":
+        if self.path is not None and self.sources is not None:
+            raise ValueError(f"path={self.path} and sources={self.sources}; name one of the two")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

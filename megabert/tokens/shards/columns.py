@@ -7,6 +7,7 @@ loops that find these arrays in a file (`copy_loops`) follow from it.
 
 # R rows
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -126,6 +127,24 @@ class FlatInstances(NamedTuple):
             masked_id_starts=masked.offsets,
             masked_ids=masked.original_ids_M,
         )
+
+
+def join_instances(parts: Sequence[FlatInstances]) -> FlatInstances:
+    """Return the instances of several parts, one or more, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    lists = {node.field for node in NODES if node.holds == STARTS}
+    return FlatInstances._make(
+        (_joined_starts if name in lists else np.concatenate)([getattr(part, name) for part in parts])
+        for name in FlatInstances._fields
+    )
+
+
+def _joined_starts(parts: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
+    """Return where lists start if the values of all parts are end to end, and the end."""
+    begins = np.cumsum([0, *(starts[-1] for starts in parts)])
+    moved = [starts[:-1] + begin for starts, begin in zip(parts, begins, strict=False)]
+    return np.concatenate([*moved, begins[-1:]])
 
 
 def flat_list(column: pa.ListArray) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

@@ -22,18 +22,19 @@ TEXT_FIELDS = ("language", "validation_share")
 """Settings of which a recipe states nothing."""
 
 
-def refuse_unfit_shards(config: RunConfig, phases: Sequence[ShardSet]) -> None:
+def refuse_unfit_shards(config: RunConfig, phases: Sequence[Sequence[ShardSet]]) -> None:
     """Refuse shards that were built with other settings than ``shards`` of the configuration states.
 
     Args:
         config: The configuration, resolved from recipe, files and flags.
-        phases: Training split of each phase.
+        phases: Training split of each phase's sources.
 
     Raises:
         DataError: With both values of each setting, the command that builds what is stated, and the flags that accept
             the shards as they are.
     """
-    for train, phase in zip(phases, config.phases, strict=True):
+    of_phases = zip(phases, config.phases, strict=True)
+    for train, phase in ((train, phase) for sources, phase in of_phases for train in sources):
         wanted = build_fields(config)
         lengths = wanted.pop("lengths")
         for name in wanted.keys() & PER_LENGTH:
@@ -58,15 +59,58 @@ def refuse_missing_lengths(config: RunConfig) -> None:
         DataError: With the lengths that are there, and the command that builds all lengths of the phases.
     """
     for index, phase in enumerate(config.phases):
-        folder = phase_data(config, phase)
-        others = [] if phase.data or folder.exists() else sorted(folder.parent.glob(f"*/{MANIFEST_NAME}"))
-        if others:
+        for folder in phase_data(config, phase).values():
+            others = [] if phase.data or folder.exists() else sorted(folder.parent.glob(f"*/{MANIFEST_NAME}"))
+            if not others:
+                continue
             lengths = ", ".join(sorted((path.parent.name for path in others), key=lambda name: (len(name), name)))
             raise DataError(
                 f"{folder}: not there: phases[{index}].max_seq_length={phase.max_seq_length}, and {folder.parent} has "
                 f"shards of {lengths}.\nBuild all of them: {build_command(config, read_manifest(others[0].parent))}",
                 see="there-are-no-shards",
             )
+
+
+SHARED_FIELDS = ("tokenizer_sha256", "max_seq_length", *METADATA_FIELDS)
+"""Properties in which all sources of a phase agree."""
+
+
+def refuse_unlike_sources(config: RunConfig, phases: Sequence[Sequence[ShardSet]]) -> None:
+    """Refuse sources of a phase that were built with different settings.
+
+    Args:
+        config: The configuration.
+        phases: Training split of each phase's sources.
+
+    Raises:
+        DataError: With both values of each setting, and the command that builds a source like the phase's first one.
+    """
+    for (first, *others), phase in zip(phases, config.phases, strict=True):
+        for train in others:
+            pairs = {name: [getattr(each.metadata, name) for each in (first, train)] for name in SHARED_FIELDS}
+            differing = {name: values for name, values in pairs.items() if values[0] != values[1]}
+            if differing:
+                lines = [
+                    f"{train.folder}: these shards do not go with those of {first.folder}, the phase's first source:",
+                    *(f"  {name}: {_text(other)} here, {_text(own)} there" for name, (own, other) in differing.items()),
+                    f"Build them again: {_command_like(first, train, config, phase.max_seq_length)}",
+                ]
+                raise DataError("\n".join(lines), see="the-shards-do-not-fit-the-recipe")
+
+
+def _command_like(first: ShardSet, train: ShardSet, config: RunConfig, length: int) -> str:
+    """Return the ``megabert-data build`` of a source's text with the settings of the phase's first source."""
+    same = {name: getattr(first.metadata, name) for name in METADATA_FIELDS}
+    fields = {**build_fields(config), **same, "tokenizer": str(first.tokenizer_dir)}
+    if len(fields["lengths"]) > 1:  # the cap of this length alone is known
+        fields["max_predictions_per_seq"] = config.shards.max_predictions_per_seq
+    fields = {
+        name: value for name, value in fields.items() if value is not None and name not in TRAINED_VOCABULARY_FIELDS
+    }
+    words = ["--for", config.name] if config.name in shipped_names("recipe") else []
+    inputs = _sources_of(train.manifest.config)[0]
+    output = f"{train.folder.parent.parent}-again"
+    return shlex.join(["megabert-data", "build", *words, *_flags(fields), "--input", *inputs, "--output", output])
 
 
 def build_command(config: RunConfig, manifest: Manifest) -> str:

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
 from megabert.foundation.whole_folders import publish_folder
-from megabert.settings.config.loading import phase_data
 from megabert.settings.config.phase import PhaseConfig
-from megabert.settings.config.run import RunConfig
 from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import (
@@ -59,7 +57,7 @@ class Sizes(NamedTuple):
 class ShardSet:
     """The shards of one split, in the order of the manifest that numbers rows globally."""
 
-    def __init__(self, folder: Path, split: str, manifest: Manifest):
+    def __init__(self, folder: Path, split: str, manifest: Manifest, *, most_open: int | None = None):
         self.folder = folder
         self.split = split
         self.manifest = manifest
@@ -67,22 +65,24 @@ class ShardSet:
         self._starts: NDArray[np.int64] = np.cumsum([0, *(shard.rows for shard in self.shards)])
         """Global row at which each shard starts; the last is the number of rows."""
         self._paths = [folder / shard.file for shard in self.shards]
-        self._open = _opener(self._paths, self.shards, manifest.metadata)
+        self._open = _opener(self._paths, self.shards, manifest.metadata, most_open or OPEN_SHARDS)
         """Returns an open shard, for which the least recently used one is closed. The lock guards them."""
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, folder: str | Path, split: str = "train") -> "ShardSet":
+    def open(cls, folder: str | Path, split: str = "train", *, sharers: int = 1) -> "ShardSet":
         """Read the manifest; shards are opened when they are needed.
 
         Args:
             folder: A finished folder of instance shards, ``.../instances/LENGTH``.
             split: ``train`` or ``validation``.
+            sharers: Sets that are read in turn, and share the shards that are held open.
 
         Raises:
             DataError: If there is no manifest, it lists no shards or instances of this split, or a file is missing.
         """
-        shard_set = cls(Path(folder), split, read_manifest(folder))
+        most_open = max(1, OPEN_SHARDS // sharers)
+        shard_set = cls(Path(folder), split, read_manifest(folder), most_open=most_open)
         if not shard_set.num_rows:
             or_more = ", or with a larger --validation-share" if split == "validation" else ""
             raise DataError(
@@ -270,7 +270,7 @@ class ShardSet:
 
         # All batches are asked for before the first one is read, so that the system reads many at a time.
         numbers, inside = np.empty_like(rows), np.empty_like(rows)
-        runs = _runs(np.searchsorted(self._starts, rows, side="right") - 1)
+        runs = runs_of(np.searchsorted(self._starts, rows, side="right") - 1)
         for index, begin, end in runs:
             file, part = self._open(index), slice(begin, end)
             in_shard = rows[part] - self._starts[index]
@@ -323,11 +323,13 @@ class ShardSet:
         )
 
 
-def _opener(paths: list[Path], shards: list[ShardEntry], metadata: ShardMetadata) -> Callable[[int], ShardFile]:
+def _opener(
+    paths: list[Path], shards: list[ShardEntry], metadata: ShardMetadata, most_open: int
+) -> Callable[[int], ShardFile]:
     """Return what opens a shard and keeps some; no `ShardSet`, which would then be freed with its shards late."""
     schema: bytes | None = None
 
-    @lru_cache(maxsize=OPEN_SHARDS)
+    @lru_cache(maxsize=most_open)
     def opened(index: int) -> ShardFile:
         nonlocal schema
         file = ShardFile(paths[index], shards[index], metadata, schema)
@@ -337,17 +339,7 @@ def _opener(paths: list[Path], shards: list[ShardEntry], metadata: ShardMetadata
     return opened
 
 
-def open_training_split(config: RunConfig, phase: PhaseConfig) -> ShardSet | None:
-    """Return the instances that a phase trains on; None if the configuration names no data.
-
-    Raises:
-        DataError: The shards are missing or damaged.
-    """
-    has_data = config.data.path is not None or phase.data is not None
-    return ShardSet.open(phase_data(config, phase), "train") if has_data else None
-
-
-def _runs(values: NDArray[np.int64]) -> list[tuple[int, int, int]]:
+def runs_of(values: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     """Return runs of equal values: the value, the run's first index, and its end (exclusive)."""
     if not len(values):
         return []

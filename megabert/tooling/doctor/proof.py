@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from megabert.data.mixture import open_training_mixture
 from megabert.distributed.process_group import World, distributed_world, run_on_all_ranks
 from megabert.engine.engine import DTYPES, refuse_precision, resolve_precision
 from megabert.foundation.full_disk import existing_folder
@@ -28,7 +29,6 @@ from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE, deepspeed_of
 from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.shard_set import open_training_split
 from megabert.tooling.doctor import links, rates
 from megabert.tooling.doctor.devices import check_ops
 from megabert.tooling.doctor.engine_steps import check_engines
@@ -83,7 +83,7 @@ def resolve(config: RunConfig, device: torch.device) -> RunConfig:
     Raises:
         DataError: The shards that it names are missing or damaged.
     """
-    train = open_training_split(config, config.phases[0]) if config.model.vocab_size == "auto" else None
+    train = open_training_mixture(config, 0) if config.model.vocab_size == "auto" else None
     pieces = config.shards.planned_vocab_size if train is None else train.metadata.vocab_size
     precision = resolve_precision(config.precision, device)
     return replace(config, precision=precision, model=config.model.with_pieces(pieces))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from megabert.data.batch import MicroBatch, probe_batch
-from megabert.data.order import BEGINNING
+from megabert.data.mixture import open_training_mixture
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 from megabert.distributed.process_group import World
@@ -31,7 +31,6 @@ from megabert.settings.config.deepspeed import derive_deepspeed
 from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.shard_set import open_training_split
 from megabert.tooling.measurements.measured import PhaseSpeed
 from megabert.training.first_budget import first_budget
 from megabert.training.step import counts_of, weighted_loss
@@ -215,7 +214,7 @@ def optimizer_s_per_parameter(config: RunConfig, device: torch.device) -> float:
 def loader_tokens_per_s(config: RunConfig, world: World) -> float | None:
     """Return the tokens that this rank's loader plans, reads and packs per second; None without shards."""
     phase, is_gpu = config.phases[0], world.device.type == "cuda"
-    shards = open_training_split(config, phase)
+    shards = open_training_mixture(config, 0)
     if shards is None:
         return None
     totals, batch, budget = shards.statistics_in(phase), phase.global_batch_size, config.micro_batch_tokens
@@ -226,13 +225,13 @@ def loader_tokens_per_s(config: RunConfig, world: World) -> float | None:
     share = RankShare(shape=shape, rank=world.rank, world_size=world.size, pad=is_gpu, pin=is_gpu)
     masking = shards.masking_in(phase)
     packer = StepPacker(shards, seed=0, global_batch_size=batch, share=share, masking=masking)
-    position = packer.pack(BEGINNING, 0).position_after  # compiles loops, opens files
+    positions = packer.pack({}, 0).positions_after  # compiles loops, opens files
     tokens, number, started = 0, 0, time.perf_counter()
     while number < 3 or (time.perf_counter() - started < LIMIT_S and number < 100):
         number += 1
-        step = packer.pack(position, number)
+        step = packer.pack(positions, number)
         tokens += sum(micro_batch.num_tokens for micro_batch in step.micro_batches)
-        position = step.position_after
+        positions = step.positions_after
     return max(1, tokens) / (time.perf_counter() - started)
 
 

@@ -1,11 +1,13 @@
 """The needs of a recipe on some GPUs: memory, FLOPs, days, disk, passes over the corpus."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
+from megabert.data.mixture import Mixture, open_training_mixture
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.json_files import to_json
 from megabert.observability.flops import Gpu, require_peak
@@ -15,7 +17,6 @@ from megabert.settings.config.names import value_at
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.folder import InstanceStatistics
-from megabert.tokens.shards.shard_set import ShardSet, open_training_split
 from megabert.tooling.measurements.measured import MeasuredRates
 from megabert.tooling.planning import step_time as timing
 from megabert.tooling.planning.memory import BUDGETS, Memory, count_parameters, estimate_memory, planned_budget
@@ -69,8 +70,9 @@ class PhaseEstimate(NamedTuple):
     micro_steps: int
     step: timing.StepTime
     mfu_pct: float
-    passes: float | None
-    """How often the text is read: all instances once are ``dupe_factor`` times. None if the data are not known."""
+    passes: dict[str, float] | None
+    """How often the text of each source is read, by its name: all instances once are ``dupe_factor`` times. None if the
+    data are not known."""
 
     @property
     def hours(self) -> float:
@@ -110,10 +112,10 @@ class Estimate:
         return sum(phase.flops * phase.steps for phase in self.phases)
 
     @property
-    def passes(self) -> float | None:
-        """Passes over the corpus, all phases together; None if any phase's data are not known."""
+    def passes(self) -> dict[str, float] | None:
+        """Passes over each source, all phases together; None if any phase's data are not known."""
         known = [phase.passes for phase in self.phases if phase.passes is not None]
-        return sum(known) if len(known) == len(self.phases) else None
+        return sum_by_source(known) if len(known) == len(self.phases) else None
 
 
 def estimate(
@@ -139,7 +141,7 @@ def estimate(
         DataError: ``data.path`` is set, and the shards are missing or damaged.
     """
     # The work: data, model, precision and ZeRO stage, all of which may follow from others.
-    shards = [open_training_split(config, phase) for phase in config.phases]
+    shards = [open_training_mixture(config, index) for index in range(len(config.phases))]
     config = _resolve(config, shards, cluster.gpu)
     if measured is not None:
         measured.refuse_other_model(to_json(config.model), config.precision)
@@ -220,28 +222,34 @@ def describe_small_budget(config: RunConfig) -> list[str]:
     ]
 
 
-def passes_over(shards: ShardSet, instances: int) -> float:
-    """Return the passes over the corpus that so many instances make.
+def sum_by_source(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of the numbers that have the same name."""
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in dict.fromkeys(chain(*parts))}
+
+
+def title_of(source: str) -> str:
+    """Return a source in words; a single build has no name."""
+    return f"source {source}" if source else "the corpus"
+
+
+def warn_of(passes: Mapping[str, float]) -> list[str]:
+    """Return a warning for each source that a run reads more often than BERT's own training read its corpus.
 
     Args:
-        shards: The training split. Each pass of the build has put the whole corpus into it once, masked and paired
-            differently.
-        instances: Instances that a phase trains on.
+        passes: Passes over each source by its name, which is empty for a single build.
     """
-    build_passes = len({shard.pass_number for shard in shards.shards})
-    return instances * build_passes / shards.num_rows
+    return [
+        f"WARNING: {count:,.1f} passes over {title_of(name)}, more than {MAX_PASSES}. BERT "
+        "itself made about 40; a model that reads the same text more often learns it by heart. Add text, "
+        f"{'lower its share, ' if name else ''}or take fewer steps (--phases.N.steps)."
+        for name, count in passes.items()
+        if count > MAX_PASSES
+    ]
 
 
-def warn_of(passes: float) -> list[str]:
-    """Return a warning, as lines of text, where a run makes more passes over the corpus than BERT's own training."""
-    warning = (
-        f"WARNING: {passes:,.1f} passes over the corpus, more than {MAX_PASSES}. BERT itself made about 40; a model "
-        "that reads the same text more often learns it by heart. Add text, or take fewer steps (--phases.N.steps)."
-    )
-    return [warning] if passes > MAX_PASSES else []
-
-
-def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics, passes: float | None) -> PhaseEstimate:
+def _estimate_phase(
+    whole: Estimate, index: int, statistics: InstanceStatistics, passes: dict[str, float] | None
+) -> PhaseEstimate:
     config, cluster, phase = whole.config, whole.cluster, whole.config.phases[index]
     # Means of the data stand for every batch; attention's share follows the mean length.
     batch, length = round(phase.num_instances / phase.num_steps), statistics.tokens / statistics.rows
@@ -272,14 +280,16 @@ def _estimate_phase(whole: Estimate, index: int, statistics: InstanceStatistics,
     )
 
 
-def _passes_of(config: RunConfig, phase: PhaseConfig, shards: ShardSet | None, instances: int | None) -> float | None:
+def _passes_of(
+    config: RunConfig, phase: PhaseConfig, shards: Mixture | None, instances: int | None
+) -> dict[str, float] | None:
     if shards is not None:
-        return passes_over(shards, phase.num_instances)
+        return shards.passes(phase.num_instances)
     # The rows of shards hold the corpus ``dupe_factor`` times.
-    return None if instances is None else phase.num_instances * (config.shards.dupe_factor or 1) / instances
+    return None if instances is None else {"": phase.num_instances * (config.shards.dupe_factor or 1) / instances}
 
 
-def _statistics_of(phase: PhaseConfig, shards: ShardSet | None, instances: int | None) -> InstanceStatistics:
+def _statistics_of(phase: PhaseConfig, shards: Mixture | None, instances: int | None) -> InstanceStatistics:
     """Return the totals of a phase's shards. Without shards every sequence is assumed to be full."""
     if shards is not None:
         return shards.statistics_in(phase)
@@ -293,7 +303,7 @@ def _statistics_of(phase: PhaseConfig, shards: ShardSet | None, instances: int |
     )
 
 
-def _resolve(config: RunConfig, shards: list[ShardSet | None], gpu: Gpu) -> RunConfig:
+def _resolve(config: RunConfig, shards: list[Mixture | None], gpu: Gpu) -> RunConfig:
     """Return the configuration with what ``auto`` and numbers of tokens come to: precision, vocabulary, steps."""
     precision = gpu.best_precision if config.precision == "auto" else config.precision
     require_peak(precision, gpu)

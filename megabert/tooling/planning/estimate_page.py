@@ -5,12 +5,12 @@ from typing import Any
 from megabert.foundation.text_tables import render_table
 from megabert.observability.logs import span
 from megabert.tooling.measurements.reference import describe_expected
-from megabert.tooling.planning.estimate import Estimate, describe_small_budget, steps_that_fit, warn_of
+from megabert.tooling.planning.estimate import Estimate, describe_small_budget, steps_that_fit, title_of, warn_of
 from megabert.tooling.planning.memory import checkpoint_gib, describe_checkpoints, describe_memory, fits
 
 LAUNCH_BOUND_S = 0.02
 """A micro-step that computes for less is bound by launches: some thousand kernels at 5 to 10 microseconds each."""
-SHOWN_FIGURES = ("zero_stage", "parameters", "efficiency", "micro_batch_tokens", "hours", "flops", "passes")
+SHOWN_FIGURES = ("zero_stage", "parameters", "efficiency", "micro_batch_tokens", "hours", "flops")
 """Figures of an estimate that are numbers, as JSON names them."""
 _COLUMNS = ("phase", "steps", "tokens/step", "micro-steps", "s/step", "tokens/s", "sequences/s", "MFU", "time")
 
@@ -55,15 +55,22 @@ def estimate_as_dict(estimate: Estimate, *, hours: float | None = None) -> dict[
         "precision": estimate.config.precision,
         "vocab_size": estimate.config.model.vocab_size,
         **{name: getattr(estimate, name) for name in SHOWN_FIGURES},
+        "passes": _plain(estimate.passes),
         "memory_gib": {str(stage): totals for stage, totals in estimate.memory_gib.items()},
         "memory_parts_gib": estimate.memory.parts_gib,
         "checkpoint_gib": checkpoint_gib(estimate.config, estimate.parameters),
         "phases": [
-            {**phase._asdict(), "step": phase.step._asdict(), "hours": phase.hours} for phase in estimate.phases
+            {**phase._asdict(), "passes": _plain(phase.passes), "step": phase.step._asdict(), "hours": phase.hours}
+            for phase in estimate.phases
         ],
         "expected": describe_expected(estimate.config.name),
         "steps_that_fit": None if hours is None else steps_that_fit(estimate, hours),
     }
+
+
+def _plain(passes: dict[str, float] | None) -> float | dict[str, float] | None:
+    """Return passes as a number if the data are a single build, by source if there are several."""
+    return passes and passes.get("", passes)
 
 
 def _memory_lines(estimate: Estimate) -> list[str]:
@@ -117,8 +124,11 @@ def _part_lines(estimate: Estimate) -> list[str]:
 def _pass_lines(estimate: Estimate) -> list[str]:
     if estimate.passes is None:
         return ["passes over the corpus: unknown; give --data.path, or --instances (rows of a phase's shards)"]
-    by_phase = ", ".join(f"{phase.name} {phase.passes:.1f}" for phase in estimate.phases)
-    return [f"passes over the corpus: {estimate.passes:.1f} ({by_phase})", *warn_of(estimate.passes)]
+    lines = []
+    for source, total in estimate.passes.items():
+        by_phase = ", ".join(f"{phase.name} {(phase.passes or {}).get(source, 0):.1f}" for phase in estimate.phases)
+        lines.append(f"passes over {title_of(source)}: {total:.1f} ({by_phase})")
+    return [*lines, *warn_of(estimate.passes)]
 
 
 def _launch_lines(estimate: Estimate) -> list[str]:

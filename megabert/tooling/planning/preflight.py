@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 
 from megabert.checkpoints.loading import has_checkpoint
 from megabert.data.loader import PackedLoader
-from megabert.data.order import BEGINNING, DataPosition
+from megabert.data.mixture import Mixture, Positions, apportion
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepBatch, StepPacker
 from megabert.engine.engine import refuse_precision
@@ -25,9 +26,8 @@ from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.checked_shards import verify_shards
-from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.planning import memory
-from megabert.tooling.planning.estimate import describe_small_budget, estimate, passes_over, warn_of
+from megabert.tooling.planning.estimate import describe_small_budget, estimate, sum_by_source, warn_of
 from megabert.tooling.planning.memory import count_parameters
 from megabert.tooling.planning.schedule_plot import draw_schedules
 from megabert.tooling.planning.step_time import Cluster
@@ -104,8 +104,8 @@ def describe_run(dry_run: DryRun, run_dir: Path) -> str:
     first_step, beginnings = state.step + 1, data_positions(dry_run)
     for index, (phase, steps) in enumerate(zip(inputs.config.phases, dry_run.steps_left, strict=True)):
         lines += _describe_phase(dry_run, index, first_step)
-        if index > state.phase and inputs.data_sha256[index] in inputs.data_sha256[:index]:
-            lines.append(f"  {_describe_beginning(phase, beginnings[index])}")
+        if index > state.phase and not set(inputs.data_sha256[index]).isdisjoint(chain(*inputs.data_sha256[:index])):
+            lines.append(f"  {_describe_beginning(phase, inputs.shards[index][0], beginnings[index])}")
         first_step += steps
     lines += draw_schedules(inputs.config, [train.metadata.masked_lm_prob for train, _ in inputs.shards])
     warnings = [
@@ -134,15 +134,14 @@ def _odd_width(model: ModelConfig) -> list[str]:
     return [] if 1.2 < times < 6 else [f"{says}; BERT has 4 times, {4 * model.hidden_size}"]
 
 
-def _passes_at_the_end(dry_run: DryRun) -> float:
-    """Return the passes over the corpus of the steps that are left, and of earlier ones over the same shards."""
-    inputs, state, passes = dry_run.inputs, dry_run.state, 0.0
-    read = {**state.left_at, inputs.data_sha256[state.phase]: state.position}
-    for index, (train, _) in enumerate(inputs.shards):
-        position = read.pop(inputs.data_sha256[index], BEGINNING)
-        read_before = position.epoch * train.num_rows + position.offset
-        passes += passes_over(train, read_before + dry_run.instances_left(index))
-    return passes
+def _passes_at_the_end(dry_run: DryRun) -> dict[str, float]:
+    """Return the passes over each source of the steps that are left, and of earlier ones over the same shards."""
+    read, passes = dict(dry_run.state.positions), []
+    for index, (train, _) in enumerate(dry_run.inputs.shards):
+        passes.append(train.passes(dry_run.instances_left(index), read))
+        for key in train.sha256:  # counted once
+            read.pop(key, None)
+    return sum_by_source(passes)
 
 
 def _describe_time(dry_run: DryRun) -> list[str]:
@@ -161,22 +160,26 @@ def _describe_time(dry_run: DryRun) -> list[str]:
     return [describe_cpu_time(inputs.config, cpu_seconds(inputs.config, inputs.statistics), dry_run.steps_left)]
 
 
-def data_positions(dry_run: DryRun) -> dict[int, DataPosition]:
-    """Return where each phase that has steps left continues in its shards, if no batch is skipped on the way."""
-    inputs, state, beginnings = dry_run.inputs, dry_run.state, {}
+def data_positions(dry_run: DryRun) -> dict[int, Positions]:
+    """Return where each phase that has steps left finds all builds, if no batch is skipped on the way."""
+    inputs, state = dry_run.inputs, dry_run.state
+    beginnings: dict[int, Positions] = {}
     for index in range(state.phase, len(inputs.shards)):
         if index > state.phase:
             state = state.next_phase(data_start=inputs.config.phases[index].data_start)
-        beginnings[index] = state.position
-        num_rows = inputs.shards[index][0].num_rows
-        state = replace(state, position=state.position.take(dry_run.instances_left(index), num_rows)[1])
+        beginnings[index], last = state.positions, inputs.config.phases[index].num_instances
+        left = range(last - dry_run.instances_left(index), last)
+        state = replace(state, positions=inputs.shards[index][0].take(state.positions, left)[1])
     return beginnings
 
 
-def _describe_beginning(phase: PhaseConfig, position: DataPosition) -> str:
+def _describe_beginning(phase: PhaseConfig, train: Mixture, positions: Positions) -> str:
     if phase.data_start == "beginning":
         return "reads the shards of an earlier phase again from their first instance (data_start: beginning)"
-    place = f"epoch {position.epoch + 1}, instance {position.offset + 1:,}"
+    place = "; ".join(
+        (f"{name} at " if name else "") + f"epoch {position.epoch + 1}, instance {position.offset + 1:,}"
+        for name, position in train.at(positions)
+    )
     return f"continues in the shards of an earlier phase after its last instance: {place} (data_start: continue)"
 
 
@@ -258,7 +261,8 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
     inputs = dry_run.inputs
     phase, (train, held_out) = inputs.config.phases[index], inputs.shards[index]
     statistics, rows = train.statistics, train.num_rows
-    title = f"{phase_name(inputs.config, index)}: {train.folder}, objective {train.metadata.objective}"
+    folders = ", ".join(str(source.folder) for source in train.sources)
+    title = f"{phase_name(inputs.config, index)}: {folders}, objective {train.metadata.objective}"
     left, instances = dry_run.steps_left[index], dry_run.instances_left(index)
     if not left:
         return [f"{title}, {_check_files(train, held_out)}; no step is left"]
@@ -276,9 +280,23 @@ def _describe_phase(dry_run: DryRun, index: int, first_step: int) -> list[str]:
         f"{statistics.max_seq_length}; {held_out.num_rows:,} held out; {_check_files(train, held_out)}",
         f"  {left:,} steps of {_describe_batch(phase)} (run steps {first_step:,} to {first_step + left - 1:,}): "
         f"{instances:,} instances, {instances / rows:.2f} passes over the data",
+        *_describe_sources(train, instances),
         f"  learning rate {rates} ({phase.decay})",
         *_describe_masks(phase, train),
         *_describe_packing(dry_run, index),
+    ]
+
+
+def _describe_sources(train: Mixture, instances: int) -> list[str]:
+    """Say for each of several sources its share of the tokens, and the passes over its instances."""
+    counts = apportion(train.weights, instances)
+    lengths = [source.statistics.tokens / source.num_rows for source in train.sources]
+    tokens = [count * length for count, length in zip(counts, lengths, strict=True)]
+    return [
+        f"  {name}: {own / max(1, sum(tokens)):.1%} of the tokens, {count:,} instances, "
+        f"{count / source.num_rows:.2f} passes over its {source.num_rows:,}"
+        for name, source, count, own in zip(train.names, train.sources, counts, tokens, strict=True)
+        if name
     ]
 
 
@@ -287,7 +305,7 @@ def _describe_batch(phase: PhaseConfig) -> str:
     return last if first is None else f"{first:,} to {last}, growing over {phase.batch_warmup_steps:,} batches"
 
 
-def _describe_masks(phase: PhaseConfig, train: ShardSet) -> list[str]:
+def _describe_masks(phase: PhaseConfig, train: Mixture) -> list[str]:
     """Say how the loader masks, where the phase sets something of it."""
     masking = train.masking_in(phase)
     if masking is None or masking == train.metadata.masking_options:
@@ -300,9 +318,9 @@ def _describe_masks(phase: PhaseConfig, train: ShardSet) -> list[str]:
     ]
 
 
-def _check_files(*splits: ShardSet) -> str:
+def _check_files(*mixtures: Mixture) -> str:
     """Hash some shards of each split, evenly spaced. That every file exists is known: the splits have been opened."""
-    hashed = 0
+    hashed, splits = 0, [split for mixture in mixtures for split in mixture.sources]
     for split in splits:
         sample = {int(index) for index in np.linspace(0, len(split.shards) - 1, HASHED_SHARDS)}
         verify_shards(split, sorted(sample))

@@ -40,7 +40,7 @@ from megabert.tooling.measurements.reference import (
     science_fields,
     shipped_references,
 )
-from megabert.training.run.folder import read_config, run_data
+from megabert.training.run.folder import read_config, run_sources
 
 SMOOTHED = 5
 """Logged values of a training series in one mean."""
@@ -206,11 +206,12 @@ def compare_with_curves(run_dir: Path, curves: Path | None = None) -> Track:
 
 
 def shards_of(run_dir: Path, config: RunConfig) -> list[str | None]:
-    """Return the identity of each phase's shards, None if they are not there."""
+    """Return the identity of each phase's shards, of several sources joined; None if they are not there."""
     found: list[str | None] = []
     for phase in config.phases:
         try:
-            found.append(read_manifest(run_data(run_dir, config, phase)).data_sha256)
+            folders = run_sources(run_dir, config, phase)
+            found.append("+".join(read_manifest(folder).data_sha256 for folder in folders))
         except MegabertError:
             found.append(None)
     return found

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from megabert.data.mixture import Mixture
 from megabert.data.step_packer import DynamicMasker
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.masked_lm import first_batches
@@ -73,7 +74,7 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
 def _masked_columns(shards: ShardSet, first: int, stop: int) -> FlatInstances:
     """Return some rows, with the masks of a validation if they have none."""
     columns = shards.columns(((first, stop),))
-    return columns if shards.has_masks else DynamicMasker(shards, seed=0).mask(columns, 0)
+    return columns if shards.has_masks else DynamicMasker(Mixture((shards,)), seed=0).mask(columns, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,12 +74,30 @@ def refuse_lost_config(run_dir: Path) -> None:
 
 
 def run_data(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> Path:
-    """Return the folder of a phase's shards for a command that may run in another folder than the run was started in.
+    """Return the folder of a phase's shards, for a command that reads a single build.
 
     Raises:
-        DataError: The configuration names it relative to a folder that is not known.
+        DataError: As `run_sources`, or the phase reads several sources.
     """
-    folder = phase_data(config, phase)
+    folder, *others = run_sources(run_dir, config, phase)
+    if others:
+        raise DataError(
+            f"{run_dir}: a phase reads several sources ({folder}, ...), and this command reads runs of one build only. "
+            "The scores of each source are in metrics.jsonl, as eval/NAME/*."
+        )
+    return folder
+
+
+def run_sources(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> list[Path]:
+    """Return the folders of a phase's shards for a command that may run in another folder than the run was started in.
+
+    Raises:
+        DataError: The configuration names one relative to a folder that is not known.
+    """
+    return [_found(run_dir, folder) for folder in phase_data(config, phase).values()]
+
+
+def _found(run_dir: Path, folder: Path) -> Path:
     if folder.is_absolute() or folder.exists():
         return folder
     with suppress(DataError):  # the record is missing or damaged

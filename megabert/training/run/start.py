@@ -11,8 +11,8 @@ A fork may change:
   optimizer may differ, since all keep the same moments; but Muon keeps no second moment of matrices, so that a fork of
   its run stays with it.
 - The lengths of phases and their number, as long as the phase of the checkpoint has steps left, or another follows.
-- The shards. A phase with the same shards continues after the instances that were read; other shards are read from
-  their beginning, because a position in one data set means nothing in another.
+- The shards. Each build continues after the instances that were read of it; a new one, also a new source next to the
+  old ones, is read from its beginning, because a position in one data set means nothing in another.
 """
 
 from dataclasses import dataclass, replace
@@ -24,17 +24,16 @@ import torch
 from megabert.checkpoints.format import CheckpointManifest, read_checkpoint_manifest
 from megabert.checkpoints.loading import find_checkpoint, has_checkpoint
 from megabert.checkpoints.saving import recover
-from megabert.data.order import BEGINNING
+from megabert.data.mixture import Mixture, open_mixture
 from megabert.engine.engine import resolve_precision
 from megabert.foundation.errors import CheckpointError, ConfigError, DataError
 from megabert.models.build import InitialWeights, PretrainingModel, build_model
 from megabert.settings.config.deepspeed import deepspeed_of, zero_stage_of
 from megabert.settings.config.families import Objective
-from megabert.settings.config.loading import phase_data, split_fork
+from megabert.settings.config.loading import split_fork
 from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.folder import InstanceStatistics
-from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards
-from megabert.tokens.shards.shard_set import ShardSet
+from megabert.tokens.shards.recipe_fit import refuse_missing_lengths, refuse_unfit_shards, refuse_unlike_sources
 from megabert.tokens.tokenization import load_tokenizer
 from megabert.training.probes.run_probes import Probe, open_probes
 from megabert.training.run.folder import (
@@ -55,8 +54,8 @@ class RunInputs:
     config: RunConfig
     deepspeed: dict[str, Any]
     """Complete dictionary for DeepSpeed."""
-    shards: tuple[tuple[ShardSet, ShardSet], ...]
-    """Training and held-out split of each phase."""
+    shards: tuple[tuple[Mixture, Mixture], ...]
+    """Training and held-out split of each phase's sources."""
     probes: tuple[Probe, ...] = ()
     """Minimal pairs that each validation scores."""
 
@@ -88,9 +87,9 @@ class RunInputs:
         )
 
     @property
-    def data_sha256(self) -> tuple[str, ...]:
-        """Identity of each phase's shards, wherever they are stored."""
-        return tuple(train.manifest.data_sha256 for train, _ in self.shards)
+    def data_sha256(self) -> tuple[tuple[str, ...], ...]:
+        """Identity of each phase's shards, one for each source, wherever they are stored."""
+        return tuple(train.sha256 for train, _ in self.shards)
 
 
 def open_inputs(
@@ -112,10 +111,10 @@ def open_inputs(
     is_new = not has_checkpoint(checkpoints_dir(run_dir))
     if is_new:
         refuse_missing_lengths(config)
-    folders = [phase_data(config, phase) for phase in config.phases]
-    shards = tuple((ShardSet.open(folder, "train"), ShardSet.open(folder, "validation")) for folder in folders)
+    shards = tuple(open_mixture(config, index) for index in range(len(config.phases)))
+    refuse_unlike_sources(config, [train.sources for train, _ in shards])
     if is_new:
-        refuse_unfit_shards(config, [train for train, _ in shards])
+        refuse_unfit_shards(config, [train.sources for train, _ in shards])
     if initial is not None:
         initial.check_tokenizer(shards[0][0].metadata.tokenizer_sha256, shards[0][0].folder)
     _check_settings_of_shards(config, shards)
@@ -132,7 +131,7 @@ def open_inputs(
     )
     probes: tuple[Probe, ...] = ()
     if config.validation.probes:
-        probes = open_probes(config.validation.probes, load_tokenizer(shards[0][0].tokenizer_dir))
+        probes = open_probes(config.validation.probes, load_tokenizer(shards[0][0].first.tokenizer_dir))
     deepspeed = deepspeed_of(config, config.precision)
     return RunInputs(config=config, deepspeed=deepspeed, shards=shards, probes=probes)
 
@@ -230,7 +229,9 @@ def find_fork(fork: str, config: RunConfig) -> Path:
     return find_checkpoint(checkpoints_dir(run_dir), step)
 
 
-def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tuple[str, ...]) -> TrainerState:
+def state_after_fork(
+    stored: TrainerState, config: RunConfig, *, data_sha256: tuple[tuple[str, ...], ...]
+) -> TrainerState:
     """Return the state with which the new run begins: step, schedule and data position of the checkpoint.
 
     The other run's best checkpoint and its counts of troubles (skips, spikes, rollbacks) are not taken over. Instances
@@ -239,7 +240,7 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
     Args:
         stored: State of the checkpoint.
         config: Configuration of the new run.
-        data_sha256: Identity of the new run's shards, one of each phase.
+        data_sha256: Identity of the new run's shards, by phase and source.
 
     Raises:
         ConfigError: The new configuration has nothing left to do there.
@@ -253,20 +254,18 @@ def state_after_fork(stored: TrainerState, config: RunConfig, *, data_sha256: tu
             f"earlier step, or raise phases.{stored.phase}.steps."
         )
     # Everything else of the other run's state is left at its beginning.
-    has_same_data = stored.data_sha256[stored.phase : stored.phase + 1] == data_sha256[stored.phase : stored.phase + 1]
-    names = ("step", "phase", "phase_step", "phase_skipped", "batches", "samples", "budgets", "left_at")
-    position = stored.position if has_same_data else BEGINNING
-    return TrainerState(position=position, data_sha256=data_sha256, **{name: getattr(stored, name) for name in names})
+    names = ("step", "phase", "phase_step", "phase_skipped", "batches", "samples", "budgets", "positions")
+    return TrainerState(data_sha256=data_sha256, **{name: getattr(stored, name) for name in names})
 
 
-def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[ShardSet, ShardSet], ...]) -> None:
+def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[Mixture, Mixture], ...]) -> None:
     """Check the shards of every phase against the model and against each other: tokenizer, length, masks, objective."""
     first = shards[0][0]
     _check_objective(config, first)
     for i, ((train, _), phase) in enumerate(zip(shards, config.phases, strict=True)):
         # Each phase's shards against the configuration.
         metadata = train.metadata
-        train.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
+        train.first.check_tokenizer()  # the run takes a copy of it, and dynamic masks are drawn by its words
         if metadata.max_seq_length > phase.max_seq_length:
             raise DataError(
                 f"{train.folder}: instances of up to {metadata.max_seq_length} tokens, but "
@@ -293,7 +292,7 @@ def _check_settings_of_shards(config: RunConfig, shards: tuple[tuple[ShardSet, S
             )
 
 
-def _check_objective(config: RunConfig, shards: ShardSet) -> None:
+def _check_objective(config: RunConfig, shards: Mixture) -> None:
     """Check the shards' sentence objective against the family's."""
     model, objective = config.model, shards.metadata.objective
     allowed = model.traits.objectives
@@ -313,9 +312,10 @@ def _check_same_data(run_dir: Path, inputs: RunInputs, state: TrainerState) -> N
     """Refuse shards that the run did not begin with."""
     for i, (old, new) in enumerate(zip(state.data_sha256, inputs.data_sha256, strict=True)):
         if old != new:
+            folder, now, recorded = inputs.shards[i][0].folder_of_difference(new, old)
             raise CheckpointError(
-                f"phases[{i}]: the shards in {inputs.shards[i][0].folder} are not the shards that the run began with "
-                f"(SHA-256 {new[:12]}, recorded {old[:12]}). Name those, or begin a new run with these: "
+                f"phases[{i}]: the shards in {folder} are not the shards that the run began with "
+                f"(SHA-256 {now}, recorded {recorded}). Name those, or begin a new run with these: "
                 f"{fork_command(run_dir)}",
                 see="the-run-folder-holds-another-experiment",
             )

@@ -8,7 +8,8 @@ from integration.programs.instead import run_megabert
 
 def poison(accumulate, engine, batch, world):
     sums = accumulate(engine, batch, world)
-    return sums * float("nan") if batch.num_instances == 7 and batch.position_after.offset <= 14 else sums
+    stop = max(part.stop for parts in batch.ranges.values() for part in parts)
+    return sums * float("nan") if batch.num_instances == 7 and stop <= 14 else sums
 
 
 if __name__ == "__main__":

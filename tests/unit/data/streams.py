@@ -1,6 +1,7 @@
 """Loaders of small shards, for the tests of what they deliver."""
 
 from megabert.data.loader import PackedLoader
+from megabert.data.mixture import Mixture
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 
@@ -20,7 +21,7 @@ def loader_of(
     share = RankShare(shape=shape, rank=rank, world_size=world_size, pad=pad)
     options.setdefault("num_steps", 4)
     packer = StepPacker(
-        shards, seed=SEED, global_batch_size=global_batch_size, share=share, num_positions=num_positions
+        Mixture((shards,)), seed=SEED, global_batch_size=global_batch_size, share=share, num_positions=num_positions
     )
     return PackedLoader(packer, **options)
 

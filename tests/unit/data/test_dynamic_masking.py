@@ -10,7 +10,7 @@ import torch
 from unit.data.streams import SEED, loader_of, shape_of
 
 from megabert.data.loader import PackedLoader
-from megabert.data.order import BEGINNING
+from megabert.data.mixture import Mixture
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker, count_pieces, validation_batches
 from megabert.settings.config.phase import PhaseConfig
@@ -86,7 +86,7 @@ def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
     )
     shape = shape_for(unmasked.statistics_in(phase), global_batch_size=300, world_size=1, micro_batch_tokens=512)
     share_of_rank, masking = RankShare(shape=shape, pad=True), unmasked.masking_in(phase)
-    packer = StepPacker(unmasked, seed=SEED, global_batch_size=300, share=share_of_rank, masking=masking)
+    packer = StepPacker(Mixture((unmasked,)), seed=SEED, global_batch_size=300, share=share_of_rank, masking=masking)
     with PackedLoader(packer, num_steps=4) as loader:
         steps = list(loader)
     instances = masked_instances(replace(step, micro_batches=_unpadded(step)) for step in steps)
@@ -105,28 +105,28 @@ def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
 def test_share_of_a_schedule_is_the_one_of_its_batch_wherever_the_run_begins(unmasked):
     phase = PhaseConfig(steps=5, global_batch_size=60, learning_rate=1.0, masked_lm_prob=0.4, final_masked_lm_prob=0.2)
     packer = packer_in(unmasked, phase, number_of_first=3)
-    position, counts, batches = BEGINNING, {}, {}
+    place, counts, batches = {}, {}, {}
     for number in range(3, 10):
-        batches[number] = packer.pack(position, number)
+        batches[number] = packer.pack(place, number)
         instances = masked_instances([batches[number]])
         counts[number] = [(len(text), len(positions)) for text, positions, _ in instances]
-        position = batches[number].position_after
+        place = batches[number].positions_after
     shares = [phase.masked_share(batch) for batch in range(7)]
     assert shares == pytest.approx([0.4, 0.35, 0.3, 0.25, 0.2, 0.2, 0.2])
     for number, share in zip(range(3, 10), shares, strict=True):
         most = math.ceil(unmasked.metadata.max_predictions_per_seq * share / 0.15 - 1e-9)
         assert counts[number] == [(length, min(most, max(1, round(length * share)))) for length, _ in counts[number]]
-    resumed = packer_in(unmasked, phase, number_of_first=3).pack(batches[5].position_after, 6)
+    resumed = packer_in(unmasked, phase, number_of_first=3).pack(batches[5].positions_after, 6)
     assert masked_instances([resumed]) == masked_instances([batches[6]])
 
 
 def test_each_instance_draws_its_share_uniformly_and_anew_in_each_epoch(unmasked):
     phase = PhaseConfig(steps=9, global_batch_size=1, learning_rate=1.0, masked_lm_range=(0.1, 0.6))
     whole = packer_in(unmasked, phase, batch=unmasked.num_rows)
-    epochs, position = [], BEGINNING
+    epochs, place = [], {}
     for number in range(8):
-        batch = whole.pack(position, number)
-        position = batch.position_after
+        batch = whole.pack(place, number)
+        place = batch.positions_after
         # By the instance's text, since each epoch has its own order.
         epochs.append({text: len(positions) / len(text) for text, positions, _ in masked_instances([batch])})
     shares = np.array([[epoch[text] for text in epochs[0]] for epoch in epochs])
@@ -139,8 +139,8 @@ def test_each_instance_draws_its_share_uniformly_and_anew_in_each_epoch(unmasked
     assert abs(np.corrcoef(shares[0], shares[1])[0, 1]) < 4 / len(shares[0]) ** 0.5
     # The same on two ranks: the plan leaves room for the most, and none is cut off.
     halves = [packer_in(unmasked, phase, batch=unmasked.num_rows, rank=rank, world_size=2) for rank in range(2)]
-    shared = [instance for half in halves for instance in masked_instances([half.pack(BEGINNING, 0)])]
-    assert sorted(shared) == sorted(masked_instances([whole.pack(BEGINNING, 0)]))
+    shared = [instance for half in halves for instance in masked_instances([half.pack({}, 0)])]
+    assert sorted(shared) == sorted(masked_instances([whole.pack({}, 0)]))
 
 
 def test_rare_pieces_are_masked_more_often_and_as_many_as_without(skewed):
@@ -150,8 +150,8 @@ def test_rare_pieces_are_masked_more_often_and_as_many_as_without(skewed):
     assert np.array_equal(counts, np.bincount(instances.input_ids, minlength=skewed.metadata.vocab_size))
     plain = PhaseConfig(steps=9, global_batch_size=60, learning_rate=1.0, masked_lm_prob=0.3)
     phase = replace(plain, masked_lm_rarity=0.5)
-    by_share = packer_in(skewed, plain, batch=skewed.num_rows).pack(BEGINNING, 0)
-    by_rarity = packer_in(skewed, phase, batch=skewed.num_rows).pack(BEGINNING, 0)
+    by_share = packer_in(skewed, plain, batch=skewed.num_rows).pack({}, 0)
+    by_rarity = packer_in(skewed, phase, batch=skewed.num_rows).pack({}, 0)
     lengths = [
         sorted((text, len(positions)) for text, positions, _ in masked_instances([b])) for b in (by_share, by_rarity)
     ]
@@ -162,11 +162,11 @@ def test_rare_pieces_are_masked_more_often_and_as_many_as_without(skewed):
         means.append(np.log(counts[masked]).mean())
     assert means[1] < means[0] - 0.1
     halves = [packer_in(skewed, phase, batch=skewed.num_rows, rank=rank, world_size=2) for rank in range(2)]
-    shared = [instance for half in halves for instance in masked_instances([half.pack(BEGINNING, 0)])]
+    shared = [instance for half in halves for instance in masked_instances([half.pack({}, 0)])]
     assert sorted(shared) == sorted(masked_instances([by_rarity]))
     first = packer_in(skewed, phase)
-    second = first.pack(first.pack(BEGINNING, 0).position_after, 1)
-    resumed = packer_in(skewed, phase).pack(first.pack(BEGINNING, 0).position_after, 1)
+    second = first.pack(first.pack({}, 0).positions_after, 1)
+    resumed = packer_in(skewed, phase).pack(first.pack({}, 0).positions_after, 1)
     assert masked_instances([resumed]) == masked_instances([second])
 
 
@@ -176,7 +176,7 @@ def packer_in(shards, phase, *, batch=None, number_of_first=0, rank=0, world_siz
     sizes = {"global_batch_size": batch, "world_size": world_size, "micro_batch_tokens": 512}
     share = RankShare(shape=shape_for(shards.statistics_in(phase), **sizes), rank=rank, world_size=world_size)
     return StepPacker(
-        shards,
+        Mixture((shards,)),
         seed=SEED,
         global_batch_size=batch,
         share=share,

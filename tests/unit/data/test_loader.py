@@ -9,6 +9,7 @@ from unit.data.streams import SEED, shape_of, steps_of
 
 from megabert.data.batch import IGNORED, instance_seeds, probe_batch
 from megabert.data.loader import PackedLoader
+from megabert.data.mixture import Mixture
 from megabert.data.order import BEGINNING, DataPosition, EpochOrder, PositionRange
 from megabert.data.packing import MicroShape, RankShare
 from megabert.data.step_packer import StepPacker, validation_batches
@@ -44,7 +45,10 @@ def _global_batches(shards, world_size=1, **options):
     batches = []
     for steps in zip(*ranks, strict=True):
         assert len({len(s.micro_batches) for s in steps}) == 1
-        assert len({(s.number, s.num_masked, s.num_instances, s.num_tokens, s.position_after) for s in steps}) == 1
+        assert (
+            len({(s.number, s.num_masked, s.num_instances, s.num_tokens, *s.positions_after.values()) for s in steps})
+            == 1
+        )
         sequences = [s for step in steps for b in step.micro_batches for s in _sequences(b)]
         assert len(sequences) == steps[0].num_instances
         batches.append(sorted(sequences))
@@ -77,21 +81,23 @@ GROWING = PhaseConfig(steps=9, global_batch_size=211, learning_rate=1.0, initial
 def test_growing_batches_are_the_instances_by_hand_on_any_world(shards, train_instances, world_size):
     shape = shape_of(shards, GROWING.global_batch_size, world_size)
 
-    def steps(rank, first, position):
+    def steps(rank, first, positions):
         share = RankShare(shape=shape, rank=rank, world_size=world_size)
-        packer = StepPacker(shards, seed=SEED, global_batch_size=lambda n: GROWING.batch_size(n - 40), share=share)
-        with PackedLoader(packer, position=position, first_number=40 + first, num_steps=7 - first) as loader:
+        packer = StepPacker(
+            Mixture((shards,)), seed=SEED, global_batch_size=lambda n: GROWING.numbers_of(n - 40), share=share
+        )
+        with PackedLoader(packer, positions=positions, first_number=40 + first, num_steps=7 - first) as loader:
             return list(loader)
 
     order = [row for epoch in (0, 1) for row in EpochOrder(1111, SEED, epoch).rows(0, 1111)]
-    ranks = [steps(rank, 0, BEGINNING) for rank in range(world_size)]
+    ranks = [steps(rank, 0, None) for rank in range(world_size)]
     read = 0
     for size, *shares in zip([37, 71, 106, 141, 176, 211, 211], *ranks, strict=True):
         sequences = [s[1:] for share in shares for batch in share.micro_batches for s in _sequences(batch)]
         assert sorted(sequences) == sorted(_slow_sequence(train_instances[row]) for row in order[read : read + size])
         read += size
     # Resumed within the ramp: the number of the batch and its position say it all.
-    again = steps(0, 3, ranks[0][2].position_after)
+    again = steps(0, 3, ranks[0][2].positions_after)
     assert [batch.num_instances for batch in again] == [141, 176, 211, 211]
     for one, other in zip(again, ranks[0][3:], strict=True):
         assert all(
@@ -127,20 +133,22 @@ def test_more_ranks_than_instances_give_empty_micro_batches(shards):
 
 
 @pytest.mark.parametrize("after", [1, 7, 25])
-def test_resuming_from_position_after_equals_the_unbroken_stream(shards, after):
+def test_resuming_from_positions_after_equals_the_unbroken_stream(shards, after):
     unbroken = steps_of(shards, num_steps=30)  # more than an epoch
-    position = parse_json(
-        json.dumps(to_json(unbroken[after - 1].position_after)), DataPosition, where="checkpoint", remedy=""
+    positions = parse_json(
+        json.dumps(to_json(unbroken[after - 1].positions_after)), dict[str, DataPosition], where="checkpoint", remedy=""
     )
-    resumed = steps_of(shards, position=position, first_number=after + 1, num_steps=30 - after)
+    resumed = steps_of(shards, positions=positions, first_number=after + 1, num_steps=30 - after)
     for a, b in zip(resumed, unbroken[after:], strict=True):
-        assert (a.number, a.position_after) == (b.number, b.position_after)
+        assert (a.number, a.positions_after) == (b.number, b.positions_after)
         assert [_sequences(m) for m in a.micro_batches] == [_sequences(m) for m in b.micro_batches]
 
 
 def test_skipped_ranges_are_left_out_exactly(shards, train_instances):
     position = BEGINNING.skipping((PositionRange(0, 30, 60), PositionRange(0, 1000, 1111)))
-    [first, *_] = _global_batches(shards, global_batch_size=50, num_steps=1, position=position)
+    [first, *_] = _global_batches(
+        shards, global_batch_size=50, num_steps=1, positions={shards.manifest.data_sha256: position}
+    )
     rows = EpochOrder(1111, SEED, 0).rows(0, 80)
     rows = np.concatenate([rows[:30], rows[60:]])
     assert sorted(s[1:] for s in first) == sorted(_slow_sequence(train_instances[row]) for row in rows)
@@ -149,12 +157,12 @@ def test_skipped_ranges_are_left_out_exactly(shards, train_instances):
 def test_batch_may_exceed_the_corpus(shards):
     [step] = steps_of(shards, global_batch_size=2500, num_steps=1, budget=4000)
     assert step.num_instances == 2500
-    assert step.position_after == DataPosition(2, 2500 - 2222)
+    assert [*step.positions_after.values()] == [DataPosition(2, 2500 - 2222)]
 
 
 def test_padding_is_static_and_labelled_as_such(shards):
     shape = MicroShape(tokens=300, sequences=20, masked=60, token_multiple=300, masked_multiple=60)
-    packer = StepPacker(shards, seed=1, global_batch_size=40, share=RankShare(shape=shape, pad=True))
+    packer = StepPacker(Mixture((shards,)), seed=1, global_batch_size=40, share=RankShare(shape=shape, pad=True))
     with PackedLoader(packer, num_steps=3) as loader:
         batches = [b for step in loader for b in step.micro_batches]
     for batch in batches:

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from megabert.data.loader import PackedLoader, StepTotals
+from megabert.data.mixture import Mixture
 from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 from megabert.foundation.errors import DataError, Echo
@@ -16,7 +17,7 @@ def loader_of(shards, *, world_size=1, rank=0, **options):
     shape = shape_for(shards.statistics, global_batch_size=50, world_size=world_size, micro_batch_tokens=256)
     options.setdefault("num_steps", 4)
     share = RankShare(shape=shape, rank=rank, world_size=world_size)
-    return PackedLoader(StepPacker(shards, seed=5, global_batch_size=50, share=share), **options)
+    return PackedLoader(StepPacker(Mixture((shards,)), seed=5, global_batch_size=50, share=share), **options)
 
 
 class Agreement:

@@ -40,7 +40,9 @@ def test_offsets_are_the_same_on_any_ranks_and_after_a_resume(shards):
     whole = steps_of(shards, **options)
     ranks = [shifted(steps_of(shards, world_size=3, rank=rank, budget=100, **options)) for rank in range(3)]
     assert [sorted(chain(*step)) for step in zip(*ranks, strict=True)] == shifted(whole)
-    rest = steps_of(shards, num_positions=NUM_POSITIONS, num_steps=2, position=whole[1].position_after, first_number=3)
+    rest = steps_of(
+        shards, num_positions=NUM_POSITIONS, num_steps=2, positions=whole[1].positions_after, first_number=3
+    )
     assert shifted(rest) == shifted(whole)[2:]
 
 

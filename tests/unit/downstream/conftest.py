@@ -62,7 +62,7 @@ def write_step(tokenizer_dir, tmp_path) -> Callable[[int], Path]:
             files={file: stored},
             parameters=parameters,
             engine_state={},
-            trainer_state=TrainerState(step=step, phase_step=step, data_sha256=("a", "b")).to_dict(),
+            trainer_state=TrainerState(step=step, phase_step=step, data_sha256=(("a",), ("b",))).to_dict(),
             versions={"megabert": "0.9", "torch": "2.11"},
         )
         formats.write_checkpoint_manifest(folder, manifest)

@@ -11,7 +11,8 @@ from megabert.training.state import BlamedData, MicroBatchTokens, TrainerState
 
 CONFIG = load_run_config("debug", flags={"phases": {"0": {"steps": 2}, "1": {"steps": 1}}})
 NO_SPIKES = RollbackConfig()
-TAKEN = (PositionRange(0, 4, 8),)
+RANGES = (PositionRange(0, 4, 8),)
+TAKEN = {"a": RANGES}
 FLAGS = {
     "phases": {"0": {"steps": 30}},
     "logging": {"every_steps": 10},
@@ -23,13 +24,15 @@ SCHEDULE = load_run_config("debug", flags=FLAGS)
 
 
 def after(state: TrainerState, updates: int) -> TrainerState:
+    (key,) = state.data_sha256[state.phase] if state.data_sha256 else "a"
     for _ in range(updates):
-        state = state.after_batch(1.0, taken=TAKEN, position=state.position.take(4, 100)[1], rule=NO_SPIKES)
+        positions = {**state.positions, key: state.positions.get(key, BEGINNING).take(4, 100)[1]}
+        state = state.after_batch(1.0, taken=TAKEN, positions=positions, rule=NO_SPIKES)
     return state
 
 
 def after_loss(state: TrainerState, loss: float | None, rule: RollbackConfig) -> TrainerState:
-    return state.after_batch(loss, taken=TAKEN, position=DataPosition(0, 8), rule=rule)
+    return state.after_batch(loss, taken=TAKEN, positions={"a": DataPosition(0, 8)}, rule=rule)
 
 
 def state_at(step: int, **fields) -> TrainerState:
@@ -37,7 +40,9 @@ def state_at(step: int, **fields) -> TrainerState:
 
 
 def test_state_survives_json():
-    state = after(TrainerState(budgets=MicroBatchTokens(tokens=(128, 512), found_for="cpu"), data_sha256=("a", "b")), 3)
+    state = after(
+        TrainerState(budgets=MicroBatchTokens(tokens=(128, 512), found_for="cpu"), data_sha256=(("a",), ("b",))), 3
+    )
     assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
@@ -50,7 +55,7 @@ def test_skipped_batch_holds_the_schedule_but_consumes_data():
 
 
 def test_first_batch_of_a_phase_is_known_whatever_was_skipped():
-    state = after(after_loss(after(TrainerState(data_sha256=("a", "b")), 1), None, NO_SPIKES), 1)
+    state = after(after_loss(after(TrainerState(data_sha256=(("a",), ("b",))), 1), None, NO_SPIKES), 1)
     assert (state.phase_skipped, state.first_batch) == (1, 0)
     state = state.next_phase()
     assert (state.phase_skipped, state.first_batch) == (0, 3)
@@ -60,20 +65,20 @@ def test_first_batch_of_a_phase_is_known_whatever_was_skipped():
 
 
 def test_phases_follow_each_other():
-    state = after(TrainerState(data_sha256=("a", "b")), 2)
+    state = after(TrainerState(data_sha256=(("a",), ("b",))), 2)
     assert state.is_phase_done(CONFIG)
     assert not state.is_done(CONFIG)
     state = state.next_phase()
-    assert (state.phase, state.phase_step, state.step, state.position) == (1, 0, 2, BEGINNING)
+    assert (state.phase, state.phase_step, state.step, [*state.positions]) == (1, 0, 2, ["a"])
     assert after(state, 1).is_done(CONFIG)
 
 
 def test_phase_over_the_same_shards_continues_where_the_earlier_one_ended():
-    state = after(TrainerState(data_sha256=("a", "b", "a")), 2)
+    state = after(TrainerState(data_sha256=(("a",), ("b",), ("a",))), 2)
     state = after(state.next_phase(), 1)
-    assert state.position == DataPosition(0, 4), "shards of its own, from the first instance"
+    assert state.positions["b"] == DataPosition(0, 4), "shards of its own, from the first instance"
     state = state.next_phase()
-    assert state.position == DataPosition(0, 8)
+    assert state.positions["a"] == DataPosition(0, 8)
     assert TrainerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
@@ -85,20 +90,21 @@ def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
         {"steps": 5, "global_batch_size": 101},
     ]
     config = load_run_config("debug", flags={"phases": [{**phase, "learning_rate": 1.0} for phase in phases]})
-    state = TrainerState(data_sha256=("a", "b", "a", "a"))
+    state = TrainerState(data_sha256=(("a",), ("b",), ("a",), ("a",)))
     rows = {"a": 500, "b": 200}
     read: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
     while not state.is_done(config):
         if state.is_phase_done(config):
             state = state.next_phase()
-        shards = state.data_sha256[state.phase]
+        (shards,) = state.data_sha256[state.phase]
         size = config.phases[state.phase].batch_size(state.batches - state.first_batch)
-        taken, position = state.position.take(size, rows[shards])
+        taken, position = state.positions.get(shards, BEGINNING).take(size, rows[shards])
         for epoch, start, stop in taken:
             read[shards] += [(epoch, int(row)) for row in EpochOrder(rows[shards], 3, epoch).rows(start, stop)]
         # Every eleventh batch is skipped: its instances are gone, and the step is made with the next ones.
         loss = None if state.batches % 11 == 5 else 1.0
-        state = state.after_batch(loss, taken=taken, position=position, rule=NO_SPIKES)
+        positions = {**state.positions, shards: position}
+        state = state.after_batch(loss, taken={shards: taken}, positions=positions, rule=NO_SPIKES)
     for shards, pairs in read.items():
         assert len(set(pairs)) == len(pairs), "no instance twice in an epoch"
         whole, part = divmod(len(pairs), rows[shards])
@@ -107,21 +113,21 @@ def test_no_instance_comes_twice_before_an_epoch_ends_over_phases():
 
 
 def test_phase_that_asks_for_it_begins_again():
-    state = after(TrainerState(data_sha256=("a", "a")), 2)
-    assert state.next_phase(data_start="beginning").position == BEGINNING
-    skipping = replace(state, position=state.position.skipping(TAKEN))
-    assert skipping.next_phase(data_start="beginning").position == DataPosition(0, 0, TAKEN)
+    state = after(TrainerState(data_sha256=(("a",), ("a",))), 2)
+    assert state.next_phase(data_start="beginning").positions == {"a": BEGINNING}
+    skipping = replace(state, positions={"a": state.positions["a"].skipping(RANGES)})
+    assert skipping.next_phase(data_start="beginning").positions == {"a": DataPosition(0, 0, RANGES)}
 
 
 def test_steps_left_are_those_of_the_present_phase_and_the_later_ones():
-    state = after(TrainerState(data_sha256=("a", "b")), 1)
+    state = after(TrainerState(data_sha256=(("a",), ("b",))), 1)
     assert state.steps_left(CONFIG) == [1, 1]
     assert after(after(state, 1).next_phase(), 1).steps_left(CONFIG) == [0, 0]
 
 
 def test_ends_of_the_phases_before_are_known():
     flags = {"phases": [{"steps": steps, "global_batch_size": 1, "learning_rate": 1.0} for steps in (2, 3, 4)]}
-    config, state = load_run_config("debug", flags=flags), after(TrainerState(data_sha256=("a", "b", "c")), 2)
+    config, state = load_run_config("debug", flags=flags), after(TrainerState(data_sha256=(("a",), ("b",), ("c",))), 2)
     assert state.ends_of_phases(config) == set()
     state = after(state.next_phase(), 3)
     assert state.ends_of_phases(config) == {2}
@@ -142,18 +148,39 @@ def test_best_is_the_lowest_finite_loss_of_the_last_phase():
 def test_rollback_leaves_data_out_and_counts_returns_to_one_checkpoint():
     stored = after(TrainerState(), 3)
     bad = (PositionRange(0, 40, 80),)
-    failed = replace(stored, skipped_steps=10, bad_data=replace(BlamedData(), ranges=bad))
+    failed = replace(stored, skipped_steps=10, bad_data=BlamedData({"a": bad}))
     first = stored.after_rollback(failed)
     assert (first.step, first.skipped_steps, first.skipped_in_a_row) == (3, 10, 0)
-    assert first.position == stored.position.skipping(bad)
+    assert first.positions == {"a": stored.positions["a"].skipping(bad)}
     assert (first.rollbacks, first.rollbacks_in_a_row) == (1, 1)
     again = stored.after_rollback(replace(first, bad_data=failed.bad_data))  # the checkpoint was not written again
     assert (again.rollbacks, again.rollbacks_in_a_row) == (2, 2)
-    other = replace(first, bad_data=replace(BlamedData(), ranges=(PositionRange(0, 90, 100),)))
-    assert stored.after_rollback(other).position == stored.position.skipping((*bad, PositionRange(0, 90, 100)))
+    other = replace(first, bad_data=BlamedData({"a": (PositionRange(0, 90, 100),)}))
+    both = stored.positions["a"].skipping((*bad, PositionRange(0, 90, 100)))
+    assert stored.after_rollback(other).positions == {"a": both}
     later = after(first, 2).after_rollback(after(first, 4))
     assert (later.rollbacks, later.rollbacks_in_a_row) == (2, 1)
     assert TrainerState.from_dict(json.loads(json.dumps(later.to_dict()))) == later
+
+
+def test_rollback_leaves_data_out_of_the_build_that_they_are_of():
+    stored = TrainerState(data_sha256=(("a", "b"),), positions={"a": DataPosition(0, 8), "b": DataPosition(0, 3)})
+    bad = BlamedData({"b": (PositionRange(0, 3, 9),), "c": (PositionRange(0, 0, 5),)})
+    positions = {"a": DataPosition(0, 90), "b": DataPosition(0, 12, (PositionRange(0, 9, 12),))}
+    state = stored.after_rollback(replace(stored, positions=positions, bad_data=bad))
+    assert state.positions == {
+        "a": DataPosition(0, 8),
+        "b": DataPosition(0, 3, (PositionRange(0, 3, 12),)),
+        "c": DataPosition(0, 0, (PositionRange(0, 0, 5),)),
+    }, "c is of a later phase, which the checkpoint has not reached"
+
+
+def test_next_phase_continues_each_source_or_begins_it_again():
+    positions = {"a": DataPosition(1, 8), "b": DataPosition(0, 3), "c": DataPosition(2, 1)}
+    state = TrainerState(data_sha256=(("a", "b"), ("b", "c", "new")), positions=positions)
+    assert state.next_phase().positions == positions
+    begun = state.next_phase(data_start="beginning").positions
+    assert begun == {"a": DataPosition(1, 8), "b": BEGINNING, "c": BEGINNING}
 
 
 def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
@@ -168,13 +195,13 @@ def test_loss_above_its_running_median_is_a_spike_and_not_part_of_it():
     spiking = after_loss(after_loss(state, 2.1, rule), 50.0, rule)
     assert (spiking.recent_losses, spiking.spikes_in_a_row) == (state.recent_losses, 2)
     assert after_loss(spiking, 1.9, rule).spikes_in_a_row == 0
-    assert spiking.bad_data.ranges == (*TAKEN, *TAKEN, *TAKEN)
+    assert spiking.bad_data.ranges == {"a": RANGES * 3}
     assert TrainerState.from_dict(json.loads(json.dumps(spiking.to_dict()))) == spiking
 
 
 def test_phase_switch_is_no_spike():
     rule = RollbackConfig(spike_ratio=1.1, spike_window=2)
-    state = after_loss(TrainerState(data_sha256=("a", "b")), 1.0, rule).next_phase()
+    state = after_loss(TrainerState(data_sha256=(("a",), ("b",))), 1.0, rule).next_phase()
     assert after_loss(state, 8.0, rule).spikes_in_a_row == 0
 
 
@@ -189,8 +216,8 @@ def test_without_a_rule_nothing_is_a_spike_and_nothing_is_kept():
     "position", [{}, {"epoch": 1, "offset": -1, "skipped": []}, {"epoch": 1, "offset": 0, "skipped": [[1, 2]]}]
 )
 def test_damaged_state_is_refused_with_the_field(position):
-    with pytest.raises(CheckpointError, match=r"trainer state: damaged or edited \(position\..*another checkpoint"):
-        TrainerState.from_dict(TrainerState().to_dict() | {"position": position})
+    with pytest.raises(CheckpointError, match=r"trainer state: damaged or edited \(positions\.a\..*another checkpoint"):
+        TrainerState.from_dict(TrainerState().to_dict() | {"positions": {"a": position}})
 
 
 @pytest.mark.parametrize(
@@ -199,25 +226,25 @@ def test_damaged_state_is_refused_with_the_field(position):
         ({"best_loss": ...}, "lacks best_loss"),
         ({"besst_step": 3}, "has an unknown besst_step"),
         ({"phase": 2}, "phase=2 and the shards of 2 phases, but the run has 2, counted from 0"),
-        ({"data_sha256": ["a"]}, "phase=0 and the shards of 1 phases, but the run has 2"),
+        ({"data_sha256": [["a"]]}, "phase=0 and the shards of 1 phases, but the run has 2"),
         ({"phase_step": -1}, "phase_step"),
         ({"batches": 10**20}, "batches"),
-        ({"position": {"epoch": 10**20, "offset": 0, "skipped": []}}, r"position\.epoch"),
+        ({"positions": {"a": {"epoch": 10**20, "offset": 0, "skipped": []}}}, r"positions\.a\.epoch"),
     ],
 )
 def test_state_with_other_fields_or_phases_than_the_run_is_refused(change, what):
-    values = TrainerState(data_sha256=("a", "b")).to_dict() | change
+    values = TrainerState(data_sha256=(("a",), ("b",))).to_dict() | change
     values = {name: value for name, value in values.items() if value is not ...}
     with pytest.raises(CheckpointError, match=rf"trainer state: damaged or edited \({what}.*another checkpoint"):
         TrainerState.from_dict(values, load_run_config("debug"))
 
 
 def test_state_that_is_written_has_every_field_as_plain_values():
-    bad = BlamedData(ranges=TAKEN, last_good=())
+    bad = BlamedData(ranges=TAKEN)
     state = replace(after(TrainerState(), 1), bad_data=bad, metrics={"eval/loss": 1.5}, best_loss=1.5)
     assert list(state.to_dict()) == list(vars(state))
-    assert state.to_dict()["position"] == {"epoch": 0, "offset": 4, "skipped": []}
-    assert state.to_dict()["bad_data"] == {"ranges": [[0, 4, 8]], "last_good": []}
+    assert state.to_dict()["positions"] == {"a": {"epoch": 0, "offset": 4, "skipped": []}}
+    assert state.to_dict()["bad_data"] == {"ranges": {"a": [[0, 4, 8]]}, "last_good": {}}
     assert state.to_dict()["budgets"] == {"tokens": [], "found_for": ""}
 
 

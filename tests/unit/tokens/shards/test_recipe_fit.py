@@ -106,22 +106,22 @@ def test_a_length_that_was_not_built_is_refused_with_a_command_that_builds_it(da
 def test_what_a_recipe_leaves_out_is_not_compared_nor_are_shards_without_a_record(data, shard_folder):
     config = load_run_config("debug", flags={"data": {"path": str(data)}})
     shards = ShardSet.open(data / "instances" / "32")
-    refuse_unfit_shards(config, [shards, shards])
+    refuse_unfit_shards(config, [[shards], [shards]])
     other = ShardSet.open(shard_folder)  # of no build: it has no configuration
     bert = load_run_config("bert_base_1gpu")
-    refuse_unfit_shards(bert, [other, other])
+    refuse_unfit_shards(bert, [[other], [other]])
     sop = replace(bert, shards=replace(bert.shards, objective="sop"))
     with pytest.raises(DataError, match="objective: nsp in the shards, sop wanted"):
-        refuse_unfit_shards(sop, [other, other])
+        refuse_unfit_shards(sop, [[other], [other]])
 
 
 def test_the_vocabulary_of_a_given_tokenizer_is_not_compared(data):
     shards = ShardSet.open(data / "instances" / "32")
     config = load_run_config("debug", flags={"shards": {"vocab_size": 30522}})
     with pytest.raises(DataError, match="vocab_size: 600 in the shards, 30522 wanted"):
-        refuse_unfit_shards(config, [shards, shards])
+        refuse_unfit_shards(config, [[shards], [shards]])
     shards.manifest.config["tokenizer"] = "models/published"
-    refuse_unfit_shards(config, [shards, shards])
+    refuse_unfit_shards(config, [[shards], [shards]])
     assert "--tokenizer models/published" in build_command(config, shards.manifest)
     assert "vocab" not in build_command(config, shards.manifest)
 

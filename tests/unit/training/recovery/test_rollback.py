@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from megabert.data.order import BEGINNING, PositionRange
+from megabert.data.order import PositionRange
 from megabert.settings.config.run import RollbackConfig
 from megabert.training.recovery.rollback import describe_divergence, divergence, is_due
 from megabert.training.state import TrainerState
@@ -12,19 +12,19 @@ def blamed_after(*losses):
     """Return the data that is blamed after batches of these losses, 1 as usual; None is a batch that was skipped."""
     state, rule = TrainerState(recent_losses=(1.0,) * 50), RollbackConfig(spike_ratio=1.5)
     for batch, loss in zip(BATCHES, losses, strict=False):
-        state = state.after_batch(loss, taken=batch, position=BEGINNING, rule=rule)
+        state = state.after_batch(loss, taken={"abc": batch}, positions={}, rule=rule)
     return state.bad_data
 
 
 def test_skipped_batches_are_blamed_and_a_good_one_clears_them():
     bad = blamed_after(1.0, None, None)
-    assert bad.ranges == (*BATCHES[1], *BATCHES[2])
+    assert bad.ranges == {"abc": (*BATCHES[1], *BATCHES[2])}
     assert str(bad) == "epoch 0: 4 to 7, epoch 0: 8 to 11"
-    assert blamed_after(1.0, None, None, 1.0).ranges == ()
+    assert blamed_after(1.0, None, None, 1.0).ranges == {}
 
 
 def test_the_batch_before_a_spike_is_blamed_as_well():
-    assert blamed_after(1.0, 1.0, 9.0, 9.0).ranges == (*BATCHES[1], *BATCHES[2], *BATCHES[3])
+    assert blamed_after(1.0, 1.0, 9.0, 9.0).ranges == {"abc": (*BATCHES[1], *BATCHES[2], *BATCHES[3])}
 
 
 def test_a_dynamic_loss_scale_skips_on_purpose():

@@ -16,48 +16,53 @@ STORED = TrainerState(
     phase_step=2,
     batches=13,
     samples=99,
-    position=DataPosition(0, 40),
+    positions={"b": DataPosition(0, 40)},
     skipped_steps=1,
     rollbacks=2,
     best_step=11,
     best_loss=3.0,
-    data_sha256=("a", "b"),
+    data_sha256=(("a",), ("b",)),
 )
 
 
 def test_fork_keeps_the_place_and_leaves_the_other_runs_troubles_behind():
-    state = state_after_fork(STORED, CONFIG, data_sha256=("a", "b"))
+    state = state_after_fork(STORED, CONFIG, data_sha256=(("a",), ("b",)))
     assert (state.step, state.phase, state.phase_step, state.batches, state.samples) == (12, 1, 2, 13, 99)
-    assert state.position == DataPosition(0, 40)
+    assert state.positions == {"b": DataPosition(0, 40)}
     assert (state.best_step, state.rollbacks, state.skipped_steps) == (None, 0, 0)
 
 
 def test_other_shards_are_read_from_their_beginning():
-    state = state_after_fork(STORED, CONFIG, data_sha256=("a", "c"))
-    assert (state.position, state.data_sha256) == (BEGINNING, ("a", "c"))
-    assert state_after_fork(STORED, CONFIG, data_sha256=("c", "b")).position == DataPosition(0, 40)
+    state = state_after_fork(STORED, CONFIG, data_sha256=(("a",), ("c",)))
+    assert "c" not in state.positions
+    assert state_after_fork(STORED, CONFIG, data_sha256=(("c",), ("b",))).positions["b"] == DataPosition(0, 40)
 
 
 def test_fork_is_a_new_run_whose_phases_share_data():
-    end = replace(STORED, step=10, phase=0, phase_step=10, data_sha256=("a", "a"))
-    assert state_after_fork(end, CONFIG, data_sha256=("a", "a")).next_phase().position == DataPosition(0, 40)
-    assert state_after_fork(end, CONFIG, data_sha256=("a", "b")).next_phase().position == BEGINNING
+    end = replace(STORED, step=10, phase=0, phase_step=10, data_sha256=(("b",), ("b",)))
+    assert state_after_fork(end, CONFIG, data_sha256=(("b",), ("b",))).next_phase().positions == STORED.positions
+    assert "a" not in state_after_fork(end, CONFIG, data_sha256=(("b",), ("a",))).next_phase().positions
 
 
 def test_fork_knows_where_earlier_phases_left_their_shards():
     flags = {"phases": [{"steps": steps, "global_batch_size": 1, "learning_rate": 1.0} for steps in (10, 5, 4)]}
     config = load_run_config("debug", flags={**flags, "fork": "runs/a@12"})
-    known = replace(STORED, left_at={"a": DataPosition(0, 30)})
-    assert state_after_fork(known, config, data_sha256=("a", "b", "a")).next_phase().position == DataPosition(0, 30)
-    assert state_after_fork(STORED, config, data_sha256=("a", "b", "b")).next_phase().position == DataPosition(0, 40)
+    known = replace(STORED, positions={"a": DataPosition(0, 30), "b": DataPosition(0, 40)})
+    state = state_after_fork(known, config, data_sha256=(("a",), ("b",), ("a",))).next_phase()
+    assert state.positions == known.positions
     again = replace(config, phases=(*config.phases[:2], replace(config.phases[2], data_start="beginning")))
-    state = state_after_fork(STORED, again, data_sha256=("a", "b", "a"))
-    assert state.next_phase(data_start="beginning").position == BEGINNING
+    state = state_after_fork(known, again, data_sha256=(("a",), ("b",), ("a",)))
+    assert state.next_phase(data_start="beginning").positions == {"a": BEGINNING, "b": DataPosition(0, 40)}
+
+
+def test_fork_takes_up_a_new_source_and_leaves_the_old_one_where_it_was():
+    state = state_after_fork(STORED, CONFIG, data_sha256=(("a",), ("b", "new")))
+    assert state.positions == {"b": DataPosition(0, 40)}, "the new source is missing: it begins at its first instance"
 
 
 def test_end_of_a_phase_can_be_forked_to_begin_the_next_one_again():
     end = replace(STORED, step=10, phase=0, phase_step=10)
-    state = state_after_fork(end, CONFIG, data_sha256=("a", "b"))
+    state = state_after_fork(end, CONFIG, data_sha256=(("a",), ("b",)))
     assert state.is_phase_done(CONFIG)
     assert (state.next_phase().phase, state.next_phase().step) == (1, 10)
 
@@ -65,7 +70,7 @@ def test_end_of_a_phase_can_be_forked_to_begin_the_next_one_again():
 @pytest.mark.parametrize("phases", [CONFIG.phases[:1], (CONFIG.phases[0], replace(CONFIG.phases[1], steps=2))])
 def test_nothing_left_to_do_is_an_error(phases):
     with pytest.raises(ConfigError, match=r"runs/a@12: that checkpoint is at step 2 of phase 2"):
-        state_after_fork(STORED, replace(CONFIG, phases=phases), data_sha256=("a", "b"))
+        state_after_fork(STORED, replace(CONFIG, phases=phases), data_sha256=(("a",), ("b",)))
 
 
 def test_missing_run_and_missing_step_are_named(tmp_path):
