@@ -60,7 +60,7 @@ HUGE = 10_000
 _FIRST_OF_PAIR = "\u00c2".encode()[:1]
 """The first byte of every character that ``PAIR`` begins with, in UTF-8."""
 DROPPING = ("", "length", "language", *DOCUMENT_RULES)
-"""Rules on what is left of a document, which drop it as a whole, in their order; "" keeps it."""
+"""Rules that look last at a document and drop it as a whole, in their order; "" keeps it."""
 KeptParagraphs = Callable[[list[str]], list[str]]
 ClusterSize = Callable[[list[str]], int]
 IsKept = Callable[[list[str]], bool]

@@ -62,6 +62,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> None:
     """Score and print."""
+    from megabert.observability.logs import log_to_stderr
+
+    log_to_stderr(0)
     if options.what == "mlm":
         _score_text(options)
         return
@@ -69,12 +72,10 @@ def run(options: Namespace) -> None:
     with loading("PyTorch"):
         from megabert.downstream.finetuning.saved_model import rescore
         from megabert.foundation.files import refuse_input
-        from megabert.observability.logs import log_to_stderr
 
     if options.predictions is not None:
         for path in options.predictions.parent.glob(f"{glob.escape(options.predictions.name)}.*"):
             refuse_input(path, Path(options.data), Path(options.model))
-    log_to_stderr(0)
     scores = rescore(
         Path(options.model),
         options.data,

@@ -92,7 +92,7 @@ class UpdateSink:
     """Receives each flat as soon as ``step`` has updated it. This one does nothing: the masters are the weights."""
 
     def rounded_weights(self, flat: Tensor) -> Tensor | None:
-        """Return the weights that a flat is copied into, rounded where they have 16 bits; None if there are none."""
+        """Return the weights that a flat is copied into, rounded if they have 16 bits; None if there are none."""
         return None
 
     def updated(self, flat: Tensor, *, is_rounded: bool = False) -> None:
