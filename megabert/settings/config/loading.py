@@ -300,8 +300,10 @@ def _merge(base: Any, update: Any, where: str) -> Any:
             result[int(key)] = _merge(result[int(key)], value, f"{where}{key}.")
         return result
     if isinstance(base, Mapping) and isinstance(update, Mapping):
-        # A layer that names tokens overrides steps that an earlier layer named, and so on.
-        gone = {key for key, other in OVERRIDES.items() if other in update and update[other] != base.get(other)}
+        # A layer that names tokens overrides steps that an earlier layer named, and so on. Compared as texts: a caller
+        # from Python may give anything, such as an array.
+        said = {key: (str(update[other]), str(base.get(other))) for key, other in OVERRIDES.items() if other in update}
+        gone = {key for key, (ours, before) in said.items() if ours != before}
         names = [layer.get("name", base.get("name")) for layer in (base, update)]
         if where == "optimizer." and _clips(names[0]) != _clips(names[1]) and not update.get("clip_both"):
             gone |= {"max_grad_norm", "clip_both"}  # whether to clip goes with the optimizer
