@@ -2,8 +2,8 @@
 
     python examples/demo_task.py english runs/demo/exports/last runs/demo/task
 
-192 passages of the bundled corpus to learn from and 192 to score, as many for each label; the two come from different
-chapters or bills. Called again, it shows the same rows at once.
+192 passages of the bundled corpus to learn from and 192 to score, the same number of each label; the two come from
+different chapters or bills. Called again, it shows the same rows at once.
 """
 
 import json

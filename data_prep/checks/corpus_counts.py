@@ -169,10 +169,10 @@ def require_enough(config: BuildConfig, different: int, several: int) -> None:
     splits = 2 if config.validation_share else 1
     if usable >= splits * least:
         return
-    of_two = " of two sentences or more" if is_paired else ""
+    enough = " of two sentences or more" if is_paired else ""
     different_ones, held_out = ("different ", f" and {least} held out") if splits == 2 else ("", "")
     raise DataError(
-        f"{usable} {different_ones}document(s){of_two}: objective={config.objective} needs {least} to train on"
+        f"{usable} {different_ones}document(s){enough}: objective={config.objective} needs {least} to train on"
         f"{held_out}. {' '.join(_remedies(config, different, several, splits))}"
     )
 

@@ -23,7 +23,7 @@ from megabert.foundation.errors import ConfigError
 MAX_SECONDS = 10.0
 """Estimated time above which a page is left out."""
 DEPTH = 100
-"""Openings inside of one another that are looked through for the one that is closed; the parser gives up at 40."""
+"""Nested openings that are searched when one of them is closed; the parser gives up at 40."""
 MAX_HEADING_MARKS = 1000
 """Equals signs in a line that begins with one: each is tried as the end of a heading, inside of the one before it."""
 MAX_LINK = 10_000

@@ -99,12 +99,12 @@ def held_out_below(config: BuildConfig, documents: int, files: Sequence[Document
     if documents > MOST_RANKED:
         return int(config.validation_share * 2**64)
     read = [part for _, part in executor.run(read_draws, files)]
-    all_draws, of_several = (np.concatenate([np.zeros(0, np.uint64), *parts]) for parts in zip(*read, strict=True))
-    require_several_sentences(config, len(all_draws) - len(of_several), len(all_draws))
+    all_draws, long_draws = (np.concatenate([np.zeros(0, np.uint64), *parts]) for parts in zip(*read, strict=True))
+    require_several_sentences(config, len(all_draws) - len(long_draws), len(all_draws))
     if not config.validation_share:  # copies of a text may be trained on; a build warns of labels that teach nothing
-        require_enough(config, len(all_draws), len(of_several))
+        require_enough(config, len(all_draws), len(long_draws))
         return 0
-    every, several = np.unique(all_draws), np.unique(of_several)
+    every, several = np.unique(all_draws), np.unique(long_draws)
     require_enough(config, len(every), len(several))
     usable = every if config.objective == "none" else several
     least = needed(config)

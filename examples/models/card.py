@@ -140,7 +140,7 @@ COLUMNS = {"ours": "this model", "random": "random weights", "probe": "frozen ve
 
 
 def small_tasks(path: Path) -> str:
-    """Return scores after fine-tuning, beside what it has to beat; nothing if none were measured."""
+    """Return scores after fine-tuning and the scores to beat; nothing if none were measured."""
     if not path.exists():
         return ""
     lines = [f"| set | metric | {' | '.join(COLUMNS.values())} |", "|---|---" + len(COLUMNS) * "|---" + "|"]

@@ -91,7 +91,7 @@ def guesses(language: str, model: Path, path: Path) -> None:
 
 
 def small_tasks(folders: Folders, path: Path) -> None:
-    """Fine-tune on small sets, beside random weights of the same shape, frozen vectors and a bag of words."""
+    """Fine-tune on small sets, and measure random weights, frozen vectors and a bag of words on them."""
     data, out = folders.labelled, path.with_name("tasks")
     if not (data / TASK_DONE).exists():
         for kind, names in TASK_PACKAGES.items():

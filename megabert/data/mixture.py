@@ -185,6 +185,11 @@ class Mixture:
             passes[name] = rows * len({shard.pass_number for shard in source.shards}) / source.num_rows
         return passes
 
+    def epochs(self, positions: Positions) -> dict[str, float]:
+        """Return the passes over the instances of each source that have been made, by the source's name."""
+        places = zip(self.at(positions), self.sources, strict=True)
+        return {name: place.epoch + place.offset / source.num_rows for (name, place), source in places}
+
     def at(self, positions: Positions) -> list[tuple[str, DataPosition]]:
         """Return where each source continues, with its name."""
         return [(name, positions.get(key, BEGINNING)) for name, key in zip(self.names, self.sha256, strict=True)]

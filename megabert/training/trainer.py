@@ -284,6 +284,7 @@ class Trainer:
         ratios = self.optimizer.trust_ratios  # waits for the GPU: only on logged steps
         if self._writer is None:
             return
+        epochs = self._shards[self.state.phase][0].epochs(self.state.positions)
         # The row of metrics.jsonl and TensorBoard.
         assert result.grad_norm is not None
         row: dict[str, Value] = {
@@ -300,7 +301,7 @@ class Trainer:
             "train/failed_checkpoints": self._checkpoints.failures,
             "perf/checkpoint_stall_s": self._checkpoints.stall_s,
             "progress/samples": self.state.samples,
-            **self._epochs(),
+            **{f"progress/epochs/{name}": value for name, value in epochs.items() if name},
             **perf,
         }
         if ratios:
@@ -319,16 +320,6 @@ class Trainer:
             f"{pace(tokens)} tokens/s",
             left_s=left_s,
         )
-
-    def _epochs(self) -> dict[str, float]:
-        """Return the passes over the instances of each source, if there are several."""
-        train = self._shards[self.state.phase][0]
-        places = zip(train.at(self.state.positions), train.sources, strict=True)
-        return {
-            f"progress/epochs/{name}": place.epoch + place.offset / source.num_rows
-            for (name, place), source in places
-            if name
-        }
 
     def _open_writer(self) -> MetricWriter | None:
         """Open the files of metrics after the present step, on rank 0."""

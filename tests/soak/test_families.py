@@ -7,8 +7,8 @@ import pytest
 from support.bundled_corpus import CORPUS
 from support.runs import TINY, Run, kill_everything
 
+from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture
-from megabert.data.step_packer import DynamicMasker
 from megabert.tokens.shards.folder import read_manifest
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tooling.reports.report import report_run

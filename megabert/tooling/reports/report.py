@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture
-from megabert.data.step_packer import DynamicMasker
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.masked_lm import first_batches
 from megabert.foundation.errors import CheckpointError

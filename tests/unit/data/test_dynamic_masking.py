@@ -9,10 +9,11 @@ import pytest
 import torch
 from unit.data.streams import SEED, loader_of, shape_of
 
+from megabert.data.dynamic_masking import count_pieces
 from megabert.data.loader import PackedLoader
 from megabert.data.mixture import Mixture
 from megabert.data.packing import RankShare, shape_for
-from megabert.data.step_packer import StepPacker, count_pieces, validation_batches
+from megabert.data.step_packer import StepPacker, validation_batches
 from megabert.settings.config.phase import PhaseConfig
 from megabert.tokens.shards.shard_set import ShardSet
 
