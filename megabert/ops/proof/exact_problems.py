@@ -15,7 +15,7 @@ from megabert.ops import dropout as keyed
 from megabert.ops.backend import choose
 from megabert.ops.dense import dense
 from megabert.ops.dropout import AttentionDropout, probability_mask
-from megabert.ops.fp8 import MULTIPLE, row_product
+from megabert.ops.fp8 import FORWARD, MULTIPLE, cast_rows, row_product
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions
@@ -99,7 +99,7 @@ def _masks(run: Op, kept: Callable[[], Tensor], ones: Tensor) -> Problem:
 
 
 def fp8_casts_problem(tokens: int, hidden: int, inner: int, generator: torch.Generator, **form: bool) -> Problem:
-    """Return whether products take the same casts from LayerNorm and GELU as of the 16 bits that these store.
+    """Return whether products of casts by LayerNorm, GELU and ``row_cast`` are those of casts by torch, bit for bit.
 
     Args:
         tokens: Rows, rounded up so that casts have no room past the end, where a kernel might write unseen.
@@ -125,7 +125,7 @@ def fp8_casts_problem(tokens: int, hidden: int, inner: int, generator: torch.Gen
 
 
 def _same_casts(op: Callable[[Tensor], Tensor], name: str, x_TI: Tensor, weight_OI: Tensor) -> dict[str, Tensor]:
-    """Return which elements of the product after an op, and of the gradient before it, are as without its casts."""
+    """Return which elements of the product after an op, and of the gradient before it, are as of torch's casts."""
     x_TI, weight_OI = x_TI.detach().requires_grad_(), weight_OI.detach()
     h_TO, gradients = dense(x_TI, weight_OI, in_fp8=True), list[Tensor]()
     h_TO.register_hook(gradients.append)
@@ -135,9 +135,14 @@ def _same_casts(op: Callable[[Tensor], Tensor], name: str, x_TI: Tensor, weight_
     # Small gradients: a column past the end that is not 0 would be the largest value of its row.
     (grad_TI,) = torch.autograd.grad(product_TO, x_TI, product_TO.detach() / 2**20)
     return {
-        f"result of {name}": product_TO == row_product(y_TK.detach(), next_OK),
-        f"gradient of {name}": grad_TI == row_product(gradients[0], weight_OI.t()),
+        f"result of {name}": product_TO == _plain_product(y_TK.detach(), next_OK),
+        f"gradient of {name}": grad_TI == _plain_product(gradients[0], weight_OI.t()),
     }
+
+
+def _plain_product(left_TK: Tensor, right_OK: Tensor) -> Tensor:
+    left, right = cast_rows(left_TK, FORWARD), cast_rows(right_OK, FORWARD)
+    return row_product(left_TK, right_OK, left_cast=left, right_cast=right)
 
 
 def attention_mask_problem(lengths: Sequence[int], generator: torch.Generator, **sizes: Any) -> Problem:
