@@ -199,6 +199,7 @@ PARTS = {
     "layer_norm": ("layer_norm_", "column_sums"),
     "bias_gelu": ("bias_gelu_", "gated_gelu_"),
     "cross_entropy": ("cross_entropy_",),
+    "casts": ("row_cast",),
     "lamb": ("lamb_",),
     "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm"),
     "copies and fills": ("memcpy", "memset", "copy", "fill", "zero"),
