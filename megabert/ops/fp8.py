@@ -147,7 +147,7 @@ def cast_weight(weight_OI: Tensor, kept: dict[bool, Cast] | None, *, transposed:
 
 
 def product_before(x: Tensor) -> Any | None:
-    """Return the node of the dense layer in 8 bits whose output a tensor is; None if it is not, or `casts` are torch's."""
+    """Return the node of the dense layer in 8 bits whose output a tensor is; None if it is not, or torch casts."""
     if not getattr(x.grad_fn, "takes_cast", False) or choose("fp8_casts", "auto", "cuda") is cast_rows_torch:
         return None
     return x.grad_fn
