@@ -112,7 +112,6 @@ def test_closed_streams_are_no_error(redirections, module):
 
 
 def test_imports_are_not_interrupted_by_the_garbage_collector():
-    with pytest.raises(ImportError), loading("PyTorch"):
+    with loading("PyTorch"):
         assert not gc.isenabled()
-        raise ImportError
     assert gc.isenabled()
