@@ -99,7 +99,7 @@ def _masks(run: Op, kept: Callable[[], Tensor], ones: Tensor) -> Problem:
 
 
 def fp8_casts_problem(tokens: int, hidden: int, inner: int, generator: torch.Generator, **form: bool) -> Problem:
-    """Return whether products of casts by LayerNorm, GELU and ``row_cast`` equal products of torch's casts, bit for bit.
+    """Return whether products of casts by LayerNorm, GELU and ``row_cast`` equal products of torch's, bit for bit.
 
     Args:
         tokens: Rows, rounded up so that casts have no room past the end, where a kernel might write unseen.
