@@ -1,5 +1,6 @@
 """The commands of ``megabert``."""
 
+import gc
 import logging
 import os
 import sys
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    gc.freeze()  # or Python, at its end, looks for garbage among all that torch and DeepSpeed have made: 0.7 s
     return code
 
 

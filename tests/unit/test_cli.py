@@ -87,3 +87,16 @@ def test_process_whose_ranks_have_not_met_ends_without_the_end_of_python(monkeyp
         assert (cli.main(), exits) == (143, [143])
     finally:
         is_over.set()
+
+
+def test_process_leaves_nothing_to_search_at_its_end():
+    code = """
+import gc, sys
+from megabert.cli import main
+sys.argv = ["megabert", "--version"]
+before = gc.get_freeze_count()
+assert main(["--version"]) == 0 and gc.get_freeze_count() == before, "a call from Python changes its process"
+assert main() == 0 and gc.get_freeze_count() > before
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
