@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from megabert.foundation.cached_folders import fetch
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
 from megabert.tokens.shards.folder import lengths_path, read_lengths, write_lengths
@@ -76,6 +77,7 @@ def verify_shards(split: ShardSet, indices: Iterable[int] | None = None, *, with
     """
     for index in range(len(split.shards)) if indices is None else indices:
         shard, path = split.shards[index], split.folder / split.shards[index].file
+        fetch(split.folder, [shard.file])
         digest = sha256_file(path)
         if digest != shard.sha256:
             raise DataError(
