@@ -38,8 +38,8 @@ def find_secret(url: str) -> str:
 
 
 @contextmanager
-def remote(url: str) -> Iterator[tuple[Any, str]]:
-    """Yield the fsspec file system of a URL, and the name of the file in it.
+def remote(url: str, verb: str = "read") -> Iterator[tuple[Any, str]]:
+    """Yield the fsspec file system of a URL, and the name of the file in it, which is to be ``read`` or ``written``.
 
     Raises:
         ConfigError: The URL is none, or lacks what its protocol needs, or a package is missing.
@@ -58,21 +58,24 @@ def remote(url: str) -> Iterator[tuple[Any, str]]:
             "'megabert[store]' for s3 and https, or the package that fsspec names for another protocol."
         ) from error
     except (ValueError, TypeError) as error:  # a TypeError: a host, a repository or the like is missing
+        if isinstance(error, OSError):  # a certificate, which is a ValueError as well
+            raise DataError(
+                f"{url}: cannot be {verb} ({error}). Check the URL and the server's certificate."
+            ) from error
         raise ConfigError(
             f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
         ) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise
-        raise DataError(
-            f"{url}: cannot be read ({error or type(error).__name__}). Check the URL, the network and your credentials."
-        ) from error
+        why = str(error) or type(error).__name__
+        raise DataError(f"{url}: cannot be {verb} ({why}). Check the URL, the network and your credentials.") from error
 
 
 def _options(url: str) -> dict[str, Any]:
     """Return options of the file system: by default aiohttp gives a whole file five minutes, and reads no ~/.netrc."""
     if not url.startswith(("http://", "https://")):
-        return {}
+        return {"auto_mkdir": True} if url.startswith("file://") else {}
     import aiohttp
     from fsspec.config import conf
 
@@ -157,14 +160,16 @@ def store_file(path: Path, url: str, sha256: str) -> bool:
     """
 
     def attempt() -> bool:
-        with remote(url) as (filesystem, name):
+        with remote(url, "written") as (filesystem, name):
             if _sha256(filesystem, name) == sha256:
                 return False
-            filesystem.makedirs(filesystem._parent(name), exist_ok=True)
             filesystem.put_file(str(path), name)
             filesystem.invalidate_cache()
             if (digest := _sha256(filesystem, name)) != sha256:
-                raise DataError(f"{url}: SHA-256 is {digest or 'unknown'} after the upload, and {sha256} of {path}.")
+                raise DataError(
+                    f"{url}: SHA-256 is {digest or 'unknown'} after the upload, the manifest says {sha256}. Run the "
+                    f"same command again; if that does not help, check {path} with megabert-data verify."
+                )
             return True
 
     return persistently(attempt)

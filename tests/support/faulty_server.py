@@ -1,6 +1,7 @@
 """Servers on 127.0.0.1: files of a folder, and a proxy that spoils chosen responses, for fetching from other hosts."""
 
 import http.client
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -40,9 +41,14 @@ def serving(server: ThreadingHTTPServer) -> Iterator[int]:
 
 
 @contextmanager
-def serving_files(folder: Path, port: int = 0) -> Iterator[int]:
-    """Yield the port of a server of a folder's files."""
-    with serving(_Server(("127.0.0.1", port), partial(_Files, directory=str(folder)))) as port:
+def serving_files(folder: Path, port: int = 0, certificate: tuple[Path, Path] | None = None) -> Iterator[int]:
+    """Yield the port of a server of a folder's files; by https with a certificate and its key."""
+    server = _Server(("127.0.0.1", port), partial(_Files, directory=str(folder)))
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(server) as port:
         yield port
 
 
@@ -77,6 +83,8 @@ class Proxy:
 
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # which answers "Expect: 100-continue"
+
         def handle_any(self) -> None:
             kind = proxy.fault_of(f"{self.command} {self.path}")
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -107,6 +115,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
             self.send_header("Content-Length", length or "0")
             self.end_headers()
+            self.close_connection = True
             self.wfile.write(half if kind == "cut" else content)
 
         do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = handle_any
@@ -123,3 +132,27 @@ def proxying(backend: int) -> Iterator[Proxy]:
     proxy = Proxy(backend)
     with serving(_Server(("127.0.0.1", 0), _handler(proxy))) as proxy.port:
         yield proxy
+
+
+@contextmanager
+def serving_s3(bucket: str, folder: Path) -> Iterator[Proxy]:
+    """Yield a proxy of a server that speaks S3 and has a folder's files in a bucket; the environment has its login."""
+    import fsspec
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        with proxying(server.get_host_and_port()[1]) as proxy:
+            reset = http.client.HTTPConnection("127.0.0.1", proxy.backend, timeout=20)
+            reset.request("POST", "/moto-api/reset")  # the buckets of a server before, in this process
+            reset.getresponse().read()
+            filesystem = fsspec.filesystem("s3", endpoint_url=proxy.url, skip_instance_cache=True)
+            filesystem.mkdir(bucket)
+            for path in folder.rglob("*"):
+                if path.is_file():
+                    filesystem.put_file(str(path), f"{bucket}/{path.relative_to(folder)}")
+            proxy.requests.clear()
+            yield proxy
+    finally:
+        server.stop()
