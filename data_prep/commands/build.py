@@ -56,7 +56,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_fields(
         BuildConfig,
         first=(
-            *("for", "input", "output", "build-dir", "config", "tokenizer", "vocab-size", "uncased"),
+            *("for", "input", "output", "config", "tokenizer", "vocab-size", "uncased"),
             *("lengths", "objective", "validation-share", "workers", "dry-run"),
         ),
         sections=("sources.N", "clean"),
