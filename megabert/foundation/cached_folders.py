@@ -110,7 +110,7 @@ def fetch(
         folder: The folder.
         names: Paths of the files in it; None for all.
         connections: Files that are fetched at the same time.
-        advance: Called now and then; whatever it raises ends the transfer.
+        advance: Called now and then; an exception that it raises ends the transfer.
 
     Raises:
         ConfigError, DataError: As `megabert.foundation.remote_files.fetch_file`, or the cache would exceed its limit.

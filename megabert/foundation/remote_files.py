@@ -122,9 +122,9 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
 
     Args:
         url: The file.
-        path: Where it is written, whole or not at all.
+        path: Its path on this machine; it appears whole or not at all.
         sha256: Hexadecimal SHA-256 that its bytes have to have.
-        advance: Called after each block; whatever it raises ends the transfer.
+        advance: Called after each block; an exception that it raises ends the transfer.
 
     Raises:
         ConfigError: As `remote`.
@@ -151,7 +151,7 @@ def store_file(path: Path, url: str, sha256: str) -> bool:
 
     Args:
         path: The file.
-        url: Where it goes; what is there is replaced.
+        url: Its URL; a file there is replaced.
         sha256: Hexadecimal SHA-256 of its bytes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Shards before their first step: fetched where a cache lacks them, checked by all ranks, and later phases' fetched."""
+"""Shards before their first step: fetched if they are at a URL, and checked by all ranks; later phases' fetched."""
 
 import platform
 import threading
@@ -27,9 +27,9 @@ Phases = Sequence[tuple[Mixture, Mixture]]
 def check_phases(
     phases: Phases, run_dir: Path, world: World, watchdog: Watchdog, *, with_content: bool = True
 ) -> Checked:
-    """Fetch shards that a cache lacks, and check all against the manifest, except those that this run has checked.
+    """Fetch shards that a cache lacks, and check all that this run has not checked against the manifest.
 
-    The ranks share the work: those of a node on its cache, and all of them on folders of the user's own.
+    The ranks of a node share the work on its cache, and all ranks the work on folders of the user's own.
 
     Returns:
         The record of all checked shards, for the next start.
