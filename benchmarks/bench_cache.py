@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from megabert.foundation.cached_folders import CONNECTIONS, cached_folder, fetch  # noqa: E402
+from megabert.foundation.cached_folders import CONNECTIONS, cached_folder, fetch_files  # noqa: E402
 from megabert.foundation.files import sha256_file  # noqa: E402
 
 
@@ -89,7 +89,7 @@ def main() -> None:
                 cached_folder.cache_clear()
                 plain.append(seconds(lambda: copy_plainly(url, names, work / "plain")))
                 folder = cached_folder(url, str(work / "cache"))
-                cached.append(seconds(lambda folder=folder: fetch(folder)))
+                cached.append(seconds(lambda folder=folder: fetch_files(folder)))
                 shutil.rmtree(work / "plain")
                 shutil.rmtree(work / "cache")
         finally:

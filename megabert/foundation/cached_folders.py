@@ -2,7 +2,7 @@
 
 A cache holds a folder for each manifest, named by the SHA-256 of its bytes; so two URLs of one build share a folder,
 and a build that was replaced gets another. The manifest comes at once, every other file when it is needed, or all
-together before (`fetch`). A file gets its name once its bytes have the SHA-256 that the manifest lists. One process at
+together before (`fetch_files`). A file gets its name once its bytes have the SHA-256 that the manifest lists. One process at
 a time fills a folder; others, which may be ranks of the node or of another run, wait and find its files.
 """
 
@@ -67,7 +67,7 @@ def is_cached(folder: Path) -> bool:
 
 @lru_cache(maxsize=1024)
 def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
-    """Return the folder of a cache for a folder at a URL, with its manifest and tokenizer; shards come with `fetch`.
+    """Return the folder of a cache for a folder at a URL, with its manifest and tokenizer, without shards.
 
     Args:
         url: The folder, without a slash at its end.
@@ -91,13 +91,13 @@ def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
         for name, text in ((ORIGIN_NAME, origin), (LIST_NAME, content)):
             if not (folder / name).exists() or read_small(folder / name) != text:
                 atomic_write(folder / name, text)
-        fetch(folder, [name for name in listed.files() if name.startswith("tokenizer/")])
+        fetch_files(folder, [name for name in listed.files() if name.startswith("tokenizer/")])
     except OSError as error:
         raise ConfigError(f"data.cache={cache}: cannot be written ({error.strerror}). Name another folder.") from error
     return folder
 
 
-def fetch(
+def fetch_files(
     folder: Path,
     names: Collection[str] | None = None,
     *,

@@ -119,3 +119,16 @@ def test_https_from_a_server_with_a_certificate_of_its_own(unbroken, shards, tmp
         run.launcher = "none"  # aiohttp reads the environment when it is imported
         run.finish_well()
     assert_equal_runs(run, unbroken)
+
+
+def test_plans_read_a_url_without_most_of_its_shards(server, tmp_path, megabert, shards):
+    lengths = ("--phases.0.max-seq-length", 64, "--phases.1.max-seq-length", 128)
+    flags = ("--recipe", "debug", *lengths, "--device", "cpu")
+    where = ("--data.path", server.url, "--data.cache", tmp_path / "cache")
+    plan = ("pretrain", "--dry-run", "--run-dir", tmp_path / "run")
+    local = megabert(*plan, *flags, "--data.path", shards).out.splitlines()[:8]
+    assert megabert(*plan, *flags, *where).out.splitlines()[:8] == local
+    assert not (tmp_path / "run").exists()
+    server.requests.clear()
+    assert "passes over the corpus" in megabert("estimate", *flags[:-2], *where).out
+    assert not fetched(server)

@@ -271,7 +271,7 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> dict[str, Path]:
     """Return the folders of the instance shards that the phase reads, by source and sorted; a single one has no name.
 
     The folder of a URL is one of ``data.cache``, with its manifest and tokenizer; its shards come when they are read,
-    or all together by ``foundation.cached_folders.fetch``.
+    or all together by ``foundation.cached_folders.fetch_files``.
 
     Raises:
         ConfigError: Neither ``phases[i].data`` nor ``data.path`` nor ``data.sources`` is set, or a URL cannot be used.

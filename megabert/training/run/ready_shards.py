@@ -10,7 +10,7 @@ from typing import Any
 from megabert.data.mixture import Mixture
 from megabert.distributed.environments import describe_rank
 from megabert.distributed.process_group import World, run_on_all_ranks, run_on_main_rank
-from megabert.foundation.cached_folders import fetch, is_cached
+from megabert.foundation.cached_folders import fetch_files, is_cached
 from megabert.foundation.errors import DataError, HaltedError, MegabertError
 from megabert.foundation.json_files import read_json
 from megabert.observability.logs import logger
@@ -20,6 +20,8 @@ from megabert.training.recovery.watchdog import Watchdog
 
 AHEAD_CONNECTIONS = 2
 """Files that are fetched at the same time while steps are made, for which the rank has to compute their hashes."""
+CLOSE_S = 5.0
+"""Seconds that the end of a run waits for it to remove an unfinished file."""
 
 Phases = Sequence[tuple[Mixture, Mixture]]
 
@@ -40,7 +42,7 @@ def check_phases(
 
     def check() -> Checked:
         for folder in _cached(phases):
-            fetch(folder, advance=advance)
+            fetch_files(folder, advance=advance)
         checked: Checked = {}
         for split in _splits(phases):
             share = here if is_cached(split.folder) else range(world.size)
@@ -73,7 +75,7 @@ def fetching_ahead(phases: Phases) -> Iterator[None]:
     def work() -> None:
         for folder in _cached(phases):
             try:
-                fetch(folder, connections=AHEAD_CONNECTIONS, advance=advance)
+                fetch_files(folder, connections=AHEAD_CONNECTIONS, advance=advance)
             except (MegabertError, OSError) as error:
                 if not is_closed.is_set():
                     logger.warning("shards of a later phase: %s The phase will try again.", error)
@@ -85,6 +87,8 @@ def fetching_ahead(phases: Phases) -> Iterator[None]:
         yield
     finally:
         is_closed.set()
+        if thread.is_alive():
+            thread.join(CLOSE_S)
 
 
 def _splits(phases: Phases) -> list[ShardSet]:

@@ -5,7 +5,7 @@ from support.faulty_server import serving_s3
 
 from data_prep.upload import require_target
 from megabert.foundation import remote_files
-from megabert.foundation.cached_folders import cached_folder, fetch
+from megabert.foundation.cached_folders import cached_folder, fetch_files
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.files import sha256_file
 from megabert.tokens.shards.checked_shards import verify_shards
@@ -55,7 +55,7 @@ def test_interrupted_upload_continues_and_ends_with_the_manifest(server, small_b
     assert not puts(server)
     # What was uploaded is what a run reads.
     folder = cached_folder("s3://corpus/mine/instances/32", str(tmp_path / "cache"))
-    fetch(folder)
+    fetch_files(folder)
     local = tmp_path / "local" / "instances" / "32"
     for path in local.glob("*.arrow"):
         assert sha256_file(folder / path.name) == sha256_file(path)

@@ -9,7 +9,7 @@ import pytest
 from support.faulty_server import proxying, serving_files
 
 from megabert.foundation import remote_files
-from megabert.foundation.cached_folders import cached_folder, fetch, is_cached
+from megabert.foundation.cached_folders import cached_folder, fetch_files, is_cached
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
 from megabert.foundation.files import sha256_file
 
@@ -57,25 +57,25 @@ def test_shards_come_once_and_stay(server, source, tmp_path):
     folder = cached_folder(f"{server.url}/128", str(tmp_path / "cache"))
     assert is_cached(folder)
     assert names_in(folder) == BEFORE
-    fetch(folder, SHARDS[2:3])
+    fetch_files(folder, SHARDS[2:3])
     assert names_in(folder) == {*BEFORE, SHARDS[2]}
-    fetch(folder)
+    fetch_files(folder)
     for name in SHARDS:
         assert (folder / name).read_bytes() == (source / name).read_bytes()
     seen = list(server.requests)
-    fetch(folder)
-    fetch(source)  # a folder of the user's own
+    fetch_files(folder)
+    fetch_files(source)  # a folder of the user's own
     assert server.requests == seen
     assert len(seen) == len(set(seen)) == 14
 
 
 def test_later_run_asks_for_the_manifest_alone(server, tmp_path):
     folder = cached_folder(f"{server.url}/128", str(tmp_path / "cache"))
-    fetch(folder)
+    fetch_files(folder)
     server.requests.clear()
     cached_folder.cache_clear()
     assert cached_folder(f"{server.url}/128", str(tmp_path / "cache")) == folder
-    fetch(folder)
+    fetch_files(folder)
     assert server.requests == ["GET /128/manifest.json"]
 
 
@@ -91,18 +91,18 @@ def test_interrupted_fetch_leaves_whole_files_and_is_continued(server, tmp_path)
     folder = cached_folder(f"{server.url}/128", str(tmp_path / "cache"))
     server.faults = [(SHARDS[7], "flip always")]
     with pytest.raises(DataError, match=SHARDS[7]):
-        fetch(folder, connections=1)
+        fetch_files(folder, connections=1)
     fetched = names_in(folder) - BEFORE
     assert {*SHARDS[:7]} <= fetched < {*SHARDS} - {SHARDS[7]}
     (folder / f".{SHARDS[7]}.0123abcd.tmp").write_bytes(b"half of a killed process")
     server.faults, before = [], list(server.requests)
-    fetch(folder)
+    fetch_files(folder)
     assert names_in(folder) == {*BEFORE, *SHARDS}
     assert sorted(server.requests[len(before) :]) == [f"GET /128/{name}" for name in SHARDS if name not in fetched]
 
 
 def _fetch(url, cache):
-    fetch(cached_folder(url, cache))
+    fetch_files(cached_folder(url, cache))
 
 
 def test_processes_share_the_work_of_one(server, tmp_path):
@@ -126,10 +126,10 @@ def test_waiting_thread_advances(server, tmp_path):
         first.set()
         assert is_waiting.wait(60)
 
-    holder = threading.Thread(target=fetch, args=(folder,), kwargs={"advance": hold})
+    holder = threading.Thread(target=fetch_files, args=(folder,), kwargs={"advance": hold})
     holder.start()
     assert first.wait(60)
-    fetch(folder, advance=is_waiting.set)
+    fetch_files(folder, advance=is_waiting.set)
     holder.join()
     assert {*SHARDS} <= names_in(folder)
 
@@ -137,14 +137,14 @@ def test_waiting_thread_advances(server, tmp_path):
 def test_limit_is_held_before_the_first_shard(server, source, tmp_path):
     cache = tmp_path / "cache"
     other = cached_folder(f"{server.url}/128", str(cache))
-    fetch(other)
+    fetch_files(other)
     write_list(source, statistics={"changed": 1})
     cached_folder.cache_clear()
     with pytest.raises(HaltedError, match=f"needs 0.00012 GB more.*{other.name[:12]}"):
-        fetch(cached_folder(f"{server.url}/128", str(cache), 0.0002))
+        fetch_files(cached_folder(f"{server.url}/128", str(cache), 0.0002))
     shutil.rmtree(other)
     cached_folder.cache_clear()
-    fetch(cached_folder(f"{server.url}/128", str(cache), 0.0002))
+    fetch_files(cached_folder(f"{server.url}/128", str(cache), 0.0002))
 
 
 @pytest.mark.parametrize("name", ["../other.arrow", "/etc/passwd", "manifest.json"])
