@@ -2,8 +2,8 @@
 
 A cache holds a folder for each manifest, named by the SHA-256 of its bytes; so two URLs of one build share a folder,
 and a build that was replaced gets another. The manifest comes at once, every other file when it is needed, or all
-together before (`fetch_files`). A file gets its name once its bytes have the SHA-256 that the manifest lists. One process at
-a time fills a folder; others, which may be ranks of the node or of another run, wait and find its files.
+together before (`fetch_files`). A file gets its name once its bytes have the SHA-256 that the manifest lists. One
+process at a time fills a folder; others, which may be ranks of the node or of another run, wait and find its files.
 """
 
 import fcntl

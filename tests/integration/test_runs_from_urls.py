@@ -126,8 +126,12 @@ def test_plans_read_a_url_without_most_of_its_shards(server, tmp_path, megabert,
     flags = ("--recipe", "debug", *lengths, "--device", "cpu")
     where = ("--data.path", server.url, "--data.cache", tmp_path / "cache")
     plan = ("pretrain", "--dry-run", "--run-dir", tmp_path / "run")
-    local = megabert(*plan, *flags, "--data.path", shards).out.splitlines()[:8]
-    assert megabert(*plan, *flags, *where).out.splitlines()[:8] == local
+
+    def sizes_of(plan):
+        return [line for line in plan.splitlines() if "instances" in line and "/" not in line]
+
+    local = sizes_of(megabert(*plan, *flags, "--data.path", shards).out)
+    assert sizes_of(megabert(*plan, *flags, *where).out) == local != []
     assert not (tmp_path / "run").exists()
     server.requests.clear()
     assert "passes over the corpus" in megabert("estimate", *flags[:-2], *where).out
