@@ -122,7 +122,8 @@ def fetch_files(
     if all((folder / name).exists() for name in wanted):
         return
     with _alone(folder / ".lock", advance):
-        remove_killed_writes(folder, (".*.tmp", "tokenizer/.*.tmp"))
+        # Not all of them: other ranks may be writing the manifest, or an index of lengths.
+        remove_killed_writes(folder, (".*.arrow.*.tmp", "tokenizer/.*.tmp"))
         missing = {name: sha256 for name, sha256 in wanted.items() if not (folder / name).exists()}
         origin = read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
         _require_room(folder, origin, missing)
