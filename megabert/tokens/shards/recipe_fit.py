@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import count, takewhile
-from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import DataError
@@ -135,7 +134,7 @@ def build_command(config: RunConfig, manifest: Manifest) -> str:
         fields = {name: value for name, value in fields.items() if recipe_fields.get(name) != value}
         words = ["--for", config.name]
     own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
-    output = f"{Path(config.data.path or 'data')}-{config.name}"
+    output = f"{(config.data.path or 'data').rstrip('/')}-{config.name}"
     flags = _flags({**fields, **added, **own})
     return shlex.join(["megabert-data", "build", *words, *flags, "--input", *inputs, "--output", output])
 
