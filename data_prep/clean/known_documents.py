@@ -11,8 +11,6 @@ continues knows the documents that it knew when it began.
 
 import hashlib
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -28,7 +26,7 @@ from data_prep.documents.document_set import hash_range, hash_text, rows_in_rang
 from data_prep.documents.token_files import HASHES, part_of
 from data_prep.execution.build_state import STATE_NAME, BuildState, InputRecord, read_state
 from data_prep.execution.changes import STEPS
-from data_prep.execution.records import Counts, FileRecord, Outcome, StepRecords
+from data_prep.execution.records import Counts, Outcome, StepRecords
 from data_prep.execution.work_units import RunningBuild
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.json_files import unseal
@@ -38,8 +36,7 @@ from megabert.tokens.shards.folder import MANIFEST_NAME
 FOLDER, NAME = STEPS["hashes"].output, "{:05d}-of-{:05d}.npy"
 FIRST_READING = "work/near/joined-{:06d}-keys.npy", "work/paragraphs/found-{:05d}-texts.npy"
 """Files of ranges that the first reading of the text leaves, if there is one."""
-OVER_CORPUS = "near_duplicate", "min_paragraph_characters", "rules"
-"""Beginnings of the settings of cleaning under which another setting alone hides no document; rules are compared."""
+OVER_CORPUS = {"near_duplicates", "duplicate_documents", "duplicate_paragraphs"}
 
 
 def write_hashes(build: RunningBuild, buckets: dict[str, int], documents: int) -> None:
@@ -113,87 +110,70 @@ class KnownDocuments:
         return place < len(hashes) and int(hashes[place]) == value
 
 
-@dataclass(frozen=True)
-class HashFiles:
-    """The files of hashes of a build, as its records have them."""
-
-    folder: Path
-    files: dict[str, FileRecord]
-    """Each by its path in the folder, in the order of the hashes."""
-
-    @property
-    def sha256(self) -> str:
-        """Identity of the documents, whatever instances are made from them."""
-        return hashlib.sha256("".join(file.sha256 for file in self.files.values()).encode()).hexdigest()
-
-
-def read_hashes(folder: Path, state: BuildState) -> HashFiles:
-    """Return the files of hashes of a build; none if it has not come so far.
+def read_hashes(folder: Path, state: BuildState) -> list[InputRecord]:
+    """Return the files of hashes of a build, as its records have them; none if it has not come so far.
 
     Raises:
-        DataError: The records of them are damaged.
+        DataError: The records are damaged.
     """
-    lines = StepRecords(folder, "hashes").read().values()
     where, remedy = f"{folder}/work/records/hashes.jsonl", "Restore the folder from a copy, or build in a new one."
-    outcomes = [unseal(line, Outcome, state.context("hashes"), where=where, remedy=remedy) for line in lines]
-    return HashFiles(folder, dict(sorted(item for outcome in outcomes for item in outcome.files.items())))
+    lines, context = StepRecords(folder, "hashes").read().values(), state.context("hashes")
+    outcomes = [unseal(line, Outcome, context, where=where, remedy=remedy) for line in lines]
+    files = sorted(item for outcome in outcomes for item in outcome.files.items())
+    return [InputRecord(str(folder / name), *record) for name, record in files]
 
 
-def require_usable(config: BuildConfig, output: Path) -> list[HashFiles]:
-    """Return the files of each build whose documents are left out; warn of rules that make its texts others.
+def documents_sha256(folder: Path | str) -> str:
+    """Return what identifies the documents of a build, whatever instances are made from them."""
+    state = read_state(Path(folder))
+    records = read_hashes(Path(folder), state) if state else []
+    return hashlib.sha256("".join(record.sha256 for record in records).encode()).hexdigest()
+
+
+def require_usable(config: BuildConfig, output: Path) -> list[InputRecord]:
+    """Return the files of the builds whose documents are left out; warn of rules that make their texts others.
 
     Raises:
-        ConfigError: It is the build itself, or no document or near copy of it could be recognized.
-        DataError: It is no finished build, or damaged.
+        ConfigError: One is the build itself, or none of its documents or near copies could be recognized.
+        DataError: One is no finished build, or damaged.
     """
-    return [_usable(Path(folder), config, output) for folder in config.exclude]
+    return [record for folder in config.exclude for record in _usable(Path(folder), config, output)]
 
 
-def _usable(folder: Path, config: BuildConfig, output: Path) -> HashFiles:
+def _usable(folder: Path, config: BuildConfig, output: Path) -> list[InputRecord]:
+    where = f"exclude: {folder}"
     if folder.resolve() == output.resolve():
-        raise ConfigError(f"exclude: {folder}: is the folder of this build. Name earlier builds only.")
+        raise ConfigError(f"{where}: is the folder of this build. Name earlier builds only.")
     state = read_state(folder)
     if state is None:
+        raise DataError(f"{where}: holds no build ({STATE_NAME} is missing). Name the --output of an earlier one.")
+    _require_comparable(where, state.config, config)
+    records = read_hashes(folder, state)
+    names = [record.path for record in records] or [str(folder / FOLDER / "*-of-00000.npy")]
+    shards = [str(folder / "instances" / str(length) / MANIFEST_NAME) for length in state.config["lengths"]]
+    missing = [name for name in (*shards, *names) if not Path(name).is_file()]
+    missing += [name for name in names if not name.endswith(f"-of-{len(records):05d}.npy")]
+    if missing:
         raise DataError(
-            f"exclude: {folder}: holds no build ({STATE_NAME} is missing). Name the --output of an earlier one."
+            f"{where}: is not finished, or damaged ({missing[0]} and the files of its series are not all there). Run "
+            "its own `megabert-data build` to the end first, or build it in a new folder."
         )
-    _require_comparable(f"exclude: {folder}", state.config, config)
-    hashes = read_hashes(folder, state)
-    is_whole = hashes.files and all(name.endswith(f"-of-{len(hashes.files):05d}.npy") for name in hashes.files)
-    shards = [f"instances/{length}/{MANIFEST_NAME}" for length in state.config["lengths"]]
-    missing = [name for name in (*shards, *hashes.files) if not (folder / name).is_file()]
-    if missing or not is_whole:
-        what = ", ".join(missing[:3]) or "work/records/hashes.jsonl"
-        raise DataError(
-            f"exclude: {folder}: is not finished, or damaged ({what} is missing or cut). Run its own `megabert-data "
-            "build` to the end first; if that helps nothing, build it in a new folder."
-        )
-    return hashes
+    return records
 
 
-def paths_of(known: Iterable[HashFiles]) -> list[str]:
-    """Return the paths of all files."""
-    return [str(hashes.folder / name) for hashes in known for name in hashes.files]
-
-
-def require_sound(known: Iterable[HashFiles], inputs: Iterable[InputRecord]) -> dict[str, str]:
-    """Return the identity of the documents of each build, by its folder.
+def require_sound(known: list[InputRecord], inputs: list[InputRecord]) -> None:
+    """Refuse files of earlier builds that are not as they were written.
 
     Args:
         known: Result of `require_usable`.
-        inputs: Records of the input as it is now, with the files of ``known``.
+        inputs: Records of the input as it is now, with these files.
 
     Raises:
-        DataError: A file is not as it was written.
+        DataError: One is another.
     """
-    now = {record.path: record.sha256 for record in inputs}
-    for hashes in known:
-        for name, file in hashes.files.items():
-            if now[str(hashes.folder / name)] != file.sha256:
-                raise DataError(
-                    f"exclude: {hashes.folder / name}: is damaged. Restore the folder from a copy, or build it anew."
-                )
-    return {str(hashes.folder): hashes.sha256 for hashes in known}
+    if damaged := {*known} - {*inputs}:
+        name = min(record.path for record in damaged)
+        raise DataError(f"exclude: {name}: is damaged. Restore the folder from a copy, or build it in a new one.")
 
 
 def _require_comparable(where: str, theirs: dict[str, Any], config: BuildConfig) -> None:
@@ -201,20 +181,21 @@ def _require_comparable(where: str, theirs: dict[str, Any], config: BuildConfig)
     ours = loading.to_dict(config)
     if (theirs["sources"][0]["format"] == "ids") != config.holds_ids:
         raise ConfigError(f"{where}: one of both builds holds ids and the other one text, which have no common hashes.")
-    rules = [{*settings["clean"]["rules"]} for settings in (theirs, ours)]
-    near = [{name: value for name, value in x["clean"].items() if name.startswith("near")} for x in (theirs, ours)]
-    if "near_duplicates" in rules[1] and ("near_duplicates" not in rules[0] or near[0] != near[1]):
-        settings = ", ".join(f"{name}: {value}" for name, value in near[0].items())
-        own = f"has {settings}" if "near_duplicates" in rules[0] else "was built without the rule"
+    other = {name for name, value in ours["clean"].items() if value != theirs["clean"][name]}
+    lacks = "near_duplicates" not in theirs["clean"]["rules"]
+    if "near_duplicates" in config.clean.rules and (lacks or any(name.startswith("near") for name in other)):
+        near = (f"{name}: {value}" for name, value in theirs["clean"].items() if name.startswith("near"))
         raise ConfigError(
-            f"{where}: near copies of its documents cannot be recognized, because it {own}. Use the same settings, or "
-            "leave near_duplicates out of --clean, and copies of a whole text alone are left out."
+            f"{where}: {'was built without near_duplicates' if lacks else 'has ' + ', '.join(near)}, so that near "
+            "copies of its documents cannot be recognized. Use the same settings, or leave near_duplicates out of "
+            "--clean: then copies of a whole text alone are left out."
         )
-    others = sorted((rules[0] ^ rules[1]) - {"near_duplicates", "duplicate_documents", "duplicate_paragraphs"})
-    others += [k for k, v in ours["clean"].items() if not k.startswith(OVER_CORPUS) and v != theirs["clean"][k]]
-    if others:
+    # Rules over the corpus drop documents and paragraphs, but the hashes are of the texts before them.
+    rules = {*theirs["clean"]["rules"]} ^ {*config.clean.rules}
+    other = {*(rules - OVER_CORPUS), *(name for name in other if not name.startswith(("rules", "near", "min_para")))}
+    if other:
         print(
-            f"warning: {where}: was cleaned in another way ({', '.join(others)}). A document of it whose text these "
-            "change is not recognized",
+            f"warning: {where}: was cleaned in another way ({', '.join(sorted(other))}). A document of it whose text "
+            "these change is not recognized",
             file=sys.stderr,
         )

@@ -277,9 +277,8 @@ def write_documents(task: ExtractTask) -> tuple[list[Path], Counts]:
     def documents() -> Iterator[tuple[int, Sides]]:
         nonlocal dropped
         for sides in id_documents(task.chunk, IdChecker(tokenizer), problems):
-            own = [ids.astype("<i4") for ids in sides]
             # The hash is of the ids and of where B begins.
-            digest = hash_bytes(b"".join(ids.tobytes() for ids in own) + b"%d" % len(own[0]))
+            digest = hash_bytes(b"".join(ids.astype("<i4").tobytes() for ids in sides) + b"%d" % len(sides[0]))
             if not any(map(len, sides)):
                 counts["empty_documents"] += 1
             elif known.has_hash(digest):
@@ -287,7 +286,7 @@ def write_documents(task: ExtractTask) -> tuple[list[Path], Counts]:
             else:
                 counts["written"] += 1
                 counts["sentences"] += len(sides)
-                yield digest, own
+                yield digest, sides
 
     paths = write_parts(task.path, documents(), partial(_IdsPart, source, tokenizer.vocab_size))
     read = counts["written"] + counts["empty_documents"] + dropped
@@ -311,7 +310,7 @@ class _IdsPart:
     def add(self, digest: int, sides: Sides) -> None:
         """Append a document."""
         self.hashes.append(digest)
-        self.lists += sides
+        self.lists += [ids.astype("<i4") for ids in sides]
         self.tokens += sum(map(len, sides))
 
     @property

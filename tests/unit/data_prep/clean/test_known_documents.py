@@ -140,7 +140,7 @@ def edit_records(old):
         (lambda old: (old / "work" / "records" / "hashes.jsonl").unlink(), DataError, "is not finished, or damaged"),
         (edit_records, DataError, "hashes.jsonl: damaged or edited"),
         (damage, DataError, "00000-of-00001.npy: is damaged. Restore the folder"),
-        (lambda old: next((old / "work" / "hashes").iterdir()).unlink(), DataError, "00000-of-00001.npy is missing"),
+        (lambda old: next((old / "work" / "hashes").iterdir()).unlink(), DataError, "00000-of-00001.npy and the files"),
     ],
     ids=["no build", "unfinished", "no records", "damaged records", "wrong byte", "missing file"],
 )  # fmt: skip
@@ -156,7 +156,7 @@ def test_folder_that_cannot_be_left_out_is_refused(make, old, tmp_path, change, 
     ("rules", "message"),
     [
         (("duplicate_documents",), "is the folder of this build"),
-        (NEAR, "near copies of its documents cannot be recognized, because it was built without the rule"),
+        (NEAR, "was built without near_duplicates, so that near copies of its documents cannot be recognized"),
     ],
 )
 def test_build_that_cannot_be_compared_is_refused(make, old, rules, message):
