@@ -6,9 +6,10 @@ ones will read. Kiyono et al. 2021 (SHAPE, arXiv:2109.05644) shift all positions
 n - 1 + k.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture, Positions, Ranges, global_rows
-from megabert.data.order import BLOCK_ROWS, WINDOW_BLOCKS, DataPosition, EpochOrder, PositionRange, Window
+from megabert.data.order import BLOCK_ROWS, WINDOW_BLOCKS, DataPosition, EpochOrder, Window, join_ranges
 from megabert.data.packing import PackingPlan, RankShare, plan_packing
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import below, mix, string_key
@@ -27,7 +28,7 @@ _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""
 _KEPT_WINDOWS = 3
 """Windows of a source whose lengths are kept: the one being read, the next one, and one to spare."""
-_AHEAD_TOKENS = 1 << 24
+_AHEAD_TOKENS = 1 << 23
 """Tokens of this rank that are read ahead at most: 32 MiB of ids, and their masks."""
 _OFFSETS_KEY = string_key("data/position_offsets")
 
@@ -169,7 +170,8 @@ class StepPacker:
 
     def _batches(self, positions: Positions, number: int, most: int) -> Iterator[StepBatch]:
         """Yield batches whose rows are read at once: at most ``most``, and of one kind of masks."""
-        masking, taken = self._masking_of(number), []
+        masking = self._masking_of(number)
+        taken: list[tuple[dict[str, Ranges], dict[str, DataPosition]]] = []
         while len(taken) < most and (not taken or self._masking_of(number + len(taken)) == masking):
             taken.append(self.shards.take(positions, self._batch_of(number + len(taken))))
             positions = taken[-1][1]
@@ -197,25 +199,11 @@ class StepPacker:
         parts, counts = [], []
         for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True)):
             counts.append([sum(part.stop - part.start for part in ranges[key]) for ranges in taken])
-            for epoch, start, stop in _joined(part for ranges in taken for part in ranges[key]):
+            for epoch, start, stop in join_ranges(part for ranges in taken for part in ranges[key]):
                 order = EpochOrder(source.num_rows, self._seed, epoch)
                 parts += [(number, epoch, *part) for part in order.parts(start, stop)]
         sizes = [self._sizes_of[number](window.spans) for number, _, window, _ in parts]
         return _Group.of(parts, sizes, np.array(counts))
-
-
-def _joined(ranges: Iterable[PositionRange]) -> Iterator[PositionRange]:
-    """Yield ranges, of which each that begins at the end of the one before it is joined to that."""
-    last: PositionRange | None = None
-    for part in ranges:
-        if last and (last.epoch, last.stop) == (part.epoch, part.start):
-            last = last._replace(stop=part.stop)
-            continue
-        if last:
-            yield last
-        last = part
-    if last:
-        yield last
 
 
 def _equal_batch(size: int, number: int) -> range:
@@ -257,14 +245,16 @@ class _Group:
         for row, (source, _, window, _) in zip(starts, parts, strict=True):
             row[: len(window.spans)] = global_rows(source, np.array([first for first, _ in window.spans]))
         indices = [own for *_, own in parts]
-        columns = [np.repeat(np.arange(len(parts)), [own.size for own in indices]), np.concatenate(indices)]
+        columns: list[NDArray[Any]] = [np.concatenate(indices)]
+        columns.append(np.repeat(np.arange(len(parts)), [own.size for own in indices]))
         columns += [np.concatenate([own[k][i] for own, i in zip(sizes, indices, strict=True)]) for k in range(2)]
         if counts.shape[1] > 1:
             batches = np.tile(np.arange(counts.shape[1], dtype=np.uint16), len(counts))
             order = np.argsort(np.repeat(batches, counts.ravel()), kind="stable")
             columns = [column[order] for column in columns]
-        borders = np.cumsum([0, *counts.sum(axis=0)])
-        return cls(borders, Sizes(*columns[2:]), *columns[:2], starts, np.array([epoch for _, epoch, *_ in parts]))
+        within, stretches, *lengths = columns
+        epochs = np.array([epoch for _, epoch, *_ in parts])
+        return cls(np.cumsum([0, *counts.sum(axis=0)]), Sizes(*lengths), stretches, within, starts, epochs)
 
     def sizes_of(self, batch: int) -> Sizes:
         """Return how long the instances of a batch are."""
