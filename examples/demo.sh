@@ -48,7 +48,8 @@ say "text to vocabulary and shards: $data"
   --for "$recipe" "${vocabulary[@]}" --validation-share 0.06 --workers "$(nproc)"
 
 say "pre-training with the recipe $recipe: $run_dir"
-gpus=$("$bin/python" -c 'import torch; print(torch.cuda.device_count())')
+gpus=0
+! command -v nvidia-smi >/dev/null || gpus=$("$bin/python" -c 'import torch; print(torch.cuda.device_count())')
 # Named, so that DeepSpeed does not warn that it found no GPU.
 if [ "$gpus" -gt 0 ]; then ranks=(--num_gpus "$gpus"); else ranks=(--num_accelerators 2) && export DS_ACCELERATOR=cpu; fi
 # --quiet leaves the launcher's errors; what DeepSpeed says in a rank is in RUN_DIR/logs.

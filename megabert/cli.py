@@ -1,9 +1,13 @@
 """The commands of ``megabert``."""
 
+import gc
+import logging
+import os
 import sys
+import threading
 from collections.abc import Sequence
 
-from megabert.distributed.environments import before_ranks_meet, own_rank
+from megabert.distributed.environments import MEETING_THREAD, before_ranks_meet, own_rank
 from megabert.settings.command_line.program import Program
 from megabert.settings.command_line.safe_path import leave_out_working_folder
 
@@ -38,9 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code, as docs/troubleshooting.md lists them.
     """
-    if argv is None:  # a process of its own, not a call from Python
-        leave_out_working_folder()
-    return PROGRAM.run(_without_local_rank(list(sys.argv[1:] if argv is None else argv)))
+    if argv is not None:  # a call from Python
+        return PROGRAM.run(_without_local_rank(list(argv)))
+    leave_out_working_folder()
+    code = PROGRAM.run(_without_local_rank(sys.argv[1:]))
+    if any(thread.name == MEETING_THREAD for thread in threading.enumerate()):
+        # The ranks have not met. At its end Python stops the thread when it returns from torch's store, and the process
+        # would abort (SIGABRT): C++ cannot be left in that way.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    gc.freeze()  # or Python, at its end, looks for garbage among all that torch and DeepSpeed have made: 0.7 s
+    return code
 
 
 def _without_local_rank(arguments: list[str]) -> list[str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from megabert.distributed.parent_death import SET_BY_SCRIPTS, SET_BY_SRUN
 from megabert.foundation.errors import ConfigError, Echo
 
+MEETING_THREAD = "megabert-meeting"
+"""Name of the thread in which a rank meets the others (`meeting.meet`); while it runs, Python cannot end in order."""
 _SCONTROL_TIMEOUT_S = 60.0
 _MOST_DIGITS = 18  # any such number fits into 64 bits
 _SHOWN = 40  # characters of a wrong value in its message

@@ -16,6 +16,7 @@ from ipaddress import ip_address
 
 import torch.distributed as dist
 
+from megabert.distributed.environments import MEETING_THREAD
 from megabert.foundation.errors import EXIT_HOPELESS, ConfigError, Echo, MegabertError
 
 logger = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ def meet(rank: int, size: int, *, patience_s: float) -> dist.Store:
         MeetingError: Not all ranks came in time.
     """
     meeting = _Meeting(rank, size, datetime.timedelta(seconds=patience_s))
-    thread = threading.Thread(target=meeting.run, name="megabert-meeting", daemon=True)
+    thread = threading.Thread(target=meeting.run, name=MEETING_THREAD, daemon=True)
     thread.start()
     since, begun, says_at = time.strftime("%H:%M:%S"), time.monotonic(), SAY_AFTER_S
     while thread.is_alive():

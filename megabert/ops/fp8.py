@@ -11,9 +11,9 @@ output. A row's scale is the smallest power of two that brings its largest value
 NaN stays NaN and infinity divided by its own scale becomes NaN, so the products of such a row are NaN and the step is
 skipped.
 
-On a CPU the rounded values are multiplied in float32. On a GPU a kernel rounds a row in one pass
-(``triton_support.row_casts``), and ``torch._scaled_mm`` multiplies and adds up in float32: the same numbers but for the
-order of sums. No GPU has run it yet.
+On a CPU the rounded values are multiplied in bf16, which holds them exactly, and added up in float32. On a GPU a kernel
+rounds a row in one pass (``triton_support.row_casts``), and ``torch._scaled_mm`` multiplies and adds up in float32: the
+same numbers but for the order of sums. No GPU has run it yet.
 
 A kernel of LayerNorm or GELU has whole rows at hand, of a product's left factor. It casts them as it stores them, and
 leaves the cast at a node of autograd's graph, where the product fetches it. This is in the order of the calls:
@@ -102,9 +102,8 @@ def _is_on_gpu(tensor: Tensor) -> bool:
 
 
 def _on_cpu(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
-    (left8_TK, scales_T1), (right8_OK, scales_O1) = left, right
-    bias_O = None if bias_O is None else bias_O.float()
-    return functional.linear(left8_TK.float() * scales_T1, right8_OK.float() * scales_O1, bias_O).to(dtype)
+    left_TK, right_OK = (rows8.to(dtype) * scales.to(dtype) for rows8, scales in (left, right))  # exact in 16 bits, too
+    return functional.linear(left_TK, right_OK, bias_O)
 
 
 def _on_gpu(left: Cast, right: Cast, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:

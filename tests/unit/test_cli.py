@@ -1,10 +1,14 @@
 import os
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from megabert import cli
 from megabert.cli import PROGRAM
+from megabert.distributed import meeting
 
 
 def test_help_lists_every_command(megabert):
@@ -60,3 +64,39 @@ for verb in {["", *PROGRAM.commands]}:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_process_whose_ranks_have_not_met_ends_without_the_end_of_python(monkeypatch):
+    """Python would stop the thread inside torch's store, which aborts: exit code 134 for 143."""
+    is_over, exits = threading.Event(), []
+
+    def run(words: list[str]) -> int:
+        with pytest.raises(meeting.MeetingError):
+            meeting.meet(0, 2, patience_s=0.0)
+        return 143
+
+    monkeypatch.setattr(meeting._Meeting, "run", lambda self: is_over.wait())
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setattr(cli, "PROGRAM", SimpleNamespace(run=run))
+    monkeypatch.setattr(cli, "leave_out_working_folder", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["megabert", "pretrain"])
+    monkeypatch.setattr(os, "_exit", exits.append)
+    try:
+        assert (cli.main(["pretrain"]), exits) == (143, []), "a call from Python ends no process"
+        assert (cli.main(), exits) == (143, [143])
+    finally:
+        is_over.set()
+
+
+def test_process_leaves_nothing_to_search_at_its_end():
+    code = """
+import gc, sys
+from megabert.cli import main
+sys.argv = ["megabert", "--version"]
+before = gc.get_freeze_count()
+assert main(["--version"]) == 0 and gc.get_freeze_count() == before, "a call from Python changes its process"
+assert main() == 0 and gc.get_freeze_count() > before
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

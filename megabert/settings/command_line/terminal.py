@@ -4,6 +4,7 @@
 think of it. Only output that steers the terminal on purpose, such as a progress bar, goes past the filter.
 """
 
+import gc
 import os
 import re
 import sys
@@ -61,14 +62,14 @@ def unfiltered(stream: Any) -> Any:
 def loading(what: str) -> Iterator[None]:
     """Announce a library that is being loaded on a terminal, and erase the line once it is there."""
     stream = unfiltered(sys.stderr)
-    if not stream.isatty():
-        yield
-        return
-    print(f"loading {what} ...", end="", file=stream, flush=True)
+    begin, end = (f"loading {what} ...", "\r\x1b[K") if stream.isatty() else ("", "")
+    print(begin, end="", file=stream, flush=True)
+    gc.disable()  # imports leave next to nothing to collect, and the search takes a fifth of their time
     try:
         yield
     finally:
-        print("\r\x1b[K", end="", file=stream, flush=True)
+        gc.enable()
+        print(end, end="", file=stream, flush=True)
 
 
 @contextmanager

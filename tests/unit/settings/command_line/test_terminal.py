@@ -1,5 +1,6 @@
 """What is printed cannot steer a terminal, and every stream takes it."""
 
+import gc
 import io
 import os
 import subprocess
@@ -11,7 +12,7 @@ from support.soak import in_soak
 
 from megabert.foundation.errors import ConfigError
 from megabert.settings.command_line.failures import guarded
-from megabert.settings.command_line.terminal import printable, safe_output, unfiltered
+from megabert.settings.command_line.terminal import loading, printable, safe_output, unfiltered
 
 
 def run(work, capsys):
@@ -108,3 +109,9 @@ def test_closed_streams_are_no_error(redirections, module):
     command = f"{sys.executable} -m {module} estimate --help {redirections}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_imports_are_not_interrupted_by_the_garbage_collector():
+    with loading("PyTorch"):
+        assert not gc.isenabled()
+    assert gc.isenabled()

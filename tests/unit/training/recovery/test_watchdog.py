@@ -59,7 +59,7 @@ def test_record_that_hangs_does_not_save_the_process(tmp_path):
 
 
 def test_log_that_hangs_does_not_save_the_process(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(module, "open_to_append", lambda path: time.sleep(60))
+    monkeypatch.setattr(module, "open_to_append", lambda path: threading.Event().wait())
     guarded = Guarded(tmp_path, start_up_s=0.1)
     assert guarded.wait_for_end() == [EXIT_HUNG]
     shown = capfd.readouterr().err
