@@ -161,6 +161,7 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         ("  chance (the larger class)", _percent(pairs and max(share, 1 - share))),
         ("held-out discriminator AUC", "-" if auc is None else f"{auc:.3f}"),
         ("sequences/s", f"{rate:.0f}"),
+        *((f"passes over {name}", _epochs(train[-1], name)) for name in sorted(config.data.sources or ())),
     )
     return PhaseReport(
         index=index,
@@ -171,6 +172,11 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
         unigram=unigram,
         cells=cells,
     )
+
+
+def _epochs(row: dict[str, Any], source: str) -> str:
+    epochs = row.get(f"progress/epochs/{source}")
+    return "-" if epochs is None else f"{epochs:.2f}"
 
 
 def _percent(share: float | None) -> str:
