@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from megabert.foundation.errors import ConfigError
+from megabert.foundation.remote_files import is_url
 from megabert.settings.command_line.arguments import checks_arguments
 from megabert.settings.command_line.flags import leaf_paths, nest
 
@@ -60,6 +61,8 @@ def build(
     from data_prep.execution.executors import local_executor
     from data_prep.pipeline import build_shards
 
+    if is_url(str(output_dir)):
+        raise ConfigError(f"output_dir={output_dir}: only `megabert-data build --output URL` uploads. Name a folder.")
     if workers is not None and workers > MAX_WORKERS:
         raise ConfigError(f"workers={workers}: at most {MAX_WORKERS}.")
     read_state(Path(output_dir))  # names a package that is gone before settings that need it are resolved

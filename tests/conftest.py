@@ -5,12 +5,15 @@ Long runs of tests continue from where they ended.
 
 import os
 import subprocess
+import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 # One thread a process, set before torch is imported: test files run side by side, and waiting OpenMP threads spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Else each worker, and each command that starts cold, would compile all modules and rewrite all asserts anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # No test uses the caller's account on a model hub; huggingface_hub reads this once, when it is imported.
 os.environ["HF_TOKEN_PATH"] = os.devnull
 
@@ -20,6 +23,7 @@ from support.environment import clear
 from support.passed_tests import Progress
 
 clear(os.environ)
+sys.dont_write_bytecode = False
 
 SLOWEST = (
     "integration/slurm/",
@@ -39,6 +43,11 @@ SLOWEST = (
 )
 """What is run first. Workers take files in this order, so that those that are left at the end are short ones."""
 TESTS = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no test that only ``make soak`` runs: each worker would, before its first test."""
+    return True if collection_path == TESTS / "soak" and "not soak" in config.option.markexpr else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

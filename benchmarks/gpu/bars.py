@@ -18,7 +18,7 @@ KILLED = "resumed after kill -9 in both phases"
 EIGHT, FP8 = "the eight in a loop", "fp8"
 """The loop of `products` that decides on fp8, and its kinds."""
 FP8_TFLOP_PER_S = 1200
-"""Rate of the eight products in fp8, at the limit of power, from which fp8 is worth its casts."""
+"""Rate of the eight products in fp8, at the limit of power, with which fp8 reaches its aims."""
 SIXTEEN_BITS, SPREADS = ("torch in bfloat16", "torch in bfloat16, sequences reversed"), 1.5
 """Runs of `agreement`, and the multiple of the larger of their distances from float32 that the kernels may have."""
 SPEEDRUN_MINUTES = 3.5
@@ -44,7 +44,7 @@ def _compilations(parts: Mapping[str, Rows]) -> Iterator[Bar]:
 
 
 def _products(parts: Mapping[str, Rows]) -> Iterator[Bar]:
-    """Take the best rate of the eight products in fp8: it says whether the next version has fp8."""
+    """Take the best rate of the eight products in fp8: it says what other scales or sums would bring."""
     rows = parts.get("products", {}).items()
     rates = [row.get("tflop_per_s", 0) for name, row in rows if f"{EIGHT}, {FP8}" in name]
     if rates:
@@ -85,8 +85,8 @@ def _attention(parts: Mapping[str, Rows]) -> Iterator[Bar]:
 
 def _throughput(parts: Mapping[str, Rows]) -> Iterator[Bar]:
     """Hold tokens/s and MFU against bars, of the trainer only MFU: its sequences are shorter, and its pieces fewer."""
-    trainer = parts.get("trainer", {})
-    rows = {**parts.get("training", {}), **parts.get("peers", {}), **trainer}
+    trainer, in_16_bits = parts.get("trainer", {}), parts.get("training", {})
+    rows = {**in_16_bits, **parts.get(FP8, {}), **parts.get("peers", {}), **trainer}
     for length, (aim, floor) in TOKENS_PER_S.items():
         theirs = [row.get("tokens_per_s", 0) for name, row in rows.items() if name.startswith(f"length {length} trans")]
         for name, row in rows.items():
@@ -97,6 +97,9 @@ def _throughput(parts: Mapping[str, Rows]) -> Iterator[Bar]:
             yield f"{name}: MFU", f"{CARD}: {MFU_PCT}", mfu, mfu >= MFU_PCT
             if name not in trainer:
                 yield f"{name}: tokens/s", f"{CARD}: {aim} (floor {floor})", found, found >= aim
+            in_bf16 = in_16_bits.get(name.replace(f"{FP8} ", ""), {}).get("tokens_per_s")
+            if FP8 in name and in_bf16:
+                yield f"{name}: tokens/s, in bfloat16", in_bf16, found, found > in_bf16
             if theirs and name not in trainer:
                 yield f"{name}: tokens/s, transformers", max(theirs), found, found > max(theirs)
 

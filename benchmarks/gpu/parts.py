@@ -24,6 +24,7 @@ PARTS = {
     "parity": Part(16),
     "tuning": Part(53, ("pydantic",)),
     "training": Part(53, ("pydantic",)),
+    "fp8": Part(54, ("pydantic",)),
     "products": Part(33),
     "repeats": Part(48, ("pydantic",)),
     "resume": Part(75, TRAINER),
@@ -39,9 +40,8 @@ PARTS = {
 }
 COMMANDS = {
     "1": ("parity", "tuning", "training", "products", "repeats", "resume", "agreement"),
-    "2": ("ops", "training", "trainer", "speedrun"),
+    "2": ("ops", "fp8", "trainer", "speedrun"),
 }
-"""Both fit 15 minutes of a rented machine, its start included; the other parts are run by name. `training` is in both:
-if the first command led to a change of the code, the second one shows its effect, and else it finds the rows."""
+"""Both fit 15 minutes of a rented machine, its start included; the other parts are run by name."""
 GRACE_S = 20
 """Seconds after its time at which a part is ended."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu.bars import FP8
 from benchmarks.gpu.batches import Batch, batches, cycle, random_batch
 from benchmarks.gpu.clock import synchronize, timed_window
 from benchmarks.gpu.rows import Row, Rows, SpoiltProcess
@@ -21,6 +22,7 @@ from benchmarks.gpu.sizes import TINY, Sizes
 from megabert.models.bert import PretrainingModel
 from megabert.models.build import build_model
 from megabert.observability.flops import peak_flops, training_flops
+from megabert.ops.fp8 import reset_casts
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.optim.base import no_decay
@@ -74,14 +76,16 @@ class Shard:
 
 
 @torch.no_grad()
-def random_model(config: ModelConfig, ops: OpsConfig, device: torch.device) -> PretrainingModel:
+def random_model(
+    config: ModelConfig, ops: OpsConfig, device: torch.device, *, in_fp8: bool = False
+) -> PretrainingModel:
     """Return a model with BERT's deviation of weights, drawn on its own device; the same one each time.
 
     335 million random numbers take a CPU seconds, and each row has a model of its own.
     """
     torch.manual_seed(0)
     with device:
-        model = build_model(config, ops=ops)
+        model = build_model(config, ops=ops, in_fp8=in_fp8)
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.normal_(std=config.initializer_range)
@@ -92,11 +96,18 @@ class MegabertStep:
     """A whole optimizer step on one batch, eager or as one CUDA graph."""
 
     def __init__(
-        self, config: ModelConfig, batch: Batch, *, backend: str, device: torch.device, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        batch: Batch,
+        *,
+        backend: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        in_fp8: bool = False,
     ) -> None:
         set_matmul_precision()
         options: dict[str, Any] = dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), backend)
-        self.model = random_model(config, OpsConfig(**options), device).to(dtype)
+        self.model = random_model(config, OpsConfig(**options), device, in_fp8=in_fp8).to(dtype)
         named = list(self.model.named_parameters())
         self.shards = [
             Shard([parameter for name, parameter in named if no_decay(name) == is_free], decay, backend)
@@ -111,6 +122,8 @@ class MegabertStep:
         """Run forward, backward, clipping and LAMB on the batch in place."""
         for shard in self.shards:
             shard.grad16.zero_()
+        for parameter in self.model.parameters():
+            reset_casts(parameter)
         output = self.model(self.batch)
         loss = output.mlm_loss_sum / self.batch.masked_ids_M.numel()
         loss = loss + output.nsp_loss_sum / self.batch.next_sentence_label_B.numel()
@@ -199,6 +212,7 @@ PARTS = {
     "layer_norm": ("layer_norm_", "column_sums"),
     "bias_gelu": ("bias_gelu_", "gated_gelu_"),
     "cross_entropy": ("cross_entropy_",),
+    "casts": ("row_cast",),
     "lamb": ("lamb_",),
     "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "aten::mm", "aten::addmm", "aten::bmm"),
     "copies and fills": ("memcpy", "memset", "copy", "fill", "zero"),
@@ -247,11 +261,13 @@ MODERN_VOCABULARY = 50_368
 GRAPH, EAGER = "CUDA graph", "eager"
 
 
-def megabert_step(config: ModelConfig, sizes: Sizes, length: int, device: torch.device, *, kind: str) -> MegabertStep:
+def megabert_step(
+    config: ModelConfig, sizes: Sizes, length: int, device: torch.device, *, kind: str, in_fp8: bool
+) -> MegabertStep:
     """Return a step on sequences of a length, captured if its kind is a graph."""
     dtype, backend = (torch.bfloat16, "triton") if device.type == "cuda" else (torch.float32, "auto")
     example = random_batch(sizes.tokens, length, int(config.vocab_size), 0)
-    step = MegabertStep(config, example, backend=backend, device=device, dtype=dtype)
+    step = MegabertStep(config, example, backend=backend, device=device, dtype=dtype, in_fp8=in_fp8)
     if kind == GRAPH:
         step.capture()
     return step
@@ -264,20 +280,21 @@ def modern_config(sizes: Sizes) -> ModelConfig:
     return model_config(sizes, family="modernbert", num_hidden_layers=4)
 
 
-def measure(rows: Rows, device: torch.device, sizes: Sizes) -> None:
+def measure(rows: Rows, device: torch.device, sizes: Sizes, *, in_fp8: bool = False) -> None:
     """Fill the rows of the part: BERT-Large at each length and where its time goes, then ModernBERT."""
-    kind = GRAPH if device.type == "cuda" else EAGER
+    kind, precision = GRAPH if device.type == "cuda" else EAGER, f"{FP8} " if in_fp8 else ""
 
     def throughput_at(name: str, config: ModelConfig, length: int, steps: int) -> None:
-        make = partial(megabert_step, config, sizes, length, device, kind=kind)
-        rows.measure(f"length {length} {name} {kind}", partial(throughput, make, config, sizes, length, steps=steps))
+        make = partial(megabert_step, config, sizes, length, device, kind=kind, in_fp8=in_fp8)
+        row = partial(throughput, make, config, sizes, length, steps=steps)
+        rows.measure(f"length {length} {name} {precision}{kind}", row)
 
     def by_part(length: int) -> Row:
-        step = megabert_step(model_config(sizes), sizes, length, device, kind=EAGER)
+        step = megabert_step(model_config(sizes), sizes, length, device, kind=EAGER, in_fp8=in_fp8)
         batch = random_batch(sizes.tokens, length, sizes.vocabulary, 0).pinned()
         return time_by_part(step, batch, device, before=min(STEPS_BEFORE, sizes.steps))
 
     for length in sizes.lengths:
         throughput_at("megabert", model_config(sizes), length, sizes.steps)
-        rows.measure(f"length {length} megabert time by part", partial(by_part, length))
+        rows.measure(f"length {length} megabert {precision}time by part", partial(by_part, length))
     throughput_at("ModernBERT-large", modern_config(sizes), sizes.rotary_lengths[0], max(2, sizes.steps // 3))

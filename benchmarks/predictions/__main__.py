@@ -50,68 +50,81 @@ def cycles_of(commit: str) -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def lines_of(options: argparse.Namespace) -> Iterator[str]:
-    """Return the report, a table for each model and length."""
+    """Return the report: a table for each model, length and precision, and one of all steps."""
     from benchmarks.predictions.cards import CARDS
     from benchmarks.predictions.counts import step_work
 
     chosen = [
-        (name, length)
+        (name, length, in_fp8)
         for name, (_, lengths, _) in MODELS.items()
         for length in lengths
+        for in_fp8 in (False, True)
         if options.only in f"{name} at {length}"
     ]
-    cycles = cycles_of(options.kernels)
-    for name, length in chosen:
-        work = {
-            capability: step_work(
-                MODELS[name][0],
-                tokens=options.tokens,
-                length=length,
-                micro_steps=options.micro_steps,
-                capability=capability,
-                multiprocessors=multiprocessors,
-            )
-            for capability, multiprocessors in {
-                card.capability: card.multiprocessors for card in CARDS.values()
-            }.items()
-        }
+    cycles, steps = cycles_of(options.kernels), []
+    for name, length, in_fp8 in chosen:
+        cards = {card: rates for card, rates in CARDS.items() if rates.fp8_tflops or not in_fp8}
+        peak, work = 0, {}
+        for capability, multiprocessors in {one.capability: one.multiprocessors for one in cards.values()}.items():
+            sizes = {"tokens": options.tokens, "length": length, "micro_steps": options.micro_steps}
+            processor = {"capability": capability, "multiprocessors": multiprocessors}
+            work[capability], held = step_work(MODELS[name][0], in_fp8=in_fp8, **sizes, **processor)
+            peak = max(peak, held)
+        title = f"{name} at {length}, {'fp8' if in_fp8 else 'bf16'}"
         size = f"{options.micro_steps} micro-steps of {options.tokens:,} tokens"
-        yield f"\n{name} at {length}, {size}; every number is of 32,768 tokens\n"
+        yield f"\n{title}, {size}; every number is of 32,768 tokens\n"
         units = options.tokens * options.micro_steps / UNIT
-        yield from table(work, cycles, units=units, share=MODELS[name][2])
+        results = {card: milliseconds(work, card, cycles, share=MODELS[name][2], units=units) for card in cards}
+        yield from table(work[CARDS["H200"].capability], results, units=units)
+        steps.append(row(title, [f"{peak / 2**30:.1f}", *(tokens_per_s(results[card]) for card in cards)]))
         if options.counts:
             yield ""
             yield from listing(work[CARDS["H200"].capability], units)
+    yield "\n" + row(f"{options.tokens:,} tokens, one rank", ["GiB", *(f"{card}, tokens/s" for card in CARDS)])
+    yield "|---" * (2 + len(CARDS)) + "|"
+    yield from steps
 
 
-def table(
-    work: dict[tuple[int, int], Any], cycles: dict[str, dict[str, tuple[int, int]]], *, units: float, share: float
-) -> Iterator[str]:
-    """Return a table of parts and cards; work by compute capability, clocks as in ``cycles_of``, share as in MODELS."""
+Results = dict[str, list[dict[str, float]]]
+"""For each card the milliseconds of each part at the expected, the lowest and the highest rate of products."""
+
+
+def milliseconds(
+    work: dict[tuple[int, int], Any], card: str, cycles: dict[str, Any], *, share: float, units: float
+) -> list[dict[str, float]]:
+    """Return the milliseconds of a card's parts; work by compute capability, clocks as in ``cycles_of``."""
     from benchmarks.predictions.cards import CARDS, milliseconds_by_part
+
+    rates, key = CARDS[card], "".join(map(str, CARDS[card].capability))
+    clocks = {kernel: of_cards[key] for kernel, of_cards in cycles.items() if key in of_cards}
+    parts = [
+        milliseconds_by_part(work[rates.capability], rates, cycles=clocks, rate=share * rate, fp8_rate=share * fp8_rate)
+        for rate, fp8_rate in zip(rates.product_tflops, rates.fp8_tflops or rates.product_tflops, strict=True)
+    ]
+    return [{part: ms / units for part, ms in one.items()} for one in parts]
+
+
+def tokens_per_s(of_rates: list[dict[str, float]]) -> str:
+    """Return the tokens per second at each rate."""
+    expected, least, most = (1e3 * UNIT / sum(parts.values()) for parts in of_rates)
+    return f"**{expected:,.0f}** ({least:,.0f} to {most:,.0f})"
+
+
+def table(work: Any, results: Results, *, units: float) -> Iterator[str]:
+    """Return a table of parts and cards; ``work`` is an H200's."""
     from benchmarks.predictions.counts import by_part
 
-    sums = {field: by_part(work[CARDS["H200"].capability], field) for field in ("flops", "bytes", "launches")}
-    results = {}
-    for name, card in CARDS.items():
-        key = "".join(map(str, card.capability))
-        on_card = {kernel: clocks[key] for kernel, clocks in cycles.items() if key in clocks}
-        results[name] = [
-            milliseconds_by_part(work[card.capability], card, cycles=on_card, rate=share * rate)
-            for rate in card.product_tflops
-        ]
-    yield "| part | TFLOP | GB | launches | " + " | ".join(f"{card}, ms" for card in CARDS) + " |"
-    yield "|---" * (4 + len(CARDS)) + "|"
+    sums = {field: by_part(work, field) for field in ("flops", "bytes", "launches")}
+    yield "| part | TFLOP | GB | launches | " + " | ".join(f"{card}, ms" for card in results) + " |"
+    yield "|---" * (4 + len(results)) + "|"
     for part in sorted(sums["launches"], key=lambda part: -results["H200"][0][part]):
         flops, moved, launches = (sums[field][part] / units for field in ("flops", "bytes", "launches"))
         cells = [f"{flops / 1e12:.2f}", f"{moved / 1e9:.2f}", f"{launches:.0f}"]
-        yield row(part, [*cells, *(f"{parts[0][part] / units:.1f}" for parts in results.values())])
-    totals = [[sum(parts.values()) / units for parts in of_rates] for of_rates in results.values()]
+        yield row(part, [*cells, *(f"{of_rates[0][part]:.1f}" for of_rates in results.values())])
+    totals = [[sum(parts.values()) for parts in of_rates] for of_rates in results.values()]
     shown = [f"{expected:.1f} ({least:.1f} to {most:.1f})" for expected, most, least in totals]
     yield row("together", ["", "", "", *shown])
-    rates = [[1e3 * UNIT / total for total in of_rates] for of_rates in totals]
-    shown = [f"**{expected:,.0f}** ({least:,.0f} to {most:,.0f})" for expected, least, most in rates]
-    yield row("tokens/s", ["", "", "", *shown])
+    yield row("tokens/s", ["", "", "", *map(tokens_per_s, results.values())])
 
 
 def row(name: str, cells: list[str]) -> str:

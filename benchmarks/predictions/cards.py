@@ -8,8 +8,9 @@ needs the longer of that and the cycles that are simulated from its machine code
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from benchmarks.predictions.counts import FLOPS_PER_ELEMENT, Label, Work
+from benchmarks.predictions.counts import FLOPS_PER_ELEMENT, IN_FP8, Label, Work
 
 SHARES = {"layer_norm_backward": 0.82, "bias_gelu_backward": 0.85, "gated_gelu_backward": 0.85, "lamb_update": 0.85}
 USUAL_SHARE = 0.9
@@ -30,8 +31,13 @@ class Card:
     product_tflops: tuple[float, float, float]
     """Mean rate of the twelve products in bfloat16: expected, lowest, highest."""
     sources: str
+    fp8_tflops: tuple[float, float, float] | None = None
+    """Likewise of the eight in 8 bits, with a scale per row and exact sums; None: the card has none."""
 
 
+HOPPER_FP8 = (1050, 820, 1220)
+"""In bursts with fast sums the eight took 1,310 TFLOP/s, 1.76 times bfloat16's (../gpu/results/h100.md); at the limit
+of power that is 1,120 to 1,220. Exact sums are taken to cost a tenth, at worst 30%: nobody measured them."""
 CARDS = {
     "H200": Card(
         capability=(9, 0),
@@ -40,6 +46,7 @@ CARDS = {
         copy_gb_s=4300,
         product_tflops=(670, 620, 720),
         sources="copy: the H100's share of its datasheet (90%); products: the H100's",
+        fp8_tflops=HOPPER_FP8,
     ),
     "H100": Card(
         capability=(9, 0),
@@ -48,6 +55,7 @@ CARDS = {
         copy_gb_s=3000,
         product_tflops=(670, 620, 720),
         sources="copy and large product read on one card, with nothing of ours",
+        fp8_tflops=HOPPER_FP8,
     ),
     "A100": Card(
         capability=(8, 0),
@@ -62,7 +70,7 @@ Cycles = Mapping[str, tuple[int, int]]
 """Clocks of a multiprocessor by kernel and kind of loop: of a pass but for its tiles, and of a tile."""
 
 
-def seconds(label: Label, work: Work, card: Card, *, cycles: Cycles, rate: float) -> float:
+def seconds(label: Label, work: Work, card: Card, *, cycles: Cycles, rate: float, fp8_rate: float) -> float:
     """Return the seconds of one kernel's work.
 
     Args:
@@ -71,10 +79,11 @@ def seconds(label: Label, work: Work, card: Card, *, cycles: Cycles, rate: float
         card: The card.
         cycles: Clocks of attention's kernels.
         rate: TFLOP/s of products.
+        fp8_rate: TFLOP/s of those in 8 bits.
     """
     gaps_s = work.launches * LAUNCH_S
     if work.flops and label.name not in FLOPS_PER_ELEMENT:
-        return work.flops / rate / 1e12 + gaps_s
+        return work.flops / (fp8_rate if label.name == IN_FP8 else rate) / 1e12 + gaps_s
     memory_s = work.bytes / (card.copy_gb_s * 1e9 * SHARES.get(label.name, USUAL_SHARE))
     if not label.loop:
         return memory_s + gaps_s
@@ -83,9 +92,9 @@ def seconds(label: Label, work: Work, card: Card, *, cycles: Cycles, rate: float
     return max(memory_s, busy_s) + gaps_s
 
 
-def milliseconds_by_part(work: Mapping[Label, Work], card: Card, *, cycles: Cycles, rate: float) -> Counter[str]:
-    """Return the milliseconds of a step by part."""
+def milliseconds_by_part(work: Mapping[Label, Work], card: Card, **rates: Any) -> Counter[str]:
+    """Return the milliseconds of a step by part; clocks and rates as of ``seconds``."""
     parts: Counter[str] = Counter()
     for label, each in work.items():
-        parts[label.part] += 1e3 * seconds(label, each, card, cycles=cycles, rate=rate)
+        parts[label.part] += 1e3 * seconds(label, each, card, **rates)
     return parts

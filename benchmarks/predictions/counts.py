@@ -22,7 +22,9 @@ from megabert.models.build import build_model
 from megabert.settings.config.deepspeed import DEFAULT_BUCKET_SIZE
 from megabert.settings.config.model import ModelConfig
 
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+IN_FP8 = "_scaled_mm"
+FACTORS = dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), slice(-2, None)) | {IN_FP8: slice(2)}
+"""Products, and which of an operation's tensors are their factors."""
 OTHERS = "other operations"
 TWICE = {"lamb_update": ("exp_avg_ptr", "exp_avg_sq_ptr", "gradient_ptr"), "lamb_apply": ("weights_ptr",)}
 """Tensors that a kernel reads and writes."""
@@ -93,8 +95,8 @@ class Counted(Watch):
         name = function.overloadpacket.__name__
         moved = moved_bytes(function, args, kwargs, out)
         if moved and any(isinstance(leaf, Tensor) and leaf.device.type == "cuda" for leaf in [*args, out]):
-            left, right = [leaf for leaf in args if isinstance(leaf, Tensor)][-2:] if name in PRODUCTS else (None, None)
-            flops = 2 * left.numel() * right.shape[-1] if name in PRODUCTS else 0
+            factors = [leaf for leaf in args if isinstance(leaf, Tensor)][FACTORS.get(name, slice(0))]
+            flops = 2 * factors[0].numel() * factors[1].shape[-1] if factors else 0
             self._add(Label("matrix products" if flops else OTHERS, name), Work(1, moved, flops))
         return out
 
@@ -158,8 +160,11 @@ def step_work(
     micro_steps: int,
     capability: tuple[int, int],
     multiprocessors: int,
-) -> dict[Label, Work]:
-    """Return the work of one step on one GPU, ZeRO-1 and LAMB, from two short ones: each further micro-step is equal.
+    in_fp8: bool = False,
+) -> tuple[dict[Label, Work], int]:
+    """Return the work of one step on one GPU, ZeRO-1 and LAMB, and the most bytes of its memory.
+
+    Both are of two short steps: each further micro-step is equal.
 
     Args:
         model: Fields of ``ModelConfig``.
@@ -168,13 +173,14 @@ def step_work(
         micro_steps: Micro-steps of the step.
         capability: Compute capability of the GPU, which chooses tiles.
         multiprocessors: Number of its multiprocessors.
+        in_fp8: Whether encoder layers multiply in 8 bits.
     """
     config = ModelConfig(**model)
     watch = Counted(length=length)
     counts = []
     with fake_gpu(watch, 1, capability=capability, multiprocessors=multiprocessors), watch:
         engine, world = fake_engine(
-            lambda: build_model(config, ops=ops_of(config.family)), bucket_size=DEFAULT_BUCKET_SIZE
+            lambda: build_model(config, in_fp8=in_fp8, ops=ops_of(config.family)), bucket_size=DEFAULT_BUCKET_SIZE
         )
         for number in (1, 1, 2):  # the first one makes tables
             watch.work = {}
@@ -186,7 +192,7 @@ def step_work(
         total[label] = Work()
         total[label].add(work, micro_steps - 1)
         total[label].add(one.get(label, Work()), 2 - micro_steps)
-    return total
+    return total, watch.memory.peak
 
 
 def by_part(work: dict[Label, Work], field_name: str) -> Counter[str]:

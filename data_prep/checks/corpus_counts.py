@@ -64,7 +64,7 @@ def _first(named: dict[str, str]) -> list[str]:
 
 
 def _dropped(config: BuildConfig, extracted: Counts, tokenized: Counts, kept: Counts) -> dict[str, int]:
-    """Return the losses by reason; documents that a rule on single ones dropped are in ``rules``."""
+    """Return the losses by reason; documents that a rule of step 1 dropped are counted in ``rules``."""
     dropped = {
         "documents_without_text": extracted["empty_documents"],
         "documents_without_tokens": tokenized["documents_without_tokens"],

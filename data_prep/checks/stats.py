@@ -131,7 +131,7 @@ def describe_corpus(corpus: dict[str, Any]) -> list[str]:
     if corpus.get("read"):
         lines.append("read: " + ", ".join(f"{what.replace('_', ' ')} {n:,}" for what, n in corpus["read"].items()))
     dropped = [f"{reason.replace('_', ' ')} {number:,}" for reason, number in corpus["dropped"].items() if number]
-    lines.append("dropped: " + (", ".join(dropped) if dropped else "nothing"))
+    lines.append("dropped, not counting the rules below: " + (", ".join(dropped) if dropped else "nothing"))
     short_tokens = corpus.get("short_tokens", {})
     for length, short in corpus.get("short_documents", {}).items():
         if short:

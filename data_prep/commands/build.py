@@ -6,6 +6,7 @@ Examples:
   megabert-data build --for bert_base_1gpu --input 'texts/*.txt' --output data/mine
   megabert-data build --input 'texts/*.txt' --output data/mine --vocab-size 30522 --lengths 128 512
   megabert-data build --config build.yaml --output data/mine
+  megabert-data build --for bert_base --input 'texts/*.txt' --output s3://bucket/mine --build-dir work/mine
 """
 
 import sys
@@ -29,8 +30,10 @@ from data_prep.identification.identifier import require_identifier
 from data_prep.pipeline import BuildResult, build_shards
 from data_prep.planning.estimate import estimate
 from data_prep.planning.text_sample import foresee_enough, sample_text
+from data_prep.upload import require_target, upload_build
 from megabert.foundation.errors import without_secrets
-from megabert.settings.command_line.program import Parser
+from megabert.foundation.remote_files import is_url
+from megabert.settings.command_line.program import Parser, refuse_flags
 from megabert.settings.config import loading
 
 MAX_UNKNOWN_SHARE = 0.005
@@ -43,8 +46,10 @@ and the number of instances from which it is judged."""
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     add_source_arguments(parser)
-    text = "folder of the build; the same command continues it"
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=text)
+    text = "folder of the build; the same command continues it; or a URL, to which its shards are uploaded at the end"
+    parser.add_argument("--output", required=True, metavar="DIR|URL", help=text)
+    text = "folder of a build whose --output is a URL (default: the URL's last part, in this folder)"
+    parser.add_argument("--build-dir", type=Path, metavar="DIR", help=text)
     add_worker_arguments(parser)
     parser.add_stops(dry_run="check and list the inputs, estimate what the build takes")
     text = "begin although the disk has less free space than the build is going to take"
@@ -67,20 +72,28 @@ def run(options: Namespace) -> None:
 
 
 def _run(options: Namespace, executor: Executor) -> None:
-    read_state(options.output)  # names a package that is gone before settings that need it are resolved
+    url = options.output if is_url(options.output) else None
+    if url is None:
+        refuse_flags(["--build-dir"], options.given, "without a URL as --output")
+    folder = options.build_dir or Path(options.output.rstrip("/").rpartition("/")[2] if url else options.output)
+    read_state(folder)  # names a package that is gone before settings that need it are resolved
     config = make_config(options)
     if options.print_config:
         print(loading.to_yaml(config), end="")
         return
     if options.dry_run:
-        _show_plan(config, options.output, executor)
+        _show_plan(config, folder, executor)
         return
-    built = build_shards(config, options.output, executor, needs_space=not options.ignore_disk_space)
+    if url is not None:
+        require_target(url)
+    built = build_shards(config, folder, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
-    with reporting_damage(options.output, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
+    with reporting_damage(folder, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):
         print("\n".join(_summary(built, corpus)))
         for warning in warnings_of(built):
             print(f"warning: {warning}", file=sys.stderr)
+    if url is not None:
+        upload_build(built, url)
 
 
 def _show_plan(config: BuildConfig, output: Path, executor: Executor) -> None:

@@ -7,7 +7,6 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,9 +14,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from data_prep.execution.records import Problems
-from megabert.foundation.errors import ConfigError, DataError
+from megabert.foundation.errors import DataError
 from megabert.foundation.files import open_to_read, sha256_file
 from megabert.foundation.json_files import reading
+from megabert.foundation.remote_files import is_url, remote
 
 BLOCK_BYTES = 1 << 20
 COMPRESSIONS = {".gz": "gz", ".bz2": "bz2", ".zst": "zst", ".xz": "xz"}
@@ -85,38 +85,6 @@ class InputChunk:
     """Size as stored, for progress."""
 
 
-def is_url(path: str) -> bool:
-    """Return whether a path is an fsspec URL such as ``s3://bucket/key``."""
-    return "://" in path
-
-
-@contextmanager
-def _remote(url: str) -> Iterator[tuple[Any, str]]:
-    """Yield the fsspec file system of a URL, and the name of the file in it.
-
-    Raises:
-        ConfigError: The URL is none, or lacks what its protocol needs, or a package is missing.
-        DataError: Whatever a back end raises while the file system is used; each has exceptions of its own.
-    """
-    try:
-        import fsspec
-
-        yield fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise ConfigError(
-            f"{url}: reading URLs needs packages that are not installed ({error}). "
-            "Install them: pip install 'megabert[data]', and the package of the protocol, such as s3fs."
-        ) from error
-    except (ValueError, TypeError) as error:  # a TypeError: a host, a repository or the like is missing
-        raise ConfigError(
-            f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
-        ) from error
-    except Exception as error:
-        raise DataError(
-            f"{url}: cannot be read ({error or type(error).__name__}). Check the URL, the network and your credentials."
-        ) from error
-
-
 def find_paths(pattern: str) -> list[str]:
     """Return the files that a path, a glob or a URL names, sorted.
 
@@ -124,7 +92,7 @@ def find_paths(pattern: str) -> list[str]:
         DataError: The pattern names a folder, or one on the way may not be read.
     """
     if is_url(pattern):
-        with _remote(pattern) as (filesystem, path):
+        with remote(pattern) as (filesystem, path):
             names = filesystem.glob(path) if glob.has_magic(path) else [path]
             return sorted(filesystem.unstrip_protocol(name) for name in names if filesystem.isfile(name))
     paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
@@ -147,7 +115,7 @@ def _require_readable(pattern: str) -> None:
 def size_and_time(path: str) -> tuple[int, int]:
     """Return a file's bytes as stored, and the time of its last change in nanoseconds, which is 0 for a URL."""
     if is_url(path):
-        with _remote(path) as (filesystem, name):
+        with remote(path) as (filesystem, name):
             return int(filesystem.size(name) or 0), 0
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
@@ -156,7 +124,7 @@ def size_and_time(path: str) -> tuple[int, int]:
 def input_sha256(path: str) -> str:
     """Return the SHA-256 of a local file's bytes, or of the key by which a URL's file system knows its content."""
     if is_url(path):
-        with _remote(path) as (filesystem, name):
+        with remote(path) as (filesystem, name):
             return hashlib.sha256(str(filesystem.ukey(name)).encode()).hexdigest()
     return sha256_file(path)
 
@@ -168,7 +136,7 @@ def open_stored(path: str) -> BinaryIO:
         DataError: The file cannot be read.
     """
     if is_url(path):
-        with _remote(path) as (filesystem, name):
+        with remote(path) as (filesystem, name):
             return filesystem.open(name, "rb")
     with reading(Path(path)):
         return open_to_read(path)

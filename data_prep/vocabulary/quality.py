@@ -17,7 +17,7 @@ from data_prep.config.languages import UNSPACED
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import mix, string_key, uniform
 from megabert.tokens.tokenization import Tokenizer, compose, has_hangul
-from megabert.tokens.tokenization.kinds import UNIGRAM
+from megabert.tokens.tokenization.tokenizer_kinds import UNIGRAM
 from megabert.tokens.tokenization.training import MAX_TRAINED_WORD, without_endless_words
 
 MAX_UNKNOWN_WORDS_PCT = 0.5

@@ -12,8 +12,8 @@ from data_prep.documents.document_set import tokenizer_of
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import read_small
 from megabert.tokens.tokenization import Tokenizer, word_level_tokenizer
-from megabert.tokens.tokenization.kinds import BYTE_BPE
 from megabert.tokens.tokenization.special_pieces import SpecialNames
+from megabert.tokens.tokenization.tokenizer_kinds import BYTE_BPE
 
 SPELLINGS = (SpecialNames(), BYTE_BPE.names)
 """Spellings by which special symbols of a table are found if no ids are given: BERT's, RoBERTa's."""

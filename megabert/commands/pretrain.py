@@ -20,7 +20,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from megabert.distributed.environments import before_ranks_meet, describe_rank, find_launcher, own_rank
-from megabert.downstream.export.first_weights import CONFIG_NAME, initial_weights, resolve_run
+from megabert.downstream.run_settings import CONFIG_NAME, initial_weights, resolve_run
 from megabert.foundation.errors import EXIT_STOPPED
 from megabert.settings.command_line.program import Parser, positive, refuse_flags
 from megabert.settings.command_line.terminal import loading

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from megabert.checkpoints.format import folder_name, read_checkpoint_manifest, steps_in
 from megabert.distributed.environments import before_ranks_meet
-from megabert.downstream.export.first_weights import initial_weights, resolve_run
 from megabert.downstream.export.model_card import check_facts
 from megabert.downstream.export.model_folder import find_model
 from megabert.downstream.export.sources import find_device, open_source
@@ -19,6 +18,7 @@ from megabert.downstream.finetuning.saved_model import rescore
 from megabert.downstream.inspection.masked_lm import score_masked_lm, scoring_options
 from megabert.downstream.publish.forms import Forms
 from megabert.downstream.publish.run_folder import export_run
+from megabert.downstream.run_settings import initial_weights, resolve_run
 from megabert.observability.logs import quiet
 from megabert.observability.metrics import read_metrics
 from megabert.settings.command_line.arguments import Device, checks_arguments

@@ -116,6 +116,7 @@ SETTINGS = {
     "gated_gelu": "bias_gelu",
     "dropout": None,
     "dropout_keys": None,
+    "fp8_casts": None,
 }
 """For each op the setting below ``ops`` that chooses its backend, if that is not its name; None: always ``auto``."""
 
@@ -267,6 +268,7 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "lamb": _table(triton="lamb.triton:TRITON_PASSES", torch="lamb.reference:TORCH_PASSES"),
     "dropout": _table(triton="triton_support.dropout_kernels:dropped_triton", torch="dropout:dropped_torch"),
     "dropout_keys": _table(triton="triton_support.dropout_kernels:row_keys_triton", torch="dropout:row_keys_torch"),
+    "fp8_casts": _table(triton="triton_support.row_casts:cast_rows_triton", torch="fp8:cast_rows_torch"),
 }
 """The backends of each op, best first."""
 

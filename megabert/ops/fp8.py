@@ -27,7 +27,8 @@ leaves the cast at a node of autograd's graph, where the product fetches it. Thi
     dense                       `fetch`
 
 A product that finds no cast makes it, of the same 16 bits: attention's results, and whenever something stands between
-the two, such as dropout, or the hooks of ZeRO-3.
+the two, such as dropout, or the hooks of ZeRO-3. A GPU on which the first run finds that kernels cast wrong has torch's
+own operations for all casts.
 """
 
 # T tokens, I inputs, O outputs, K the inner dimension: the product is left_TK right_OK^T; R rows of either
@@ -39,7 +40,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from megabert.ops.backend import has_triton
+from megabert.ops.backend import choose
 
 CAPABILITY = (8, 9)
 """Compute capability from which on a GPU multiplies in 8 bits."""
@@ -123,10 +124,11 @@ def cast_factor(rows_RK: Tensor, dtype: torch.dtype = FORWARD) -> Cast:
     """Return the cast of a product's factor."""
     if not _is_on_gpu(rows_RK):
         return cast_rows(rows_RK, dtype)
-    if has_triton():
-        from megabert.ops.triton_support.row_casts import cast_rows_triton
+    return choose("fp8_casts", "auto", "cuda")(rows_RK, dtype)
 
-        return cast_rows_triton(rows_RK, dtype)
+
+def cast_rows_torch(rows_RK: Tensor, dtype: torch.dtype) -> Cast:
+    """Return `cast_rows`, with rows of zeros up to the multiple that products ask for."""
     return cast_rows(functional.pad(rows_RK, (0, 0, 0, -len(rows_RK) % MULTIPLE)), dtype)
 
 
@@ -144,8 +146,10 @@ def cast_weight(weight_OI: Tensor, kept: dict[bool, Cast] | None, *, transposed:
 
 
 def product_before(x: Tensor) -> Any | None:
-    """Return the node of the dense layer in 8 bits whose output a tensor is, or None if it is not."""
-    return x.grad_fn if getattr(x.grad_fn, "takes_cast", False) else None
+    """Return the node of the dense layer in 8 bits whose output a tensor is; None if it is not, or torch casts."""
+    if not getattr(x.grad_fn, "takes_cast", False) or choose("fp8_casts", "auto", "cuda") is cast_rows_torch:
+        return None
+    return x.grad_fn
 
 
 def leave(node: Any, cast: Cast, gradient: Tensor | None = None) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megabert.checkpoints.loading import load_checkpoint
-from megabert.data.mixture import Mixture
 from megabert.distributed.cpu_host import share_host
 from megabert.distributed.process_group import (
     World,
@@ -28,7 +27,6 @@ from megabert.engine.engine import Engine, build_engine, refuse_precision
 from megabert.engine.weight_average import WeightAverage
 from megabert.foundation.errors import EXIT_STOPPED, ConfigError, DataError
 from megabert.foundation.files import atomic_write
-from megabert.foundation.json_files import read_json
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -36,7 +34,7 @@ from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.checked_shards import CHECKED_NAME, Checked, check_shards
+from megabert.tokens.shards.checked_shards import CHECKED_NAME
 from megabert.training.callbacks import Callbacks
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
@@ -44,6 +42,7 @@ from megabert.training.proven_ops import prove_ops
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.folder import RunStatus, record_run, tokenizer_dir
+from megabert.training.run.ready_shards import check_phases, fetching_ahead, is_ahead
 from megabert.training.run.start import RunInputs, RunStart, find_start, open_inputs
 from megabert.training.state import TrainerState
 from megabert.training.trainer import Trainer
@@ -113,7 +112,9 @@ def _run(
     if not state.is_done(config):
         # A run that has a checkpoint began with these very shards, and decoded them all then.
         is_new = not start.has_own_checkpoint
-        checked = _check_shards(inputs.shards, run_dir, world, watchdog, with_content=is_new)
+        # Later phases' shards that come from elsewhere are fetched while this phase trains.
+        ready = [pair for index, pair in enumerate(inputs.shards) if index == state.phase or not is_ahead(pair)]
+        checked = check_phases(ready, run_dir, world, watchdog, with_content=is_new)
     with logging_to_file(run_dir, world.rank), watchdog.beating():
         if state.is_done(config):
             logger.info("%s is done: %d steps. Export it: megabert export %s --to DIR", run_dir, state.step, run_dir)
@@ -141,7 +142,7 @@ def _run(
                 callbacks=callbacks,
             )
             # An error is published before the trainer is closed, which waits for a checkpoint that is being written.
-            with closing(trainer), world.failures.reporting():
+            with closing(trainer), world.failures.reporting(), fetching_ahead(inputs.shards[state.phase + 1 :]):
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
@@ -198,39 +199,6 @@ def _build_engine(
     if start.checkpoint is not None:
         load_checkpoint(start.checkpoint, engine, world)
     return engine, replace(start.state, budgets=budgets)
-
-
-def _check_shards(
-    shards: tuple[tuple[Mixture, Mixture], ...],
-    run_dir: Path,
-    world: World,
-    watchdog: Watchdog,
-    *,
-    with_content: bool,
-) -> Checked:
-    """Check all shards against the manifest, each rank its share, except shards that this run has checked before.
-
-    Returns:
-        The record of all checked shards, for the next start.
-    """
-    known = run_on_main_rank(world, lambda: _read_checked(run_dir / CHECKED_NAME))
-    splits = [source for pair in shards for split in pair for source in split.sources]
-    share: dict[str, Any] = {"rank": world.rank, "world_size": world.size, "advance": watchdog.expect_start}
-    mine = run_on_all_ranks(world, lambda: check_shards(splits, known, with_content=with_content, **share))
-    for checked in world.gather(mine):
-        known |= checked
-    return known
-
-
-def _read_checked(path: Path) -> Checked:
-    """Return the record of an earlier start; an empty one if it is missing or damaged."""
-    if not path.exists():
-        return {}
-    try:
-        return read_json(path, Checked, remedy="All shards are hashed again.")
-    except DataError as error:
-        logger.warning("%s", error)
-        return {}
 
 
 def _record_start(inputs: RunInputs, start: RunStart, state: TrainerState, run_dir: Path, world: World) -> None:

@@ -41,7 +41,7 @@ def prove_ops(
         logger.info("tile sizes: %s, SHA-256 %s", ops.tile_sizes, sha256)
     models = [model] if model.generator_size is None else [model, model.generator()]
     requested = {op: name for op, name in ops.backends.items() if has_lamb or op != "lamb"}
-    cases = cases_of(models, lengths, DTYPES[precision])
+    cases = cases_of(models, lengths, DTYPES[precision], in_fp8=precision == "fp8")
     replaced: tuple[str, ...] = ()
     if ops.unproven == "trust":
         forget_disproved()

@@ -26,13 +26,14 @@ def copy(*names: str) -> Step:
     return step
 
 
-def write(name: str, content: str | bytes) -> Step:
-    """Write a file."""
+def write(name: str, content: str | bytes | Callable[[], str | bytes]) -> Step:
+    """Write a file; what takes long to make is a function, which only the test calls."""
 
     def step(folder: Path, material: Path) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        made = content() if callable(content) else content
+        path.write_bytes(made.encode() if isinstance(made, str) else made)
 
     return step
 

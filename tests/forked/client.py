@@ -87,7 +87,7 @@ def request_of(module: str, words: list[str], listing: Path, **wishes: Any) -> d
     return {name: str(value) if isinstance(value, Path) else value for name, value in request.items()}
 
 
-def run_command(module: str, words: list[str], output: Path, **wishes: Any) -> int:
+def run_command(module: str, words: list[str], output: Path, *, server: ForkServer | None = None, **wishes: Any) -> int:
     """Run a command with its output appended to a file; return its exit code (negative: a signal).
 
     Raises:
@@ -96,7 +96,7 @@ def run_command(module: str, words: list[str], output: Path, **wishes: Any) -> i
     listing = output.with_suffix(".modules")
     listing.unlink(missing_ok=True)
     request = request_of(module, words, listing, **{"stdout": output, "stderr": output, **wishes})
-    (reply,) = fork_server().ask([request])
+    (reply,) = (server or fork_server()).ask([request])
     if reply["ended"]:
         raise subprocess.TimeoutExpired([module, *words], request["timeout_s"])
     return int(reply["code"])

@@ -1,16 +1,19 @@
-"""The example of an extension, installed in a virtualenv: used, killed and resumed, and refused once it is gone."""
+"""The example of an extension, installed in a folder of its own: used, killed and resumed, and refused without it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
-import sysconfig
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
-from forked.client import environment_of_commands
-from support.runs import Run, assert_equal_runs, kill_everything
+from forked.client import ForkServer, environment_of_commands, run_command
+from support.runs import Run, assert_equal_runs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "extension"
 NORMED = {"optimizer.name": "normed", "optimizer.options.momentum": 0.8, "phases.0.learning_rate": 0.01}
@@ -23,48 +26,57 @@ print(load_classifier("scores/seed_42/model").predict(["The whale rose out of th
 """
 
 
-@dataclass
-class InstalledRun(Run):
-    """A run by the Python of an environment."""
-
-    python: str = ""
-
-    def command(self) -> list[str]:
-        return [self.python, *super().command()[1:]]
-
-
 class Environment:
-    """A virtualenv that sees the packages of this one, and has the example."""
+    """Commands in a folder; until `uninstall` they have the example, which pip installed."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        self.python = str(folder / "venv" / "bin" / "python")
-        shown = self._output("-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-        line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-        Path(shown.strip(), "this_environment.pth").write_text(line)
+        self.folder, site = folder, folder / "site"
         shutil.copytree(EXAMPLE, folder / "source")  # pip writes into it
-        self._output("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", folder / "source")
-
-    def _output(self, *words: object, code: int = 0) -> str:
-        command = [self.python, *map(str, words)]
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment_of_commands(), capture_output=True, text=True, timeout=900
-        )
-        assert done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"
-        return done.stdout + done.stderr
-
-    def megabert(self, *words: object, code: int = 0) -> str:
-        return self._output("-m", "megabert", *words, code=code)
-
-    def data(self, *words: object, code: int = 0) -> str:
-        return self._output("-m", "data_prep", *words, code=code)
-
-    def check(self, program: str) -> str:
-        return self._output("-c", program)
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation"]
+        subprocess.run([*pip, "--target", site, folder / "source"], check=True, timeout=300)
+        (site / "checks_of_the_example.py").write_text(CHECKS)
+        paths = {"PYTHONPATH": f"{site}{os.pathsep}{environment_of_commands()['PYTHONPATH']}"}
+        self.server: ForkServer | None = ForkServer(**paths)
+        self.wishes = {"folder": folder, "environment": environment_of_commands() | paths}
 
     def uninstall(self) -> None:
-        self._output("-m", "pip", "uninstall", "-q", "-y", "megabert-extension")
+        self.server.close()
+        self.server, self.wishes = None, {"folder": self.folder}
+
+    def run(self, module: str, words: list[str], output: Path, **wishes: object) -> int:
+        return run_command(module, words, output, server=self.server, **self.wishes, **wishes)
+
+    def output(self, module: str, *words: object, code: int = 0) -> str:
+        (output := self.folder / "output").unlink(missing_ok=True)
+        assert self.run(module, [*map(str, words)], output) == code, f"{words}\n{output.read_text()}"
+        return output.read_text()
+
+    def megabert(self, *words: object, code: int = 0) -> str:
+        return self.output("megabert", *words, code=code)
+
+    def data(self, *words: object, code: int = 0) -> str:
+        return self.output("data_prep", *words, code=code)
+
+
+@dataclass
+class InstalledRun(Run):
+    """A run in an environment."""
+
+    environment: Environment | None = None
+
+    def finish(self, timeout_s: float = 240) -> int:
+        return self.environment.run("megabert", self.words(), self.output_path, ranks=self.ranks, timeout_s=timeout_s)
+
+    def killed_after(self, step: int) -> int:
+        """Return the exit code of a run whose ranks are killed once a step was logged."""
+        codes = []
+        thread = threading.Thread(target=lambda: codes.append(self.finish()))
+        thread.start()
+        self.wait_for_step(step, SimpleNamespace(poll=lambda: codes[0] if codes else None, returncode=codes))
+        for process in psutil.Process(self.environment.server.pid).children(recursive=True):
+            process.kill()
+        thread.join()
+        return codes[0]
 
 
 def labelled(path: Path) -> Path:
@@ -92,15 +104,11 @@ def test_the_example_is_used_resumed_and_refused_once_it_is_gone(corpus, tmp_pat
     assert "BUY NOW" in json.dumps(manifest["statistics"]["corpus"]["examples"]["shouting"])
     # The optimizer, on two ranks: killed and resumed, the run ends like one that nothing interrupted.
     whole, killed = (
-        InstalledRun(tmp_path / name, tmp_path / "data", 2, "torchrun", NORMED, python=environment.python)
+        InstalledRun(tmp_path / name, tmp_path / "data", 2, flags=NORMED, environment=environment)
         for name in ("whole", "killed")
     )
     whole.finish_well()
-    process = killed.start()
-    try:
-        killed.wait_for_step(10, process)
-    finally:
-        kill_everything(process)
+    assert killed.killed_after(10) == -9
     assert len(killed.losses()) < 13
     killed.finish_well()
     assert_equal_runs(killed, whole)
@@ -113,7 +121,7 @@ def test_the_example_is_used_resumed_and_refused_once_it_is_gone(corpus, tmp_pat
     assert "by_characters" in environment.megabert(*tune)
     evaluate = ["evaluate", "--model", "scores/seed_42/model", "--data", tmp_path / "books.csv"]
     assert "by_characters" in environment.megabert(*evaluate)
-    assert environment.check(CHECKS).strip() in ("sea", "land")
+    assert environment.output("checks_of_the_example").strip() in ("sea", "land")
     # Without the package nothing of this continues, and the run can still be exported.
     environment.uninstall()
     assert f"megabert: ConfigError: {killed.run_dir} was begun with {GONE}" in environment.megabert(

@@ -6,6 +6,7 @@ import pytest
 from support.runs import TINY, Run
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
+from megabert.library import fine_tune
 from megabert.training.run.folder import read_config
 
 SAME: dict[str, object] = {**dict.fromkeys(TINY), "data.path": None}  # every field is the forked run's
@@ -43,3 +44,9 @@ def test_a_run_goes_from_bf16_to_fp8_and_back_by_forks(shards, tmp_path):
         assert all(abs(loss / losses[at] - 1) < 2e-2 for at, loss in fork.losses().items())
         old, new = (read_masters(find_checkpoint(tmp_path / run / "checkpoints", step)) for run in (origin, name))
         assert all(new[parameter].equal(tensor) for parameter, tensor in old.items())
+    rows = [{"text": text, "label": label} for text, label in (("the whale rose", "sea"), ("a garden", "land"))]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, 8 * rows)))
+    (tmp_path / "dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings = {"precision": "bf16", "device": "cpu", "learning_rate": 3e-3, "epochs": 20}
+    told = fine_tune("classification", model=tmp_path / "fp8", data=tmp_path, output_dir=tmp_path / "tuned", **settings)
+    assert told.mean["dev"]["accuracy"] == 1.0

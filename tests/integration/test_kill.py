@@ -51,6 +51,14 @@ def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path):
     check_killed_run_equals(uninterrupted_run, run, "in phase 2", "one rank", resumed_by="forked")
 
 
+@pytest.mark.soak
+def test_killed_run_in_8_bits_resumes_bit_for_bit(shards, tmp_path):
+    flags = {"precision": "fp8"}
+    whole, run = (Run(tmp_path / name, shards, ranks=2, launcher="torchrun", flags=flags) for name in ("whole", "run"))
+    whole.finish_well()
+    check_killed_run_equals(whole, run, "in phase 2", "everything")
+
+
 def resume_elsewhere(uninterrupted_run: Run, run_dir, shards, ranks: int, engine: str) -> float:
     """Kill a run of two ranks under ZeRO-1 and resume it with other ranks under another stage.
 

@@ -5,28 +5,19 @@ import logging
 import re
 import runpy
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import transformers
-from forked.client import environment_of_commands, run_command
+from forked.client import run_command
 from support.bundled_corpus import small_corpus
 from support.runs import TINY, Run, assert_equal_runs
 
 from megabert import library
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RANKS = """
-import os, pathlib, sys
-from megabert.library import pretrain
-for name in ("first", "second"):
-    run = pretrain(run_dir=f"{sys.argv[1]}/{name}", device="cpu", **eval(sys.argv[2]))
-    pathlib.Path(sys.argv[1], f"{name}-{os.environ['RANK']}").write_text(f"{run.is_done} {run.checkpoints[-1]}")
-"""
 
 
 def settings_of(shards, **more):
@@ -133,16 +124,9 @@ def test_a_wrong_setting_or_folder_is_refused(shards, tmp_path):
 
 
 def test_ranks_of_a_launcher_make_one_run_after_the_other(uninterrupted_run, shards, tmp_path):
-    (tmp_path / "two.py").write_text(RANKS)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*torchrun, str(tmp_path / "two.py"), str(tmp_path), repr(settings_of(shards))],
-        env=environment_of_commands(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    words = [str(tmp_path), repr(settings_of(shards))]
+    code = run_command("integration.programs.two_runs", words, tmp_path / "out", ranks=2)
+    assert code == 0, (tmp_path / "out").read_text()[-4000:]
     for name in ("first", "second"):
         assert [(tmp_path / f"{name}-{rank}").read_text() for rank in range(2)] == ["True 13"] * 2
         assert_equal_runs(Run(tmp_path / name, shards), uninterrupted_run)

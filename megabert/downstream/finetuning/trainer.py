@@ -107,7 +107,8 @@ def compute_logits(
 
 
 MOST_SKIPS = 10
-"""Consecutive non-finite steps after which a fine-tuning ends."""
+"""Consecutive non-finite steps after which a fine-tuning ends. A pre-training returns to a checkpoint instead
+(`training.recovery.rollback`): it takes days, has other data to go on with, and may use a dynamic loss scale."""
 MEASURED_STEPS = 5
 """Steps whose time an estimate takes."""
 LOG_LINES = 10

@@ -15,7 +15,7 @@ from megabert.ops import dropout as keyed
 from megabert.ops.backend import choose
 from megabert.ops.dense import dense
 from megabert.ops.dropout import AttentionDropout, probability_mask
-from megabert.ops.fp8 import MULTIPLE, row_product
+from megabert.ops.fp8 import FORWARD, MULTIPLE, cast_rows, row_product
 from megabert.ops.lamb import Coefficients, SlotFragment, lamb_passes
 from megabert.ops.layer_norm.api import layer_norm
 from megabert.ops.proof.inputs import PackedHeads, dropout_stream, known_dropout, near_positions
@@ -99,7 +99,7 @@ def _masks(run: Op, kept: Callable[[], Tensor], ones: Tensor) -> Problem:
 
 
 def fp8_casts_problem(tokens: int, hidden: int, inner: int, generator: torch.Generator, **form: bool) -> Problem:
-    """Return whether products take the same casts from LayerNorm and GELU as of the 16 bits that these store.
+    """Return whether products of casts by LayerNorm, GELU and ``row_cast`` equal products of torch's, bit for bit.
 
     Args:
         tokens: Rows, rounded up so that casts have no room past the end, where a kernel might write unseen.
@@ -108,36 +108,57 @@ def fp8_casts_problem(tokens: int, hidden: int, inner: int, generator: torch.Gen
         generator: Draws the inputs.
         form: Which GELU it is, see ``problems.gelu_of_product``.
     """
+    tokens = -(-tokens // MULTIPLE) * MULTIPLE
+    site = known_dropout(tokens, 3, keyed.ATTENTION_OUTPUT, generator.device)
 
-    def norm(h_TO: Tensor) -> Tensor:
-        return layer_norm(h_TO, h_TO.new_ones(h_TO.shape[1]), None, eps=1e-5)[0]
+    def norm(h_TO: Tensor) -> tuple[Tensor, ...]:
+        ones_O, zeros_O, residual_TO = h_TO.new_ones(h_TO.shape[1]), h_TO.new_zeros(h_TO.shape[1]), h_TO.detach()
+        if form["is_gated"]:  # as in ModernBERT
+            return layer_norm(h_TO, ones_O, None, eps=1e-5, residual_TD=residual_TO, returns_sum=True)
+        others: dict[str, Any] = {"input_bias_D": zeros_O, "residual_TD": residual_TO, "dropout": site}
+        return layer_norm(h_TO, ones_O, zeros_O, eps=1e-12, **others)
+
+    ops: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+        "LayerNorm": norm,
+        "last LayerNorm": lambda h_TO: norm(h_TO)[:1],
+        "GELU": lambda h_TO: (any_gelu(h_TO, backend="auto", **form),),
+    }
 
     def run(*, backend: str, x_TI: Tensor, norm_OI: Tensor, gelu_OI: Tensor) -> dict[str, Tensor]:
-        of_gelu = _same_casts(lambda h_TO: any_gelu(h_TO, backend="auto", **form), "GELU", x_TI, gelu_OI)
-        return of_gelu | _same_casts(norm, "LayerNorm", x_TI, norm_OI)
+        found = dict[str, Tensor]()
+        for name, op in ops.items():
+            found |= _same_casts(op, name, x_TI, gelu_OI if name == "GELU" else norm_OI)
+        return found
 
     columns = (2 if form["is_gated"] else 1) * inner
-    tokens = -(-tokens // MULTIPLE) * MULTIPLE
     tensors = normal(generator, x_TI=(tokens, NARROW), norm_OI=(hidden, NARROW), gelu_OI=(columns, NARROW))
-    names = [f"{kind} of {op}" for op in ("LayerNorm", "GELU") for kind in ("result", "gradient")]
+    names = [f"{kind} of {op}" for op in ops for kind in ("result", "gradient")]
     ones = dict.fromkeys(names, torch.ones((), device=generator.device))
     return Problem(run, lambda **_: ones, tensors, {torch.bfloat16: 0.0})
 
 
-def _same_casts(op: Callable[[Tensor], Tensor], name: str, x_TI: Tensor, weight_OI: Tensor) -> dict[str, Tensor]:
-    """Return which elements of the product after an op, and of the gradient before it, are as without its casts."""
+def _same_casts(
+    op: Callable[[Tensor], tuple[Tensor, ...]], name: str, x_TI: Tensor, weight_OI: Tensor
+) -> dict[str, Tensor]:
+    """Return which elements of the product after an op, and of the gradient before it, are as of torch's casts."""
     x_TI, weight_OI = x_TI.detach().requires_grad_(), weight_OI.detach()
     h_TO, gradients = dense(x_TI, weight_OI, in_fp8=True), list[Tensor]()
     h_TO.register_hook(gradients.append)
-    y_TK = op(h_TO)
+    y_TK, *others = op(h_TO)
     next_OK = y_TK.detach()[:NARROW] + 1
     product_TO = dense(y_TK, next_OK, in_fp8=True)
     # Small gradients: a column past the end that is not 0 would be the largest value of its row.
-    (grad_TI,) = torch.autograd.grad(product_TO, x_TI, product_TO.detach() / 2**20)
+    results = (product_TO, *others)
+    (grad_TI,) = torch.autograd.grad(results, x_TI, [result.detach() / 2**20 for result in results])
     return {
-        f"result of {name}": product_TO == row_product(y_TK.detach(), next_OK),
-        f"gradient of {name}": grad_TI == row_product(gradients[0], weight_OI.t()),
+        f"result of {name}": product_TO == _plain_product(y_TK.detach(), next_OK),
+        f"gradient of {name}": grad_TI == _plain_product(gradients[0], weight_OI.t()),
     }
+
+
+def _plain_product(left_TK: Tensor, right_OK: Tensor) -> Tensor:
+    left, right = cast_rows(left_TK, FORWARD), cast_rows(right_OK, FORWARD)
+    return row_product(left_TK, right_OK, left_cast=left, right_cast=right)
 
 
 def attention_mask_problem(lengths: Sequence[int], generator: torch.Generator, **sizes: Any) -> Problem:

@@ -31,20 +31,24 @@ Failures = dict[tuple[str, str], str]
 """Maps op and backend to the difference."""
 
 
-def cases_of(models: Iterable[ModelConfig], lengths: Sequence[int], dtype: torch.dtype) -> list[tuple[str, Shapes]]:
+def cases_of(
+    models: Iterable[ModelConfig], lengths: Sequence[int], dtype: torch.dtype, *, in_fp8: bool = False
+) -> list[tuple[str, Shapes]]:
     """Return the ops of some models, each with the shapes that its kernels depend on.
 
     Args:
         models: The models that are trained, vocabularies known.
         lengths: Longest sequence of each phase.
         dtype: Dtype of the weights.
+        in_fp8: Whether encoder layers multiply in 8 bits.
     """
     cases: dict[tuple[str, Shapes], None] = {}
     for model in models:
         for length in lengths:
             shapes = Shapes.of_model(model, length=length, dtype=dtype)
             short = replace(shapes, length=1)  # only attention's kernels depend on the length
-            cases |= dict.fromkeys((op, shapes if "attention" in op else short) for op in shapes.ops)
+            ops = (*shapes.ops, *(["fp8_casts"] if in_fp8 else []))
+            cases |= dict.fromkeys((op, shapes if "attention" in op else short) for op in ops)
             cases[("layer_norm", replace(short, hidden=model.embedding_width))] = None
     return list(cases)
 

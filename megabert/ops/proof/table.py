@@ -207,8 +207,10 @@ PROBLEMS: dict[str, Callable[[Shapes, torch.Generator], Problems]] = {
     "lamb": lamb_problems,
     "dense": lambda shapes, generator: {"sum": problems.dense_problem((1000, shapes.hidden), generator)},
     "fp8": lambda shapes, generator: {
-        "products": problems.fp8_problem(999, shapes.hidden, shapes.intermediate, generator),
-        "casts": exact_problems.fp8_casts_problem(
+        "products": problems.fp8_problem(999, shapes.hidden, shapes.intermediate, generator)
+    },
+    "fp8_casts": lambda shapes, generator: {
+        "products": exact_problems.fp8_casts_problem(
             rows_on(generator.device, shapes.hidden),
             shapes.hidden,
             shapes.intermediate,

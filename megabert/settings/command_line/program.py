@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar, get_args
 
 from megabert import __version__
 from megabert.foundation.errors import ConfigError
+from megabert.foundation.remote_files import is_url
 from megabert.settings.command_line.arguments import Device
 from megabert.settings.command_line.failures import guarded
 from megabert.settings.command_line.help import render_help
@@ -126,7 +127,12 @@ def _require(word: str) -> str:
 
 
 def _path_of(word: str) -> Path:
-    """Return the path that a word names; ``Path("")`` would be the working folder."""
+    """Return the path that a word names; ``Path("")`` would be the working folder, and a URL would lose a slash."""
+    if is_url(word):
+        raise argparse.ArgumentTypeError(
+            f"{word} is a URL, and this has to be on this machine; copy it, or name its folder in data.cache. URLs are "
+            "read as data.path, data.sources, phases.N.data and --input, and written as --output of a build"
+        )
     return Path(_require(word))
 
 

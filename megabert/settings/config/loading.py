@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from megabert.foundation.cached_folders import cached_folder
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import read_small
 from megabert.foundation.json_files import adapter_of, to_json
+from megabert.foundation.remote_files import is_url
 from megabert.settings.config import problems
 from megabert.settings.config.names import did_you_mean
 from megabert.settings.config.phase import PhaseConfig
@@ -268,11 +270,15 @@ def phase_name(config: RunConfig, index: int) -> str:
 def phase_data(config: RunConfig, phase: PhaseConfig) -> dict[str, Path]:
     """Return the folders of the instance shards that the phase reads, by source and sorted; a single one has no name.
 
+    The folder of a URL is one of ``data.cache``, with its manifest and tokenizer; its shards come when they are read,
+    or all together by ``foundation.cached_folders.fetch_files``.
+
     Raises:
-        ConfigError: Neither ``phases[i].data`` nor ``data.path`` nor ``data.sources`` is set.
+        ConfigError: Neither ``phases[i].data`` nor ``data.path`` nor ``data.sources`` is set, or a URL cannot be used.
+        DataError: The files of a URL cannot be read.
     """
     if phase.data is not None:
-        return {"": Path(phase.data)}
+        return {"": _folder(config, phase.data)}
     if config.data.sources is None and config.data.path is None:
         raise ConfigError(
             "No data: set --data.path to the folder of a 'megabert-data build', data.sources to several, or "
@@ -281,7 +287,12 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> dict[str, Path]:
         )
     builds = config.data.sources or {"": str(config.data.path)}
     read = sorted(name for name in builds if phase.mixture is None or phase.mixture.get(name, 0))
-    return {name: Path(builds[name]) / "instances" / str(phase.max_seq_length) for name in read}
+    return {name: _folder(config, f"{builds[name].rstrip('/')}/instances/{phase.max_seq_length}") for name in read}
+
+
+def _folder(config: RunConfig, place: str) -> Path:
+    data = config.data
+    return cached_folder(place.rstrip("/"), str(data.cache), data.cache_limit) if is_url(place) else Path(place)
 
 
 def build_fields(config: RunConfig) -> dict[str, Any]:

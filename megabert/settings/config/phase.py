@@ -37,7 +37,7 @@ class PhaseConfig:
     name: str | None = None
     """Name of the phase in logs; by default ``phase1``, ``phase2``, ..."""
     data: str | None = None
-    """Folder of instance shards; by default ``data.path/instances/max_seq_length``."""
+    """Folder or URL of instance shards; by default ``data.path/instances/max_seq_length``."""
     mixture: dict[SourceName, Weight] | None = None
     """Share of the tokens that each of ``data.sources`` has in this phase; they need not add up to 1, and a source of 0
     is not read. By default all sources are read once per epoch, by their size."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import ConfigError
+from megabert.foundation.remote_files import find_secret, is_url
 from megabert.settings.config.fields import field_table, pattern_of
 from megabert.settings.config.names import closest, did_you_mean, named_elsewhere
 from megabert.settings.config.run import RunConfig
@@ -129,6 +130,7 @@ def contradictions(config: RunConfig, *, positions_from: str | None = None) -> I
         config: The whole run.
         positions_from: Source of weights that ``model.max_position_embeddings`` comes from, if any.
     """
+    yield from _unfit_urls(config)
     has_source = config.init_from is not None or config.fork is not None
     if config.init_tiling and not has_source:
         yield "init_tiling: there is nothing to tile; set init_from to a smaller model, or leave it out."
@@ -234,3 +236,22 @@ def check_family(recipe: str, layers: Sequence[Mapping[str, Any]], model: Mappin
             f"init_from={source}: its model is of the family {given}, recipe {recipe} trains {family}. Take a recipe "
             f"of that family, or add --model.family {given}."
         )
+
+
+def _unfit_urls(config: RunConfig) -> Iterator[str]:
+    """Yield each URL that would record a secret, or has no cache to go to."""
+    places = {"data.path": config.data.path}
+    places |= {f"data.sources.{name}": place for name, place in (config.data.sources or {}).items()}
+    places |= {f"phases.{index}.data": phase.data for index, phase in enumerate(config.phases)}
+    urls = {field: place for field, place in places.items() if place is not None and is_url(place)}
+    for field, url in urls.items():
+        if secret := find_secret(url):
+            yield (
+                f"{field}={url}: has {secret}, which the run would record. Leave it out: the protocol's library finds "
+                "credentials in its own places (~/.aws, ~/.netrc, the environment)."
+            )
+    if urls and config.data.cache is None:
+        field = next(iter(urls))
+        yield f"{field}={urls[field]}: is a URL, whose files need a folder; set data.cache to one on each node."
+    if config.data.cache_limit is not None and config.data.cache is None:
+        yield f"data.cache_limit={config.data.cache_limit:g}: there is no cache; set data.cache, or leave it out."

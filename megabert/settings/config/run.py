@@ -34,10 +34,15 @@ class DataConfig:
     """Where the shards are."""
 
     path: str | None = None
-    """Folder that ``megabert-data build`` wrote; a phase of length N reads ``PATH/instances/N``."""
+    """Folder or URL that ``megabert-data build`` wrote; a phase of length N reads ``PATH/instances/N``."""
     sources: Annotated[dict[SourceName, str], Field(min_length=1)] | None = None
     """Several such folders by name, in place of ``path``: a phase reads all of them, in the shares that its ``mixture``
     or its ``temperature`` says."""
+    cache: str | None = None
+    """Folder on each node for the files of builds that are named by a URL, such as ``s3://bucket/build``: a file is
+    fetched once, and later runs find it."""
+    cache_limit: Annotated[float, Field(gt=0, le=10**9)] | None = None
+    """Most gigabytes (10^9 bytes) that all of ``cache`` may hold; a fetch that would exceed it is refused."""
 
     @model_validator(mode="after")
     def _is_named_once(self) -> "DataConfig":

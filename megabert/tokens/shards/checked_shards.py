@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
+from megabert.foundation.cached_folders import fetch_files, is_cached
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import sha256_file
 from megabert.tokens.shards.folder import lengths_path, read_lengths, write_lengths
 from megabert.tokens.shards.shard_file import COPY_AGAIN
 from megabert.tokens.shards.shard_set import ShardSet
 
+COPY_OR_BUILD = "Copy it again, or delete it and run the same `megabert-data build` command."
 CHECKED_NAME = "checked_shards.json"
 """The record in a run folder. Without it, all shards are hashed again."""
 Checked = dict[str, list[int | str]]
@@ -76,11 +78,13 @@ def verify_shards(split: ShardSet, indices: Iterable[int] | None = None, *, with
     """
     for index in range(len(split.shards)) if indices is None else indices:
         shard, path = split.shards[index], split.folder / split.shards[index].file
+        fetch_files(split.folder, [shard.file])
         digest = sha256_file(path)
         if digest != shard.sha256:
+            again = "Delete it: the next start fetches it again." if is_cached(split.folder) else COPY_OR_BUILD
             raise DataError(
                 f"{path}: SHA-256 is {digest}, the manifest says {shard.sha256}: the shard was damaged or replaced. "
-                "Copy it again, or delete it and run the same `megabert-data build` command.",
+                f"{again}",
                 see="a-shard-is-missing-or-damaged",
             )
         if not with_content:

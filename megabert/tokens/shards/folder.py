@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from megabert.foundation.cached_folders import LIST_NAME as MANIFEST_NAME
+from megabert.foundation.cached_folders import ORIGIN_NAME
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, open_to_read
 from megabert.foundation.json_files import read_json
 from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.format import FORMAT_VERSION, ShardMetadata, check_version
 
-MANIFEST_NAME = "manifest.json"
 Count = Annotated[int, Field(ge=0, le=1 << 48)]
 """A number of rows, tokens or files that is no damage."""
 _LENGTH_TYPE = np.dtype("<u2")
@@ -167,7 +168,7 @@ def _check_file(path: Path, index: int, entry: ShardEntry, present: set[str]) ->
     # A name with a folder in it could make a reader open files outside the folder of shards.
     if Path(entry.file).name != entry.file:
         raise DataError(f"{path}: shards[{index}].file={entry.file!r} is no plain file name.")
-    if entry.file not in present:
+    if entry.file not in present and ORIGIN_NAME not in present:  # a cache fetches it when it is read
         raise DataError(
             f"{path.parent / entry.file}: listed in the manifest but not there. "
             "Copy it again, or run the same `megabert-data build` command, which writes it again.",

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import count, takewhile
-from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import DataError
@@ -137,7 +136,7 @@ def build_command(config: RunConfig, folder: Path, manifest: Manifest) -> str:
         fields = {name: value for name, value in fields.items() if recipe_fields.get(name) != value}
         words = ["--for", config.name]
     own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
-    build_folder = folder.parent.parent if config.data.sources else Path(config.data.path or "data")
+    build_folder = folder.parent.parent if config.data.sources else (config.data.path or "data").rstrip("/")
     flags = _flags({**fields, **added, **own})
     output = f"{build_folder}-{config.name}"
     return shlex.join(["megabert-data", "build", *words, *flags, "--input", *inputs, "--output", output])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from megabert.foundation.cached_folders import fetch_files
 from megabert.foundation.errors import DataError
 from megabert.foundation.whole_folders import publish_folder
 from megabert.settings.config.phase import PhaseConfig
@@ -332,6 +333,7 @@ def _opener(
     @lru_cache(maxsize=most_open)
     def opened(index: int) -> ShardFile:
         nonlocal schema
+        fetch_files(paths[index].parent, [paths[index].name])
         file = ShardFile(paths[index], shards[index], metadata, schema)
         schema = schema or file.schema
         return file

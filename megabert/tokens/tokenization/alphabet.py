@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization.kinds import CONTINUATION
+from megabert.tokens.tokenization.tokenizer_kinds import CONTINUATION
 
 MIN_COVERAGE = 0.9995
 """Least share of a text's characters that a vocabulary must be able to write."""

@@ -7,7 +7,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from megabert.tokens.tokenization.character_kinds import LETTER, OTHER, SINGLE
-from megabert.tokens.tokenization.kinds import TextOptions
+from megabert.tokens.tokenization.tokenizer_kinds import TextOptions
 
 # Scripts whose letters, digits and marks BERT's normaliser leaves alone, or changes one by one.
 _SCRIPTS = (

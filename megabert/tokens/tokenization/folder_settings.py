@@ -16,8 +16,8 @@ from megabert.foundation.errors import DataError
 from megabert.foundation.files import read_small
 from megabert.foundation.json_files import parse_json, parse_values, read_json
 from megabert.settings.config.yaml_text import own_yaml
-from megabert.tokens.tokenization.kinds import Kind, TextOptions
 from megabert.tokens.tokenization.special_pieces import SpecialNames
+from megabert.tokens.tokenization.tokenizer_kinds import Kind, TextOptions
 
 LONGEST_PIECE = 4096
 """Characters of a piece; `tokenizers` overflows its stack at some 100,000. No known vocabulary has one above 300."""

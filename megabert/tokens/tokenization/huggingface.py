@@ -16,7 +16,8 @@ from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, read_small
 from megabert.foundation.full_disk import library_error
 from megabert.foundation.json_files import read_json
-from megabert.tokens.tokenization import folder_settings, kinds
+from megabert.tokens.tokenization import folder_settings
+from megabert.tokens.tokenization import tokenizer_kinds as kinds
 from megabert.tokens.tokenization.special_pieces import SpecialNames, find_special_ids
 from megabert.tokens.tokenization.tokenizer import Tokenizer
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from megabert.tokens.tokenization import byte_bpe_loops, wordpiece_loops
 from megabert.tokens.tokenization.byte_bpe_loops import enter_merges
 from megabert.tokens.tokenization.character_kinds import LETTER
-from megabert.tokens.tokenization.kinds import CONTINUATION, byte_characters
 from megabert.tokens.tokenization.span_loops import REMEMBERED_IDS, SpanOptions, count_looked_up, enter_all, find_spans
+from megabert.tokens.tokenization.tokenizer_kinds import CONTINUATION, byte_characters
 from megabert.tokens.tokenization.wordpiece_loops import INITIAL, INSIDE, enter_pieces
 
 MAX_SPANS = 1 << 18

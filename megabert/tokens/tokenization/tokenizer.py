@@ -14,9 +14,10 @@ import tokenizers
 from numpy.typing import NDArray
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization import kinds, special_pieces
+from megabert.tokens.tokenization import special_pieces
+from megabert.tokens.tokenization import tokenizer_kinds as kinds
 from megabert.tokens.tokenization.characters import character_kinds
-from megabert.tokens.tokenization.kinds import split_spans
+from megabert.tokens.tokenization.tokenizer_kinds import split_spans
 
 if TYPE_CHECKING:
     from megabert.tokens.tokenization.span_cache import SpanCache

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
 from megabert.foundation.errors import ConfigError, DataError
-from megabert.tokens.tokenization import kinds
+from megabert.tokens.tokenization import tokenizer_kinds as kinds
 from megabert.tokens.tokenization.alphabet import choose_alphabet
 from megabert.tokens.tokenization.composition import compose, has_hangul
 from megabert.tokens.tokenization.special_pieces import mark_spare, spare_names

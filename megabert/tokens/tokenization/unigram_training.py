@@ -15,9 +15,9 @@ from megabert.foundation.errors import ConfigError, DataError
 from megabert.tokens.tokenization import training
 from megabert.tokens.tokenization.alphabet import choose_characters
 from megabert.tokens.tokenization.composition import compose
-from megabert.tokens.tokenization.kinds import SPACE_MARK, WORDPIECE, build_unigram, words_of
 from megabert.tokens.tokenization.special_pieces import mark_spare, spare_names
 from megabert.tokens.tokenization.tokenizer import Tokenizer
+from megabert.tokens.tokenization.tokenizer_kinds import SPACE_MARK, WORDPIECE, build_unigram, words_of
 
 _SETTINGS: dict[str, Any] = {
     "model_type": "unigram",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from megabert.tokens.tokenization import kinds
+from megabert.tokens.tokenization import tokenizer_kinds as kinds
 from megabert.tokens.tokenization.tokenizer import Tokenizer
 
 

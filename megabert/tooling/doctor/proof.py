@@ -21,7 +21,7 @@ from megabert.foundation.full_disk import existing_folder
 from megabert.foundation.json_files import to_json
 from megabert.models.build import build_model
 from megabert.observability.logs import log_to_stderr, logger
-from megabert.ops.backend import SETTINGS, usable_backends
+from megabert.ops.backend import BACKENDS, SETTINGS, usable_backends
 from megabert.ops.matmul_precision import set_matmul_precision
 from megabert.ops.proof.table import PROBLEMS, Shapes, compare
 from megabert.settings.command_line.arguments import Device
@@ -199,14 +199,13 @@ def check_problems(config: RunConfig, device: torch.device) -> Iterator[Finding]
     """Hold the backend that a run would take of each op against the op's definition, in the run's shapes."""
     length = max(phase.max_seq_length for phase in config.phases)
     shapes = Shapes.of_model(config.model, length=length, dtype=DTYPES[config.precision])
-    products = ["dense", "fp8"] if config.precision == "fp8" else ["dense"]
-    for op in (*shapes.ops, *products):
+    for op in (*shapes.ops, "dense", *(["fp8", "fp8_casts"] if config.precision == "fp8" else [])):
         setting = SETTINGS.get(op, op) or op
         asked = getattr(config.ops, setting, "auto")
         # Disentangled attention has one plain implementation, which is its own definition, and Apex's LAMB is no op.
         if op not in PROBLEMS or (op, asked) == ("lamb", "apex"):
             continue
-        usable = ["torch"] if op in products else usable_backends(op, device.type)
+        usable = usable_backends(op, device.type) if op in BACKENDS else ["torch"]
         backend = usable[0] if asked == "auto" else asked
         rows = list(compare(op, backend, shapes, device))
         flag = f"--ops.{setting.replace('_', '-')}"

@@ -20,7 +20,8 @@ from megabert.training.state import TrainerState
 def is_due(state: TrainerState, rule: RollbackConfig, *, has_dynamic_loss_scale: bool) -> bool:
     """Whether a run has to return to a checkpoint.
 
-    Under a dynamic loss scale (fp16) skips do not count: the scale overflows on purpose until it fits.
+    Under a dynamic loss scale (fp16) skips do not count: the scale overflows on purpose until it fits. A fine-tuning
+    keeps no checkpoints to return to, and ends instead (`MOST_SKIPS` of its trainer).
     """
     has_skipped = state.skipped_in_a_row >= rule.after_skips and not has_dynamic_loss_scale
     return has_skipped or state.has_spiked(rule)

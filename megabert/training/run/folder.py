@@ -24,6 +24,7 @@ from megabert.checkpoints.format import steps_in
 from megabert.foundation.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
 from megabert.foundation.files import atomic_write, is_temporary, open_to_append
 from megabert.foundation.json_files import read_json, to_json
+from megabert.foundation.remote_files import is_url
 from megabert.observability.environment import describe_environment
 from megabert.observability.logs import logger
 from megabert.settings.command_line.failures import exit_code_of
@@ -81,7 +82,7 @@ def with_found_data(run_dir: Path, config: RunConfig) -> RunConfig:
     """
 
     def found(path: str | None) -> str | None:
-        return None if path is None else str(_found(run_dir, Path(path)))
+        return path if path is None or is_url(path) else str(_found(run_dir, Path(path)))
 
     sources = config.data.sources and {name: str(found(path)) for name, path in config.data.sources.items()}
     phases = tuple(replace(phase, data=found(phase.data)) for phase in config.phases)

@@ -132,7 +132,8 @@ def test_a_loop_is_timed_after_as_many_calls(monkeypatch):
 def test_fp8_has_a_scale_per_row_or_one_per_tensor(monkeypatch, by_row, shapes):
     given = {}
     monkeypatch.setattr(torch, "_scaled_mm", lambda left, right, **options: given.update(options, right=right))
-    in_fp8(torch.ones(3, 4), torch.ones(4, 5), by_row=by_row)()
+    in_fp8(torch.ones(3, 4), torch.ones(4, 5), by_row=by_row, is_fast=not by_row)()
+    assert given["use_fast_accum"] is not by_row
     assert [tuple(given[name].shape) for name in ("scale_a", "scale_b")] == shapes
     assert given["right"].shape == (4, 5)
     assert given["right"].stride() == (1, 4)  # as cuBLAS wants it: columns in memory one after the other

@@ -59,6 +59,7 @@ def test_figures_are_held_against_their_bars():
                 f"{attention} backward sdpa flash, no dropout": {"ms": 0.2},
             },
             "training": {"length 512 megabert eager": {"tokens_per_s": 260_000, "mfu_pct": 55.0}},
+            "fp8": {"length 512 megabert fp8 eager": {"tokens_per_s": 290_000, "mfu_pct": 60.0}},
             "peers": {
                 "length 512 transformers sdpa": {"tokens_per_s": 100_000},
                 f"{attention} forward sdpa flash": {"ms": 0.9},
@@ -95,6 +96,10 @@ def test_figures_are_held_against_their_bars():
         "length 512 megabert eager: tokens/s": False,
         "length 512 megabert eager: MFU": True,
         "length 512 megabert eager: tokens/s, transformers": True,
+        "length 512 megabert fp8 eager: tokens/s": True,
+        "length 512 megabert fp8 eager: MFU": True,
+        "length 512 megabert fp8 eager: tokens/s, in bfloat16": True,
+        "length 512 megabert fp8 eager: tokens/s, transformers": True,
         "length 512 megabert pretrain, x: MFU": False,  # and no tokens/s: its corpus is another one
         "length 512: largest difference from the float32 losses": False,
         KILLED: True,
@@ -108,6 +113,8 @@ ONE_CARDS = {
     "products, the eight in a loop, fp8: TFLOP/s",
     "length 512 megabert eager: MFU",
     "length 512 megabert eager: tokens/s",
+    "length 512 megabert fp8 eager: MFU",
+    "length 512 megabert fp8 eager: tokens/s",
     "length 512 megabert pretrain, x: MFU",
     "speed run: minutes",
 }

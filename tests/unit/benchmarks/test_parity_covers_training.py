@@ -52,19 +52,19 @@ def variants_of_parity() -> set[tuple]:
     return launched_by(lambda generator: [case[1:] for case in parity.cases(GPU, generator)])
 
 
-def launch_graph_step(length: int) -> None:
+def launch_graph_step(length: int, *, in_fp8: bool = False) -> None:
     """Launch what a step of `training` launches, with two layers: the last is another one than those before it."""
     config = model_config(GPU, num_hidden_layers=2)
     batch = random_batch(GPU.tokens, length, GPU.vocabulary, 0)
-    MegabertStep(config, batch, backend="triton", device=META, dtype=torch.bfloat16).eager()
+    MegabertStep(config, batch, backend="triton", device=META, dtype=torch.bfloat16, in_fp8=in_fp8).eager()
 
 
-def launch_family(dtype: torch.dtype, length: int, **sizes) -> None:
+def launch_family(dtype: torch.dtype, length: int, *, in_fp8: bool = False, **sizes) -> None:
     """Launch what a micro-step of ``megabert pretrain`` and its validation launch, with two layers."""
     config = ModelConfig(**{"vocab_size": GPU.vocabulary, "num_hidden_layers": 2, **sizes})
     ops = OpsConfig(**dict.fromkeys(("layer_norm", "attention", "bias_gelu", "cross_entropy"), "triton"))
     with META:
-        model = build_model(config, ops=ops).to(dtype)
+        model = build_model(config, ops=ops, in_fp8=in_fp8).to(dtype)
     batch = probe_batch(tokens=GPU.tokens, length=length).to(META)
     output = model(batch)
     (output.mlm_loss_sum + output.nsp_loss_sum).backward()
@@ -83,6 +83,7 @@ DEBERTA_3 = {**BASE, "family": "deberta-v2", "position_buckets": 256}
 TRAINED = {
     "BERT-Large, 128, as a graph": lambda: launch_graph_step(128),
     "BERT-Large, 512, as a graph": lambda: launch_graph_step(512),
+    "BERT-Large, 512, in fp8 as a graph": lambda: launch_graph_step(512, in_fp8=True),
     "BERT-Large, 128": lambda: launch_family(torch.bfloat16, 128, **LARGE),
     "BERT-Large, 512": lambda: launch_family(torch.bfloat16, 512, **LARGE),
     "BERT-base, 512": lambda: launch_family(torch.bfloat16, 512, **BASE),
@@ -90,6 +91,7 @@ TRAINED = {
     "DeBERTa-base, 512": lambda: launch_family(torch.bfloat16, 512, **DEBERTA_3),
     "ModernBERT-base, 1024": lambda: launch_family(torch.bfloat16, 1024, **MODERN_BASE),
     "ModernBERT-large, 1024": lambda: launch_family(torch.bfloat16, 1024, **MODERN_LARGE),
+    "ModernBERT-large, 1024, in fp8": lambda: launch_family(torch.bfloat16, 1024, in_fp8=True, **MODERN_LARGE),
 }
 """What the runbook trains, and its neighbours: each launches its variants."""
 

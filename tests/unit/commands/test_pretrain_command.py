@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from megabert.cli import main
-from megabert.downstream.export.first_weights import initial_weights
+from megabert.downstream.run_settings import initial_weights
 from megabert.foundation.errors import MegabertError
 from megabert.settings.config.loading import load_run_config
 from megabert.training.run.folder import record_run

@@ -19,7 +19,7 @@ from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import BuildResult, build_shards
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.shards.format import SPECIAL_TOKENS, ShardMetadata
-from megabert.tokens.tokenization.kinds import WORDPIECE
+from megabert.tokens.tokenization.tokenizer_kinds import WORDPIECE
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
 NUM_DOCUMENTS = 60

@@ -40,7 +40,7 @@ def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path
     assert 0.98 * text["tokens"] < text["used"] <= text["tokens"]
     assert used in captured.out
     shown = megabert_data("stats", tmp_path / "out").out
-    assert "dropped: nothing" in shown
+    assert "dropped, not counting the rules below: nothing" in shown
     assert used in shown
 
 

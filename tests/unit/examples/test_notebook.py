@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from support.soak import in_soak
 
 from megabert import library
 
@@ -65,8 +66,12 @@ def test_links_of_the_notebook_lead_to_files(notebook):
 
 
 @pytest.mark.timeout(900)
-def test_notebook_runs_from_text_to_a_classifier(notebook, folder, monkeypatch):
+@pytest.mark.parametrize("shorter", [{'"steps": 300': '"steps": 150', "epochs=4": "epochs=3"}, *in_soak({})])
+def test_notebook_runs_from_text_to_a_classifier(shorter, notebook, folder, monkeypatch):
     """A cell that raises an error ends the run with that error."""
+    for old, new in shorter.items():
+        (cell,) = (cell for cell in code_cells(notebook) if old in cell.source)
+        cell.source = cell.source.replace(old, new)
     monkeypatch.delenv("MPLBACKEND", raising=False)  # set by every command, and other tests run some in this process
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
 

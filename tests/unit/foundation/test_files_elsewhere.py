@@ -29,6 +29,7 @@ ALLOWED = {
     "megabert/tooling/reports/curves.py": "the page, from the package",
     "data_prep/clean/": "arrays whose records were checked, with hash and size",
     "data_prep/extract/opening.py": "files of another host's, by fsspec",
+    "megabert/foundation/remote_files.py": "the same",
     "megabert/tooling/doctor/machine.py": "the file that it has just written",
     "megabert/tokens/shards/": "an index or a shard, opened without waiting or checked before",
     "data_prep/commands/estimate.py": "in a temporary folder of Python's",

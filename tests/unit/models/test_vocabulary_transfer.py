@@ -8,7 +8,7 @@ import torch
 from megabert.foundation.errors import ConfigError
 from megabert.models.transfer import plan_transfer, transfer_vocabulary
 from megabert.tokens.tokenization import Tokenizer
-from megabert.tokens.tokenization.kinds import TextOptions, build_backend
+from megabert.tokens.tokenization.tokenizer_kinds import TextOptions, build_backend
 from megabert.tokens.tokenization.training import train_byte_bpe
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

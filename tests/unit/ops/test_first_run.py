@@ -1,6 +1,7 @@
 """The first run of an op's backends on a device: what is compared, kept, replaced and refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,6 +65,10 @@ def test_cases_are_the_ops_of_a_model_once_each():
     assert [shapes.length for op, shapes in cases if op == "attention"] == [16, 24]
     assert sorted(shapes.hidden for op, shapes in cases if op == "layer_norm") == [16, 32]
     assert {op for op, _ in cases} >= {"dropout_keys", "dropout", "bias_gelu", "cross_entropy", "lamb"}
+    (casts,) = set(cases_of([MODEL], [16, 24], torch.bfloat16, in_fp8=True)) - {
+        (op, replace(shapes, dtype=torch.bfloat16)) for op, shapes in cases
+    }
+    assert casts[0] == "fp8_casts"
 
 
 def test_a_backend_that_passes_is_kept_and_not_compared_again(plant, cache):

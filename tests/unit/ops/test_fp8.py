@@ -80,7 +80,7 @@ def test_a_weight_is_the_same_by_outputs_and_by_inputs(generator):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 100, 257])
+@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 100, 257, 8192])
 def test_output_and_gradients_match_float64(tokens, dtype, generator):
     x, w = rows(generator, tokens, INPUTS, dtype=dtype), rows(generator, OUTPUTS, INPUTS, dtype=dtype)
     bias, grad = torch.randn(OUTPUTS, generator=generator).to(dtype), rows(generator, tokens, OUTPUTS, dtype=dtype)
@@ -143,7 +143,7 @@ def kernel(monkeypatch):
 
     monkeypatch.setattr(torch, "_scaled_mm", multiply)
     monkeypatch.setattr(fp8, "_is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(fp8, "has_triton", lambda: False)
+    monkeypatch.setattr(fp8, "choose", lambda *_: fp8.cast_rows_torch)
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 16, 33, 300])
@@ -191,7 +191,7 @@ def test_a_call_that_torch_refuses_is_the_reason(card, monkeypatch):
     card((12, 0))
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
     monkeypatch.setattr(fp8, "_is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(fp8, "has_triton", lambda: False)
+    monkeypatch.setattr(fp8, "choose", lambda *_: fp8.cast_rows_torch)
     model = ModelConfig(vocab_size=100, hidden_size=64, num_attention_heads=2, intermediate_size=96)
     with pytest.raises(ConfigError, match=r"precision=fp8 cannot run on cuda:0: .*NOT_SUPPORTED\. Take bf16"):
         refuse_precision("fp8", CUDA, model)

@@ -25,14 +25,14 @@ def shapes_of(family="bert", dtype=torch.float32):
 def test_every_op_with_kernels_has_problems():
     has_several = {op for op, table in BACKENDS.items() if len(table) > 1}
     assert set(PROBLEMS) - {"dense", "fp8"} == has_several
-    assert {op for family in MODELS for op in shapes_of(family).ops} == has_several
+    assert {op for family in MODELS for op in shapes_of(family).ops} == has_several - {"fp8_casts"}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", MODELS)
 def test_plain_torch_passes_every_problem(family, dtype):
     shapes = shapes_of(family, dtype)
-    rows = [row for op in (*shapes.ops, "dense", "fp8") for row in compare(op, "torch", shapes, CPU)]
+    rows = [row for op in (*shapes.ops, "dense", "fp8", "fp8_casts") for row in compare(op, "torch", shapes, CPU)]
     assert [str(row) for row in rows if not row.passes] == []
     assert {row.bound for row in rows} >= {0.0, 1e-5}
     assert {"keys", "mask"} < {row.problem for row in rows}

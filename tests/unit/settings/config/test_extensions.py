@@ -9,9 +9,9 @@ from support.packages import write_package
 from data_prep.clean.cleaner import Cleaner
 from data_prep.config.cleaning import CleanConfig
 from data_prep.execution.records import Problems
-from megabert.downstream.export.first_weights import resolve_run
 from megabert.downstream.finetuning.task_kinds import kind_of_task
 from megabert.downstream.finetuning.tasks import find_task
+from megabert.downstream.run_settings import resolve_run
 from megabert.foundation.errors import ConfigError
 from megabert.settings.config import extensions
 from megabert.settings.config.loading import load_run_config, merge_layers, to_dict

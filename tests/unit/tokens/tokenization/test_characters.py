@@ -9,7 +9,7 @@ import tokenizers
 from megabert.tokens.tokenization import Tokenizer
 from megabert.tokens.tokenization.character_kinds import LETTER, SINGLE
 from megabert.tokens.tokenization.characters import character_kinds
-from megabert.tokens.tokenization.kinds import WORDPIECE, TextOptions, build_backend
+from megabert.tokens.tokenization.tokenizer_kinds import WORDPIECE, TextOptions, build_backend
 
 OPTIONS = {
     "cased": TextOptions(),

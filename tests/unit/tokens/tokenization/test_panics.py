@@ -1,7 +1,7 @@
 import pytest
 
 from megabert.foundation.errors import DataError
-from megabert.tokens.tokenization.kinds import panics_as_errors
+from megabert.tokens.tokenization.tokenizer_kinds import panics_as_errors
 
 Panic = type("PanicException", (BaseException,), {})
 """Stands for pyo3's, which is made anew by each library."""

@@ -10,8 +10,8 @@ from tokenizers import models
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import Tokenizer, span_cache
 from megabert.tokens.tokenization import tokenizer as tokenizer_module
-from megabert.tokens.tokenization.kinds import TextOptions, build_backend
 from megabert.tokens.tokenization.span_cache import SpanCache
+from megabert.tokens.tokenization.tokenizer_kinds import TextOptions, build_backend
 
 LITERALS = ["[MASK]", "[SEP]", "[CLS]", "[PAD]", "[UNK]"]
 AWKWARD = [

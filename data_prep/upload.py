@@ -1,0 +1,56 @@
+"""Upload of a finished build: shards and tokenizers, each read back, and the manifest of each length last."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from data_prep.pipeline import BuildResult
+from megabert.foundation.cached_folders import CONNECTIONS
+from megabert.foundation.errors import ConfigError
+from megabert.foundation.files import sha256_file
+from megabert.foundation.remote_files import find_secret, remote, store_file
+from megabert.tokens.shards.folder import MANIFEST_NAME
+
+
+def require_target(url: str) -> None:
+    """Refuse, before hours of work, a URL that would show a secret or whose files cannot be asked for.
+
+    Raises:
+        ConfigError, DataError: The URL has a login, a package is missing, or the server refuses.
+    """
+    if secret := find_secret(url):
+        raise ConfigError(
+            f"--output {url}: has {secret}. Leave it out: the protocol's library finds credentials in its own places."
+        )
+    with remote(url, "written") as (filesystem, name):
+        filesystem.exists(name)
+
+
+def upload_build(built: BuildResult, url: str) -> None:
+    """Upload what training reads of a build, its folders ``instances/LENGTH``; files that are there already stay.
+
+    Args:
+        built: The build.
+        url: Where its folder ``instances`` goes.
+
+    Raises:
+        ConfigError, DataError: As `megabert.foundation.remote_files.store_file`. The same command continues.
+    """
+    uploaded = 0
+    for length, manifest in built.manifests.items():
+        inside = Path("instances") / str(length)
+        files = {f"tokenizer/{name}": sha256 for name, sha256 in manifest.tokenizer_files.items()}
+        files |= {shard.file: shard.sha256 for shard in manifest.shards}
+
+        def store(name: str, sha256: str, inside: Path = inside) -> bool:
+            return store_file(built.folder / inside / name, f"{url.rstrip('/')}/{inside / name}", sha256)
+
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            jobs = [pool.submit(store, name, sha256) for name, sha256 in files.items()]
+            try:
+                uploaded += sum(job.result() for job in jobs)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        uploaded += store(MANIFEST_NAME, sha256_file(built.folder / inside / MANIFEST_NAME))
+    print(f"{url}: {uploaded} files uploaded and read back", file=sys.stderr)

@@ -1,0 +1,194 @@
+"""Folders at a URL, fetched once into a cache on this machine, where everything else reads them as folders.
+
+A cache holds a folder for each manifest, named by the SHA-256 of its bytes; so two URLs of one build share a folder,
+and a build that was replaced gets another. The manifest comes at once, every other file when it is needed, or all
+together before (`fetch_files`). A file gets its name once its bytes have the SHA-256 that the manifest lists. One
+process at a time fills a folder; others, which may be ranks of the node or of another run, wait and find its files.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from megabert.foundation.errors import ConfigError, DataError, HaltedError
+from megabert.foundation.files import atomic_write, open_lock, read_small, remove_killed_writes, try_lock
+from megabert.foundation.json_files import parse_json, read_json
+from megabert.foundation.remote_files import fetch_file, persistently, read_remote, remote
+
+logger = logging.getLogger(__name__)
+
+LIST_NAME = "manifest.json"
+ORIGIN_NAME = "origin.json"
+CONNECTIONS = 8
+_WAIT_S = 0.1
+_GB = 10**9
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the files of a cached folder come from."""
+
+    url: str
+    limit_gb: float | None = None
+    """Most bytes of the whole cache, in 10^9."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The part of a manifest that says which files there are; its readers check the rest."""
+
+    shards: list[_Entry]
+    tokenizer_files: dict[str, str] = field(default_factory=dict)
+
+    def files(self) -> dict[str, str]:
+        """Return the SHA-256 of each file by its path in the folder."""
+        tokenizer = {f"tokenizer/{name}": sha256 for name, sha256 in self.tokenizer_files.items()}
+        return tokenizer | {entry.file: entry.sha256 for entry in self.shards}
+
+
+def is_cached(folder: Path) -> bool:
+    """Return whether a folder is one of a cache, whose files are perhaps not there yet."""
+    return (folder / ORIGIN_NAME).exists()
+
+
+@lru_cache(maxsize=1024)
+def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
+    """Return the folder of a cache for a folder at a URL, with its manifest and tokenizer, without shards.
+
+    Args:
+        url: The folder, without a slash at its end.
+        cache: Folder of the cache, which is made if there is none.
+        limit_gb: Most bytes of the whole cache, in 10^9.
+
+    Raises:
+        ConfigError: The URL cannot be used, or the cache cannot be written.
+        DataError: There is no manifest, it is damaged or lists no tokenizer, or the disk is full.
+    """
+    content = read_remote(f"{url}/{LIST_NAME}")
+    listed = _parse(content, f"{url}/{LIST_NAME}")
+    if not listed.tokenizer_files:
+        raise DataError(
+            f"{url}/{LIST_NAME}: lists no files of its tokenizer, which could not be verified. Copy the folder to this "
+            "machine by yourself, and name the copy."
+        )
+    folder = Path(cache).absolute() / hashlib.sha256(content).hexdigest()
+    origin = json.dumps(asdict(Origin(url, limit_gb))).encode()
+    try:
+        for name, text in ((ORIGIN_NAME, origin), (LIST_NAME, content)):
+            if not (folder / name).exists() or read_small(folder / name) != text:
+                atomic_write(folder / name, text)
+        fetch_files(folder, [name for name in listed.files() if name.startswith("tokenizer/")])
+    except OSError as error:
+        raise ConfigError(f"data.cache={cache}: cannot be written ({error.strerror}). Name another folder.") from error
+    return folder
+
+
+def fetch_files(
+    folder: Path,
+    names: Collection[str] | None = None,
+    *,
+    connections: int = CONNECTIONS,
+    advance: Callable[[], object] = lambda: None,
+) -> None:
+    """Fetch the files of a folder that are missing; returns at once if none is, or if the folder is not of a cache.
+
+    Args:
+        folder: The folder.
+        names: Paths of the files in it; None for all.
+        connections: Files that are fetched at the same time.
+        advance: Called now and then; an exception that it raises ends the transfer.
+
+    Raises:
+        ConfigError, DataError: As `megabert.foundation.remote_files.fetch_file`, or the cache would exceed its limit.
+    """
+    if (names is not None and all((folder / name).exists() for name in names)) or not is_cached(folder):
+        return
+    files = _parse(read_small(folder / LIST_NAME), str(folder / LIST_NAME)).files()
+    wanted = {name: sha256 for name, sha256 in files.items() if names is None or name in names}
+    if all((folder / name).exists() for name in wanted):
+        return
+    with _alone(folder / ".lock", advance):
+        # Not all of them: other ranks may be writing the manifest, or an index of lengths.
+        remove_killed_writes(folder, (".*.arrow.*.tmp", "tokenizer/.*.tmp"))
+        missing = {name: sha256 for name, sha256 in wanted.items() if not (folder / name).exists()}
+        origin = read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
+        _require_room(folder, origin, missing)
+        begun = time.monotonic()
+        with ThreadPoolExecutor(connections) as pool:
+            jobs = [
+                pool.submit(fetch_file, f"{origin.url}/{name}", folder / name, sha256, advance=advance)
+                for name, sha256 in missing.items()
+            ]
+            try:
+                for job in as_completed(jobs):
+                    job.result()
+                    advance()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        if missing:
+            size, taken_s = sum((folder / name).stat().st_size for name in missing), time.monotonic() - begun
+            logger.info("%s: %d files (%.3g GB) fetched in %.1f s", origin.url, len(missing), size / _GB, taken_s)
+
+
+@contextmanager
+def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
+    """Hold a lock file, after the process that holds it."""
+    with open_lock(path) as stream:
+        while True:
+            try:
+                try_lock(stream, fcntl.LOCK_EX)  # without locks several may fetch a file, and each writes it whole
+                break
+            except BlockingIOError:
+                advance()
+                time.sleep(_WAIT_S)
+        yield
+
+
+def _require_room(folder: Path, origin: Origin, missing: Collection[str]) -> None:
+    """Refuse to fetch more than the cache may hold."""
+    if origin.limit_gb is None or not missing:
+        return
+
+    def size_of(name: str) -> int:
+        with remote(f"{origin.url}/{name}") as (filesystem, path):
+            return int(filesystem.size(path) or 0)
+
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        more = sum(pool.map(lambda name: persistently(lambda: size_of(name)), missing))
+    held = {each: _bytes_in(each) for each in folder.parent.iterdir() if each.is_dir()}
+    if more + sum(held.values()) > origin.limit_gb * _GB:
+        others = sorted((each for each in held if each != folder), key=lambda each: each.stat().st_mtime)
+        unused = "".join(f" {each.name[:12]}... ({held[each] / _GB:.3g} GB)" for each in others[:3]) or " none"
+        raise HaltedError(
+            f"data.cache_limit={origin.limit_gb:g} GB: {origin.url} needs {more / _GB:.3g} GB more, and "
+            f"{folder.parent} holds {sum(held.values()) / _GB:.3g} GB. Raise the limit, or remove folders there that "
+            f"no run reads; the oldest of other data:{unused}."
+        )
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _parse(content: bytes, where: str) -> _Listed:
+    """Return which files a manifest lists, none of them outside of its folder."""
+    listed = parse_json(content, _Listed, where=where, remedy="Upload the manifest of the build again.")
+    for name in (*listed.tokenizer_files, *(entry.file for entry in listed.shards)):
+        if Path(name).name != name or name in (LIST_NAME, ORIGIN_NAME):
+            raise DataError(f"{where}: lists {name!r}, which is no plain file name. Upload the build's own manifest.")
+    return listed

@@ -1,0 +1,187 @@
+"""Files of other hosts, by fsspec: read through any of its protocols, fetched and stored whole, with retries.
+
+A login never comes from us: each protocol's library finds it in its own places, such as ``~/.aws`` or ``~/.netrc``.
+"""
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from megabert.foundation.errors import ConfigError, DataError, HaltedError, MegabertError
+from megabert.foundation.files import atomic_path, sha256_file
+from megabert.foundation.full_disk import NO_SPACE
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0)
+"""Pauses before a request that failed is repeated."""
+CONNECT_S, SILENT_S = 30.0, 60.0
+"""Seconds to wait for a connection, and for the next bytes of an open one. The whole of a large file may take hours."""
+BLOCK_BYTES = 1 << 20
+
+
+def is_url(path: str) -> bool:
+    """Return whether a path is an fsspec URL such as ``s3://bucket/key``."""
+    return "://" in path
+
+
+def find_secret(url: str) -> str:
+    """Return what of a URL is a secret, or may hold one: a login or the query of a signed address; empty if nothing."""
+    has_login = re.match(r"[^/]*://[^/]*@", url)
+    return "a login" if has_login else "a query" if re.match("https?://", url) and "?" in url else ""
+
+
+@contextmanager
+def remote(url: str, verb: str = "read") -> Iterator[tuple[Any, str]]:
+    """Yield the fsspec file system of a URL, and the name of the file in it, which is to be ``read`` or ``written``.
+
+    Raises:
+        ConfigError: The URL is none, or lacks what its protocol needs, or a package is missing.
+        DataError: Whatever a back end raises while the file system is used; each has exceptions of its own.
+        OSError: This machine's disk is full.
+    """
+    try:
+        import fsspec
+
+        yield fsspec.core.url_to_fs(url, **_options(url))
+    except MegabertError:
+        raise
+    except ImportError as error:
+        raise ConfigError(
+            f"{url}: reading URLs needs packages that are not installed ({error}). Install them: pip install "
+            "'megabert[store]' for s3 and https, or the package that fsspec names for another protocol."
+        ) from error
+    except (ValueError, TypeError) as error:  # a TypeError: a host, a repository or the like is missing
+        if isinstance(error, OSError):  # a certificate, which is a ValueError as well
+            raise DataError(
+                f"{url}: cannot be {verb} ({error}). Check the URL and the server's certificate."
+            ) from error
+        raise ConfigError(
+            f"{url}: {error}. Give a local path, or a URL that fsspec knows with all that its protocol needs."
+        ) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise
+        why = str(error) or type(error).__name__
+        raise DataError(f"{url}: cannot be {verb} ({why}). Check the URL, the network and your credentials.") from error
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Return options of the file system: by default aiohttp gives a whole file five minutes, and reads no ~/.netrc."""
+    if not url.startswith(("http://", "https://")):
+        return {"auto_mkdir": True} if url.startswith("file://") else {}
+    import aiohttp
+    from fsspec.config import conf
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+    users = conf.get(url.partition(":")[0], {}).get("client_kwargs", {})
+    return {"client_kwargs": {"timeout": timeout, "trust_env": True, **users}}
+
+
+def persistently(work: Callable[[], Result]) -> Result:
+    """Do work with files of another host, again after each of several pauses if it fails; return its result.
+
+    A missing file, a refused access and a full disk are final.
+
+    Raises:
+        DataError: The last attempt's.
+    """
+    for pause_s in RETRY_AFTER_S:
+        try:
+            return work()
+        except DataError as error:
+            if isinstance(error, HaltedError) or isinstance(error.__cause__, FileNotFoundError | PermissionError):
+                raise
+            logger.warning("%s Trying again in %g s.", error, pause_s)
+            time.sleep(pause_s)
+    return work()
+
+
+def read_remote(url: str) -> bytes:
+    """Return the content of a small file.
+
+    Raises:
+        ConfigError, DataError: As `remote`.
+    """
+
+    def attempt() -> bytes:
+        with remote(url) as (filesystem, name):
+            return bytes(filesystem.cat_file(name))
+
+    return persistently(attempt)
+
+
+def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], object] = lambda: None) -> None:
+    """Fetch a file, compare its SHA-256, and only then give it its name.
+
+    Args:
+        url: The file.
+        path: Its path on this machine; it appears whole or not at all.
+        sha256: Hexadecimal SHA-256 that its bytes have to have.
+        advance: Called after each block; an exception that it raises ends the transfer.
+
+    Raises:
+        ConfigError: As `remote`.
+        DataError: The file cannot be read, other bytes came each time, or the disk is full.
+    """
+
+    def attempt() -> None:
+        with atomic_path(path) as temporary:
+            with remote(url) as (filesystem, name):
+                from fsspec.callbacks import Callback
+
+                filesystem.get_file(name, str(temporary), callback=Callback(hooks={"": lambda *_, **__: advance()}))
+            if (digest := sha256_file(temporary)) != sha256:
+                raise DataError(
+                    f"{url}: SHA-256 is {digest} ({temporary.stat().st_size:,} bytes), the manifest says {sha256}: the "
+                    "file there was damaged or replaced. Upload it again, or name a URL of the same build."
+                )
+
+    persistently(attempt)
+
+
+def store_file(path: Path, url: str, sha256: str) -> bool:
+    """Upload a file and read it back, unless the bytes are there already; return whether it was uploaded.
+
+    Args:
+        path: The file.
+        url: Its URL; a file there is replaced.
+        sha256: Hexadecimal SHA-256 of its bytes.
+
+    Raises:
+        ConfigError: As `remote`.
+        DataError: It cannot be written, or read back with the same bytes.
+    """
+
+    def attempt() -> bool:
+        with remote(url, "written") as (filesystem, name):
+            if _sha256(filesystem, name) == sha256:
+                return False
+            filesystem.put_file(str(path), name)
+            filesystem.invalidate_cache()
+            if (digest := _sha256(filesystem, name)) != sha256:
+                raise DataError(
+                    f"{url}: SHA-256 is {digest or 'unknown'} after the upload, the manifest says {sha256}. Run the "
+                    f"same command again; if that does not help, check {path} with megabert-data verify."
+                )
+            return True
+
+    return persistently(attempt)
+
+
+def _sha256(filesystem: Any, name: str) -> str:
+    """Return the SHA-256 of a file of another host; empty if there is none."""
+    digest = hashlib.sha256()
+    try:
+        with filesystem.open(name, "rb") as stream:
+            while block := stream.read(BLOCK_BYTES):
+                digest.update(block)
+    except FileNotFoundError:
+        return ""
+    return digest.hexdigest()
