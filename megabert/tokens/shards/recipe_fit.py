@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import count, takewhile
+from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import DataError
