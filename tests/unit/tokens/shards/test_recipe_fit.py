@@ -166,7 +166,7 @@ def test_command_keeps_the_language_of_each_source(data, language, own, is_ident
 def test_the_command_resolves_to_what_recipe_and_flags_state(name, data):
     flags = {"shards": {"masked_lm_prob": 0.2}, "phases": {"0": {"max_seq_length": 64}}, "data": {"path": "mine"}}
     config = load_run_config(name, flags=flags)
-    command = shlex.split(build_command(config, ShardSet.open(data / "instances" / "32").manifest))
+    command = shlex.split(build_command(config, Path("x"), ShardSet.open(data / "instances" / "32").manifest))
     assert command[:4] == ["megabert-data", "build", "--for", name]
     _, options = DATA_PROGRAM.parse("build", command[2:])
     built = make_config(options)
