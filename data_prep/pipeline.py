@@ -18,6 +18,8 @@ from pydantic import Field
 
 from data_prep.checks.corpus_counts import corpus_counts, require_documents, require_pairs
 from data_prep.checks.stats import describe_corpus, reporting_damage
+from data_prep.clean import known_documents
+from data_prep.clean.known_documents import documents_sha256
 from data_prep.config.build import BuildConfig
 from data_prep.documents.document_set import EXTRACTED, SPLITS, bucket_path, bucket_schema, documents_of, tokenizer_of
 from data_prep.documents.token_files import TokenFiles
@@ -98,6 +100,7 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
     files = find_files(config.sources)
     say_readings(config, files)
     require_identifier(config)
+    known = known_documents.require_usable(config, output)
     executor = executor.suited_to(sum(file.bytes for file in files))
     if config.holds_ids:
         tokenizer_of_ids(config)
@@ -110,7 +113,9 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
         earlier = build_state.read_state(output)
         if earlier is not None:
             build_state.require_possible_change(output, earlier, config.recorded())
-        state = build_state.remember(output, config, earlier, hash_inputs(files, config, executor))
+        inputs = hash_inputs(files, config, executor, [record.path for record in known])
+        known_documents.require_sound(known, inputs)
+        state = build_state.remember(output, config, earlier, inputs)
         running = RunningBuild(output, config, executor, state)
         if state.before:
             set_aside(output)
@@ -124,7 +129,8 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
             _remove_work(running)
             documents_of.cache_clear()  # another build in this process may have opened the ones before
             # 6. Pairs and masks, for each length and each pass over each bucket.
-            corpus = plan.corpus(config)
+            corpus = plan.corpus(config) | {"documents_sha256": documents_sha256(output)}
+            corpus |= {"excluded": {folder: documents_sha256(folder) for folder in config.exclude}}
             buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"])
             manifests = make_instances(running, corpus, buckets_per_shard)
     return BuildResult(output, manifests, plan.report)
@@ -166,6 +172,8 @@ def _make_documents(build: RunningBuild, files: list[InputFile], before: str) ->
     kept = step5_documents.fill_buckets(build, merged, buckets, vocab_size) | plan.kept
     plan = replace(plan, buckets=buckets, kept=kept)
     require_pairs(build.config, plan.corpus(build.config))
+    if not before:  # else they are there
+        known_documents.write_hashes(build, buckets, sum(kept["documents"].values()))
     atomic_write(build.path(PLAN_NAME), seal(asdict(plan), build.state.context("plan")))
     return plan
 

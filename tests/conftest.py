@@ -3,6 +3,7 @@
 Long runs of tests continue from where they ended.
 """
 
+import gc
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from support.passed_tests import Progress
 
 clear(os.environ)
 sys.dont_write_bytecode = False
+gc.set_threshold(100_000, 50, 100)  # each search goes through all of torch and DeepSpeed, and finds little
 
 SLOWEST = (
     "integration/slurm/",
@@ -58,6 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((place for place, start in enumerate(SLOWEST) if name.startswith(start)), len(SLOWEST))
 
     items.sort(key=order)
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

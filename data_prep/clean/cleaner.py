@@ -59,7 +59,7 @@ HUGE = 10_000
 """Documents of a cluster of near duplicates above which it is named."""
 _FIRST_OF_PAIR = "\u00c2".encode()[:1]
 """The first byte of every character that ``PAIR`` begins with, in UTF-8."""
-DROPPING = ("", "length", "language", *DOCUMENT_RULES)
+DROPPING = ("", "length", "language", *DOCUMENT_RULES, "excluded_documents")
 """Rules that look last at a document and drop it as a whole, in their order; "" keeps it."""
 KeptParagraphs = Callable[[list[str]], list[str]]
 ClusterSize = Callable[[list[str]], int]
@@ -177,6 +177,7 @@ class Cleaner:
         cluster_size: ClusterSize | None = None,
         keeps_language: IsKept | None = None,
         verdicts: Iterable[int] | None = None,
+        is_known: IsKept | None = None,
     ) -> None:
         """Prepare.
 
@@ -191,6 +192,7 @@ class Cleaner:
                 rule is left out.
             verdicts: The ``verdicts`` of an earlier reading of the same documents. With them, rules on whole documents
                 are not asked again, except the ones over the whole corpus.
+            is_known: Tells whether a document is in a build whose documents are left out.
         """
         self._config = config
         self._rules = frozenset(config.rules)
@@ -203,7 +205,7 @@ class Cleaner:
         self._line_rules += [(name, partial(_kept_by, rule)) for name, (rule, _) in config.rules_of_packages().items()]
         self._document_rules = [(name, DOCUMENT_RULES[name]) for name in DOCUMENT_RULES if name in config.rules]
         self._own = [re.compile(pattern) for pattern in config.boilerplate]
-        self._problems, self._keeps_language = problems, keeps_language
+        self._problems, self._keeps_language, self._is_known = problems, keeps_language, is_known
         self._kept_paragraphs, self._cluster_size = kept_paragraphs, cluster_size
         self._recorded = None if verdicts is None else iter(verdicts)
         self._document = Measured([], config)
@@ -265,9 +267,13 @@ class Cleaner:
         # The owner of a paragraph is one of the documents that are left by now. A document that loses paragraphs to
         # others may be too short after that.
         if "duplicate_paragraphs" in rules and self._kept_paragraphs is not None:
-            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, self._kept_paragraphs(paragraphs), origin)
-            if paragraphs and self._is_misfit_in_length(paragraphs):
-                self._drop("length", paragraphs, origin)
+            kept = self._kept_paragraphs(paragraphs)
+            if len(kept) == len(paragraphs):
+                return paragraphs
+            paragraphs = self._shorter("duplicate_paragraphs", paragraphs, kept, origin)
+            rule = "length" if self._is_misfit_in_length(paragraphs) else self._excluded(paragraphs)
+            if paragraphs and rule:
+                self._drop(rule, paragraphs, origin)
                 return None
         return paragraphs
 
@@ -289,10 +295,11 @@ class Cleaner:
             return "length"
         if "language" in self._rules and self._keeps_language is not None and not self._keeps_language(paragraphs):
             return "language"
-        if not self._document_rules:
-            return ""
-        document = self._measured(paragraphs)
-        return next((name for name, is_dropped in self._document_rules if is_dropped(document)), "")
+        rules = (name for name, is_dropped in self._document_rules if is_dropped(self._measured(paragraphs)))
+        return next(rules, "") or self._excluded(paragraphs)
+
+    def _excluded(self, paragraphs: list[str]) -> str:
+        return "excluded_documents" if self._is_known is not None and self._is_known(paragraphs) else ""
 
     def _is_misfit_in_length(self, paragraphs: list[str]) -> bool:
         config, characters = self._config, sum(map(len, paragraphs))

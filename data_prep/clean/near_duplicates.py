@@ -36,7 +36,7 @@ is left and no pointer moves, every document points at the smallest of its clust
 Each unit has its files in ``sources`` of its `RangeTask`, in this order:
 
     merge_keys     KEYS and EDGES of the chunks of a group           ->  MERGED, and MERGED_EDGES next to it
-    join_keys      MERGED of all groups, of a block                  ->  JOINED
+    join_keys      MERGED of all groups, of a block                  ->  JOINED, and all keys next to it
     hook           MERGED_EDGES and JOINED; from round 2 on, JUMPED  ->  HOOKED, and LEFT next to it
     jump           HOOKED and LEFT                                   ->  JUMPED
     count_members  HOOKED of the last round                          ->  MEMBERS
@@ -158,9 +158,10 @@ def merge_keys(task: RangeTask) -> tuple[list[Path], Counts]:
 
 
 def join_keys(task: RangeTask) -> tuple[list[Path], Counts]:
-    """Write the edges that a range of the keys of all groups gives."""
-    edges = join(joined(task.rows(), 2))[1]
-    return [write_rows(task.path, edges)], {"edges": edges.shape[1]}
+    """Write the edges that a range of the keys of all groups gives, and next to them its keys, shape (1, K)."""
+    keys, edges = join(joined(task.rows(), 2))
+    paths = [write_rows(task.path, edges), write_rows(sibling_path(task.path, "keys"), keys[:1])]
+    return paths, {"edges": edges.shape[1]}
 
 
 def looked_up(hashes: Rows, name: str, folder: Path, ranges: int) -> tuple[NDArray[np.bool_], Rows]:

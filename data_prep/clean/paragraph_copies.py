@@ -89,6 +89,7 @@ class ParagraphHashes:
         for paragraphs in documents:
             own = text_hash(paragraphs)
             self._waiting += [(hash_text(p), own) for p in paragraphs if len(p) >= self._min_characters]
+            self._waiting.append((own, own))  # the whole text, for builds that are to know it
             if len(self._waiting) >= ROWS_AT_ONCE:
                 self._flush()
             yield paragraphs
@@ -132,14 +133,19 @@ def merge_hashes(task: RangeTask) -> tuple[list[Path], Counts]:
 
 
 def find_copies(task: RangeTask) -> tuple[list[Path], Counts]:
-    """Write the paragraphs of a range that documents lose: hash, owner and chunk, by chunk and hash, shape (3, P)."""
+    """Write the paragraphs of a range that documents lose: hash, owner and chunk, by chunk and hash, shape (3, P).
+
+    The hashes of whole texts in the range are written next to them, shape (1, n).
+    """
     rows = joined(map(np.array, task.rows(height=3)), 3)
     rows = rows[:, np.lexsort(rows[1::-1])]
+    texts = rows[:1, rows[0] == rows[1]]
     # The first document of each paragraph owns it; a chunk with another one has the paragraph in its list, once.
     _, owners = first_of_each(rows)
     lost = np.stack([rows[2], rows[0], owners])[:, rows[1] != owners]
     rows = distinct(lost)[[1, 2, 0]]
-    return [write_rows(task.path, rows)], {"repeated_paragraphs": rows.shape[1]}
+    paths = [write_rows(task.path, rows), write_rows(task.path.with_name(f"{task.path.stem}-texts.npy"), texts)]
+    return paths, {"repeated_paragraphs": rows.shape[1]}
 
 
 def gather_copies(task: RangeTask) -> tuple[list[Path], Counts]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from data_prep.checks.corpus_counts import LOST_ENDS, counted
 from data_prep.checks.stats import describe_corpus, describe_split, reporting_damage, share
+from data_prep.clean.known_documents import require_usable
 from data_prep.commands.estimate import estimate_lines
 from data_prep.commands.options import add_source_arguments, add_worker_arguments, make_config
 from data_prep.config.build import BuildConfig
@@ -99,6 +100,7 @@ def _show_plan(config: BuildConfig, output: Path, executor: Executor) -> None:
     files = find_files(config.sources)
     warn_of_likely_mistakes(files)
     require_identifier(config)
+    require_usable(config, output)
     for file in files:
         kind = f"{file.compression} {file.format}".strip()
         print(f"{without_secrets(file.path)}: {file.bytes:,} bytes, {kind}, {file.encoding}")

@@ -121,6 +121,9 @@ class BuildConfig:
     min_tokens: tuple[int, ...] | None = None
     """Tokens that a document needs to give instances, one number for each length; shorter ones are left out of that
     length and counted. Long instances want long documents: lengths [1024, 8192], min_tokens [0, 4096]."""
+    exclude: tuple[str, ...] = ()
+    """Folders of finished builds. Their documents are left out, held-out ones among them, and with the cleaning rule
+    near_duplicates near copies of these."""
     validation_share: float = Field(0.02, ge=0, lt=1)
     """Share of the documents that are held out, chosen by a hash of their text."""
     seed: int = Field(12_345, ge=0, lt=2**63)

@@ -35,7 +35,7 @@ class Part(IntEnum):
 
 _SETTINGS = {
     Part.TEXT: "sources.input sources.name sources.format sources.encoding sources.field sources.second_field "
-    "sources.language clean max_bad_share language language_model chunk_mib",
+    "sources.language clean exclude max_bad_share language language_model chunk_mib",
     # A vocabulary holds out documents of its own (5%, by another hash), so no share of the documents changes it.
     Part.VOCABULARY: "tokenizer symbols special_ids pieces vocab_size spare_pieces uncased",
     # The objective says how many documents each split needs; documents below min_tokens are counted.
@@ -59,6 +59,7 @@ STEPS = {
     "extract": Step(Part.TEXT, "work/extract"),
     "paragraphs": Step(Part.TEXT, "work/paragraphs"),
     "near": Step(Part.TEXT, "work/near"),
+    "hashes": Step(Part.TEXT, "work/hashes"),  # of the documents, for other builds; it outlives all later changes
     "words": Step(Part.VOCABULARY, "work/words"),
     "tokenizer": Step(Part.VOCABULARY, "tokenizer"),
     "ids": Step(Part.VOCABULARY, "work/ids"),  # step 1 of ids, which are checked against the vocabulary

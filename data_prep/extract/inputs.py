@@ -7,7 +7,7 @@ belongs to the chunk in which the border before it ends, and every document has 
 
 import bz2
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
@@ -56,11 +56,15 @@ def find_files(sources: tuple[SourceConfig, ...]) -> list[opening.InputFile]:
     return files
 
 
-def hash_inputs(files: list[opening.InputFile], config: BuildConfig, executor: Executor) -> list[InputRecord]:
-    """Return a record of each file of the input, of a given vocabulary and of a language model, with its SHA-256."""
+def hash_inputs(
+    files: list[opening.InputFile], config: BuildConfig, executor: Executor, more: Iterable[str] = ()
+) -> list[InputRecord]:
+    """Return a record, with its SHA-256, of each file of the input, of a given vocabulary, of a language model, and of
+    ``more``.
+    """
     sizes = [(file.path, file.bytes) for file in files]
     models = [] if config.language_model is None else [config.language_model]
-    sizes += [(path, opening.size_and_time(path)[0]) for path in (*_vocabulary_files(config), *models)]
+    sizes += [(path, opening.size_and_time(path)[0]) for path in (*_vocabulary_files(config), *models, *more)]
     hashes = dict(executor.run(opening.input_sha256, [path for path, _ in sizes]))
     return [InputRecord(without_secrets(path), size, hashes[index]) for index, (path, size) in enumerate(sizes)]
 

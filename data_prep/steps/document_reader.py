@@ -10,6 +10,7 @@ import numpy as np
 
 from data_prep.clean.cleaner import Cleaner
 from data_prep.clean.grouped_hashes import read_rows, write_rows
+from data_prep.clean.known_documents import KnownDocuments
 from data_prep.clean.near_duplicates import DocumentFates, sibling_path
 from data_prep.clean.paragraph_copies import ParagraphOwners
 from data_prep.config.build import BuildConfig
@@ -79,7 +80,8 @@ class DocumentReader:
         languages = task.config, task.chunk.file.source, task.model_sha256
         verdicts = None if task.verdicts is None else map(int, read_rows(task.verdicts, 1)[0])
         is_kept = keeps_language(*languages) if "language" in rules.rules and verdicts is None else None
-        self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept, verdicts)
+        is_known = KnownDocuments(task.config).has if task.config.exclude else None
+        self._cleaner = Cleaner(rules, self._problems, kept_paragraphs, cluster_size, is_kept, verdicts, is_known)
         self._language_of = language_of_source(*languages)
         self.dropped = 0
         """Documents that were dropped as a whole, by a cleaning rule or as excessive."""

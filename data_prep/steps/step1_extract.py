@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_prep.clean.grouped_hashes import HashPlan
+from data_prep.clean.known_documents import KnownDocuments
 from data_prep.clean.near_duplicates import DocumentFates, Signature, find_near_copies, sibling_path, write_keys
 from data_prep.clean.paragraph_copies import ParagraphHashes, find_paragraph_copies, write_kept
 from data_prep.documents.arrow_files import offsets_of, write_batches
@@ -271,18 +272,27 @@ def write_documents(task: ExtractTask) -> tuple[list[Path], Counts]:
     tokenizer, source = tokenizer_of(task.tokenizer), task.chunk.file.source
     problems = Problems(is_strict=task.config.max_bad_share == 0)
     counts: Counts = {"empty_documents": 0, "written": 0, "sentences": 0, "characters": 0, "rules": {}}
+    known, dropped = KnownDocuments(task.config), 0
 
-    def documents() -> Iterator[tuple[Sides]]:
+    def documents() -> Iterator[tuple[int, Sides]]:
+        nonlocal dropped
         for sides in id_documents(task.chunk, IdChecker(tokenizer), problems):
-            if any(map(len, sides)):
+            # The hash is of the ids and of where B begins.
+            digest = hash_bytes(b"".join(ids.astype("<i4").tobytes() for ids in sides) + b"%d" % len(sides[0]))
+            if not any(map(len, sides)):
+                counts["empty_documents"] += 1
+            elif known.has_hash(digest):
+                dropped += 1
+            else:
                 counts["written"] += 1
                 counts["sentences"] += len(sides)
-                yield (sides,)
-            else:
-                counts["empty_documents"] += 1
+                yield digest, sides
 
     paths = write_parts(task.path, documents(), partial(_IdsPart, source, tokenizer.vocab_size))
-    counts |= {"documents": {str(source): counts["written"] + counts["empty_documents"]}, "bytes": task.chunk.bytes}
+    read = counts["written"] + counts["empty_documents"] + dropped
+    counts |= {"documents": {str(source): read}, "bytes": task.chunk.bytes}
+    if task.config.exclude:
+        counts["rules"] = {"excluded_documents": {"documents": dropped}}
     return paths, counts | problem_counts(problems, task.number)
 
 
@@ -297,12 +307,11 @@ class _IdsPart:
     """The lists of all documents, end to end: one for each document, or two."""
     tokens: int = 0
 
-    def add(self, sides: Sides) -> None:
-        """Append a document. Its hash is of the ids and of where B begins."""
-        own = [ids.astype("<i4") for ids in sides]
-        self.hashes.append(hash_bytes(b"".join(ids.tobytes() for ids in own) + b"%d" % len(own[0])))
-        self.lists += own
-        self.tokens += sum(map(len, own))
+    def add(self, digest: int, sides: Sides) -> None:
+        """Append a document."""
+        self.hashes.append(digest)
+        self.lists += [ids.astype("<i4") for ids in sides]
+        self.tokens += sum(map(len, sides))
 
     @property
     def is_full(self) -> bool:

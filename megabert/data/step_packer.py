@@ -6,9 +6,10 @@ ones will read. Kiyono et al. 2021 (SHAPE, arXiv:2109.05644) shift all positions
 n - 1 + k.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture, Positions, Ranges, global_rows
-from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window
+from megabert.data.order import BLOCK_ROWS, WINDOW_BLOCKS, DataPosition, EpochOrder, Window, join_ranges
 from megabert.data.packing import PackingPlan, RankShare, plan_packing
+from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import below, mix, string_key
 from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.shard_set import ShardSet, Sizes
@@ -26,6 +28,8 @@ _VALIDATION_ROWS = 65_536
 """Instances planned at once in a validation."""
 _KEPT_WINDOWS = 3
 """Windows of a source whose lengths are kept: the one being read, the next one, and one to spare."""
+_AHEAD_TOKENS = 1 << 23
+"""Tokens of this rank that are read ahead at most: 32 MiB of ids, and their masks."""
 _OFFSETS_KEY = string_key("data/position_offsets")
 
 
@@ -86,7 +90,11 @@ class StepBatch:
 
 
 class StepPacker:
-    """Makes a rank's share of any global batch of a phase, without state between batches."""
+    """Makes a rank's share of any global batch of a phase, a function of the batch's number and position alone.
+
+    With N sources it reads the rows of up to N batches at once. A batch has few rows of each source, and they are as
+    far apart as the rows of N batches: each costs a look-up in another part of another file.
+    """
 
     def __init__(
         self,
@@ -123,6 +131,9 @@ class StepPacker:
         self._offsets = None if num_positions is None else PositionOffsets(seed, num_positions)
         # Many steps in succession ask for the same windows.
         self._sizes_of = [lru_cache(maxsize=_KEPT_WINDOWS)(source.sizes) for source in shards.sources]
+        self._ahead: Iterator[StepBatch] = iter(())
+        self._next: tuple[int, Positions] | None = None
+        """Number and positions of the batch that ``_ahead`` makes next, if it has not ended."""
 
     def pack(self, positions: Positions, number: int) -> StepBatch:
         """Make this rank's share of a global batch.
@@ -138,32 +149,61 @@ class StepPacker:
             positions: Where the global batch begins in each source; nothing for the beginning of all.
             number: Number of the batch, which keys the dropout.
         """
-        ranges, positions_after = self.shards.take(positions, self._batch_of(number))
-        batch = self._look_up(ranges)
-        masker = self._masker and self._masker.with_options(self._masking_of(number))
-        reading = _Reading(self.shards, self.share, masker, (self._seed, number), self._offsets)
-        plan = reading.plan(batch)
-        micro_batches = list(reading.micro_batches(batch, plan))
-        drawn = sum(micro_batch.num_masked for micro_batch in micro_batches)
-        return StepBatch(
-            number=number,
-            micro_batches=micro_batches,
-            num_masked=plan.num_masked if self._masker is None else drawn,
-            lengths=batch.sizes.lengths,
-            ranges=ranges,
-            positions_after=positions_after,
-        )
+        batch = next(self._ahead, None) if self._next == (number, positions) else None
+        if batch is None:
+            batch = self._begin(positions, number)
+        self._next = number + 1, batch.positions_after
+        return batch
 
-    def _look_up(self, ranges: dict[str, Ranges]) -> "_GlobalBatch":
-        """Return how long the instances at ranges of positions are."""
-        parts = [
-            (number, epoch, window, indices)
-            for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True))
-            for epoch, start, stop in ranges[key]
-            for window, indices in EpochOrder(source.num_rows, self._seed, epoch).parts(start, stop)
-        ]
-        sizes = [(self._sizes_of[number](window.spans), indices) for number, _, window, indices in parts]
-        return _GlobalBatch(parts, _gathered(sizes))
+    def _begin(self, positions: Positions, number: int) -> StepBatch:
+        """Read some batches from a position on, and return the first one; just this one if others are damaged."""
+        tokens = len(self._batch_of(number)) * self.shards.metadata.max_seq_length // self.share.world_size
+        most = min(len(self.shards.sources), max(1, _AHEAD_TOKENS // max(1, tokens)))
+        try:
+            self._ahead = self._batches(positions, number, most)
+            return next(self._ahead)
+        except DataError:
+            if most == 1:
+                raise
+        self._ahead = self._batches(positions, number, 1)
+        return next(self._ahead)
+
+    def _batches(self, positions: Positions, number: int, most: int) -> Iterator[StepBatch]:
+        """Yield batches whose rows are read at once: at most ``most``, and of one kind of masks."""
+        masking = self._masking_of(number)
+        taken: list[tuple[dict[str, Ranges], dict[str, DataPosition]]] = []
+        while len(taken) < most and (not taken or self._masking_of(number + len(taken)) == masking):
+            taken.append(self.shards.take(positions, self._batch_of(number + len(taken))))
+            positions = taken[-1][1]
+        reading = _Reading(self.shards, self.share, self._masker and self._masker.with_options(masking), self._offsets)
+        group = self._look_up([ranges for ranges, _ in taken])
+        sizes = [group.sizes_of(index) for index in range(len(taken))]
+        plans = [reading.plan(own) for own in sizes]
+        keys = [(self._seed, number + index) for index in range(len(taken))]
+        made = reading.micro_batches(group, plans, keys)
+        for (_, own), (ranges, after), plan, own_sizes, micro_batches in zip(
+            keys, taken, plans, sizes, made, strict=True
+        ):
+            drawn = sum(micro_batch.num_masked for micro_batch in micro_batches)
+            yield StepBatch(
+                number=own,
+                micro_batches=micro_batches,
+                num_masked=plan.num_masked if self._masker is None else drawn,
+                lengths=own_sizes.lengths,
+                ranges=ranges,
+                positions_after=after,
+            )
+
+    def _look_up(self, taken: Sequence[Mapping[str, Ranges]]) -> "_Group":
+        """Return how long the instances of some successive batches are, and which rows they are."""
+        parts, counts = [], []
+        for number, (source, key) in enumerate(zip(self.shards.sources, self.shards.sha256, strict=True)):
+            counts.append([sum(part.stop - part.start for part in ranges[key]) for ranges in taken])
+            for epoch, start, stop in join_ranges(part for ranges in taken for part in ranges[key]):
+                order = EpochOrder(source.num_rows, self._seed, epoch)
+                parts += [(number, epoch, *part) for part in order.parts(start, stop)]
+        sizes = [self._sizes_of[number](window.spans) for number, _, window, _ in parts]
+        return _Group.of(parts, sizes, np.array(counts))
 
 
 def _equal_batch(size: int, number: int) -> range:
@@ -171,31 +211,59 @@ def _equal_batch(size: int, number: int) -> range:
 
 
 @dataclass(frozen=True, eq=False)
-class _GlobalBatch:
-    """A global batch as every rank knows it: how long its instances are, and which rows they are.
+class _Group:
+    """Some successive global batches as every rank knows them: how long their instances are, and which rows they are.
 
     Attributes:
-        parts: For each stretch of the batch its source, its epoch, its window, and the indices of its instances there.
-        sizes: How long the instances are, in the order of the batch.
+        borders: Where each batch begins, and the end of the last.
+        sizes: How long the instances are, batch by batch.
+        parts: Number of the stretch that each instance is in: of the same source, epoch and window.
+        indices: Index of each instance in the concatenated spans of its window.
+        starts: First row of each block of each stretch, numbered over all sources: shape (stretches, blocks).
+        epochs: Epoch of each stretch.
     """
 
-    parts: list[tuple[int, int, Window, NDArray[np.int32]]]
+    borders: NDArray[np.int64]
     sizes: Sizes
+    parts: NDArray[np.intp]
+    indices: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, parts: list[tuple[int, int, Window, NDArray[np.int32]]], sizes: list[Sizes], counts: NDArray[np.int64]
+    ) -> "_Group":
+        """Bring instances that are listed source by source into the order of the batches.
+
+        Args:
+            parts: For each stretch its source, its epoch, its window, and the indices of its instances there.
+            sizes: How long all instances of each window are.
+            counts: Instances of each source in each batch.
+        """
+        starts = np.zeros((len(parts), WINDOW_BLOCKS), np.int64)
+        for row, (source, _, window, _) in zip(starts, parts, strict=True):
+            row[: len(window.spans)] = global_rows(source, np.array([first for first, _ in window.spans]))
+        indices = [own for *_, own in parts]
+        columns: list[NDArray[Any]] = [np.concatenate(indices)]
+        columns.append(np.repeat(np.arange(len(parts)), [own.size for own in indices]))
+        columns += [np.concatenate([own[k][i] for own, i in zip(sizes, indices, strict=True)]) for k in range(2)]
+        if counts.shape[1] > 1:
+            batches = np.tile(np.arange(counts.shape[1], dtype=np.uint16), len(counts))
+            order = np.argsort(np.repeat(batches, counts.ravel()), kind="stable")
+            columns = [column[order] for column in columns]
+        within, stretches, *lengths = columns
+        epochs = np.array([epoch for _, epoch, *_ in parts])
+        return cls(np.cumsum([0, *counts.sum(axis=0)]), Sizes(*lengths), stretches, within, starts, epochs)
+
+    def sizes_of(self, batch: int) -> Sizes:
+        """Return how long the instances of a batch are."""
+        return Sizes(*(kind[self.borders[batch] : self.borders[batch + 1]] for kind in self.sizes))
 
     def find(self, ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row, numbered over all sources, and the epoch of some instances."""
-        rows, epochs, start = np.empty_like(ordinals), np.empty_like(ordinals), 0
-        for source, epoch, window, indices in self.parts:
-            here = np.flatnonzero((ordinals >= start) & (ordinals < start + indices.size))
-            rows[here] = global_rows(source, window.rows_at(indices[ordinals[here] - start]))
-            epochs[here] = epoch
-            start += indices.size
-        return rows, epochs
-
-
-def _gathered(parts: list[tuple[Sizes, NDArray[np.int32]]]) -> Sizes:
-    """Return how long the instances are that have some indices in each part."""
-    return Sizes(*(np.concatenate([sizes[kind][indices] for sizes, indices in parts]) for kind in range(2)))
+        parts, indices = self.parts[ordinals], self.indices[ordinals]
+        return self.starts[parts, indices // BLOCK_ROWS] + indices % BLOCK_ROWS, self.epochs[parts]
 
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:
@@ -210,15 +278,15 @@ def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int
         max_instances: The most instances over all ranks; None takes all.
     """
     whole = Mixture((shards,))
-    reading = _Reading(whole, share, None if shards.has_masks else DynamicMasker(whole, seed=0), key=(0, 0))
+    reading = _Reading(whole, share, None if shards.has_masks else DynamicMasker(whole, seed=0))
     stop = shards.num_rows if max_instances is None else min(max_instances, shards.num_rows)
     for first in range(0, stop, _VALIDATION_ROWS):
         end = min(first + _VALIDATION_ROWS, stop)
         spans = tuple((block, min(block + BLOCK_ROWS, end)) for block in range(first, end, BLOCK_ROWS))
         # Epoch 0: the same masks in every validation.
         rows = Window(spans, first, np.arange(end - first, dtype=np.int32))
-        batch = _GlobalBatch([(0, 0, rows, rows.order)], _gathered([(shards.sizes(spans), rows.order)]))
-        yield from reading.micro_batches(batch, reading.plan(batch), first=first)
+        batch = _Group.of([(0, 0, rows, rows.order)], [shards.sizes(spans)], np.array([[rows.order.size]]))
+        yield from next(reading.micro_batches(batch, [reading.plan(batch.sizes)], [(0, 0)], first=first))
 
 
 @dataclass(frozen=True)
@@ -231,27 +299,35 @@ class _Reading:
     """The part that this rank takes."""
     masker: DynamicMasker | None
     """Makes the masks if they are not in the shards."""
-    key: tuple[int, int]
-    """Seed and number of the batch, which key the dropout."""
     offsets: PositionOffsets | None = None
     """Shifts positions; None leaves them as they are."""
 
-    def plan(self, batch: _GlobalBatch) -> PackingPlan:
+    def plan(self, sizes: Sizes) -> PackingPlan:
         """Distribute a global batch over the ranks' micro-batches."""
         # How many masks an instance gets is not known before it is read: the plan leaves room for the most.
-        lengths, masked_counts = batch.sizes
+        lengths, masked_counts = sizes
         most_masked = masked_counts if self.masker is None else self.masker.most_predictions(lengths)
         return plan_packing(lengths, most_masked, self.share.shape, self.share.world_size)
 
-    def micro_batches(self, batch: _GlobalBatch, plan: PackingPlan, *, first: int = 0) -> Iterator[MicroBatch]:
-        """Read and assemble this rank's micro-batches; ``first`` is the number of the first instance under the key."""
-        lengths, masked_counts = batch.sizes
-        bins = plan.micro_batches(self.share.rank)
-        ordinals = np.concatenate(bins)
-        rows, epochs = batch.find(ordinals)
+    def micro_batches(
+        self, group: _Group, plans: list[PackingPlan], keys: list[tuple[int, int]], *, first: int = 0
+    ) -> Iterator[list[MicroBatch]]:
+        """Read this rank's rows of all batches, then yield the micro-batches of one after the other.
+
+        Args:
+            group: The batches.
+            plans: The plan of each.
+            keys: Seed and number of each, which key the dropout.
+            first: Number of a batch's first instance under its key.
+        """
+        bins = [plan.micro_batches(self.share.rank) for plan in plans]
+        ordinals = np.concatenate(
+            [start + own for start, mine in zip(group.borders, bins, strict=False) for own in mine]
+        )
+        rows, epochs = group.find(ordinals)
         # The rows are read in the order in which they are stored, so that each record batch is looked up once.
         stored = np.argsort(rows, kind="stable")
-        columns = self.shards.rows(rows[stored], Sizes(lengths[ordinals[stored]], masked_counts[ordinals[stored]]))
+        columns = self.shards.rows(rows[stored], Sizes(*(kind[ordinals[stored]] for kind in group.sizes)))
         if self.masker is not None:
             columns = self.masker.mask(columns, epochs[stored])
         index_of = np.empty_like(stored)
@@ -263,11 +339,14 @@ class _Reading:
             has_labels=metadata.objective != "none",
             pin=self.share.pin,
         )
-        padded = shape.padded(plan.max_tokens, plan.max_masked) if self.share.pad else None
-        drawn = None if self.offsets is None else self.offsets.draw(epochs, rows, lengths[ordinals])
+        drawn = None if self.offsets is None else self.offsets.draw(epochs, rows, group.sizes.lengths[ordinals])
         start = 0
-        for mine in bins:
-            here = slice(start, start + mine.size)
-            start, shifts = here.stop, None if drawn is None else drawn[here]
-            seeds = instance_seeds(*self.key, first + mine)
-            yield assemble_batch(columns, index_of[here], seeds, batch_format, padded, offsets=shifts)
+        for plan, key, mine in zip(plans, keys, bins, strict=True):
+            padded = shape.padded(plan.max_tokens, plan.max_masked) if self.share.pad else None
+            made = []
+            for own in mine:
+                here = slice(start, start + own.size)
+                start, shifts = here.stop, None if drawn is None else drawn[here]
+                seeds = instance_seeds(*key, first + own)
+                made.append(assemble_batch(columns, index_of[here], seeds, batch_format, padded, offsets=shifts))
+            yield made

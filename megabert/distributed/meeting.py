@@ -46,6 +46,7 @@ class _Meeting:
         self.awaits = f"an address for {self.place}"
         self.store: dist.Store | None = None
         self.error: Exception | None = None
+        self.is_given_up = False
 
     def run(self) -> None:
         """Keep the store, or the error, for the main thread."""
@@ -95,10 +96,12 @@ class _Meeting:
                 raise Echo(ConfigError(problem))
             return own
         missing = list(range(1, self.size))
-        while missing := [rank for rank in missing if not keys.check([str(rank)])]:
+        while (missing := [rank for rank in missing if not keys.check([str(rank)])]) and not self.is_given_up:
             more = ", ..." if len(missing) > _SHOWN else ""
             self.awaits = f"rank {', '.join(map(str, missing[:_SHOWN]))}{more} of {self.size} at {self.place}"
             time.sleep(_POLL_S)
+        if missing:
+            raise self.failure("this rank has given up")
         hosts = dict(keys.get(str(rank)).decode().split(" ") for rank in range(self.size))
         local = next((name for name in hosts if len(hosts) > 1 and ip_address(hosts[name]).is_loopback), "")
         problem = local and (
@@ -148,14 +151,19 @@ def meet(rank: int, size: int, *, patience_s: float) -> dist.Store:
     thread = threading.Thread(target=meeting.run, name=MEETING_THREAD, daemon=True)
     thread.start()
     since, begun, says_at = time.strftime("%H:%M:%S"), time.monotonic(), SAY_AFTER_S
-    while thread.is_alive():
-        thread.join(_POLL_S)  # short, since Python's handlers of signals run in between
-        waited = time.monotonic() - begun
-        if meeting.store is None and waited > patience_s:
-            raise meeting.failure(f"they have not met after {waited:.0f} s, since {since}")
-        if waited > says_at:
-            logger.warning("rank %d waits for %s since %s, for %.0f s", rank, meeting.awaits, since, waited)
-            says_at += _SAY_AGAIN_S
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)  # short, since Python's handlers of signals run in between
+            waited = time.monotonic() - begun
+            if meeting.store is None and waited > patience_s:
+                raise meeting.failure(f"they have not met after {waited:.0f} s, since {since}")
+            if waited > says_at:
+                logger.warning("rank %d waits for %s since %s, for %.0f s", rank, meeting.awaits, since, waited)
+                says_at += _SAY_AGAIN_S
+    except BaseException:  # a signal, or the time is over
+        meeting.is_given_up = True
+        thread.join(5 * _POLL_S)  # rank 0's ends; another rank's may be inside torch for as long as its patience
+        raise
     if meeting.error is not None:
         raise meeting.error
     assert meeting.store is not None

@@ -70,7 +70,7 @@ def render_guesses(text: str, guesses: Mapping[str, Sequence[Sequence[RankedPiec
 
 
 def compare_guesses(
-    run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.int64], words: Sequence[str] = ()
+    run_dir: Path, texts: Sequence[str], checkpoint: str, *, counts: NDArray[np.floating], words: Sequence[str] = ()
 ) -> str:
     """Return guesses of the unigram predictor, the untrained (step 0) and the trained model side by side.
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import count, takewhile
+from pathlib import Path
 from typing import Any
 
 from megabert.foundation.errors import DataError
@@ -45,7 +46,7 @@ def refuse_unfit_shards(config: RunConfig, phases: Sequence[Sequence[ShardSet]])
             lines = [
                 f"{train.folder}: these shards do not fit recipe {config.name}:",
                 *(f"  {name}: {_text(built[name])} in the shards, {_text(wanted[name])} wanted" for name in differing),
-                f"Build shards for it: {build_command(config, train.manifest)}",
+                f"Build shards for it: {build_command(config, train.folder, train.manifest)}",
                 f"Or train on these shards: {' '.join(_flags(accepted, 'shards.'))}",
             ]
             raise DataError("\n".join(lines), see="the-shards-do-not-fit-the-recipe")
@@ -63,9 +64,10 @@ def refuse_missing_lengths(config: RunConfig) -> None:
             if not others:
                 continue
             lengths = ", ".join(sorted((path.parent.name for path in others), key=lambda name: (len(name), name)))
+            command = build_command(config, folder, read_manifest(others[0].parent))
             raise DataError(
                 f"{folder}: not there: phases[{index}].max_seq_length={phase.max_seq_length}, and {folder.parent} has "
-                f"shards of {lengths}.\nBuild all of them: {build_command(config, read_manifest(others[0].parent))}",
+                f"shards of {lengths}.\nBuild all of them: {command}",
                 see="there-are-no-shards",
             )
 
@@ -112,12 +114,13 @@ def _command_like(first: ShardSet, train: ShardSet, config: RunConfig, length: i
     return shlex.join(["megabert-data", "build", *words, *_flags(fields), "--input", *inputs, "--output", output])
 
 
-def build_command(config: RunConfig, manifest: Manifest) -> str:
+def build_command(config: RunConfig, folder: Path, manifest: Manifest) -> str:
     """Return the ``megabert-data build`` whose shards a configuration accepts, in a folder next to the present one.
 
     Args:
         config: The configuration, whose own data stay as they are.
-        manifest: Shards that do not fit, for their text.
+        folder: The shards that do not fit.
+        manifest: Shards of the same build, for their text.
     """
     fields, build, words = build_fields(config), manifest.config, []
     inputs, of_sources = _sources_of(build)
@@ -134,8 +137,9 @@ def build_command(config: RunConfig, manifest: Manifest) -> str:
         fields = {name: value for name, value in fields.items() if recipe_fields.get(name) != value}
         words = ["--for", config.name]
     own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
-    output = f"{(config.data.path or 'data').rstrip('/')}-{config.name}"
+    build_folder = folder.parent.parent if config.data.sources else (config.data.path or "data").rstrip("/")
     flags = _flags({**fields, **added, **own})
+    output = f"{build_folder}-{config.name}"
     return shlex.join(["megabert-data", "build", *words, *flags, "--input", *inputs, "--output", output])
 
 

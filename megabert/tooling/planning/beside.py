@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from megabert.settings.config.run import RunConfig
 from megabert.tooling.measurements.measured import MeasuredRates, read_measured
 from megabert.tooling.planning.estimate import estimate
 from megabert.tooling.planning.step_time import StepTime, measured_cluster
-from megabert.training.run.folder import checkpoints_dir, read_config, run_data
+from megabert.training.run.folder import checkpoints_dir, read_config, with_found_data
 
 HEADERS = ("phase", "part of a step", "predicted, ms", "measured, ms", "measured / predicted")
 
@@ -23,9 +22,7 @@ HEADERS = ("phase", "part of a step", "predicted, ms", "measured, ms", "measured
 def describe_beside(run_dir: Path, measured: Path) -> str:
     """Return the table of a run folder's steps beside their prediction from a file of rates."""
     ranks = read_checkpoint_manifest(find_checkpoint(checkpoints_dir(run_dir))).world_size
-    config = read_config(run_dir)
-    phases = tuple(replace(phase, data=str(run_data(run_dir, config, phase))) for phase in config.phases)
-    config = replace(config, phases=phases)
+    config = with_found_data(run_dir, read_config(run_dir))
     return render_beside(config, read_measured(measured), read_metrics(run_dir), ranks=ranks)
 
 

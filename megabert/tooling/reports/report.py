@@ -8,6 +8,7 @@
 import math
 import statistics
 from dataclasses import dataclass
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from megabert.data.dynamic_masking import DynamicMasker
-from megabert.data.mixture import Mixture
+from megabert.data.mixture import Mixture, open_mixture
 from megabert.downstream.export.sources import open_source
 from megabert.downstream.inspection.masked_lm import first_batches
 from megabert.foundation.errors import CheckpointError
@@ -27,7 +28,7 @@ from megabert.settings.config.run import RunConfig
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.shard_set import ShardSet
 from megabert.tokens.tokenization import Tokenizer, load_tokenizer
-from megabert.training.run.folder import read_config, run_data
+from megabert.training.run.folder import read_config, with_found_data
 
 _SPAN_ROWS = 65_536
 
@@ -41,27 +42,31 @@ class UnigramBaseline(NamedTuple):
         accuracy: Share of them that are the most frequent piece.
     """
 
-    counts: NDArray[np.int64]
+    counts: NDArray[np.float64]
     loss: float
     accuracy: float
 
 
-def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> UnigramBaseline:
+def fit_unigram(train: Mixture, held_out: Mixture, *, max_instances: int) -> UnigramBaseline:
     """Fit on the training targets with add-one smoothing, score on the held-out masked positions.
 
+    Of several sources the targets are weighted by the instances that the mixture takes of each.
+
     Args:
-        train: Shards whose ``masked_lm_ids`` are all counted; where the loader draws the masks, epoch 0's are taken.
-        held_out: Shards that are scored.
+        train: Sources whose ``masked_lm_ids`` are all counted; where the loader draws the masks, epoch 0's are taken.
+        held_out: Sources that are scored.
         max_instances: How many held-out instances are scored, the first ones, as in a validation.
     """
     # In blocks of rows, because a corpus' targets do not fit into memory at once.
     pieces = train.metadata.vocab_size
-    counts = np.ones(pieces, np.int64)
-    for first in range(0, train.num_rows, _SPAN_ROWS):
-        columns = _masked_columns(train, first, min(first + _SPAN_ROWS, train.num_rows))
-        counts += np.bincount(columns.masked_ids, minlength=pieces)
-    scored = _masked_columns(held_out, 0, min(max_instances, held_out.num_rows))
-    targets = np.bincount(scored.masked_ids, minlength=pieces)
+    counts, targets = np.ones(pieces), np.zeros(pieces, np.int64)
+    whole = train.counts(range(train.num_rows))
+    for source, taken in zip(train.sources, whole, strict=True):
+        for first in range(0, source.num_rows, _SPAN_ROWS):
+            columns = _masked_columns(source, first, min(first + _SPAN_ROWS, source.num_rows))
+            counts += np.bincount(columns.masked_ids, minlength=pieces) * (taken / source.num_rows)
+    for source, scored in _scored(held_out, max_instances):
+        targets += np.bincount(_masked_columns(source, 0, scored).masked_ids, minlength=pieces)
     log_probability = np.log(counts / counts.sum())
     total = max(1, int(targets.sum()))
     return UnigramBaseline(
@@ -69,6 +74,14 @@ def fit_unigram(train: ShardSet, held_out: ShardSet, *, max_instances: int) -> U
         loss=float(-(targets * log_probability).sum() / total),
         accuracy=float(targets[counts.argmax()] / total),
     )
+
+
+def _scored(held_out: Mixture, max_instances: int) -> list[tuple[ShardSet, int]]:
+    """Return how many instances of each source a validation scores, the first ones."""
+    counts = held_out.counts(range(max_instances))
+    return [
+        (source, min(max(1, count), source.num_rows)) for source, count in zip(held_out.sources, counts, strict=True)
+    ]
 
 
 def _masked_columns(shards: ShardSet, first: int, stop: int) -> FlatInstances:
@@ -100,10 +113,10 @@ def report_run(run_dir: Path) -> list[PhaseReport]:
         CheckpointError: The run has no validated phase yet.
         DataError: The shards are no longer there.
     """
-    config, rows = read_config(run_dir), read_metrics(run_dir)
+    config, rows = with_found_data(run_dir, read_config(run_dir)), read_metrics(run_dir)
     by_phase = [[row for row in rows if row.get("phase") == index + 1] for index in range(len(config.phases))]
     reports = [
-        _report_phase(run_dir, config, index, own)
+        _report_phase(config, index, own)
         for index, own in enumerate(by_phase)
         if any("eval/mlm_loss" in row for row in own) and any("train/mlm_loss" in row for row in own)
     ]
@@ -119,16 +132,16 @@ def render_reports(reports: list[PhaseReport]) -> str:
     return render_table([row for row in rows if set(row[1:]) != {"-"}], align="l" + "r" * len(reports))
 
 
-def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[str, Any]]) -> PhaseReport:
+def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> PhaseReport:
     phase = config.phases[index]
     train = [row for row in rows if "train/mlm_loss" in row]
     scores = [row for row in rows if "eval/mlm_loss" in row][-1]
     loss, accuracy = scores["eval/mlm_loss"], scores.get("eval/mlm_accuracy", math.nan)
     # The baselines are scored on the instances of a validation: word frequencies, and the larger class of pairs.
-    folder, limit = run_data(run_dir, config, phase), config.validation.max_instances
-    held_out = ShardSet.open(folder, "validation")
-    unigram = fit_unigram(ShardSet.open(folder, "train"), held_out, max_instances=limit)
-    share = float(held_out.columns(((0, min(limit, held_out.num_rows)),)).next_sentence_labels.mean())
+    (trained_on, held_out), limit = open_mixture(config, index), config.validation.max_instances
+    unigram = fit_unigram(trained_on, held_out, max_instances=limit)
+    labels = [source.columns(((0, count),)).next_sentence_labels for source, count in _scored(held_out, limit)]
+    share = float(np.concatenate(labels).mean())
     # Shards without a sentence objective have no accuracy of it, families other than ELECTRA no discriminator.
     pairs, auc = scores.get("eval/nsp_accuracy"), scores.get("eval/rtd_auc")
     rate = statistics.median_high(row.get("perf/sequences_per_s", math.nan) for row in train)
@@ -148,6 +161,7 @@ def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[
         ("  chance (the larger class)", _percent(pairs and max(share, 1 - share))),
         ("held-out discriminator AUC", "-" if auc is None else f"{auc:.3f}"),
         ("sequences/s", f"{rate:.0f}"),
+        *((f"passes over {name}", _epochs(train[-1], name)) for name in sorted(config.data.sources or ())),
     )
     return PhaseReport(
         index=index,
@@ -158,6 +172,11 @@ def _report_phase(run_dir: Path, config: RunConfig, index: int, rows: list[dict[
         unigram=unigram,
         cells=cells,
     )
+
+
+def _epochs(row: dict[str, Any], source: str) -> str:
+    epochs = row.get(f"progress/epochs/{source}")
+    return "-" if epochs is None else f"{epochs:.2f}"
 
 
 def _percent(share: float | None) -> str:
@@ -197,19 +216,19 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
         report: The phase's report.
         checkpoint: ``last``, ``best`` or a step.
     """
-    config = read_config(run_dir)
-    shards = ShardSet.open(run_data(run_dir, config, config.phases[report.index]), "validation")
+    held_out = open_mixture(with_found_data(run_dir, read_config(run_dir)), report.index)[1]
     model = open_source(str(run_dir), checkpoint).build_model()
     # The same positions for both: the model's loss is in float64, the baseline's is minus the log of a frequency.
     counts = torch.from_numpy(report.unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []
-    for batch in first_batches(shards, _POSITION_ROWS, batch_tokens=_BATCH_TOKENS):
+    scored = _scored(held_out, _POSITION_ROWS)
+    for batch in chain.from_iterable(first_batches(*own, batch_tokens=_BATCH_TOKENS) for own in scored):
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")
         seen_M = batch.input_ids_T[batch.masked_positions_M]
         # Index into KINDS: 0 shows [MASK], 1 its own piece, 2 another one.
-        is_mask_M = seen_M == shards.metadata.special_ids["mask"]
+        is_mask_M = seen_M == held_out.metadata.special_ids["mask"]
         kind_M = torch.where(is_mask_M, 0, (seen_M != batch.masked_ids_M).long() + 1)
         parts.append(torch.stack([kind_M.double(), loss_M, unigram_V[batch.masked_ids_M]]))
     kinds_M, *losses = torch.cat(parts, dim=1)
@@ -240,11 +259,11 @@ def held_out_samples(run_dir: Path, phase: int, *, count: int = 5) -> list[tuple
         phase: Index of the phase whose held-out split is taken.
         count: Number of samples at most. Each comes from its own part of the split, the same one each time.
     """
-    config = read_config(run_dir)
-    shards = ShardSet.open(run_data(run_dir, config, config.phases[phase]), "validation")
-    tokenizer = load_tokenizer(shards.tokenizer_dir)
-    rows = np.unique(np.linspace(0, shards.num_rows - 1, _TRIED * count).astype(int))
-    parts = [[_sample_of(row, shards, tokenizer) for row in part.tolist()] for part in np.array_split(rows, count)]
+    held_out = open_mixture(with_found_data(run_dir, read_config(run_dir)), phase)[1]
+    tokenizer, parts = load_tokenizer(held_out.first.tokenizer_dir), []
+    for number, shards in zip(range(count), cycle(held_out.sources), strict=False):
+        rows = np.unique(np.linspace(0, shards.num_rows - 1, _TRIED * count).astype(int))
+        parts.append([_sample_of(row, shards, tokenizer) for row in np.array_split(rows, count)[number].tolist()])
     return [next(sample for sample in part if sample is not None) for part in parts if any(part)]
 
 

@@ -24,6 +24,7 @@ from megabert.checkpoints.format import steps_in
 from megabert.foundation.errors import EXIT_HOPELESS, EXIT_HUNG, CheckpointError, DataError, Echo
 from megabert.foundation.files import atomic_write, is_temporary, open_to_append
 from megabert.foundation.json_files import read_json, to_json
+from megabert.foundation.remote_files import is_url
 from megabert.observability.environment import describe_environment
 from megabert.observability.logs import logger
 from megabert.settings.command_line.failures import exit_code_of
@@ -73,19 +74,19 @@ def refuse_lost_config(run_dir: Path) -> None:
     raise CheckpointError(f"{path}: is lost, and the run has checkpoints up to step {steps[0]}. {remedy}")
 
 
-def run_data(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> Path:
-    """Return the folder of a phase's shards, for a command that reads a single build.
+def with_found_data(run_dir: Path, config: RunConfig) -> RunConfig:
+    """Return a run's configuration for a command that may run in another folder than the run was started in.
 
     Raises:
-        DataError: As `run_sources`, or the phase reads several sources.
+        DataError: The configuration names data relative to a folder that is not known.
     """
-    folder, *others = run_sources(run_dir, config, phase)
-    if others:
-        raise DataError(
-            f"{run_dir}: a phase reads several sources ({folder}, ...), and this command reads runs of one build only. "
-            "The scores of each source are in metrics.jsonl, as eval/NAME/*."
-        )
-    return folder
+
+    def found(path: str | None) -> str | None:
+        return path if path is None or is_url(path) else str(_found(run_dir, Path(path)))
+
+    sources = config.data.sources and {name: str(found(path)) for name, path in config.data.sources.items()}
+    phases = tuple(replace(phase, data=found(phase.data)) for phase in config.phases)
+    return replace(config, data=replace(config.data, path=found(config.data.path), sources=sources), phases=phases)
 
 
 def run_sources(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> list[Path]:

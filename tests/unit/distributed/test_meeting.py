@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from megabert.distributed import meeting
+from megabert.distributed.environments import MEETING_THREAD
 from megabert.distributed.meeting import MeetingError, check_interfaces, meet
 from megabert.foundation.errors import ConfigError, Echo
 
@@ -40,6 +41,8 @@ def test_ranks_meet_at_one_store(port, monkeypatch):
 def test_rank_says_whom_it_waits_for_and_gives_up(port, caplog, rank, awaited):
     with pytest.raises(MeetingError, match=rf"waited for {awaited}=127.0.0.1, MASTER_PORT={port}: .*since") as error:
         meet(rank, 3, patience_s=3.0)  # a loaded machine needs a second for the store
+    # Its thread would look into the store for ever, and abort the process at its end.
+    assert rank != 0 or all(thread.name != MEETING_THREAD for thread in threading.enumerate())
     assert error.value.exit_code == 70
     assert f"rank {rank} waits for {awaited.partition(' at')[0]}" in caplog.text
 

@@ -122,18 +122,26 @@ def test_the_vocabulary_of_a_given_tokenizer_is_not_compared(data):
         refuse_unfit_shards(config, [[shards], [shards]])
     shards.manifest.config["tokenizer"] = "models/published"
     refuse_unfit_shards(config, [[shards], [shards]])
-    assert "--tokenizer models/published" in build_command(config, shards.manifest)
-    assert "vocab" not in build_command(config, shards.manifest)
+    assert "--tokenizer models/published" in build_command(config, shards.folder, shards.manifest)
+    assert "vocab" not in build_command(config, shards.folder, shards.manifest)
+
+
+def test_command_of_a_source_names_its_folder(data):
+    """Every source that does not fit is built again in a folder of its own."""
+    config = load_run_config("debug", flags={"data": {"sources": {"wiki": str(data), "web": "data/web"}}})
+    shards = ShardSet.open(data / "instances" / "32")
+    assert build_command(config, shards.folder, shards.manifest).endswith(f"--output {data}-debug")
 
 
 def test_command_names_the_model_that_identified_the_languages(data):
-    manifest = ShardSet.open(data / "instances" / "32").manifest
+    shards = ShardSet.open(data / "instances" / "32")
+    manifest = shards.manifest
     config = load_run_config("debug")
     manifest.config["language_model"] = "lid.176.bin"  # of the rule on languages, which the command leaves out
-    assert "language-model" not in build_command(config, manifest)
+    assert "language-model" not in build_command(config, shards.folder, manifest)
     manifest.config["language"] = "auto"
-    assert "--language auto" in build_command(config, manifest)
-    assert "--language-model lid.176.bin" in build_command(config, manifest)
+    assert "--language auto" in build_command(config, shards.folder, manifest)
+    assert "--language-model lid.176.bin" in build_command(config, shards.folder, manifest)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ def test_command_keeps_the_language_of_each_source(data, language, own, is_ident
     manifest = ShardSet.open(data / "instances" / "32").manifest
     sources = [{"input": f"{number}.txt", "language": code} for number, code in enumerate(own)]
     manifest.config.update(language=language, sources=sources, language_model="lid.176.bin")
-    command = shlex.split(build_command(load_run_config("debug"), manifest))
+    command = shlex.split(build_command(load_run_config("debug"), Path("x"), manifest))
     _, options = DATA_PROGRAM.parse("build", command[2:])
     built = make_config(options)
     assert [(source.input, source.language) for source in built.sources] == [
@@ -158,7 +166,7 @@ def test_command_keeps_the_language_of_each_source(data, language, own, is_ident
 def test_the_command_resolves_to_what_recipe_and_flags_state(name, data):
     flags = {"shards": {"masked_lm_prob": 0.2}, "phases": {"0": {"max_seq_length": 64}}, "data": {"path": "mine"}}
     config = load_run_config(name, flags=flags)
-    command = shlex.split(build_command(config, ShardSet.open(data / "instances" / "32").manifest))
+    command = shlex.split(build_command(config, Path("x"), ShardSet.open(data / "instances" / "32").manifest))
     assert command[:4] == ["megabert-data", "build", "--for", name]
     _, options = DATA_PROGRAM.parse("build", command[2:])
     built = make_config(options)
