@@ -101,6 +101,15 @@ def test_interrupted_fetch_leaves_whole_files_and_is_continued(server, tmp_path)
     assert sorted(server.requests[len(before) :]) == [f"GET /128/{name}" for name in SHARDS if name not in fetched]
 
 
+def test_file_that_another_rank_is_writing_stays(server, tmp_path):
+    folder = cached_folder(f"{server.url}/128", str(tmp_path / "cache"))
+    others = {".manifest.json.0123abcd.tmp", ".train-00000.row_lengths.npy.0123abcd.tmp"}
+    for name in others:
+        (folder / name).touch()
+    fetch_files(folder)
+    assert others <= names_in(folder)
+
+
 def _fetch(url, cache):
     fetch_files(cached_folder(url, cache))
 
