@@ -38,7 +38,8 @@ class PackedLoader(Iterator[StepBatch], AbstractContextManager["PackedLoader"]):
     """Iterator of ``StepBatch``; a global batch is the same set of instances whatever the ranks and the packing.
 
     The thread makes the batch of the next step while the current one is consumed, never more, so that little data is
-    read in vain when the run stops. Close the loader (or leave the ``with`` block) on every way out.
+    read in vain when the run stops (of several sources, the rows of some further batches). Close the loader (or leave
+    the ``with`` block) on every way out.
     """
 
     def __init__(

@@ -100,6 +100,29 @@ def test_batches_are_the_instances_by_hand(sources):
         assert sorted(text for _, text in texts_of(step)) == sorted(expected)
 
 
+def test_rows_that_cannot_be_read_stop_the_batch_that_has_them_and_none_before(sources, monkeypatch):
+    """Rows of three batches are read at once, of three sources."""
+    mixture = mixture_of(sources[0], {"a": 5, "b": 3, "c": 2})
+    expected = [texts_of(step) for step in packed(mixture, batches=4)]
+    bad, read = mixture.sources[1], ShardSet.rows
+    row = EpochOrder(bad.num_rows, SEED, 0).rows(0, bad.num_rows)[apportion((5, 3, 2), 160)[1]]  # the first in batch 4
+    counted = []
+
+    def rows(shards, rows, sizes=None):
+        if sizes is None:  # how long they are, of shards without an index
+            return read(shards, rows)
+        counted.append(len(rows))
+        if shards is bad and row in rows:
+            raise DataError("damaged")
+        return read(shards, rows, sizes)
+
+    monkeypatch.setattr(ShardSet, "rows", rows)
+    assert [texts_of(step) for step in packed(mixture, batches=4)] == expected
+    assert max(counted) == 60, "of the source with half of the 40 instances, three batches"
+    with pytest.raises(DataError, match="damaged"):
+        packed(mixture, batches=5)
+
+
 @pytest.mark.parametrize(("world_size", "budget"), [(2, 256), (3, 64), (7, 256)])
 def test_ranks_together_have_the_batches_of_one(sources, world_size, budget):
     mixture = mixture_of(sources[0], {"a": 5, "b": 3, "c": 2})
