@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("README*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("slurm/*.sh")]
-FLAG = re.compile(r"--(?:output|output-dir|run-dir|html|png|local-dir)[ =]([a-z][\w./-]*)")
+FLAG = re.compile(r"--(?:output|output-dir|run-dir|html|png|local-dir)[ =](?!\w+://)([a-z][\w./-]*)")
 DEFAULT = re.compile(r"^(?:OUTPUT|DATA|RUN_DIR)=\$\{\w+:-([a-z][\w./-]*)", re.MULTILINE)
 FOLDER = re.compile(r"Path\(\"([a-z]\w*)\"\)\.mkdir")
 
