@@ -171,10 +171,9 @@ class StepPacker:
     def _batches(self, positions: Positions, number: int, most: int) -> Iterator[StepBatch]:
         """Yield batches whose rows are read at once: at most ``most``, and of one kind of masks."""
         masking = self._masking_of(number)
-        taken: list[tuple[dict[str, Ranges], dict[str, DataPosition]]] = []
-        while len(taken) < most and (not taken or self._masking_of(number + len(taken)) == masking):
-            taken.append(self.shards.take(positions, self._batch_of(number + len(taken))))
-            positions = taken[-1][1]
+        taken = [self.shards.take(positions, self._batch_of(number))]
+        while len(taken) < most and self._masking_of(number + len(taken)) == masking:
+            taken.append(self.shards.take(taken[-1][1], self._batch_of(number + len(taken))))
         reading = _Reading(self.shards, self.share, self._masker and self._masker.with_options(masking), self._offsets)
         group = self._look_up([ranges for ranges, _ in taken])
         sizes = [group.sizes_of(index) for index in range(len(taken))]
@@ -252,9 +251,8 @@ class _Group:
             batches = np.tile(np.arange(counts.shape[1], dtype=np.uint16), len(counts))
             order = np.argsort(np.repeat(batches, counts.ravel()), kind="stable")
             columns = [column[order] for column in columns]
-        within, stretches, *lengths = columns
-        epochs = np.array([epoch for _, epoch, *_ in parts])
-        return cls(np.cumsum([0, *counts.sum(axis=0)]), Sizes(*lengths), stretches, within, starts, epochs)
+        borders, epochs = np.cumsum([0, *counts.sum(axis=0)]), np.array([epoch for _, epoch, *_ in parts])
+        return cls(borders, Sizes(*columns[2:]), columns[1], columns[0], starts, epochs)
 
     def sizes_of(self, batch: int) -> Sizes:
         """Return how long the instances of a batch are."""
