@@ -23,6 +23,8 @@ RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses before a request that failed is repeated."""
 CONNECT_S, SILENT_S = 30.0, 60.0
 """Seconds to wait for a connection, and for the next bytes of an open one. The whole of a large file may take hours."""
+LOOK_S = 0.1
+"""Time between two looks in a pause at whether the transfer is to end."""
 BLOCK_BYTES = 1 << 20
 
 
@@ -84,10 +86,14 @@ def _options(url: str) -> dict[str, Any]:
     return {"client_kwargs": {"timeout": timeout, "trust_env": True, **users}}
 
 
-def persistently(work: Callable[[], Result]) -> Result:
+def persistently(work: Callable[[], Result], advance: Callable[[], object] = lambda: None) -> Result:
     """Do work with files of another host, again after each of several pauses if it fails; return its result.
 
     A missing file, a refused access and a full disk are final.
+
+    Args:
+        work: The work.
+        advance: Called before a pause and in it; an exception that it raises ends the attempts.
 
     Raises:
         DataError: The last attempt's.
@@ -98,8 +104,12 @@ def persistently(work: Callable[[], Result]) -> Result:
         except DataError as error:
             if isinstance(error, HaltedError) or isinstance(error.__cause__, FileNotFoundError | PermissionError):
                 raise
+            advance()
             logger.warning("%s Trying again in %g s.", error, pause_s)
-            time.sleep(pause_s)
+            end = time.monotonic() + pause_s
+            while (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, LOOK_S))
+                advance()
     return work()
 
 
@@ -124,7 +134,7 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
         url: The file.
         path: Its path on this machine; it appears whole or not at all.
         sha256: Hexadecimal SHA-256 that its bytes have to have.
-        advance: Called after each block; an exception that it raises ends the transfer.
+        advance: Called before each attempt, after each block and in pauses; an exception that it raises ends the transfer.
 
     Raises:
         ConfigError: As `remote`.
@@ -132,6 +142,7 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
     """
 
     def attempt() -> None:
+        advance()
         with atomic_path(path) as temporary:
             with remote(url) as (filesystem, name):
                 from fsspec.callbacks import Callback
@@ -143,7 +154,7 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
                     "file there was damaged or replaced. Upload it again, or name a URL of the same build."
                 )
 
-    persistently(attempt)
+    persistently(attempt, advance)
 
 
 def store_file(path: Path, url: str, sha256: str) -> bool:

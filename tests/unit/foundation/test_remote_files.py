@@ -87,14 +87,19 @@ def test_server_that_restarts_meanwhile_is_asked_again(source, tmp_path, monkeyp
     assert (tmp_path / "shard").read_bytes() == CONTENT
 
 
-def test_advance_that_raises_ends_the_transfer(server, tmp_path):
+@pytest.mark.parametrize("fault", ["", "500 always"])
+@pytest.mark.parametrize("begun", [0, 1])
+def test_advance_that_raises_ends_the_transfer(begun, fault, server, tmp_path, caplog):
     def end():
-        raise HaltedError("ended")
+        if len(server.requests) == begun:
+            raise HaltedError("ended")
 
+    server.faults = [("/shard", fault)] if fault else []
     with pytest.raises(HaltedError, match="ended"):
         fetch_file(f"{server.url}/shard", tmp_path / "shard", SHA256, advance=end)
     assert not (tmp_path / "shard").exists()
-    assert len(server.requests) == 1
+    assert len(server.requests) == begun
+    assert "Trying again" not in caplog.text
 
 
 @pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
