@@ -1,14 +1,13 @@
 """Upload of a finished build: shards and tokenizers, each read back, and the manifest of each length last."""
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 from data_prep.pipeline import BuildResult
-from megabert.foundation.cached_folders import CONNECTIONS
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import sha256_file
-from megabert.foundation.remote_files import find_secret, remote, store_file
+from megabert.foundation.remote_files import find_secret, remote, store_file, transfer_all
 from megabert.tokens.shards.folder import MANIFEST_NAME
 
 
@@ -42,15 +41,11 @@ def upload_build(built: BuildResult, url: str) -> None:
         files = {f"tokenizer/{name}": sha256 for name, sha256 in manifest.tokenizer_files.items()}
         files |= {shard.file: shard.sha256 for shard in manifest.shards}
 
-        def store(name: str, sha256: str, inside: Path = inside) -> bool:
-            return store_file(built.folder / inside / name, f"{url.rstrip('/')}/{inside / name}", sha256)
+        def store(file: tuple[str, str], go_on: Callable[[], object], inside: Path = inside) -> bool:
+            name, sha256 = file
+            place = f"{url.rstrip('/')}/{inside / name}"
+            return store_file(built.folder / inside / name, place, sha256, advance=go_on)
 
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            jobs = [pool.submit(store, name, sha256) for name, sha256 in files.items()]
-            try:
-                uploaded += sum(job.result() for job in jobs)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        uploaded += store(MANIFEST_NAME, sha256_file(built.folder / inside / MANIFEST_NAME))
+        uploaded += sum(transfer_all(store, files.items()))
+        uploaded += sum(transfer_all(store, [(MANIFEST_NAME, sha256_file(built.folder / inside / MANIFEST_NAME))]))
     print(f"{url}: {uploaded} files uploaded and read back", file=sys.stderr)

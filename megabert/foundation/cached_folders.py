@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -21,13 +20,12 @@ from pathlib import Path
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
 from megabert.foundation.files import atomic_write, open_lock, read_small, remove_killed_writes, try_lock
 from megabert.foundation.json_files import parse_json, read_json
-from megabert.foundation.remote_files import fetch_file, persistently, read_remote, remote
+from megabert.foundation.remote_files import CONNECTIONS, fetch_file, persistently, read_remote, remote, transfer_all
 
 logger = logging.getLogger(__name__)
 
 LIST_NAME = "manifest.json"
 ORIGIN_NAME = "origin.json"
-CONNECTIONS = 8
 _WAIT_S = 0.1
 _GB = 10**9
 
@@ -126,20 +124,13 @@ def fetch_files(
         remove_killed_writes(folder, (".*.arrow.*.tmp", "tokenizer/.*.tmp"))
         missing = {name: sha256 for name, sha256 in wanted.items() if not (folder / name).exists()}
         origin = read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
-        _require_room(folder, origin, missing)
+        _require_room(folder, origin, missing, advance)
         begun = time.monotonic()
-        with ThreadPoolExecutor(connections) as pool:
-            jobs = [
-                pool.submit(fetch_file, f"{origin.url}/{name}", folder / name, sha256, advance=advance)
-                for name, sha256 in missing.items()
-            ]
-            try:
-                for job in as_completed(jobs):
-                    job.result()
-                    advance()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+
+        def fetch(name: str, go_on: Callable[[], None]) -> None:
+            fetch_file(f"{origin.url}/{name}", folder / name, missing[name], advance=go_on)
+
+        transfer_all(fetch, missing, connections=connections, advance=advance)
         if missing:
             size, taken_s = sum((folder / name).stat().st_size for name in missing), time.monotonic() - begun
             logger.info("%s: %d files (%.3g GB) fetched in %.1f s", origin.url, len(missing), size / _GB, taken_s)
@@ -159,7 +150,7 @@ def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _require_room(folder: Path, origin: Origin, missing: Collection[str]) -> None:
+def _require_room(folder: Path, origin: Origin, missing: Collection[str], advance: Callable[[], object]) -> None:
     """Refuse to fetch more than the cache may hold."""
     if origin.limit_gb is None or not missing:
         return
@@ -168,8 +159,7 @@ def _require_room(folder: Path, origin: Origin, missing: Collection[str]) -> Non
         with remote(f"{origin.url}/{name}") as (filesystem, path):
             return int(filesystem.size(path) or 0)
 
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        more = sum(pool.map(lambda name: persistently(lambda: size_of(name)), missing))
+    more = sum(transfer_all(lambda name, go_on: persistently(lambda: size_of(name), go_on), missing, advance=advance))
     held = {each: _bytes_in(each) for each in folder.parent.iterdir() if each.is_dir()}
     if more + sum(held.values()) > origin.limit_gb * _GB:
         others = sorted((each for each in held if each != folder), key=lambda each: each.stat().st_mtime)
