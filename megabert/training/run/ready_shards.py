@@ -9,7 +9,7 @@ from typing import Any
 
 from megabert.data.mixture import Mixture
 from megabert.distributed.environments import describe_rank
-from megabert.distributed.process_group import World, run_on_all_ranks, run_on_main_rank
+from megabert.distributed.process_group import WATCHED_TIMEOUT, World, run_on_all_ranks, run_on_main_rank
 from megabert.foundation.cached_folders import fetch_files, is_cached
 from megabert.foundation.errors import DataError, HaltedError, MegabertError
 from megabert.foundation.json_files import read_json
@@ -41,17 +41,23 @@ def check_phases(
     here = [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]
 
     def check() -> Checked:
-        for folder in _cached(phases):
-            fetch_files(folder, advance=advance)
-        checked: Checked = {}
-        for split in _splits(phases):
-            share = here if is_cached(split.folder) else range(world.size)
-            part: dict[str, Any] = {"rank": share.index(world.rank), "world_size": len(share)}
-            checked |= check_shards([split], known, with_content=with_content, advance=advance, **part)
-        return checked
+        try:
+            for folder in _cached(phases):
+                fetch_files(folder, advance=advance)
+            checked: Checked = {}
+            for split in _splits(phases):
+                share = here if is_cached(split.folder) else range(world.size)
+                part: dict[str, Any] = {"rank": share.index(world.rank), "world_size": len(share)}
+                checked |= check_shards([split], known, with_content=with_content, advance=advance, **part)
+            return checked
+        finally:  # another node's cache may be empty, whose ranks have limits of their own
+            watchdog.expect("waiting for the shards of other nodes", WATCHED_TIMEOUT.total_seconds())
 
-    for checked in world.gather(run_on_all_ranks(world, check)):
-        known |= checked
+    try:
+        for checked in world.gather(run_on_all_ranks(world, check)):
+            known |= checked
+    finally:
+        watchdog.expect_start()
     return known
 
 
