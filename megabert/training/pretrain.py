@@ -141,8 +141,8 @@ def _run(
                 watchdog=watchdog,
                 callbacks=callbacks,
             )
-            # An error is published before the trainer is closed, which waits for a checkpoint that is being written.
-            with closing(trainer), world.failures.reporting(), fetching_ahead(inputs.shards[state.phase + 1 :]):
+            # An error is published before the others are closed, which wait for files that are being written.
+            with closing(trainer), fetching_ahead(inputs.shards[state.phase + 1 :]), world.failures.reporting():
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()
