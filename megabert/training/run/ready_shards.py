@@ -1,5 +1,6 @@
 """Shards before their first step: fetched if they are at a URL, and checked by all ranks; later phases' fetched."""
 
+import json
 import platform
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from megabert.distributed.environments import describe_rank
 from megabert.distributed.process_group import WATCHED_TIMEOUT, World, run_on_all_ranks, run_on_main_rank
 from megabert.foundation.cached_folders import fetch_files, is_cached
 from megabert.foundation.errors import DataError, HaltedError, MegabertError
+from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
 from megabert.observability.logs import logger
 from megabert.tokens.shards.checked_shards import CHECKED_NAME, Checked, check_shards
@@ -59,6 +61,11 @@ def check_phases(
     finally:
         watchdog.expect_start()
     return known
+
+
+def keep_checked(checked: Checked, run_dir: Path, world: World) -> None:
+    """Write the record of all checked shards into the run folder."""
+    run_on_main_rank(world, lambda: atomic_write(run_dir / CHECKED_NAME, json.dumps(checked)))
 
 
 def is_ahead(pair: tuple[Mixture, Mixture]) -> bool:
