@@ -1,7 +1,9 @@
 """Upload of a finished build: shards and tokenizers, each read back, and the manifest of each length last."""
 
+import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from data_prep.pipeline import BuildResult
@@ -11,8 +13,12 @@ from megabert.foundation.remote_files import find_secret, remote, store_file, tr
 from megabert.tokens.shards.folder import MANIFEST_NAME
 
 
-def require_target(url: str) -> None:
-    """Refuse, before hours of work, a URL that would show a secret or whose files cannot be asked for.
+def require_target(url: str, *, writes: bool = True) -> None:
+    """Refuse, before hours of work, a URL that would show a secret or that cannot be written to.
+
+    Args:
+        url: The URL.
+        writes: Whether to try it, with an empty file that is removed again.
 
     Raises:
         ConfigError, DataError: The URL has a login, a package is missing, or the server refuses.
@@ -21,8 +27,14 @@ def require_target(url: str) -> None:
         raise ConfigError(
             f"--output {url}: has {secret}. Leave it out: the protocol's library finds credentials in its own places."
         )
+    if re.search("https?://", url):
+        raise ConfigError(f"--output {url}: is only read by this protocol. Give a URL such as s3://bucket/folder.")
     with remote(url, "written") as (filesystem, name):
-        filesystem.exists(name)
+        probe = f"{name.rstrip('/')}/.megabert-probe"
+        if writes:
+            filesystem.pipe_file(probe, b"")
+            with suppress(PermissionError):  # a login may be allowed to add files alone
+                filesystem.rm_file(probe)
 
 
 def upload_build(built: BuildResult, url: str) -> None:
