@@ -63,6 +63,15 @@ def is_cached(folder: Path) -> bool:
     return (folder / ORIGIN_NAME).exists()
 
 
+def origin_of(folder: Path) -> Origin:
+    """Return where the files of a cached folder come from.
+
+    Raises:
+        DataError: The record of it is damaged.
+    """
+    return read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
+
+
 @lru_cache(maxsize=1024)
 def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
     """Return the folder of a cache for a folder at a URL, with its manifest and tokenizer, without shards.
@@ -123,7 +132,7 @@ def fetch_files(
         # Not all of them: other ranks may be writing the manifest, or an index of lengths.
         remove_killed_writes(folder, (".*.arrow.*.tmp", "tokenizer/.*.tmp"))
         missing = {name: sha256 for name, sha256 in wanted.items() if not (folder / name).exists()}
-        origin = read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
+        origin = origin_of(folder)
         _require_room(folder, origin, missing, advance)
         begun = time.monotonic()
 
