@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -181,7 +181,11 @@ def _require_room(folder: Path, origin: Origin, missing: Collection[str], advanc
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # another run has renamed it meanwhile
+            size += path.stat().st_size if path.is_file() else 0
+    return size
 
 
 def _parse(content: bytes, where: str) -> _Listed:

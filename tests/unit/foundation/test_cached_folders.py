@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from support.faulty_server import proxying, serving_files
@@ -153,7 +154,7 @@ def test_waiting_thread_advances(server, tmp_path):
     assert {*SHARDS} <= names_in(folder)
 
 
-def test_limit_is_held_before_the_first_shard(server, source, tmp_path):
+def test_limit_is_held_before_the_first_shard(server, source, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     other = cached_folder(f"{server.url}/128", str(cache))
     fetch_files(other)
@@ -163,6 +164,9 @@ def test_limit_is_held_before_the_first_shard(server, source, tmp_path):
         fetch_files(cached_folder(f"{server.url}/128", str(cache), 0.0002))
     shutil.rmtree(other)
     cached_folder.cache_clear()
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    other.mkdir()
+    (other / "renamed-meanwhile").symlink_to("nothing")
     fetch_files(cached_folder(f"{server.url}/128", str(cache), 0.0002))
 
 
