@@ -107,7 +107,8 @@ def persistently(work: Callable[[], Result], advance: Callable[[], object] = lam
         try:
             return work()
         except DataError as error:
-            if isinstance(error, HaltedError) or isinstance(error.__cause__, FileNotFoundError | PermissionError):
+            is_final = isinstance(error.__cause__, FileNotFoundError | PermissionError)
+            if is_final or isinstance(error, HaltedError) or getattr(error.__cause__, "status", 0) in (401, 403):
                 raise
             advance()
             logger.warning("%s Trying again in %g s.", error, pause_s)

@@ -61,10 +61,13 @@ def test_response_that_stays_spoilt_is_an_error_and_leaves_nothing(kind, server,
         assert "Check the URL, the network and your credentials" in str(refused.value)
 
 
-def test_missing_file_is_asked_for_once(server, tmp_path):
+def test_missing_or_refused_file_is_asked_for_once(server, tmp_path):
+    server.faults = [("/refused", "403 always")]
+    with pytest.raises(DataError, match="refused: cannot be read"):
+        read_remote(f"{server.url}/refused")
     with pytest.raises(DataError, match="nothing: cannot be read"):
         fetch_file(f"{server.url}/nothing", tmp_path / "nothing", SHA256)
-    assert len(server.requests) == 1
+    assert len(server.requests) == 2
 
 
 def test_server_that_restarts_meanwhile_is_asked_again(source, tmp_path, monkeypatch):
