@@ -144,6 +144,7 @@ def test_stored_file_is_read_back_and_not_stored_twice(tmp_path):
         ("s3://key:secret@bucket/a", "a login"),
         ("ftp://user@host/a", "a login"),
         ("https://host/a?X-Amz-Signature=0", "a query"),
+        ("simplecache::https://host/a?sig=0", "a query"),
         ("https://host/a@b", ""),
         ("s3://bucket/what?", ""),
         ("file:///a", ""),
