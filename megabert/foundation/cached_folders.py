@@ -24,7 +24,7 @@ from megabert.foundation.remote_files import CONNECTIONS, fetch_file, persistent
 
 logger = logging.getLogger(__name__)
 
-LIST_NAME = "manifest.json"
+MANIFEST_NAME = "manifest.json"
 ORIGIN_NAME = "origin.json"
 _WAIT_S = 0.1
 _GB = 10**9
@@ -85,17 +85,17 @@ def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
         ConfigError: The URL cannot be used, or the cache cannot be written.
         DataError: There is no manifest, it is damaged or lists no tokenizer, or the disk is full.
     """
-    content = read_remote(f"{url}/{LIST_NAME}")
-    listed = _parse(content, f"{url}/{LIST_NAME}")
+    content = read_remote(f"{url}/{MANIFEST_NAME}")
+    listed = _parse(content, f"{url}/{MANIFEST_NAME}")
     if not listed.tokenizer_files:
         raise DataError(
-            f"{url}/{LIST_NAME}: lists no files of its tokenizer, which could not be verified. Copy the folder to this "
-            "machine by yourself, and name the copy."
+            f"{url}/{MANIFEST_NAME}: lists no files of its tokenizer, which could not be verified. Copy the folder to "
+            "this machine by yourself, and name the copy."
         )
     folder = Path(cache).absolute() / hashlib.sha256(content).hexdigest()
     origin = json.dumps(asdict(Origin(url, limit_gb))).encode()
     try:
-        for name, text in ((ORIGIN_NAME, origin), (LIST_NAME, content)):
+        for name, text in ((ORIGIN_NAME, origin), (MANIFEST_NAME, content)):
             if not (folder / name).exists() or read_small(folder / name) != text:
                 atomic_write(folder / name, text)
         fetch_files(folder, [name for name in listed.files() if name.startswith("tokenizer/")])
@@ -124,7 +124,7 @@ def fetch_files(
     """
     if (names is not None and all((folder / name).exists() for name in names)) or not is_cached(folder):
         return
-    files = _parse(read_small(folder / LIST_NAME), str(folder / LIST_NAME)).files()
+    files = _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME)).files()
     wanted = {name: sha256 for name, sha256 in files.items() if names is None or name in names}
     if all((folder / name).exists() for name in wanted):
         return
@@ -192,6 +192,6 @@ def _parse(content: bytes, where: str) -> _Listed:
     """Return which files a manifest lists, none of them outside of its folder."""
     listed = parse_json(content, _Listed, where=where, remedy="Upload the manifest of the build again.")
     for name in (*listed.tokenizer_files, *(entry.file for entry in listed.shards)):
-        if Path(name).name != name or name in (LIST_NAME, ORIGIN_NAME):
+        if Path(name).name != name or name in (MANIFEST_NAME, ORIGIN_NAME):
             raise DataError(f"{where}: lists {name!r}, which is no plain file name. Upload the build's own manifest.")
     return listed

@@ -58,8 +58,8 @@ class Proxy:
 
     backend: int
     faults: list[tuple[str, str]] = field(default_factory=list)
-    """Part of a request line such as ``GET /shard``, and ``403``, ``500``, ``503``, ``hang``, ``drop``, ``cut``, ``flip`` or
-    ``short``; each is applied once, unless its kind ends with ``always``."""
+    """Part of a request line such as ``GET /shard``, and ``403``, ``500``, ``503``, ``hang``, ``drop``, ``cut``,
+    ``flip`` or ``short``; each is applied once, unless its kind ends with ``always``."""
     requests: list[str] = field(default_factory=list)
     """Request lines so far."""
     port: int = 0
