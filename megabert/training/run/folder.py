@@ -75,31 +75,22 @@ def refuse_lost_config(run_dir: Path) -> None:
 
 
 def with_found_data(run_dir: Path, config: RunConfig) -> RunConfig:
-    """Return a run's configuration for a command that may run in another folder than the run was started in.
-
-    Builds that no phase reads are left as they are.
+    """Return a run's configuration for a command in another folder; builds that no phase reads stay as they are.
 
     Raises:
         DataError: The configuration names data relative to a folder that is not known.
     """
     data, builds = config.data, {name: build for p in config.phases for name, build in builds_read(config, p).items()}
     read = {name: _found(run_dir, build, "instances") for name, build in builds.items()}
-    data = replace(
-        data,
-        path=read.get("", data.path),
-        sources=data.sources and {**data.sources, **read},
-        cache=data.cache and str(_started_in(run_dir) / data.cache),
-    )
+    cache = data.cache and str(_started_in(run_dir) / data.cache)
+    sources = data.sources and {**data.sources, **read}
+    data = replace(data, path=read.get("", data.path), sources=sources, cache=cache)
     phases = tuple(replace(phase, data=phase.data and _found(run_dir, phase.data)) for phase in config.phases)
     return replace(config, data=data, phases=phases)
 
 
 def run_sources(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> list[Path]:
-    """Return the folders of a phase's shards for a command that may run in another folder than the run was started in.
-
-    Raises:
-        DataError: The configuration names one relative to a folder that is not known.
-    """
+    """Return the folders of a phase's shards, found as by `with_found_data`."""
     found = with_found_data(run_dir, replace(config, phases=(phase,)))
     return list(phase_data(found, found.phases[0]).values())
 
