@@ -82,7 +82,7 @@ def _hashes_in(path: Path) -> Rows:
 
 
 class KnownDocuments:
-    """Tells which documents the builds that are left out have."""
+    """Says which documents the builds that are left out have."""
 
     def __init__(self, config: BuildConfig) -> None:
         """Find the files of the builds, which `require_usable` has checked."""
