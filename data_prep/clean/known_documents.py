@@ -82,7 +82,7 @@ def _hashes_in(path: Path) -> Rows:
 
 
 class KnownDocuments:
-    """Tells which documents the builds that are left out have."""
+    """Says which documents the builds that are left out have."""
 
     def __init__(self, config: BuildConfig) -> None:
         """Find the files of the builds, which `require_usable` has checked."""
@@ -123,11 +123,11 @@ def read_hashes(folder: Path, state: BuildState) -> list[InputRecord]:
     return [InputRecord(str(folder / name), *record) for name, record in files]
 
 
-def documents_sha256(folder: Path | str) -> str:
-    """Return what identifies the documents of a build, whatever instances are made from them."""
+def documents_sha256(folder: Path | str) -> str | None:
+    """Return what identifies the documents of a build, whatever instances are made from them; None without hashes."""
     state = read_state(Path(folder))
     records = read_hashes(Path(folder), state) if state else []
-    return hashlib.sha256("".join(record.sha256 for record in records).encode()).hexdigest()
+    return hashlib.sha256("".join(record.sha256 for record in records).encode()).hexdigest() if records else None
 
 
 def require_usable(config: BuildConfig, output: Path) -> list[InputRecord]:
@@ -149,7 +149,7 @@ def _usable(folder: Path, config: BuildConfig, output: Path) -> list[InputRecord
         raise DataError(f"{where}: holds no build ({STATE_NAME} is missing). Name the --output of an earlier one.")
     _require_comparable(where, state.config, config)
     records = read_hashes(folder, state)
-    names = [record.path for record in records] or [str(folder / FOLDER / "*-of-00000.npy")]
+    names = [record.path for record in records]
     shards = [str(folder / "instances" / str(length) / MANIFEST_NAME) for length in state.config["lengths"]]
     missing = [name for name in (*shards, *names) if not Path(name).is_file()]
     missing += [name for name in names if not name.endswith(f"-of-{len(records):05d}.npy")]
@@ -158,6 +158,8 @@ def _usable(folder: Path, config: BuildConfig, output: Path) -> list[InputRecord
             f"{where}: is not finished, or damaged ({missing[0]} and the files of its series are not all there). Run "
             "its own `megabert-data build` to the end first, or build it in a new folder."
         )
+    if not records:
+        raise DataError(f"{where}: keeps no hashes of its documents. Build it in a new folder.")
     return records
 
 

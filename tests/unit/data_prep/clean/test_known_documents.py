@@ -111,6 +111,9 @@ def test_hashes_outlive_another_split_and_leave_the_identity(make, old):
     assert {path.name: path.read_bytes() for path in (old / "work" / "hashes").iterdir()} == before
     assert read_manifest(old / "instances" / "64").statistics["corpus"]["documents_sha256"] == identity
     make("new", [*COPIES, *NEW], exclude=(str(old),))
+    (old / "work" / "records" / "hashes.jsonl").unlink()  # as a build before there were hashes
+    make("old", OLD, validation_share=0.1, lengths=(64, 128, 256))
+    assert "documents_sha256" not in read_manifest(old / "instances" / "256").statistics["corpus"]
 
 
 def test_excluded_build_that_changes_is_other_input(make, old):
@@ -137,7 +140,7 @@ def edit_records(old):
     [
         (shutil.rmtree, DataError, "holds no build (build.json is missing). Name the --output"),
         (lambda old: (old / "instances" / "64" / "manifest.json").unlink(), DataError, "is not finished, or damaged"),
-        (lambda old: (old / "work" / "records" / "hashes.jsonl").unlink(), DataError, "is not finished, or damaged"),
+        (lambda old: (old / "work" / "records" / "hashes.jsonl").unlink(), DataError, "keeps no hashes of its"),
         (edit_records, DataError, "hashes.jsonl: damaged or edited"),
         (damage, DataError, "00000-of-00001.npy: is damaged. Restore the folder"),
         (lambda old: next((old / "work" / "hashes").iterdir()).unlink(), DataError, "00000-of-00001.npy and the files"),
