@@ -32,7 +32,7 @@ from megabert.tooling.measurements.reference import (
     science_fields,
 )
 from megabert.tooling.reports.on_track import shards_of
-from megabert.training.run.folder import ENVIRONMENT_NAME, read_config, run_data
+from megabert.training.run.folder import ENVIRONMENT_NAME, read_config, run_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (42, 1, 2)
@@ -111,7 +111,8 @@ def reference_of(run_dirs: list[Path], *, text: str, commands: list[str], commit
 
 def _held_out(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> int:
     """Return the number of held-out instances that a validation scores."""
-    return min(ShardSet.open(run_data(run_dir, config, phase), "validation").num_rows, config.validation.max_instances)
+    (folder,) = run_sources(run_dir, config, phase)
+    return min(ShardSet.open(folder, "validation").num_rows, config.validation.max_instances)
 
 
 def _phase(runs: list[list[dict[str, Any]]], number: int, length: int) -> ReferencePhase:

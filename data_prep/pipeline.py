@@ -129,8 +129,9 @@ def build_shards(config: BuildConfig, output: Path, executor: Executor, *, needs
             _remove_work(running)
             documents_of.cache_clear()  # another build in this process may have opened the ones before
             # 6. Pairs and masks, for each length and each pass over each bucket.
-            corpus = plan.corpus(config) | {"documents_sha256": documents_sha256(output)}
-            corpus |= {"excluded": {folder: documents_sha256(folder) for folder in config.exclude}}
+            corpus = plan.corpus(config) | {"excluded": {name: documents_sha256(name) for name in config.exclude}}
+            if own := documents_sha256(output):
+                corpus["documents_sha256"] = own
             buckets_per_shard = count_buckets_per_shard(config, plan.buckets["train"], corpus["tokens"])
             manifests = make_instances(running, corpus, buckets_per_shard)
     return BuildResult(output, manifests, plan.report)

@@ -188,11 +188,11 @@ class Cleaner:
                 it, that rule is left out: then it is asked which documents the other rules keep.
             cluster_size: Returns how many documents, itself counted, one stands for by the rule ``near_duplicates``,
                 and 0 if it does not stay; without it, that rule is left out likewise.
-            keeps_language: Tells whether a document is in a language that the rule ``language`` keeps; without it, that
+            keeps_language: Says whether a document is in a language that the rule ``language`` keeps; without it, that
                 rule is left out.
             verdicts: The ``verdicts`` of an earlier reading of the same documents. With them, rules on whole documents
                 are not asked again, except the ones over the whole corpus.
-            is_known: Tells whether a document is in a build whose documents are left out.
+            is_known: Says whether a document is in a build whose documents are left out.
         """
         self._config = config
         self._rules = frozenset(config.rules)

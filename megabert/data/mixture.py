@@ -146,6 +146,11 @@ class Mixture:
         before, after = (apportion(self.weights, number) for number in (batch.start, batch.stop))
         return [stop - start for start, stop in zip(before, after, strict=True)]
 
+    def scored(self, max_instances: int) -> list[tuple[ShardSet, int]]:
+        """Return how many instances of each source a validation scores, the first ones: its share, but at least one."""
+        counts = zip(self.sources, self.counts(range(max_instances)), strict=True)
+        return [(source, min(max(1, count), source.num_rows)) for source, count in counts]
+
     def take(self, positions: Positions, batch: range) -> tuple[dict[str, Ranges], dict[str, DataPosition]]:
         """Return the ranges that hold the instances of a batch, by source, and all positions after them."""
         taken, after = {}, dict(positions)

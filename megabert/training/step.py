@@ -154,10 +154,9 @@ def validate(
         instances but with one at least, also the means of each as ``eval/NAME/*``.
     """
     terms = cast(PretrainingModel, engine.module).held_out_terms
-    counts = [max(1, count) for count in held_out.counts(range(max_instances))]
     sums = [
         _score(engine, source, terms, shape=shape, max_instances=count, world=world)
-        for source, count in zip(held_out.sources, counts, strict=True)
+        for source, count in held_out.scored(max_instances)
     ]
     scored = {"": torch.stack(sums).sum(dim=0)}
     scored |= {f"{name}/": own for name, own in zip(held_out.names, sums, strict=True) if name}

@@ -279,15 +279,23 @@ def phase_data(config: RunConfig, phase: PhaseConfig) -> dict[str, Path]:
     """
     if phase.data is not None:
         return {"": _folder(config, phase.data)}
-    if config.data.sources is None and config.data.path is None:
+    builds = builds_read(config, phase)
+    if not builds:
         raise ConfigError(
             "No data: set --data.path to the folder of a 'megabert-data build', data.sources to several, or "
             "phases.N.data to a folder of instance shards. To make one: megabert-data build --input FILE --output DIR",
             see="there-are-no-shards",
         )
-    builds = config.data.sources or {"": str(config.data.path)}
-    read = sorted(name for name in builds if phase.mixture is None or phase.mixture.get(name, 0))
-    return {name: _folder(config, f"{builds[name].rstrip('/')}/instances/{phase.max_seq_length}") for name in read}
+    inside = f"instances/{phase.max_seq_length}"
+    return {name: _folder(config, f"{build.rstrip('/')}/{inside}") for name, build in sorted(builds.items())}
+
+
+def builds_read(config: RunConfig, phase: PhaseConfig) -> dict[str, str]:
+    """Return the builds whose shards the phase reads, by source; ``data.path`` has no name."""
+    if phase.data is not None:
+        return {}
+    builds = config.data.sources or ({} if config.data.path is None else {"": config.data.path})
+    return {name: build for name, build in builds.items() if phase.mixture is None or phase.mixture.get(name)}
 
 
 def _folder(config: RunConfig, place: str) -> Path:

@@ -65,7 +65,7 @@ def fit_unigram(train: Mixture, held_out: Mixture, *, max_instances: int) -> Uni
         for first in range(0, source.num_rows, _SPAN_ROWS):
             columns = _masked_columns(source, first, min(first + _SPAN_ROWS, source.num_rows))
             counts += np.bincount(columns.masked_ids, minlength=pieces) * (taken / source.num_rows)
-    for source, scored in _scored(held_out, max_instances):
+    for source, scored in held_out.scored(max_instances):
         targets += np.bincount(_masked_columns(source, 0, scored).masked_ids, minlength=pieces)
     log_probability = np.log(counts / counts.sum())
     total = max(1, int(targets.sum()))
@@ -74,14 +74,6 @@ def fit_unigram(train: Mixture, held_out: Mixture, *, max_instances: int) -> Uni
         loss=float(-(targets * log_probability).sum() / total),
         accuracy=float(targets[counts.argmax()] / total),
     )
-
-
-def _scored(held_out: Mixture, max_instances: int) -> list[tuple[ShardSet, int]]:
-    """Return how many instances of each source a validation scores, the first ones."""
-    counts = held_out.counts(range(max_instances))
-    return [
-        (source, min(max(1, count), source.num_rows)) for source, count in zip(held_out.sources, counts, strict=True)
-    ]
 
 
 def _masked_columns(shards: ShardSet, first: int, stop: int) -> FlatInstances:
@@ -140,7 +132,7 @@ def _report_phase(config: RunConfig, index: int, rows: list[dict[str, Any]]) -> 
     # The baselines are scored on the instances of a validation: word frequencies, and the larger class of pairs.
     (trained_on, held_out), limit = open_mixture(config, index), config.validation.max_instances
     unigram = fit_unigram(trained_on, held_out, max_instances=limit)
-    labels = [source.columns(((0, count),)).next_sentence_labels for source, count in _scored(held_out, limit)]
+    labels = [source.columns(((0, count),)).next_sentence_labels for source, count in held_out.scored(limit)]
     share = float(np.concatenate(labels).mean())
     # Shards without a sentence objective have no accuracy of it, families other than ELECTRA no discriminator.
     pairs, auc = scores.get("eval/nsp_accuracy"), scores.get("eval/rtd_auc")
@@ -222,7 +214,7 @@ def score_positions(run_dir: Path, report: PhaseReport, *, checkpoint: str) -> l
     counts = torch.from_numpy(report.unigram.counts).double()
     unigram_V = -(counts / counts.sum()).log()
     parts: list[torch.Tensor] = []
-    scored = _scored(held_out, _POSITION_ROWS)
+    scored = held_out.scored(_POSITION_ROWS)
     for batch in chain.from_iterable(first_batches(*own, batch_tokens=_BATCH_TOKENS) for own in scored):
         logits_MV = model(batch, with_logits=True).mlm_logits_MV
         loss_M = torch.nn.functional.cross_entropy(logits_MV.double(), batch.masked_ids_M, reduction="none")

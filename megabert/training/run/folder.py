@@ -28,7 +28,7 @@ from megabert.foundation.remote_files import is_url
 from megabert.observability.environment import describe_environment
 from megabert.observability.logs import logger
 from megabert.settings.command_line.failures import exit_code_of
-from megabert.settings.config.loading import differences, merge_layers, phase_data, to_dict, to_yaml
+from megabert.settings.config.loading import builds_read, differences, merge_layers, phase_data, to_dict, to_yaml
 from megabert.settings.config.phase import PhaseConfig
 from megabert.settings.config.run import RunConfig, is_science
 
@@ -75,38 +75,43 @@ def refuse_lost_config(run_dir: Path) -> None:
 
 
 def with_found_data(run_dir: Path, config: RunConfig) -> RunConfig:
-    """Return a run's configuration for a command that may run in another folder than the run was started in.
+    """Return a run's configuration for a command in another folder; builds that no phase reads stay as they are.
 
     Raises:
         DataError: The configuration names data relative to a folder that is not known.
     """
-
-    def found(path: str | None) -> str | None:
-        return path if path is None or is_url(path) else str(_found(run_dir, Path(path)))
-
-    sources = config.data.sources and {name: str(found(path)) for name, path in config.data.sources.items()}
-    phases = tuple(replace(phase, data=found(phase.data)) for phase in config.phases)
-    return replace(config, data=replace(config.data, path=found(config.data.path), sources=sources), phases=phases)
+    data, builds = config.data, {name: build for p in config.phases for name, build in builds_read(config, p).items()}
+    read = {name: _found(run_dir, build, "instances") for name, build in builds.items()}
+    cache = data.cache and str(_started_in(run_dir) / data.cache)
+    sources = data.sources and {**data.sources, **read}
+    data = replace(data, path=read.get("", data.path), sources=sources, cache=cache)
+    phases = tuple(replace(phase, data=phase.data and _found(run_dir, phase.data)) for phase in config.phases)
+    return replace(config, data=data, phases=phases)
 
 
 def run_sources(run_dir: Path, config: RunConfig, phase: PhaseConfig) -> list[Path]:
-    """Return the folders of a phase's shards for a command that may run in another folder than the run was started in.
-
-    Raises:
-        DataError: The configuration names one relative to a folder that is not known.
-    """
-    return [_found(run_dir, folder) for folder in phase_data(config, phase).values()]
+    """Return the folders of a phase's shards, found as by `with_found_data`."""
+    found = with_found_data(run_dir, replace(config, phases=(phase,)))
+    return list(phase_data(found, found.phases[0]).values())
 
 
-def _found(run_dir: Path, folder: Path) -> Path:
-    if folder.is_absolute() or folder.exists():
-        return folder
+def _started_in(run_dir: Path) -> Path:
+    """Return the folder that a run was started in; the current one if that is not known, or not of this machine."""
     with suppress(DataError):  # the record is missing or damaged
-        started_in = Path(str(read_json(run_dir / ENVIRONMENT_NAME, dict[str, Any], remedy="").get("folder", "")))
-        if (started_in / folder).exists():
-            return started_in / folder
+        folder = Path(str(read_json(run_dir / ENVIRONMENT_NAME, dict[str, Any], remedy="").get("folder", "")))
+        return folder if folder.is_dir() else Path()
+    return Path()
+
+
+def _found(run_dir: Path, place: str, inside: str = "") -> str:
+    """Return a folder of shards or a URL as it is seen from here; ``inside`` is what tells the folder from another."""
+    if is_url(place):
+        return place
+    for folder in (Path(place), _started_in(run_dir) / place):
+        if Path(place).is_absolute() or (folder / inside).exists():
+            return str(folder)
     raise DataError(
-        f"{folder}: the shards of {run_dir} are not there, seen from {Path.cwd()}. Call this in the folder where the "
+        f"{place}: the shards of {run_dir} are not there, seen from {Path.cwd()}. Call this in the folder where the "
         "run was started, or copy the shards back.",
         see="there-are-no-shards",
     )

@@ -45,6 +45,7 @@ def test_baseline_of_several_sources_weights_their_words_by_the_shares(tmp_path)
         fit_unigram(Mixture((source,)), Mixture((source,)), max_instances=9).counts - 1 for source in train.sources
     ]
     found = fit_unigram(train, held_out, max_instances=20)
+    assert [[count for _, count in held_out.scored(limit)] for limit in (20, 1, 1000)] == [[15, 5], [1, 1], [60, 60]]
     assert np.allclose(found.counts, 1 + 1.5 * alone[0] + 0.5 * alone[1])
     targets = [
         source.columns(((0, count),)).masked_ids for source, count in zip(held_out.sources, (15, 5), strict=True)

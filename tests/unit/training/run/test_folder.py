@@ -8,7 +8,16 @@ import pytest
 from megabert.downstream.export.sources import open_source
 from megabert.foundation.errors import CheckpointError, DataError, Echo
 from megabert.settings.config.loading import load_run_config
-from megabert.training.run.folder import RunStatus, StatusRecord, claim_run_folder, read_config, read_status, record_run
+from megabert.training.run.folder import (
+    RunStatus,
+    StatusRecord,
+    claim_run_folder,
+    read_config,
+    read_status,
+    record_run,
+    run_sources,
+    with_found_data,
+)
 
 CONFIG = load_run_config("debug")
 
@@ -30,6 +39,26 @@ def test_recorded_run_is_read_back(tmp_path):
     record_run(tmp_path, CONFIG, {"zero_optimization": {"stage": 1}})
     assert read_config(tmp_path) == CONFIG
     assert claim_run_folder(tmp_path, CONFIG) == []
+
+
+def test_data_and_cache_are_found_from_another_folder(tmp_path, monkeypatch):
+    run_dir, project, other = (tmp_path / name for name in ("run", "project", "other"))
+    for folder in (run_dir, project / "data/instances/128", project / "wiki/instances", other / "data/raw"):
+        folder.mkdir(parents=True)
+    (run_dir / "environment.json").write_text(json.dumps({"folder": str(project)}))
+    monkeypatch.chdir(other)  # its own folder "data" holds no shards
+    flags = {"data": {"path": "data", "cache": "cache"}}
+    config = load_run_config("debug", flags=flags)
+    found = with_found_data(run_dir, config).data
+    assert (found.path, found.cache) == (str(project / "data"), str(project / "cache"))
+    assert run_sources(run_dir, config, config.phases[0]) == [project / "data/instances/128"]
+    sources = {"wiki": "wiki", "gone": "gone"}  # a build that no phase reads may be gone
+    phases = {number: {"mixture": {"wiki": 1, "gone": 0}} for number in map(str, range(len(config.phases)))}
+    config = load_run_config("debug", flags={"data": {"sources": sources}, "phases": phases})
+    assert with_found_data(run_dir, config).data.sources == {"wiki": str(project / "wiki"), "gone": "gone"}
+    config = replace(config, data=replace(config.data, sources={"gone": "gone", "wiki": "nowhere"}))
+    with pytest.raises(DataError, match=r"nowhere: the shards of .* are not there, seen from"):
+        with_found_data(run_dir, config)
 
 
 def test_engine_field_may_change_and_is_said(tmp_path):
