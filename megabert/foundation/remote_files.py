@@ -140,7 +140,7 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
         url: The file.
         path: Its path on this machine; it appears whole or not at all.
         sha256: Hexadecimal SHA-256 that its bytes have to have.
-        advance: Called before each attempt, after each block and in pauses; what it raises ends the transfer.
+        advance: Called before each attempt, after each block and in pauses; its exception ends the transfer.
 
     Raises:
         ConfigError: As `remote`.
