@@ -19,7 +19,7 @@ WARM_UP = 3
 """Steps before a capture: what they leave on the device (tables, constants) need not be copied again."""
 
 
-def random_model(config, ops, device):
+def random_model(config, ops, device, **_):
     """Stand in for the benchmark's, whose weights are rounded when they have been made: fake tensors refuse that."""
     model = made_in(torch.bfloat16, lambda: BertForPreTraining(config, ops=ops))
     model.to = lambda dtype: model

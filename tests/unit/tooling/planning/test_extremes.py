@@ -26,6 +26,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "batch_warmup_steps": {"initial_batch_size": 1},
     "batch_warmup_tokens": {"initial_batch_size": 1},
     "final_learning_rate": {"learning_rate": 1000},
+    "cache_limit": {"cache": "cache"},
 }
 """Other fields that some fields need."""
 CLUSTER = Cluster(gpu=gpu_by_name("h100"), nodes=1, gpus_per_node=8)
