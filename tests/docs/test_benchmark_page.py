@@ -17,7 +17,9 @@ def test_every_benchmark_has_a_row():
     scripts = {
         str(path.relative_to(BENCHMARKS)) for path in (*BENCHMARKS.glob("*.[ps][yh]"), *BENCHMARKS.glob("cpu/*.py"))
     }
-    assert (folders | scripts) - {"cpu/", "results/", "__pycache__/"} == {row for row in ROWS if not row.startswith("benchmarks/")}
+    assert (folders | scripts) - {"cpu/", "results/", "__pycache__/"} == {
+        row for row in ROWS if not row.startswith("benchmarks/")
+    }
 
 
 def test_every_log_is_in_one_folder_and_on_a_page():
