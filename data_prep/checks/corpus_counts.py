@@ -119,7 +119,8 @@ def require_documents(config: BuildConfig, extracted: Counts) -> None:
         lost = {name: counts["documents"] for name, counts in extracted["rules"].items() if "documents" in counts}
         lost |= {name: number for name, number in extracted["problems"].items() if name in extracted["examples"]}
         to = f" (dropped: {', '.join(f'{number:,} {name}' for name, number in lost.items())})" if lost else ""
-        raise DataError(f"The corpus is empty: no text in {names}{to}. Give --input files that hold text.")
+        remedy = "Give --input other files, or fewer rules" if lost else "Give --input files that hold text"
+        raise DataError(f"The corpus is empty: no text in {names}{to}. {remedy}.")
 
 
 def counted(number: int, name: str) -> str:

@@ -30,6 +30,7 @@ from data_prep.execution.records import Counts, Outcome, StepRecords
 from data_prep.execution.work_units import RunningBuild
 from megabert.foundation.errors import ConfigError, DataError
 from megabert.foundation.json_files import unseal
+from megabert.foundation.remote_files import is_url
 from megabert.settings.config import loading
 from megabert.tokens.shards.folder import MANIFEST_NAME
 
@@ -137,11 +138,13 @@ def require_usable(config: BuildConfig, output: Path) -> list[InputRecord]:
         ConfigError: One is the build itself, or none of its documents or near copies could be recognized.
         DataError: One is no finished build, or damaged.
     """
-    return [record for folder in config.exclude for record in _usable(Path(folder), config, output)]
+    return [record for folder in config.exclude for record in _usable(folder, config, output)]
 
 
-def _usable(folder: Path, config: BuildConfig, output: Path) -> list[InputRecord]:
-    where = f"exclude: {folder}"
+def _usable(name: str, config: BuildConfig, output: Path) -> list[InputRecord]:
+    folder, where = Path(name), f"exclude: {name}"
+    if is_url(name):
+        raise ConfigError(f"{where}: is no folder of this machine. Name the folder that the build was made in.")
     if folder.resolve() == output.resolve():
         raise ConfigError(f"{where}: is the folder of this build. Name earlier builds only.")
     state = read_state(folder)
@@ -149,17 +152,12 @@ def _usable(folder: Path, config: BuildConfig, output: Path) -> list[InputRecord
         raise DataError(f"{where}: holds no build ({STATE_NAME} is missing). Name the --output of an earlier one.")
     _require_comparable(where, state.config, config)
     records = read_hashes(folder, state)
-    names = [record.path for record in records]
-    shards = [str(folder / "instances" / str(length) / MANIFEST_NAME) for length in state.config["lengths"]]
-    missing = [name for name in (*shards, *names) if not Path(name).is_file()]
-    missing += [name for name in names if not name.endswith(f"-of-{len(records):05d}.npy")]
-    if missing:
-        raise DataError(
-            f"{where}: is not finished, or damaged ({missing[0]} and the files of its series are not all there). Run "
-            "its own `megabert-data build` to the end first, or build it in a new folder."
-        )
-    if not records:
-        raise DataError(f"{where}: keeps no hashes of its documents. Build it in a new folder.")
+    manifests = [folder / "instances" / str(length) / MANIFEST_NAME for length in state.config["lengths"]]
+    if missing := [path for path in manifests if not path.is_file()]:
+        raise DataError(f"{where}: is not finished ({missing[0]} is missing). Run its own build to the end first.")
+    names = [record.path for record in records if Path(record.path).is_file()]
+    if not names or any(not path.endswith(f"-of-{len(names):05d}.npy") for path in names):
+        raise DataError(f"{where}: {FOLDER} lacks hashes of its documents. Restore it, or build it in a new folder.")
     return records
 
 

@@ -139,11 +139,11 @@ def edit_records(old):
     ("change", "error", "message"),
     [
         (shutil.rmtree, DataError, "holds no build (build.json is missing). Name the --output"),
-        (lambda old: (old / "instances" / "64" / "manifest.json").unlink(), DataError, "is not finished, or damaged"),
-        (lambda old: (old / "work" / "records" / "hashes.jsonl").unlink(), DataError, "keeps no hashes of its"),
+        (lambda old: (old / "instances" / "64" / "manifest.json").unlink(), DataError, "is not finished ("),
+        (lambda old: (old / "work" / "records" / "hashes.jsonl").unlink(), DataError, "lacks hashes of its"),
         (edit_records, DataError, "hashes.jsonl: damaged or edited"),
         (damage, DataError, "00000-of-00001.npy: is damaged. Restore the folder"),
-        (lambda old: next((old / "work" / "hashes").iterdir()).unlink(), DataError, "00000-of-00001.npy and the files"),
+        (lambda old: next((old / "work" / "hashes").iterdir()).unlink(), DataError, "work/hashes lacks hashes"),
     ],
     ids=["no build", "unfinished", "no records", "damaged records", "wrong byte", "missing file"],
 )  # fmt: skip
@@ -166,6 +166,13 @@ def test_build_that_cannot_be_compared_is_refused(make, old, rules, message):
     output = "old" if "folder" in message else "new"
     with pytest.raises(ConfigError, match=message):
         make(output, NEW, rules, exclude=(str(old),))
+
+
+def test_url_and_text_that_is_all_known_are_refused(make, old):
+    with pytest.raises(ConfigError, match="exclude: s3://bucket/old: is no folder of this machine"):
+        make("new", NEW, exclude=("s3://bucket/old",))
+    with pytest.raises(DataError, match=r"excluded_documents\). Give --input other files, or fewer rules"):
+        make("new", OLD, exclude=(str(old),))
 
 
 def test_other_cleaning_is_warned_of(make, old, capsys):
