@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from megabert.data.batch import BatchFormat, MicroBatch, assemble_batch, instance_seeds
 from megabert.data.dynamic_masking import DynamicMasker
 from megabert.data.mixture import Mixture, Positions, Ranges, global_rows
-from megabert.data.order import BLOCK_ROWS, WINDOW_BLOCKS, DataPosition, EpochOrder, Window, join_ranges
+from megabert.data.order import BLOCK_ROWS, DataPosition, EpochOrder, Window, join_ranges
 from megabert.data.packing import PackingPlan, RankShare, plan_packing
 from megabert.foundation.errors import DataError
 from megabert.foundation.randomness.keyed import below, mix, string_key
@@ -216,17 +216,13 @@ class _Group:
     Attributes:
         borders: Where each batch begins, and the end of the last.
         sizes: How long the instances are, batch by batch.
-        parts: Number of the stretch that each instance is in: of the same source, epoch and window.
-        indices: Index of each instance in the concatenated spans of its window.
-        starts: First row of each block of each stretch, numbered over all sources: shape (stretches, blocks).
-        epochs: Epoch of each stretch.
+        rows: Row of each instance, numbered over all sources.
+        epochs: Epoch of each instance.
     """
 
     borders: NDArray[np.int64]
     sizes: Sizes
-    parts: NDArray[np.intp]
-    indices: NDArray[np.int32]
-    starts: NDArray[np.int64]
+    rows: NDArray[np.int64]
     epochs: NDArray[np.int64]
 
     @classmethod
@@ -240,19 +236,18 @@ class _Group:
             sizes: How long all instances of each window are.
             counts: Instances of each source in each batch.
         """
-        starts = np.zeros((len(parts), WINDOW_BLOCKS), np.int64)
-        for row, (source, _, window, _) in zip(starts, parts, strict=True):
-            row[: len(window.spans)] = global_rows(source, np.array([first for first, _ in window.spans]))
         indices = [own for *_, own in parts]
-        columns: list[NDArray[Any]] = [np.concatenate(indices)]
-        columns.append(np.repeat(np.arange(len(parts)), [own.size for own in indices]))
+        columns: list[NDArray[Any]] = [
+            np.concatenate([global_rows(source, window.rows_at(own)) for source, _, window, own in parts])
+        ]
+        columns.append(np.repeat([epoch for _, epoch, *_ in parts], [own.size for own in indices]))
         columns += [np.concatenate([own[k][i] for own, i in zip(sizes, indices, strict=True)]) for k in range(2)]
         if counts.shape[1] > 1:
             batches = np.tile(np.arange(counts.shape[1], dtype=np.uint16), len(counts))
             order = np.argsort(np.repeat(batches, counts.ravel()), kind="stable")
             columns = [column[order] for column in columns]
-        borders, epochs = np.cumsum([0, *counts.sum(axis=0)]), np.array([epoch for _, epoch, *_ in parts])
-        return cls(borders, Sizes(*columns[2:]), columns[1], columns[0], starts, epochs)
+        rows, epochs, *kinds = columns
+        return cls(np.cumsum([0, *counts.sum(axis=0)]), Sizes(*kinds), rows, epochs)
 
     def sizes_of(self, batch: int) -> Sizes:
         """Return how long the instances of a batch are."""
@@ -260,8 +255,7 @@ class _Group:
 
     def find(self, ordinals: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row, numbered over all sources, and the epoch of some instances."""
-        parts, indices = self.parts[ordinals], self.indices[ordinals]
-        return self.starts[parts, indices // BLOCK_ROWS] + indices % BLOCK_ROWS, self.epochs[parts]
+        return self.rows[ordinals], self.epochs[ordinals]
 
 
 def validation_batches(shards: ShardSet, share: RankShare, *, max_instances: int | None = None) -> Iterator[MicroBatch]:
