@@ -24,8 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from megabert.foundation.cached_folders import CONNECTIONS, cached_folder, fetch_files  # noqa: E402
+from megabert.foundation.cached_folders import cached_folder, fetch_files  # noqa: E402
 from megabert.foundation.files import sha256_file  # noqa: E402
+from megabert.foundation.remote_files import CONNECTIONS  # noqa: E402
 
 
 def write_source(folder: Path, files: int, size: int) -> list[str]:

@@ -1,19 +1,24 @@
 """Upload of a finished build: shards and tokenizers, each read back, and the manifest of each length last."""
 
+import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from data_prep.pipeline import BuildResult
-from megabert.foundation.cached_folders import CONNECTIONS
 from megabert.foundation.errors import ConfigError
 from megabert.foundation.files import sha256_file
-from megabert.foundation.remote_files import find_secret, remote, store_file
+from megabert.foundation.remote_files import find_secret, remote, store_file, transfer_all
 from megabert.tokens.shards.folder import MANIFEST_NAME
 
 
-def require_target(url: str) -> None:
-    """Refuse, before hours of work, a URL that would show a secret or whose files cannot be asked for.
+def require_target(url: str, *, writes: bool = True) -> None:
+    """Refuse, before hours of work, a URL that would show a secret or that cannot be written to.
+
+    Args:
+        url: The URL.
+        writes: Whether to try it, with an empty file that is removed again.
 
     Raises:
         ConfigError, DataError: The URL has a login, a package is missing, or the server refuses.
@@ -22,8 +27,14 @@ def require_target(url: str) -> None:
         raise ConfigError(
             f"--output {url}: has {secret}. Leave it out: the protocol's library finds credentials in its own places."
         )
+    if re.search("https?://", url):
+        raise ConfigError(f"--output {url}: is only read by this protocol. Give a URL such as s3://bucket/folder.")
     with remote(url, "written") as (filesystem, name):
-        filesystem.exists(name)
+        probe = f"{name.rstrip('/')}/.megabert-probe"
+        if writes:
+            filesystem.pipe_file(probe, b"")
+            with suppress(PermissionError):  # a login may be allowed to add files alone
+                filesystem.rm_file(probe)
 
 
 def upload_build(built: BuildResult, url: str) -> None:
@@ -42,15 +53,11 @@ def upload_build(built: BuildResult, url: str) -> None:
         files = {f"tokenizer/{name}": sha256 for name, sha256 in manifest.tokenizer_files.items()}
         files |= {shard.file: shard.sha256 for shard in manifest.shards}
 
-        def store(name: str, sha256: str, inside: Path = inside) -> bool:
-            return store_file(built.folder / inside / name, f"{url.rstrip('/')}/{inside / name}", sha256)
+        def store(file: tuple[str, str], go_on: Callable[[], object], inside: Path = inside) -> bool:
+            name, sha256 = file
+            place = f"{url.rstrip('/')}/{inside / name}"
+            return store_file(built.folder / inside / name, place, sha256, advance=go_on)
 
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            jobs = [pool.submit(store, name, sha256) for name, sha256 in files.items()]
-            try:
-                uploaded += sum(job.result() for job in jobs)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        uploaded += store(MANIFEST_NAME, sha256_file(built.folder / inside / MANIFEST_NAME))
+        uploaded += sum(transfer_all(store, files.items()))
+        uploaded += sum(transfer_all(store, [(MANIFEST_NAME, sha256_file(built.folder / inside / MANIFEST_NAME))]))
     print(f"{url}: {uploaded} files uploaded and read back", file=sys.stderr)

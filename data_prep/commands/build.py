@@ -81,11 +81,11 @@ def _run(options: Namespace, executor: Executor) -> None:
     if options.print_config:
         print(loading.to_yaml(config), end="")
         return
+    if url is not None:
+        require_target(url, writes=not options.dry_run)
     if options.dry_run:
         _show_plan(config, folder, executor)
         return
-    if url is not None:
-        require_target(url)
     built = build_shards(config, folder, executor, needs_space=not options.ignore_disk_space)
     corpus = next(iter(built.manifests.values())).statistics["corpus"]
     with reporting_damage(folder, f"Delete {PLAN_NAME} and the manifests in it, and run the same build again."):

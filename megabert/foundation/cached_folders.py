@@ -12,8 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -21,13 +20,12 @@ from pathlib import Path
 from megabert.foundation.errors import ConfigError, DataError, HaltedError
 from megabert.foundation.files import atomic_write, open_lock, read_small, remove_killed_writes, try_lock
 from megabert.foundation.json_files import parse_json, read_json
-from megabert.foundation.remote_files import fetch_file, persistently, read_remote, remote
+from megabert.foundation.remote_files import CONNECTIONS, fetch_file, persistently, read_remote, remote, transfer_all
 
 logger = logging.getLogger(__name__)
 
-LIST_NAME = "manifest.json"
+MANIFEST_NAME = "manifest.json"
 ORIGIN_NAME = "origin.json"
-CONNECTIONS = 8
 _WAIT_S = 0.1
 _GB = 10**9
 
@@ -65,6 +63,15 @@ def is_cached(folder: Path) -> bool:
     return (folder / ORIGIN_NAME).exists()
 
 
+def origin_of(folder: Path) -> Origin:
+    """Return where the files of a cached folder come from.
+
+    Raises:
+        DataError: The record of it is damaged.
+    """
+    return read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
+
+
 @lru_cache(maxsize=1024)
 def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
     """Return the folder of a cache for a folder at a URL, with its manifest and tokenizer, without shards.
@@ -78,17 +85,17 @@ def cached_folder(url: str, cache: str, limit_gb: float | None = None) -> Path:
         ConfigError: The URL cannot be used, or the cache cannot be written.
         DataError: There is no manifest, it is damaged or lists no tokenizer, or the disk is full.
     """
-    content = read_remote(f"{url}/{LIST_NAME}")
-    listed = _parse(content, f"{url}/{LIST_NAME}")
+    content = read_remote(f"{url}/{MANIFEST_NAME}")
+    listed = _parse(content, f"{url}/{MANIFEST_NAME}")
     if not listed.tokenizer_files:
         raise DataError(
-            f"{url}/{LIST_NAME}: lists no files of its tokenizer, which could not be verified. Copy the folder to this "
-            "machine by yourself, and name the copy."
+            f"{url}/{MANIFEST_NAME}: lists no files of its tokenizer, which could not be verified. Copy the folder to "
+            "this machine by yourself, and name the copy."
         )
     folder = Path(cache).absolute() / hashlib.sha256(content).hexdigest()
     origin = json.dumps(asdict(Origin(url, limit_gb))).encode()
     try:
-        for name, text in ((ORIGIN_NAME, origin), (LIST_NAME, content)):
+        for name, text in ((ORIGIN_NAME, origin), (MANIFEST_NAME, content)):
             if not (folder / name).exists() or read_small(folder / name) != text:
                 atomic_write(folder / name, text)
         fetch_files(folder, [name for name in listed.files() if name.startswith("tokenizer/")])
@@ -117,7 +124,7 @@ def fetch_files(
     """
     if (names is not None and all((folder / name).exists() for name in names)) or not is_cached(folder):
         return
-    files = _parse(read_small(folder / LIST_NAME), str(folder / LIST_NAME)).files()
+    files = _parse(read_small(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME)).files()
     wanted = {name: sha256 for name, sha256 in files.items() if names is None or name in names}
     if all((folder / name).exists() for name in wanted):
         return
@@ -125,21 +132,14 @@ def fetch_files(
         # Not all of them: other ranks may be writing the manifest, or an index of lengths.
         remove_killed_writes(folder, (".*.arrow.*.tmp", "tokenizer/.*.tmp"))
         missing = {name: sha256 for name, sha256 in wanted.items() if not (folder / name).exists()}
-        origin = read_json(folder / ORIGIN_NAME, Origin, remedy="Delete it: the next start writes it again.")
-        _require_room(folder, origin, missing)
+        origin = origin_of(folder)
+        _require_room(folder, origin, missing, advance)
         begun = time.monotonic()
-        with ThreadPoolExecutor(connections) as pool:
-            jobs = [
-                pool.submit(fetch_file, f"{origin.url}/{name}", folder / name, sha256, advance=advance)
-                for name, sha256 in missing.items()
-            ]
-            try:
-                for job in as_completed(jobs):
-                    job.result()
-                    advance()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+
+        def fetch(name: str, go_on: Callable[[], None]) -> None:
+            fetch_file(f"{origin.url}/{name}", folder / name, missing[name], advance=go_on)
+
+        transfer_all(fetch, missing, connections=connections, advance=advance)
         if missing:
             size, taken_s = sum((folder / name).stat().st_size for name in missing), time.monotonic() - begun
             logger.info("%s: %d files (%.3g GB) fetched in %.1f s", origin.url, len(missing), size / _GB, taken_s)
@@ -159,7 +159,7 @@ def _alone(path: Path, advance: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def _require_room(folder: Path, origin: Origin, missing: Collection[str]) -> None:
+def _require_room(folder: Path, origin: Origin, missing: Collection[str], advance: Callable[[], object]) -> None:
     """Refuse to fetch more than the cache may hold."""
     if origin.limit_gb is None or not missing:
         return
@@ -168,8 +168,7 @@ def _require_room(folder: Path, origin: Origin, missing: Collection[str]) -> Non
         with remote(f"{origin.url}/{name}") as (filesystem, path):
             return int(filesystem.size(path) or 0)
 
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
-        more = sum(pool.map(lambda name: persistently(lambda: size_of(name)), missing))
+    more = sum(transfer_all(lambda name, go_on: persistently(lambda: size_of(name), go_on), missing, advance=advance))
     held = {each: _bytes_in(each) for each in folder.parent.iterdir() if each.is_dir()}
     if more + sum(held.values()) > origin.limit_gb * _GB:
         others = sorted((each for each in held if each != folder), key=lambda each: each.stat().st_mtime)
@@ -182,13 +181,17 @@ def _require_room(folder: Path, origin: Origin, missing: Collection[str]) -> Non
 
 
 def _bytes_in(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # another run has renamed it meanwhile
+            size += path.stat().st_size if path.is_file() else 0
+    return size
 
 
 def _parse(content: bytes, where: str) -> _Listed:
     """Return which files a manifest lists, none of them outside of its folder."""
     listed = parse_json(content, _Listed, where=where, remedy="Upload the manifest of the build again.")
     for name in (*listed.tokenizer_files, *(entry.file for entry in listed.shards)):
-        if Path(name).name != name or name in (LIST_NAME, ORIGIN_NAME):
+        if Path(name).name != name or name in (MANIFEST_NAME, ORIGIN_NAME):
             raise DataError(f"{where}: lists {name!r}, which is no plain file name. Upload the build's own manifest.")
     return listed

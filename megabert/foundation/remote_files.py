@@ -6,8 +6,10 @@ A login never comes from us: each protocol's library finds it in its own places,
 import hashlib
 import logging
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,12 +19,17 @@ from megabert.foundation.files import atomic_path, sha256_file
 from megabert.foundation.full_disk import NO_SPACE
 
 logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+CONNECTIONS = 8
+"""Files that are transferred at the same time."""
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0)
 """Pauses before a request that failed is repeated."""
 CONNECT_S, SILENT_S = 30.0, 60.0
 """Seconds to wait for a connection, and for the next bytes of an open one. The whole of a large file may take hours."""
+LOOK_S = 0.1
+"""Time between two looks in a pause at whether the transfer is to end."""
 BLOCK_BYTES = 1 << 20
 
 
@@ -34,7 +41,7 @@ def is_url(path: str) -> bool:
 def find_secret(url: str) -> str:
     """Return what of a URL is a secret, or may hold one: a login or the query of a signed address; empty if nothing."""
     has_login = re.match(r"[^/]*://[^/]*@", url)
-    return "a login" if has_login else "a query" if re.match("https?://", url) and "?" in url else ""
+    return "a login" if has_login else "a query" if re.search(r"https?://[^?]*\?", url) else ""
 
 
 @contextmanager
@@ -84,10 +91,14 @@ def _options(url: str) -> dict[str, Any]:
     return {"client_kwargs": {"timeout": timeout, "trust_env": True, **users}}
 
 
-def persistently(work: Callable[[], Result]) -> Result:
+def persistently(work: Callable[[], Result], advance: Callable[[], object] = lambda: None) -> Result:
     """Do work with files of another host, again after each of several pauses if it fails; return its result.
 
     A missing file, a refused access and a full disk are final.
+
+    Args:
+        work: The work.
+        advance: Called before a pause and in it; an exception that it raises ends the attempts.
 
     Raises:
         DataError: The last attempt's.
@@ -96,10 +107,15 @@ def persistently(work: Callable[[], Result]) -> Result:
         try:
             return work()
         except DataError as error:
-            if isinstance(error, HaltedError) or isinstance(error.__cause__, FileNotFoundError | PermissionError):
+            is_final = isinstance(error.__cause__, FileNotFoundError | PermissionError)
+            if is_final or isinstance(error, HaltedError) or getattr(error.__cause__, "status", 0) in (401, 403):
                 raise
+            advance()
             logger.warning("%s Trying again in %g s.", error, pause_s)
-            time.sleep(pause_s)
+            end = time.monotonic() + pause_s
+            while (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, LOOK_S))
+                advance()
     return work()
 
 
@@ -124,7 +140,7 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
         url: The file.
         path: Its path on this machine; it appears whole or not at all.
         sha256: Hexadecimal SHA-256 that its bytes have to have.
-        advance: Called after each block; an exception that it raises ends the transfer.
+        advance: Called before each attempt, after each block and in pauses; its exception ends the transfer.
 
     Raises:
         ConfigError: As `remote`.
@@ -132,27 +148,64 @@ def fetch_file(url: str, path: Path, sha256: str, *, advance: Callable[[], objec
     """
 
     def attempt() -> None:
+        advance()
         with atomic_path(path) as temporary:
             with remote(url) as (filesystem, name):
-                from fsspec.callbacks import Callback
-
-                filesystem.get_file(name, str(temporary), callback=Callback(hooks={"": lambda *_, **__: advance()}))
+                filesystem.get_file(name, str(temporary), callback=_calling(advance))
             if (digest := sha256_file(temporary)) != sha256:
                 raise DataError(
                     f"{url}: SHA-256 is {digest} ({temporary.stat().st_size:,} bytes), the manifest says {sha256}: the "
                     "file there was damaged or replaced. Upload it again, or name a URL of the same build."
                 )
 
-    persistently(attempt)
+    persistently(attempt, advance)
 
 
-def store_file(path: Path, url: str, sha256: str) -> bool:
+def transfer_all(
+    work: Callable[[Item, Callable[[], None]], Result],
+    items: Iterable[Item],
+    *,
+    connections: int = CONNECTIONS,
+    advance: Callable[[], object] = lambda: None,
+) -> list[Result]:
+    """Transfer several files at the same time and return the results, in the order of their ends.
+
+    Args:
+        work: Transfers one of them. It is given a function to call now and then, which raises once another has failed.
+        items: What ``work`` is called with.
+        connections: Number of transfers at the same time.
+        advance: Called by that function and after each file; an exception that it raises ends all transfers.
+
+    Raises:
+        BaseException: The first one, also of a signal; transfers under way are ended before.
+    """
+    is_over, done = threading.Event(), []
+
+    def go_on() -> None:
+        if is_over.is_set():
+            raise HaltedError("another transfer has failed")
+        advance()
+
+    with ThreadPoolExecutor(connections) as pool:
+        try:
+            for job in as_completed([pool.submit(work, item, go_on) for item in items]):
+                done.append(job.result())
+                advance()
+        except BaseException:
+            is_over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return done
+
+
+def store_file(path: Path, url: str, sha256: str, *, advance: Callable[[], object] = lambda: None) -> bool:
     """Upload a file and read it back, unless the bytes are there already; return whether it was uploaded.
 
     Args:
         path: The file.
         url: Its URL; a file there is replaced.
         sha256: Hexadecimal SHA-256 of its bytes.
+        advance: As of `fetch_file`.
 
     Raises:
         ConfigError: As `remote`.
@@ -160,28 +213,37 @@ def store_file(path: Path, url: str, sha256: str) -> bool:
     """
 
     def attempt() -> bool:
+        advance()
         with remote(url, "written") as (filesystem, name):
-            if _sha256(filesystem, name) == sha256:
+            if _sha256(filesystem, name, advance) == sha256:
                 return False
-            filesystem.put_file(str(path), name)
+            filesystem.put_file(str(path), name, callback=_calling(advance))
             filesystem.invalidate_cache()
-            if (digest := _sha256(filesystem, name)) != sha256:
+            if (digest := _sha256(filesystem, name, advance)) != sha256:
                 raise DataError(
                     f"{url}: SHA-256 is {digest or 'unknown'} after the upload, the manifest says {sha256}. Run the "
                     f"same command again; if that does not help, check {path} with megabert-data verify."
                 )
             return True
 
-    return persistently(attempt)
+    return persistently(attempt, advance)
 
 
-def _sha256(filesystem: Any, name: str) -> str:
+def _calling(advance: Callable[[], object]) -> Any:
+    """Return the callback of a file system that calls a function after each block."""
+    from fsspec.callbacks import Callback
+
+    return Callback(hooks={"": lambda *_, **__: advance()})
+
+
+def _sha256(filesystem: Any, name: str, advance: Callable[[], object]) -> str:
     """Return the SHA-256 of a file of another host; empty if there is none."""
     digest = hashlib.sha256()
     try:
         with filesystem.open(name, "rb") as stream:
             while block := stream.read(BLOCK_BYTES):
                 digest.update(block)
+                advance()
     except FileNotFoundError:
         return ""
     return digest.hexdigest()

@@ -5,7 +5,6 @@ run folder, checkpoint. Then model, optimizer and engine are built and filled. O
 start, so that a start that fails early leaves no trace, and the trainer makes the remaining steps.
 """
 
-import json
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -26,7 +25,6 @@ from megabert.distributed.run_lock import RunLock
 from megabert.engine.engine import Engine, build_engine, refuse_precision
 from megabert.engine.weight_average import WeightAverage
 from megabert.foundation.errors import EXIT_STOPPED, ConfigError, DataError
-from megabert.foundation.files import atomic_write
 from megabert.models.build import InitialWeights, initialize, load_initial_weights
 from megabert.models.matrices import layer_matrices
 from megabert.observability.logs import log_to_stderr, logger, logging_to_file
@@ -34,7 +32,6 @@ from megabert.ops.backend import describe_choices
 from megabert.optim import build_optimizer, learning_rate
 from megabert.settings.config.loading import phase_name
 from megabert.settings.config.run import RunConfig
-from megabert.tokens.shards.checked_shards import CHECKED_NAME
 from megabert.training.callbacks import Callbacks
 from megabert.training.expected_time import cpu_seconds, describe_cpu_time
 from megabert.training.micro_batch_size import choose_micro_batch_tokens
@@ -42,7 +39,7 @@ from megabert.training.proven_ops import prove_ops
 from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.folder import RunStatus, record_run, tokenizer_dir
-from megabert.training.run.ready_shards import check_phases, fetching_ahead, is_ahead
+from megabert.training.run.ready_shards import check_phases, fetching_ahead, is_ahead, keep_checked
 from megabert.training.run.start import RunInputs, RunStart, find_start, open_inputs
 from megabert.training.state import TrainerState
 from megabert.training.trainer import Trainer
@@ -127,7 +124,7 @@ def _run(
             engine, state = _build_engine(inputs, start, initial, world)
             # From here on the folder belongs to this run, and an error is the run's own failure.
             run_on_main_rank(world, lambda: _record_start(inputs, start, state, run_dir, world))
-            run_on_main_rank(world, lambda: atomic_write(run_dir / CHECKED_NAME, json.dumps(checked)))
+            keep_checked(checked, run_dir, world)
             status.open()
             status.running(step=state.step, phase=state.phase)
             trainer = Trainer(
@@ -141,8 +138,8 @@ def _run(
                 watchdog=watchdog,
                 callbacks=callbacks,
             )
-            # An error is published before the trainer is closed, which waits for a checkpoint that is being written.
-            with closing(trainer), world.failures.reporting(), fetching_ahead(inputs.shards[state.phase + 1 :]):
+            # An error is published before the others are closed, which wait for files that are being written.
+            with closing(trainer), fetching_ahead(inputs.shards[state.phase + 1 :]), world.failures.reporting():
                 if not start.has_own_checkpoint:
                     trainer.begin()
                 state = trainer.fit()

@@ -37,7 +37,7 @@ from megabert.training.recovery.stop_signals import StopSignals
 from megabert.training.recovery.watchdog import Watchdog
 from megabert.training.run.checkpoint_writer import CheckpointWriter
 from megabert.training.run.folder import RunStatus, checkpoints_dir
-from megabert.training.run.ready_shards import check_phases, is_ahead
+from megabert.training.run.ready_shards import check_phases, is_ahead, keep_checked
 from megabert.training.run.start import RunInputs
 from megabert.training.state import TrainerState
 from megabert.training.step import StepResult, accumulate, describe_scores, open_loader, update, validate
@@ -206,7 +206,8 @@ class Trainer:
     def _next_phase(self, state: TrainerState) -> TrainerState:
         begun = state.phase + 1
         if is_ahead(self._shards[begun]):
-            check_phases(self._shards[begun : begun + 1], self.run_dir, self.world, self._watchdog)
+            checked = check_phases(self._shards[begun : begun + 1], self.run_dir, self.world, self._watchdog)
+            keep_checked(checked, self.run_dir, self.world)
         fill_new_positions(self.engine, self.world, self.config, self._shards[:begun])
         return state.next_phase(data_start=self.config.phases[begun].data_start)
 

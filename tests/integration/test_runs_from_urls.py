@@ -1,5 +1,6 @@
 """Runs whose shards are at a URL train as from the folder itself, bit for bit, whatever the server does."""
 
+import json
 import shutil
 import subprocess
 
@@ -49,6 +50,8 @@ def test_ranks_train_from_a_faulty_server_as_from_the_folder(shards, server, tmp
     assert len(fetched(server)) == len(set(fetched(server))) + 5, "once for both ranks, and again for each fault"
     assert not half_files(tmp_path)
     assert server.url in (run.run_dir / "config.yaml").read_text()
+    checked = json.loads((run.run_dir / "checked_shards.json").read_text())
+    assert {str(path) for path in (tmp_path / "cache").rglob("train-*.arrow")} < checked.keys(), "of both phases"
 
 
 def test_two_runs_fill_one_cache_together(unbroken, server, tmp_path):

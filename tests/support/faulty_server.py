@@ -58,8 +58,8 @@ class Proxy:
 
     backend: int
     faults: list[tuple[str, str]] = field(default_factory=list)
-    """Part of a request line such as ``GET /shard``, and ``500``, ``503``, ``hang``, ``drop``, ``cut``, ``flip`` or
-    ``short``; each is applied once, unless its kind ends with ``always``."""
+    """Part of a request line such as ``GET /shard``, and ``403``, ``500``, ``503``, ``hang``, ``drop``, ``cut``,
+    ``flip`` or ``short``; each is applied once, unless its kind ends with ``always``."""
     requests: list[str] = field(default_factory=list)
     """Request lines so far."""
     port: int = 0
@@ -93,7 +93,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             if kind in ("hang", "drop"):
                 self.close_connection = True
                 return
-            if kind in ("500", "503"):
+            if kind in ("403", "500", "503"):
                 self.send_error(int(kind))
                 return
             backend = http.client.HTTPConnection("127.0.0.1", proxy.backend, timeout=20)

@@ -131,7 +131,8 @@ def _path_of(word: str) -> Path:
     if is_url(word):
         raise argparse.ArgumentTypeError(
             f"{word} is a URL, and this has to be on this machine; copy it, or name its folder in data.cache. URLs are "
-            "read as data.path, data.sources, phases.N.data and --input, and written as --output of a build"
+            "read as data.path, data.sources and phases.N.data of a run and as --input, and written as --output of a "
+            "build"
         )
     return Path(_require(word))
 

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from megabert.foundation.cached_folders import LIST_NAME as MANIFEST_NAME
-from megabert.foundation.cached_folders import ORIGIN_NAME
+from megabert.foundation.cached_folders import MANIFEST_NAME, ORIGIN_NAME
 from megabert.foundation.errors import DataError
 from megabert.foundation.files import atomic_path, atomic_write, open_to_read
 from megabert.foundation.json_files import read_json

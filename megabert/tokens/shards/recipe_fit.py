@@ -6,6 +6,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
+from megabert.foundation.cached_folders import is_cached, origin_of
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import build_fields, load_run_config, phase_data, shipped_names
 from megabert.settings.config.names import value_at
@@ -110,7 +111,7 @@ def _command_like(first: ShardSet, train: ShardSet, config: RunConfig, length: i
     }
     words = ["--for", config.name] if config.name in shipped_names("recipe") else []
     inputs = _sources_of(train.manifest.config)[0]
-    output = f"{train.folder.parent.parent}-again"
+    output = f"{_build_of(train.folder)}-again"
     return shlex.join(["megabert-data", "build", *words, *_flags(fields), "--input", *inputs, "--output", output])
 
 
@@ -137,10 +138,19 @@ def build_command(config: RunConfig, folder: Path, manifest: Manifest) -> str:
         fields = {name: value for name, value in fields.items() if recipe_fields.get(name) != value}
         words = ["--for", config.name]
     own = {f"sources.{number}.language": code for number, code in enumerate(of_sources) if code is not None}
-    build_folder = folder.parent.parent if config.data.sources else (config.data.path or "data").rstrip("/")
+    is_named = config.data.sources or is_cached(folder)
+    build_folder = _build_of(folder) if is_named else (config.data.path or "data").rstrip("/")
     flags = _flags({**fields, **added, **own})
     output = f"{build_folder}-{config.name}"
     return shlex.join(["megabert-data", "build", *words, *flags, "--input", *inputs, "--output", output])
+
+
+def _build_of(folder: Path) -> str:
+    """Return the build's folder or URL that shards come from; the URL's last part if it is only read."""
+    if not is_cached(folder):
+        return str(folder.parent.parent)
+    url = origin_of(folder).url.rsplit("/instances/", 1)[0]
+    return url.rpartition("/")[2] if url.startswith("http") else url
 
 
 def _sources_of(build: dict[str, Any]) -> tuple[list[str], list[str | None]]:

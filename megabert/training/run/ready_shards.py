@@ -1,5 +1,6 @@
 """Shards before their first step: fetched if they are at a URL, and checked by all ranks; later phases' fetched."""
 
+import json
 import platform
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,10 @@ from typing import Any
 
 from megabert.data.mixture import Mixture
 from megabert.distributed.environments import describe_rank
-from megabert.distributed.process_group import World, run_on_all_ranks, run_on_main_rank
+from megabert.distributed.process_group import WATCHED_TIMEOUT, World, run_on_all_ranks, run_on_main_rank
 from megabert.foundation.cached_folders import fetch_files, is_cached
 from megabert.foundation.errors import DataError, HaltedError, MegabertError
+from megabert.foundation.files import atomic_write
 from megabert.foundation.json_files import read_json
 from megabert.observability.logs import logger
 from megabert.tokens.shards.checked_shards import CHECKED_NAME, Checked, check_shards
@@ -41,18 +43,29 @@ def check_phases(
     here = [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]
 
     def check() -> Checked:
-        for folder in _cached(phases):
-            fetch_files(folder, advance=advance)
-        checked: Checked = {}
-        for split in _splits(phases):
-            share = here if is_cached(split.folder) else range(world.size)
-            part: dict[str, Any] = {"rank": share.index(world.rank), "world_size": len(share)}
-            checked |= check_shards([split], known, with_content=with_content, advance=advance, **part)
-        return checked
+        try:
+            for folder in _cached(phases):
+                fetch_files(folder, advance=advance)
+            checked: Checked = {}
+            for split in _splits(phases):
+                share = here if is_cached(split.folder) else range(world.size)
+                part: dict[str, Any] = {"rank": share.index(world.rank), "world_size": len(share)}
+                checked |= check_shards([split], known, with_content=with_content, advance=advance, **part)
+            return checked
+        finally:  # another node's cache may be empty, whose ranks have limits of their own
+            watchdog.expect("waiting for the shards of other nodes", WATCHED_TIMEOUT.total_seconds())
 
-    for checked in world.gather(run_on_all_ranks(world, check)):
-        known |= checked
+    try:
+        for checked in world.gather(run_on_all_ranks(world, check)):
+            known |= checked
+    finally:
+        watchdog.expect_start()
     return known
+
+
+def keep_checked(checked: Checked, run_dir: Path, world: World) -> None:
+    """Write the record of all checked shards into the run folder."""
+    run_on_main_rank(world, lambda: atomic_write(run_dir / CHECKED_NAME, json.dumps(checked)))
 
 
 def is_ahead(pair: tuple[Mixture, Mixture]) -> bool:

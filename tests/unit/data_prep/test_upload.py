@@ -30,7 +30,8 @@ def server(tmp_path, monkeypatch):
 
 
 def puts(server):
-    return [line.removeprefix("PUT /corpus/mine/") for line in server.requests if line.startswith("PUT")]
+    stored = [line.removeprefix("PUT /corpus/mine/") for line in server.requests if line.startswith("PUT")]
+    return [name for name in stored if "probe" not in name]
 
 
 TEXTS = [
@@ -74,6 +75,11 @@ def test_unfit_targets_are_refused_before_the_build(server, small_build, tmp_pat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"--output s3://corpus/mine: has a login"):
         require_target("s3://name:word@corpus/mine")
+    with pytest.raises(DataError, match="cannot be written"):
+        require_target("s3://no-such-bucket/mine")
+    assert "only read by this protocol" in small_build("--output", server.url, "--dry-run", texts=TEXTS, code=2).err
+    require_target("s3://corpus/mine")
+    assert [line.split()[0] for line in server.requests if "corpus/mine/" in line] == ["PUT", "DELETE"]
     server.faults = [("corpus", "500 always")]
     with pytest.raises(DataError, match="cannot be written"):
         require_target("s3://corpus/mine")

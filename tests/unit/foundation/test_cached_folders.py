@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from support.faulty_server import proxying, serving_files
@@ -101,6 +102,16 @@ def test_interrupted_fetch_leaves_whole_files_and_is_continued(server, tmp_path)
     assert sorted(server.requests[len(before) :]) == [f"GET /128/{name}" for name in SHARDS if name not in fetched]
 
 
+def test_missing_file_ends_the_others_in_their_pauses(server, tmp_path, monkeypatch):
+    folder = cached_folder(f"{server.url}/128", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote_files, "RETRY_AFTER_S", (2.0, 2.0, 2.0))
+    server.faults = [(SHARDS[0], "500 always")]
+    (tmp_path / "source" / "128" / SHARDS[1]).unlink()
+    with pytest.raises(DataError, match=f"{SHARDS[1]}: cannot be read"):
+        fetch_files(folder)
+    assert len([line for line in server.requests if SHARDS[0] in line]) < 4
+
+
 def test_file_that_another_rank_is_writing_stays(server, tmp_path):
     folder = cached_folder(f"{server.url}/128", str(tmp_path / "cache"))
     others = {".manifest.json.0123abcd.tmp", ".train-00000.row_lengths.npy.0123abcd.tmp"}
@@ -143,7 +154,7 @@ def test_waiting_thread_advances(server, tmp_path):
     assert {*SHARDS} <= names_in(folder)
 
 
-def test_limit_is_held_before_the_first_shard(server, source, tmp_path):
+def test_limit_is_held_before_the_first_shard(server, source, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     other = cached_folder(f"{server.url}/128", str(cache))
     fetch_files(other)
@@ -153,6 +164,9 @@ def test_limit_is_held_before_the_first_shard(server, source, tmp_path):
         fetch_files(cached_folder(f"{server.url}/128", str(cache), 0.0002))
     shutil.rmtree(other)
     cached_folder.cache_clear()
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    other.mkdir()
+    (other / "renamed-meanwhile").symlink_to("nothing")
     fetch_files(cached_folder(f"{server.url}/128", str(cache), 0.0002))
 
 

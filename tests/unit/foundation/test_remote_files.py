@@ -61,10 +61,13 @@ def test_response_that_stays_spoilt_is_an_error_and_leaves_nothing(kind, server,
         assert "Check the URL, the network and your credentials" in str(refused.value)
 
 
-def test_missing_file_is_asked_for_once(server, tmp_path):
+def test_missing_or_refused_file_is_asked_for_once(server, tmp_path):
+    server.faults = [("/refused", "403 always")]
+    with pytest.raises(DataError, match="refused: cannot be read"):
+        read_remote(f"{server.url}/refused")
     with pytest.raises(DataError, match="nothing: cannot be read"):
         fetch_file(f"{server.url}/nothing", tmp_path / "nothing", SHA256)
-    assert len(server.requests) == 1
+    assert len(server.requests) == 2
 
 
 def test_server_that_restarts_meanwhile_is_asked_again(source, tmp_path, monkeypatch):
@@ -87,14 +90,19 @@ def test_server_that_restarts_meanwhile_is_asked_again(source, tmp_path, monkeyp
     assert (tmp_path / "shard").read_bytes() == CONTENT
 
 
-def test_advance_that_raises_ends_the_transfer(server, tmp_path):
+@pytest.mark.parametrize("fault", ["", "500 always"])
+@pytest.mark.parametrize("begun", [0, 1])
+def test_advance_that_raises_ends_the_transfer(begun, fault, server, tmp_path, caplog):
     def end():
-        raise HaltedError("ended")
+        if len(server.requests) == begun:
+            raise HaltedError("ended")
 
+    server.faults = [("/shard", fault)] if fault else []
     with pytest.raises(HaltedError, match="ended"):
         fetch_file(f"{server.url}/shard", tmp_path / "shard", SHA256, advance=end)
     assert not (tmp_path / "shard").exists()
-    assert len(server.requests) == 1
+    assert len(server.requests) == begun
+    assert "Trying again" not in caplog.text
 
 
 @pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
@@ -136,6 +144,7 @@ def test_stored_file_is_read_back_and_not_stored_twice(tmp_path):
         ("s3://key:secret@bucket/a", "a login"),
         ("ftp://user@host/a", "a login"),
         ("https://host/a?X-Amz-Signature=0", "a query"),
+        ("simplecache::https://host/a?sig=0", "a query"),
         ("https://host/a@b", ""),
         ("s3://bucket/what?", ""),
         ("file:///a", ""),

@@ -1,6 +1,7 @@
 """Shards that do not fit the recipe are refused, and the command of the message builds some that do."""
 
 import itertools
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -126,11 +127,14 @@ def test_the_vocabulary_of_a_given_tokenizer_is_not_compared(data):
     assert "vocab" not in build_command(config, shards.folder, shards.manifest)
 
 
-def test_command_of_a_source_names_its_folder(data):
+def test_command_of_a_source_names_its_folder(data, tmp_path):
     """Every source that does not fit is built again in a folder of its own."""
     config = load_run_config("debug", flags={"data": {"sources": {"wiki": str(data), "web": "data/web"}}})
     shards = ShardSet.open(data / "instances" / "32")
     assert build_command(config, shards.folder, shards.manifest).endswith(f"--output {data}-debug")
+    for url, named in (("s3://bucket/wiki", "s3://bucket/wiki"), ("https://host/wiki", "wiki")):
+        (tmp_path / "origin.json").write_text(json.dumps({"url": f"{url}/instances/32"}))
+        assert build_command(config, tmp_path, shards.manifest).endswith(f" --output {named}-debug")
 
 
 def test_command_names_the_model_that_identified_the_languages(data):

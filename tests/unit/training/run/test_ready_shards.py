@@ -9,7 +9,7 @@ import pytest
 from megabert.foundation import remote_files
 from megabert.foundation.cached_folders import cached_folder
 from megabert.foundation.files import sha256_file
-from megabert.training.run.ready_shards import fetching_ahead, is_ahead
+from megabert.training.run.ready_shards import check_phases, fetching_ahead, is_ahead
 
 NAMES = [f"train-{number}.arrow" for number in range(5)]
 
@@ -29,7 +29,7 @@ def source(tmp_path, monkeypatch):
 
 
 def phase_of(*folders):
-    return tuple(SimpleNamespace(sources=[SimpleNamespace(folder=folder)]) for folder in folders)
+    return tuple(SimpleNamespace(sources=[SimpleNamespace(folder=folder, shards=[])]) for folder in folders)
 
 
 def in_background():
@@ -68,3 +68,20 @@ def test_another_rank_of_the_node_fetches_nothing(source, tmp_path, monkeypatch)
     with fetching_ahead([phase_of(folder, folder)]):
         assert not in_background()
     assert not list(folder.glob("*.arrow"))
+
+
+def test_rank_that_is_done_may_wait_for_another_nodes_cache(source, tmp_path):
+    folder = cached_folder(f"file://{source}", str(tmp_path / "cache"))
+    said, met = ["begun"], []
+
+    def gather(value):
+        met.append(said[-1])
+        return [value]
+
+    world = SimpleNamespace(rank=0, size=1, is_main=True, gather=gather, broadcast=lambda value: value)
+    watchdog = SimpleNamespace(
+        expect=lambda doing, seconds: said.append(doing), expect_start=lambda: said.append("start")
+    )
+    check_phases([phase_of(folder, folder)], tmp_path, world, watchdog)
+    assert met == ["begun"] * 2 + ["waiting for the shards of other nodes"] * 2
+    assert said[-1] == "start"
