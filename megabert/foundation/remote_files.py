@@ -75,7 +75,7 @@ def remote(url: str, verb: str = "read") -> Iterator[tuple[Any, str]]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise
-        why = str(error) or type(error).__name__
+        why = "not there" if isinstance(error, FileNotFoundError) else str(error) or type(error).__name__
         raise DataError(f"{url}: cannot be {verb} ({why}). Check the URL, the network and your credentials.") from error
 
 

@@ -73,7 +73,7 @@ def test_no_document_is_in_both_builds(make, rules, old_texts, copies, others):
 
 
 def test_document_that_becomes_a_known_one_without_its_paragraphs_is_left_out(make):
-    """Of two new documents one loses the line that both have; what is left of it is a document of the earlier build."""
+    """One of two new documents loses the line that both have: what is left is a document of the earlier build."""
     old = make("old", [*OLD, text_of(22), text_of(23)])
     texts = [f"{text_of(22)}\n{SHARED}", f"{text_of(23)}\n{SHARED}", *NEW]
     new = make("new", texts, PARAGRAPHS, exclude=(str(old.folder),))
