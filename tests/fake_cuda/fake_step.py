@@ -90,7 +90,7 @@ def validations(*, family: str = "bert", world_size: int = 1, number: int = 2) -
         for _ in range(number):
             step_on(engine, world)
             watch.seen = Seen()
-            step.validate(engine, Mixture((None,)), shape=None, max_instances=0, world=world)
+            step.validate(engine, Mixture((mock.Mock(num_rows=1),)), shape=None, max_instances=1, world=world)
             seen.append(watch.seen)
         return seen
 
