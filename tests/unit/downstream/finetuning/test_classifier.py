@@ -107,7 +107,8 @@ def test_a_head_whose_outputs_mean_something_else_is_refused(folder, fields, wor
 
 @pytest.mark.parametrize("activation", ["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Softmax"])
 def test_a_cross_encoder_over_labels_is_read(folder, activation):
-    change(folder, sentence_transformers={"activation_fn": activation, "version": "4.0.1"})
+    own = {"activation_fn": activation, "version": "4.0.1"}
+    change(folder, sentence_transformers=own, sbert_ce_default_activation_function=activation)
     assert Classifier(read_saved_model(folder)).labels == tuple(NAMES.values())
 
 
