@@ -9,6 +9,13 @@ With --prove it also holds every op, collective, engine and checkpoint against a
 shapes and the precision of a run, and measures the rates that decide its time: minutes before a week. It takes the
 flags of megabert pretrain. With --save it writes the rates for megabert estimate --measured.
 
+Arguments:
+  --quick        only what can differ between nodes and starts
+  --json         print the findings as JSON
+  --run-dir DIR  where a run would write (default: runs); need not exist
+  --prove        also hold ops, collectives, engines and a checkpoint against references, and measure rates
+  --save FILE    --prove: write findings and rates as JSON, for megabert estimate --measured
+
 Examples:
   megabert doctor
   megabert doctor --device cuda --run-dir runs/large --json
@@ -41,15 +48,12 @@ EXIT_UNFIT = 2
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("--quick", action="store_true", help="only what can differ between nodes and starts")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.add_device()
-    text = "where a run would write (default: runs); need not exist"
-    parser.add_argument("--run-dir", type=output_path, default=Path("runs"), metavar="DIR", help=text)
-    text = "also hold ops, collectives, engines and a checkpoint against references, and measure rates"
-    parser.add_argument("--prove", action="store_true", help=text)
-    text = "--prove: write findings and rates as JSON, for megabert estimate --measured"
-    parser.add_argument("--save", type=output_path, metavar="FILE", help=text)
+    parser.add_argument("--run-dir", type=output_path, default=Path("runs"))
+    parser.add_argument("--prove", action="store_true")
+    parser.add_argument("--save", type=output_path)
     parser.add_rule("--save", needs=["--prove"])
     text = f"--prove: what would be trained: {', '.join(shipped_names('recipe'))}, or a file (default: bert_large)"
     parser.add_argument("--recipe", default="bert_large", metavar="NAME|FILE", help=text)

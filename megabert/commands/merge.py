@@ -4,6 +4,12 @@ They may be several decays of one run; they have the same sizes and one tokenize
 of its parts are scored on held-out text, the same masks for all, and the best is named. --to gets the merge, whichever
 wins.
 
+Arguments:
+  RUN@STEP          run folder with a checkpoint: a step, best or last (default: last); or a Hugging Face folder
+  --to FOLDER       folder to write, new or an earlier export
+  --weights W       how much each model counts, in proportion (default: all alike)
+  --data.path PATH  shards with a validation split to score, or a text file (default: nothing is scored)
+
 Examples:
   megabert merge runs/one@500 runs/two@500 --to models/merged --data.path shards
   megabert merge runs/demo@2400 runs/demo@2600 --to models/merged --weights 1 3
@@ -21,14 +27,10 @@ MOST = 1e6
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    text = "run folder with a checkpoint: a step, best or last (default: last); or a Hugging Face folder"
-    parser.add_argument("models", nargs="+", metavar="RUN@STEP", help=text)
-    text = "folder to write, new or an earlier export"
-    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help=text)
-    text = "how much each model counts, in proportion (default: all alike)"
-    parser.add_argument("--weights", nargs="+", type=bounded(number, least=0, most=MOST), metavar="W", help=text)
-    text = "shards with a validation split to score, or a text file (default: nothing is scored)"
-    parser.add_argument("--data.path", dest="data", type=Path, metavar="PATH", help=text)
+    parser.add_argument("models", nargs="+", metavar="RUN@STEP")
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--weights", nargs="+", type=bounded(number, least=0, most=MOST))
+    parser.add_argument("--data.path", dest="data", type=Path)
     parser.add_device()
 
 

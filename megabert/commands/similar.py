@@ -4,6 +4,10 @@ It prints the pieces whose word embeddings are nearest to a word's by cosine. Wo
 around) are added up, each scaled to length 1; a word of several pieces is their mean. Words without an operator between
 them are looked up one by one.
 
+Arguments:
+  WORD     a word, + or -
+  --top N  neighbours of each (default: 10)
+
 Example:
   megabert similar --model runs/demo ship king - man + woman
 """
@@ -16,9 +20,9 @@ from megabert.settings.command_line.program import Parser, positive
 
 def add_arguments(parser: Parser) -> None:
     """Describe the command."""
-    parser.add_argument("word", nargs="+", metavar="WORD", help="a word, + or -")
+    parser.add_argument("word", nargs="+", metavar="WORD")
     parser.add_model()
-    parser.add_argument("--top", type=positive, default=10, metavar="N", help="neighbours of each (default: 10)")
+    parser.add_argument("--top", type=positive, default=10)
 
 
 def run(options: Namespace) -> None:

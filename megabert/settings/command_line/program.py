@@ -188,11 +188,18 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         prog: Program and command.
-        doc: The help: a sentence above the flags, and the text below them.
+        doc: The docstring of the command: a sentence above the flags, and the text below them. Its section "Arguments",
+            if there is one, has an entry for each argument of the command: its name, the form of its value, its help.
     """
 
     def __init__(self, prog: str, doc: str = "") -> None:
-        description, _, epilog = doc.partition("\n\n")
+        text, _, rest = doc.partition("\n\nArguments:")
+        entries, _, examples = rest.partition("\n\n")
+        description, _, epilog = f"{text}\n\n{examples}".partition("\n\n")
+        # Two spaces or a line feed end the name and the form of the value.
+        heads = (re.split(r" {2,}|\n", entry, maxsplit=1) for entry in re.split(r"\n  (?=\S)", entries)[1:])
+        self.described = {head.split()[0]: (head.split()[1:], " ".join(about.split())) for head, about in heads}
+        """Form and help of the command's arguments, by the name that begins an entry."""
         super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         # Numbers are strict, and nothing is empty.
         for kind, read in ((None, _text_of), (str, _text_of), (Path, _path_of), (int, whole), (float, number)):
@@ -208,6 +215,11 @@ class Parser(argparse.ArgumentParser):
         self.first: Sequence[str] = ()
         """The flags that everybody sets, in the order of the help; the others are shown by ``--help-all``."""
         self.add_argument("-h", "--help", action=_ShowHelp, help="show this and exit")
+
+    def add_argument(self, *names: str, **wishes: Any) -> argparse.Action:
+        """Add an argument with the form of its value and the help that the command's docstring has."""
+        forms, about = self.described.get(wishes.get("metavar", names[0] if names else ""), ([], None))
+        return super().add_argument(*names, **{"help": about, **({"metavar": forms[0]} if forms else {}), **wishes})
 
     def add_fields(
         self, cls: type, *, first: Sequence[str], sections: Sequence[str] = (), without: Sequence[str] = ()
