@@ -42,6 +42,8 @@ IDLE = (
     *("logging", "watchdog", "rollback", "validation", "checkpoint"),
 )
 """Fields of a run that no check depends on."""
+OWN = ("quick", "prove", "json", "device", "run-dir")
+"""Flags that need no run to be planned."""
 EXIT_UNFIT = 2
 """Exit code of a verdict that is not fit, as of a ConfigError: something of the machine or the job must be changed."""
 
@@ -61,9 +63,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_config_files(under="the recipe")
     parser.add_rule("--config", needs=["--prove"])
     parser.add_rule("--quick", excludes=["--prove"])
-    own = ("quick", "prove", "json", "device", "run-dir")
     fields = ("recipe", "data.path", "precision", "engine", "micro-batch-tokens", "save")
-    parser.add_fields(RunConfig, first=(*own, *fields), without=IDLE)
+    parser.add_fields(RunConfig, first=(*OWN, *fields), without=IDLE)
 
 
 def run(options: Namespace) -> int:
@@ -74,8 +75,7 @@ def run(options: Namespace) -> int:
         if options.prove:
             config = load_run_config(options.recipe, options.config, options.fields)
         else:
-            flags = [f"--{flag.path.replace('_', '-')}" for flag in options.field_flags]
-            refuse_flags(flags, options.given, "without --prove")
+            refuse_flags(options.given - {f"--{name}" for name in OWN}, options.given, "without --prove")
         if options.save and own_rank() == "0":
             try:
                 check_saved_file(options.save, flag="--save")

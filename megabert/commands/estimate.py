@@ -62,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> None:
     """Estimate and print."""
     config = load_run_config(options.recipe, options.config, options.fields)
-    refuse_idle([flag.path for flag in options.field_flags], to_dict(config), RUN_NEEDS)
+    refuse_idle(options.fields, to_dict(config), RUN_NEEDS)
     # A phase that has shards has their number of rows.
     if options.instances and (config.data.path or config.data.sources or all(phase.data for phase in config.phases)):
         named = "--data.path" if config.data.path else "data.sources" if config.data.sources else "phases.N.data"

@@ -95,7 +95,7 @@ def _score_text(options: Namespace) -> None:
     refuse_flags(FLAGS_OF_TASKS, options.given, "with mlm")
     is_folder = options.data.is_dir()
     read = FIELDS_OF_SHARDS if is_folder else FIELDS_OF_TEXT
-    unread = {f"--{flag.path.replace('_', '-')}" for flag in options.field_flags if flag.path not in read}
+    unread = {f"--{name.replace('_', '-')}" for name in options.fields if name not in read}
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
     source = open_model(options, outputs=[options.json], kept=[options.data])

@@ -60,12 +60,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--config", type=Path, action="append", default=[])
     parser.add_argument("--output-dir")
     parser.add_device()
-    epochs = bounded(number, above=0, most=10_000)
-    parser.add_argument("--epochs", type=epochs, nargs="+", default=[])
-    rates = bounded(number, above=0, most=1000)
-    parser.add_argument("--learning-rates", type=rates, nargs="+", default=[])
-    processes = bounded(whole, least=1, most=MOST_PROCESSES)
-    parser.add_argument("--processes", type=processes)
+    parser.add_argument("--epochs", type=bounded(number, above=0, most=10_000), nargs="+", default=[])
+    parser.add_argument("--learning-rates", type=bounded(number, above=0, most=1000), nargs="+", default=[])
+    parser.add_argument("--processes", type=bounded(whole, least=1, most=MOST_PROCESSES))
     parser.add_argument("--start-from", choices=INTERMEDIATE)
     parser.add_argument("--launcher", type=_words)
     parser.add_rule("--launcher", excludes=["--processes"])
@@ -97,8 +94,8 @@ def run(options: Namespace) -> None:
         grid = _grid(options)
         config, has_form = grid.config, len(options.task) > 1 or options.task[0] in SUITES or "=" in options.task[0]
         is_grid = has_form or len(grid.settings) > 1 or options.processes is not None
-        given, tasks = [flag.path for flag in options.field_flags], [one.task for one in grid.sets]
-        refuse_idle_settings(given, tasks, config, are_folders=all(one.data.is_dir() for one in grid.sets))
+        tasks, are_folders = [one.task for one in grid.sets], all(one.data.is_dir() for one in grid.sets)
+        refuse_idle_settings(options.fields, tasks, config, are_folders=are_folders)
         if not is_grid:
             refuse_flags(GRID_FLAGS, options.given, f"on the task {options.task[0]} with one setting")
         elif len(grid.sets) > 1:

@@ -66,8 +66,7 @@ def run(options: Namespace) -> int:
             refuse_flags(["--gpu"], options.given, "with --device cpu")
         if options.profile is not None:
             options.fields.setdefault("logging", {})["profile_steps"] = options.profile
-        named = [flag.path for flag in options.field_flags]
-        config = resolve_run(run_dir, options.recipe, options.fields, files=options.config, named=named)
+        config = resolve_run(run_dir, options.recipe, options.fields, files=options.config)
         if (options.print_config or options.dry_run) and own_rank() != "0":
             return 0  # rank 0 prints
         if options.print_config:

@@ -33,8 +33,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_config_files(under="the recipe")
     parser.add_argument("--save", type=Path, required=True)
     parser.add_argument("--minutes", type=bounded(number, above=0, most=1440), default=10.0)
-    tokens = bounded(whole, least=16, most=1 << 20)
-    parser.add_argument("--tokens", type=tokens, default=32_768)
+    parser.add_argument("--tokens", type=bounded(whole, least=16, most=1 << 20), default=32_768)
 
 
 def run(options: Namespace) -> None:

@@ -31,8 +31,7 @@ def add_arguments(parser: Parser) -> None:
     """Describe the command."""
     parser.add_argument("run_dir", type=Path, metavar="RUN")
     parser.add_argument("--once", action="store_true")
-    seconds = bounded(number, above=0, most=DAY_S)
-    parser.add_argument("--interval", type=seconds, default=2.0)
+    parser.add_argument("--interval", type=bounded(number, above=0, most=DAY_S), default=2.0)
 
 
 def run(options: Namespace) -> None:

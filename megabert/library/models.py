@@ -263,7 +263,7 @@ def fine_tune(
     config = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
     require_recorded(Path(output_dir) / SETTINGS_NAME, "package")
     known = find_task(task, config)
-    refuse_idle_settings(list(settings), [known], config, are_folders=Path(data).is_dir())
+    refuse_idle_settings(settings, [known], config, are_folders=Path(data).is_dir())
     with nullcontext() if progress else quiet():
         return finetune(known, config, Path(output_dir), device=device)
 

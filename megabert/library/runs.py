@@ -22,7 +22,7 @@ from megabert.downstream.run_settings import initial_weights, resolve_run
 from megabert.observability.logs import quiet
 from megabert.observability.metrics import read_metrics
 from megabert.settings.command_line.arguments import Device, checks_arguments
-from megabert.settings.command_line.flags import leaf_paths, nest
+from megabert.settings.command_line.flags import nest
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers, to_dict
 from megabert.training.callbacks import Callbacks, OnCheckpoint, OnMetrics
@@ -142,8 +142,7 @@ def pretrain(
     callbacks = Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint)
     with nullcontext() if progress else quiet(), CtrlC() as stop:
         with before_ranks_meet():
-            fields = nest(settings)
-            config = resolve_run(path, None if recipe is None else str(recipe), fields, named=list(leaf_paths(fields)))
+            config = resolve_run(path, recipe and str(recipe), nest(settings))
             initial = initial_weights(config, path)
         if not train(config, path, initial=initial, device=device, stop=stop, callbacks=callbacks):
             raise KeyboardInterrupt(f"{path} is saved; the same call continues it")

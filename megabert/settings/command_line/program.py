@@ -183,8 +183,8 @@ positive = bounded(whole, least=1)
 class Parser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that also reads configuration fields by their path.
 
-    After `parse`, ``fields`` of the namespace holds the given fields as nested mappings, ``field_flags`` these flags
-    as they were typed, and ``given`` the names of all flags that were typed. Errors are ConfigErrors.
+    After `parse`, ``fields`` of the namespace holds the given fields as nested mappings, and ``given`` the names of
+    all flags that were typed. Errors are ConfigErrors.
 
     Args:
         prog: Program and command.
@@ -307,7 +307,7 @@ class Parser(argparse.ArgumentParser):
                 fields are found later, all at once, where the configuration is built.
         """
         # pydantic and YAML: imported above, they would double the time that the table of commands takes.
-        from megabert.settings.command_line.flags import Flag, flag_name, nest, take_flag
+        from megabert.settings.command_line.flags import flag_name, nest, take_flag
 
         names = {option[2:].replace("-", "_"): option for option in self._option_string_actions if option[:2] == "--"}
         # A file to read is --input elsewhere.
@@ -318,7 +318,7 @@ class Parser(argparse.ArgumentParser):
         # and the other flags are fields, with their values.
         own: list[str] = []
         given: set[str] = set()
-        flags: list[Flag] = []
+        fields: dict[str, Any] = {}
         rest = deque(words)
         while rest:
             name = flag_name(rest[0])
@@ -332,12 +332,13 @@ class Parser(argparse.ArgumentParser):
                 own.append(f"{names[name]}{equals}{value}")
                 given.add(names[name])
             else:
-                flags.append(take_flag(rest, self.fields, names.values(), positional))
+                path, value = take_flag(rest, self.fields, names.values(), positional)
+                fields[path] = value
         options = self.parse_args(own)
-        options.given = {*given, *(f"--{flag.path.replace('_', '-')}" for flag in flags)}
+        options.given = {*given, *(f"--{path.replace('_', '-')}" for path in fields)}
         self._check_rules(options.given)
         self._check_outputs(options)
-        options.fields, options.field_flags = nest({flag.path: flag.value for flag in flags}), flags
+        options.fields = nest(fields)
         return options
 
     def error(self, message: str) -> NoReturn:
