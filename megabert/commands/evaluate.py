@@ -99,13 +99,12 @@ def _score_text(options: Namespace) -> None:
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
     source = open_model(options, outputs=[options.json], kept=[options.data])
-    from megabert.downstream.export.sources import find_device
     from megabert.downstream.inspection.masked_lm import render_score, score_masked_lm, scoring_options
 
     fields = merge_layers(FinetuneConfig, {"model": options.model, "data": str(options.data)}, options.fields)
     given = {name: getattr(options, name) for name in ("masked_lm_prob", "max_instances", "split")}
     scoring = scoring_options(source, fields, **{name: value for name, value in given.items() if value is not None})
-    score = score_masked_lm(source, options.data, scoring, device=find_device(options.device))
+    score = score_masked_lm(source, options.data, scoring, device=options.device)
     print(f"{options.model} on {options.data}: losses in nats\n{render_score(score)}")
     save_scores(options, {"data": str(options.data), **_settings(scoring, options.data)}, score.to_dict())
 

@@ -114,12 +114,10 @@ def run(options: Namespace) -> None:
 
 def _export_run(options: Namespace, forms: "Forms") -> tuple[str, str]:
     """Export a checkpoint; return the name of its revision, and a title for its commit."""
-    from megabert.downstream.export.model_card import check_facts
     from megabert.downstream.publish.card_scores import read_scores, refuse_repeated
     from megabert.downstream.publish.run_folder import export_run
     from megabert.training.run.folder import read_config
 
-    check_facts(options.language, options.license, options.base_model)
     config = read_config(options.run_dir)
     usual = config.weights_of(options.checkpoint)
     run = options.run_dir if options.weights in (None, usual) else None

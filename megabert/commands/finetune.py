@@ -161,14 +161,8 @@ def _run_grid(options: Namespace, grid: "Grid", output_dir: Path) -> None:
     began = time.perf_counter() - time.process_time()  # with the start of the interpreter
     with loading("PyTorch"):
         from megabert.downstream.finetuning.grid.grid import GridRun
-    work = GridRun(
-        grid,
-        output_dir,
-        device=options.device,
-        processes=options.processes,
-        launcher=options.launcher or "",
-        import_s=time.perf_counter() - began,
-    )
+    how = {"processes": options.processes, "launcher": options.launcher or "", "import_s": time.perf_counter() - began}
+    work = GridRun(grid, output_dir, device=options.device, **how)
     if options.dry_run:
         print(f"{work.plan()}\nevery task can start; nothing was written")
         return

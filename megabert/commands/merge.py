@@ -42,14 +42,12 @@ def run(options: Namespace) -> None:
         kind_of_folder(folder_and_checkpoint(name)[0])
     with loading("PyTorch"):
         from megabert.downstream.export.export_folder import refuse_foreign_folder
-        from megabert.downstream.export.sources import find_device
         from megabert.downstream.inspection.masked_lm import USUAL_LENGTH, ScoringOptions, score_masked_lm
         from megabert.downstream.publish.merging import MERGE, merge_parts, open_parts, write_merge
         from megabert.foundation.files import refuse_input
 
     refuse_input(options.to, *(Path(folder_and_checkpoint(name)[0]) for name in options.models))
     refuse_foreign_folder(options.to)  # before the minutes of scoring
-    device = find_device(options.device)
     parts = open_parts(options.models, options.weights)
     merge = merge_parts(parts)
     scores: dict[str, float] = {}
@@ -57,7 +55,7 @@ def run(options: Namespace) -> None:
         scoring = ScoringOptions(max_seq_length=min(USUAL_LENGTH, merge.longest))
         rows = []
         for name, source in [(part.name, part.source) for part in parts] + [(MERGE, merge)]:
-            total = score_masked_lm(source, options.data, scoring, device=device).total
+            total = score_masked_lm(source, options.data, scoring, device=options.device).total
             scores[name] = total.loss
             rows.append((name, f"{total.loss:.4f}", f"{total.accuracy:.2%}"))
         print(render_table(rows, headers=("model", "masked-LM loss", "accuracy"), align="lrr"))

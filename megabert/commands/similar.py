@@ -28,11 +28,9 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> None:
     """Load the embeddings, search, print."""
     source = open_model(options)
-    from megabert.downstream.inspection.similar import nearest, parse_queries, render_neighbours
-    from megabert.models.embedding_sharing import table_of
+    from megabert.downstream.inspection.similar import nearest, parse_queries, render_neighbours, word_embeddings
 
     queries, tokenizer = parse_queries(options.word), source.load_tokenizer()
-    weight = table_of(source.build_model().bert.embeddings.word_embeddings)
-    embeddings_VD = weight[: tokenizer.vocab_size].detach().double().numpy()
+    embeddings_VD = word_embeddings(source.build_model(), tokenizer).astype(float)
     neighbours = [(query, nearest(query, embeddings_VD, tokenizer, top_k=options.top)) for query in queries]
     print("\n\n".join(render_neighbours(query, near, tokenizer) for query, near in neighbours))

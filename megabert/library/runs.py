@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from megabert.checkpoints.format import folder_name, read_checkpoint_manifest, steps_in
 from megabert.distributed.environments import before_ranks_meet
-from megabert.downstream.export.model_card import check_facts
 from megabert.downstream.export.model_folder import find_model
-from megabert.downstream.export.sources import find_device, open_source
+from megabert.downstream.export.sources import open_source
 from megabert.downstream.finetuning.saved_model import rescore
 from megabert.downstream.inspection.masked_lm import score_masked_lm, scoring_options
 from megabert.downstream.publish.forms import Forms
@@ -195,7 +194,7 @@ def evaluate(
             return ModelScores(found.task, found.examples, found.metrics, found.baseline)
         source = open_source(str(model), checkpoint)
         fields = merge_layers(FinetuneConfig, {**settings, "model": str(model), "data": str(data)})
-        score = score_masked_lm(source, Path(data), scoring_options(source, fields), device=find_device(device)).total
+        score = score_masked_lm(source, Path(data), scoring_options(source, fields), device=device).total
     scores = {"loss": score.loss, "accuracy": score.accuracy, "perplexity": score.perplexity}
     return ModelScores("mlm", score.sequences, scores, {"loss": score.unigram_loss, "accuracy": score.unigram_accuracy})
 
@@ -230,7 +229,6 @@ def export(
     Raises:
         ConfigError, CheckpointError, DataError: There is no such run or checkpoint, or the folder holds something else.
     """
-    check_facts(list(languages), license, None)
     facts, forms = {"languages": tuple(languages), "license": license}, Forms(vectors=vectors, has_onnx=onnx)
     with quiet():
         run, folder = find_model(str(run_dir)), Path(output_dir)
