@@ -53,8 +53,7 @@ def add_arguments(parser: Parser) -> None:
     phase = ("phases.N.steps", "phases.N.global-batch-size", "phases.N.learning-rate")
     machine = ("engine", "precision", "micro-batch-tokens")
     first = ("recipe", "data.path", "run-dir", *phase, *machine, "seed", "init-from", "dry-run")
-    data = ("data", "phases.N", "")
-    sections = (*data, "model", "optimizer", "average", "checkpoint", "validation", "logging", "ops")
+    sections = ("data", "phases.N", "", "model", "optimizer", "average", "checkpoint", "validation", "logging", "ops")
     parser.add_fields(RunConfig, first=first, sections=sections)
 
 

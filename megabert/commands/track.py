@@ -35,13 +35,9 @@ def run(options: Namespace) -> None:
     from megabert.tooling.reports.watch import describe_verdict
     from megabert.training.run.folder import check_status, read_config
 
-    read_config(options.run_dir)
+    run_dir: Path = options.run_dir
+    read_config(run_dir)
     fields = {"tracker_project": options.tracker_project, "tracker_mode": options.tracker_mode}
     logging = merge_layers(LoggingConfig, fields)
-    follow_run(
-        options.tracker,
-        options.run_dir,
-        logging,
-        is_over=lambda: describe_verdict(check_status(options.run_dir)) != "running",
-    )
-    print(f"{options.tracker} has the rows of {options.run_dir}")
+    follow_run(options.tracker, run_dir, logging, is_over=lambda: describe_verdict(check_status(run_dir)) != "running")
+    print(f"{options.tracker} has the rows of {run_dir}")

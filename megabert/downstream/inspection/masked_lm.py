@@ -279,14 +279,8 @@ def render_score(score: MaskedLMScore) -> str:
     """Return the scores as a table: a row for each bucket of lengths, and one for all."""
     rows = [
         (
-            row.lengths,
-            f"{row.sequences:,}",
-            f"{row.predicted:,}",
-            f"{row.loss:.4f}",
-            f"{row.perplexity:,.2f}",
-            f"{100 * row.accuracy:.2f}",
-            f"{row.unigram_loss:.4f}",
-            f"{100 * row.unigram_accuracy:.2f}",
+            *(row.lengths, f"{row.sequences:,}", f"{row.predicted:,}", f"{row.loss:.4f}", f"{row.perplexity:,.2f}"),
+            *(f"{100 * row.accuracy:.2f}", f"{row.unigram_loss:.4f}", f"{100 * row.unigram_accuracy:.2f}"),
         )
         for row in (*score.by_length, score.total)
     ]
