@@ -33,7 +33,7 @@ class Program:
     """A program that the shell calls by its name.
 
     The module of a command has ``add_arguments(parser)``, which adds its flags, and ``run(options)``, which returns its
-    exit code. Its docstring is the command's help. It is imported when the command is called.
+    exit code. Its docstring is the command's help (`Parser`). It is imported when the command is called.
     """
 
     name: str
