@@ -36,6 +36,7 @@ from megabert.settings.command_line.program import Parser, output_path, positive
 from megabert.settings.command_line.terminal import loading
 from megabert.settings.config.finetune import FinetuneConfig
 from megabert.settings.config.loading import merge_layers
+from megabert.settings.config.names import leaf_paths
 
 if TYPE_CHECKING:
     from megabert.downstream.inspection.masked_lm import ScoringOptions
@@ -95,7 +96,7 @@ def _score_text(options: Namespace) -> None:
     refuse_flags(FLAGS_OF_TASKS, options.given, "with mlm")
     is_folder = options.data.is_dir()
     read = FIELDS_OF_SHARDS if is_folder else FIELDS_OF_TEXT
-    unread = {f"--{name.replace('_', '-')}" for name in options.fields if name not in read}
+    unread = {f"--{name.replace('_', '-')}" for name in leaf_paths(options.fields) if name not in read}
     unread.add("--masked-lm-prob" if is_folder else "--split")
     refuse_flags(unread, options.given, "on the score of shards" if is_folder else "on the score of a text file")
     source = open_model(options, outputs=[options.json], kept=[options.data])
