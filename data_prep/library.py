@@ -66,7 +66,8 @@ def build(
     if workers is not None and workers > MAX_WORKERS:
         raise ConfigError(f"workers={workers}: at most {MAX_WORKERS}.")
     read_state(Path(output_dir))  # names a package that is gone before settings that need it are resolved
-    config = resolve_build([{"input": one} for one in inputs], recipe and str(recipe), nest(settings))
+    sources, name = [{"input": one} for one in inputs], None if recipe is None else str(recipe)
+    config = resolve_build(sources, name, nest(settings))
     with nullcontext() if progress else redirect_stderr(io.StringIO()):
         built = build_shards(config, Path(output_dir), local_executor(workers))
     instances = {

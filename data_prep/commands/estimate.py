@@ -4,7 +4,7 @@ Arguments:
   --input-bytes SIZE  bytes of text, uncompressed, in place of --input: 500GB, 10TB
   --ranks N           processes or MPI ranks, a core each
   --output DIR        folder of the build; refused where its disk is too small
-  --measure           measure the rates of this machine first (half a minute), in place of those of an AMD EPYC
+  --measure           measure the rates of this machine first (half a minute), in place of an AMD EPYC's
 
 Examples:
   megabert-data estimate --input-bytes 10TB --ranks 1000

@@ -12,10 +12,10 @@ Arguments:
   RUN                      run folder, or a Hugging Face folder that gets further forms
   --to DIR                 folder to write, new or an earlier export
   --weights                weights as they were trained, or their moving average (average.decay); default: trained, but
-                           with --checkpoint best those that were scored (validation.weights)
+                           with --checkpoint best the scored ones (validation.weights)
   --sentence-transformers  add the files by which sentence-transformers loads the folder: one vector per text, the mean
-                           over its tokens or that of [CLS] as `megabert embed` computes them, or one per token, of
-                           length 1 (MultiVectorEncoder)
+                           over its tokens or the vector of [CLS] as `megabert embed` computes them, or one per
+                           token, of length 1 (MultiVectorEncoder)
   --onnx                   add onnx/model.onnx, with the heads or the pooled vectors, and compare it with transformers
                            in onnxruntime
   --check                  print the largest difference of each form: megabert, ONNX and float16 against transformers in

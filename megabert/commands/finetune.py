@@ -15,7 +15,7 @@ Arguments:
   --learning-rates X  grid: learning rates to try, in place of --learning-rate
   --processes N       grid: cells side by side (default: one per GPU, or 1 on a CPU)
   --start-from        grid: let RTE, MRPC and STS-B start from the best model of MNLI
-  --launcher WORDS    grid: what comes before each cell's command
+  --launcher WORDS    grid: words before each cell's command
 
 Examples:
   megabert finetune mrpc --model models/base --data glue/MRPC --output-dir runs/mrpc --seeds 5

@@ -12,7 +12,7 @@ Arguments:
   --min-margin NATS  fail (exit 3) if the last held-out loss at [MASK] is not this far below the unigram baseline
   --html FILE        also write curves, tables and configuration as one self-contained page
   --png FILE         also write the page's curves as a picture
-  --measured FILE    put the seconds of a step beside their prediction from these rates (doctor --prove --save FILE)
+  --measured FILE    compare the seconds of a step with their prediction from these rates (doctor --prove --save FILE)
   --examples N       fine-tunings: how many errors are shown (default: 5)
 
 Examples:

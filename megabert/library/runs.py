@@ -141,7 +141,7 @@ def pretrain(
     callbacks = Callbacks(on_step=on_step, on_validation=on_validation, on_checkpoint=on_checkpoint)
     with nullcontext() if progress else quiet(), CtrlC() as stop:
         with before_ranks_meet():
-            config = resolve_run(path, recipe and str(recipe), nest(settings))
+            config = resolve_run(path, None if recipe is None else str(recipe), nest(settings))
             initial = initial_weights(config, path)
         if not train(config, path, initial=initial, device=device, stop=stop, callbacks=callbacks):
             raise KeyboardInterrupt(f"{path} is saved; the same call continues it")
