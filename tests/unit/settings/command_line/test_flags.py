@@ -15,10 +15,10 @@ from megabert.settings.config.run import RunConfig
 
 
 def read(cls: type, *words: str) -> dict:
-    rest, flags = deque(words), []
+    rest, flags = deque(words), {}
     while rest:
-        flags.append(take_flag(rest, {row.path: row for row in field_table(cls)}))
-    return nest({flag.path: flag.value for flag in flags})
+        path, flags[path] = take_flag(rest, {row.path: row for row in field_table(cls)})
+    return nest(flags)
 
 
 @pytest.mark.parametrize("flag", ["--optimizer.weight_decay", "--optimizer.weight-decay"])

@@ -206,4 +206,4 @@ def test_a_fork_of_a_run_whose_package_is_gone_is_refused_before_anything_is_rea
     recorded = {"optimizer": {"name": "mine", "package": "gone 3"}}
     (origin / "config.yaml").write_text(yaml.safe_dump(recorded))
     with pytest.raises(ConfigError, match=r"with gone 3 \(here: not installed\)"):
-        resolve_run(tmp_path / "new", recipe=None, fields={"fork": f"{origin}@5"}, named=())
+        resolve_run(tmp_path / "new", recipe=None, fields={"fork": f"{origin}@5"})
