@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from support.made_shards import make_metadata
 
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.documents.arrow_files import offsets_of
@@ -18,7 +19,6 @@ from data_prep.execution.work_units import RunningBuild
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import BuildResult, build_shards
 from megabert.settings.config.loading import to_dict
-from megabert.tokens.shards.format import SPECIAL_TOKENS, ShardMetadata
 from megabert.tokens.tokenization.tokenizer_kinds import WORDPIECE
 
 CORPUS = Path(__file__).parents[3] / "examples" / "corpus" / "public_domain.jsonl"
@@ -53,11 +53,7 @@ def write_jsonl(path, texts):
 
 def pair_options(length, *, objective="nsp", pairing="balanced", seed=1, pass_number=0, min_tokens=0):
     """Options of a pass; pairs depend on nothing else in the metadata."""
-    metadata = ShardMetadata(
-        objective=objective, pairing=pairing, masking="static", mask_unit="token", max_seq_length=length,
-        max_predictions_per_seq=20, seed=seed, tokenizer_sha256="", special_ids=dict.fromkeys(SPECIAL_TOKENS, 0),
-        vocab_size=2000, masked_lm_prob=0.15,
-    )  # fmt: skip
+    metadata = make_metadata(objective=objective, pairing=pairing, max_seq_length=length, seed=seed, vocab_size=2000)
     return PairOptions(metadata=metadata, short_seq_prob=0.1, pass_number=pass_number, min_tokens=min_tokens)
 
 

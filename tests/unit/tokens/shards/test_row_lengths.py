@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 from contextlib import contextmanager
 from itertools import count, islice
 
@@ -17,11 +16,10 @@ from megabert.tokens.shards.shard_set import ShardSet
 
 
 @pytest.fixture
-def indexed(shard_folder, tmp_path):
+def indexed(copied):
     """A copy of the shards that have their lengths indices."""
-    folder = shutil.copytree(shard_folder, tmp_path / "indexed")
-    complete_index(ShardSet.open(folder))
-    return folder
+    complete_index(ShardSet.open(copied))
+    return copied
 
 
 def test_lengths_come_from_the_index_alone_and_equal_those_of_the_shards(indexed, train_instances, monkeypatch):
