@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from unit.tokens.tokenization.conftest import edit_json
 from unit.tokens.tokenization.test_folder_settings import write_files
 
 from megabert.foundation.errors import DataError
@@ -34,8 +35,8 @@ ENDLESS = {
 def test_tokenizer_json_has_bounds(field, cased, tmp_path):
     name, value, words = ENDLESS[field]
     write_files(tmp_path, cased, tokenizer_class="PreTrainedTokenizerFast")
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {name: value}), encoding="utf-8")
+    state = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state | {name: value}), encoding="utf-8")
     with pytest.raises(DataError, match=rf"tokenizer\.json: .*{words}"):
         load_tokenizer(tmp_path)
 
@@ -43,23 +44,19 @@ def test_tokenizer_json_has_bounds(field, cased, tmp_path):
 @pytest.mark.parametrize("kind", ["Unigram", "BPE"])
 def test_a_model_of_another_class_is_refused(kind, cased, tmp_path):
     write_files(tmp_path, cased)
-    path = tmp_path / "tokenizer.json"
-    state = json.loads(path.read_text(encoding="utf-8"))
-    vocab = state["model"]["vocab"]
     models = {
-        "Unigram": {"unk_id": 1, "vocab": [[piece, -1.0] for piece in vocab]},
-        "BPE": {"vocab": vocab, "merges": []},
+        "Unigram": {"unk_id": 1, "vocab": [[piece, -1.0] for piece in cased.vocab]},
+        "BPE": {"vocab": cased.vocab, "merges": []},
     }
-    state |= {"model": {"type": kind, **models[kind]}, "pre_tokenizer": None}
-    path.write_text(json.dumps(state), encoding="utf-8")
+    edit_json(tmp_path / "tokenizer.json", model={"type": kind, **models[kind]}, pre_tokenizer=None)
     with pytest.raises(DataError, match=f"model.type is {kind}, but tokenizer_class=BertTokenizer is of WordPiece"):
         load_tokenizer(tmp_path)
 
 
 def test_id_far_out_of_range_is_refused(tmp_path, cased):
     save_huggingface(cased, tmp_path)
-    state = json.loads((tmp_path / "tokenizer.json").read_text())
-    state["model"]["vocab"][cased.pieces[-1]] = 2**32 - 1
-    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    model = json.loads((tmp_path / "tokenizer.json").read_text())["model"]
+    model["vocab"][cased.pieces[-1]] = 2**32 - 1
+    edit_json(tmp_path / "tokenizer.json", model=model)
     with pytest.raises(DataError, match="Input should be less than"):
         load_tokenizer(tmp_path)
