@@ -70,16 +70,6 @@ def test_dynamic_masks_differ_by_epoch_and_not_by_ranks(unmasked):
     assert sorted(shared) == sorted(alone)
 
 
-def test_dynamic_masks_have_the_share_of_static_ones(unmasked):
-    with loader_of(unmasked, global_batch_size=300, num_steps=4) as loader:
-        instances = masked_instances(list(loader))
-    predicted = sum(len(positions) for _, positions, _ in instances)
-    tokens = sum(len(text) for text, _, _ in instances)
-    assert abs(predicted / tokens - 0.15) < 0.02
-    shown = [ids[position] for _, positions, ids in instances for position in positions]
-    assert abs(shown.count(unmasked.metadata.special_ids["mask"]) / predicted - 0.8) < 0.03
-
-
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.45])
 def test_masks_of_a_phase_have_its_share_and_its_actions(unmasked, share):
     phase = PhaseConfig(

@@ -15,9 +15,12 @@ from data_prep.documents.arrow_files import offsets_of
 from data_prep.documents.document_set import DocumentSet, TokenizedDocuments, bucket_path, document_schema, index_path
 from data_prep.execution.build_state import BuildState
 from data_prep.execution.executors import Executor
+from data_prep.execution.records import Problems
 from data_prep.execution.work_units import RunningBuild
+from data_prep.extract.inputs import find_files, plan_chunks
 from data_prep.instances.pairs import PairOptions
 from data_prep.pipeline import BuildResult, build_shards
+from data_prep.steps.document_reader import READERS
 from megabert.settings.config.loading import to_dict
 from megabert.tokens.tokenization.tokenizer_kinds import WORDPIECE
 
@@ -44,6 +47,13 @@ def small_build(megabert_data, tmp_path):
 
 def files_of(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def read_chunks(path, problems=None, chunk_bytes=1 << 30, **options):
+    """Return the texts of the documents of files, and the chunks that they were read in."""
+    chunks = plan_chunks(find_files((SourceConfig(input=str(path), **options),)), chunk_bytes)
+    problems = problems or Problems()
+    return [text for chunk in chunks for _, text in READERS[chunk.file.format](chunk, problems)], chunks
 
 
 def write_jsonl(path, texts):

@@ -72,20 +72,6 @@ def test_manifest_tells_what_was_built(built, make_config):
     assert abs(counts["shown_as_original"] / masked - 0.1) < 3 * (0.1 * 0.9 / masked) ** 0.5
 
 
-def test_documents_are_counted_per_source(build, texts, tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", texts[:30])
-    (tmp_path / "b.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[30:45]), encoding="utf-8")
-    (tmp_path / "c.txt").write_text("\n\n".join(text.replace("\n\n", "\n") for text in texts[45:52]), encoding="utf-8")
-    sources = (
-        SourceConfig(input=str(tmp_path / "a.jsonl"), name="lines"),
-        SourceConfig(input=str(tmp_path / "*.txt"), name="plain"),
-    )
-    built = build(sources=sources, lengths=(64,), dupe_factor=1, vocab_size=1000)
-    corpus = built.manifests[64].statistics["corpus"]
-    assert corpus["documents_by_source"] == {"lines": 30, "plain": 22}
-    assert corpus["documents"] == 52
-
-
 def test_sources_of_one_name_are_counted_together(build, make_config, texts, tmp_path):
     paths = [write_jsonl(tmp_path / f"{i}.jsonl", texts[i::3]) for i in range(3)]
     sources = tuple(SourceConfig(input=str(path), name=name) for path, name in zip(paths, "aab", strict=True))

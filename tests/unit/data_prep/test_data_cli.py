@@ -44,18 +44,6 @@ def test_build_prints_a_summary_on_stdout_and_progress_on_stderr(texts, tmp_path
     assert used in shown
 
 
-def test_config_file_comes_before_flags(texts, tmp_path, megabert_data):
-    write_jsonl(tmp_path / "in.jsonl", texts[:5])
-    (tmp_path / "build.yaml").write_text(
-        f"sources: [{{input: '{tmp_path}/in.jsonl', name: mine}}]\nseed: 3\ndupe_factor: 2\n"
-    )
-    arguments = ["build", "--config", str(tmp_path / "build.yaml"), "--output", "x", "--seed", "4", "--print-config"]
-    shown = megabert_data(*arguments).out
-    assert "seed: 4" in shown
-    assert "dupe_factor: 2" in shown
-    assert "name: mine" in shown
-
-
 @pytest.mark.parametrize(
     ("words", "passes"),
     [
@@ -71,12 +59,6 @@ def test_passes_without_pairs_and_masks_are_one_unless_they_are_asked_for(words,
     assert f"dupe_factor: {passes}\n" in printed
 
 
-def test_unknown_key_in_a_config_file_is_refused(tmp_path, megabert_data):
-    (tmp_path / "build.yaml").write_text("sources: [{input: 'a.txt'}]\nvocab_sise: 3\n")
-    said = megabert_data("build", "--config", tmp_path / "build.yaml", "--output", "x", "--print-config", code=2).err
-    assert "did you mean vocab_size" in said
-
-
 def test_peek_shows_masks_in_place(built, megabert_data):
     shard = sorted((built.folder / "instances" / "64").glob("train-*.arrow"))[0]
     shown = megabert_data("peek", f"{shard}:3").out
@@ -85,13 +67,6 @@ def test_peek_shows_masks_in_place(built, megabert_data):
     assert "label " in shown
     assert "is not among 0 to" in megabert_data("peek", f"{shard}:9999999", code=3).err
     megabert_data("peek", shard, code=3)
-
-
-def test_dry_run_writes_nothing(texts, tmp_path, megabert_data):
-    write_jsonl(tmp_path / "in.jsonl", texts[:5])
-    printed = megabert_data("build", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out", "--dry-run").out
-    assert "1 files" in printed
-    assert not (tmp_path / "out").exists()
 
 
 def test_vocab_writes_a_tokenizer_once(texts, tmp_path, megabert_data):

@@ -119,8 +119,7 @@ def test_masking_in_place_gives_the_same():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("mask_unit", "letters"), ("masked_lm_prob", 0.0), ("max_predictions_per_seq", 0)],
+    ("field", "value"), [("mask_unit", "letters"), ("masked_lm_prob", 0.0), ("max_predictions_per_seq", 0)]
 )
 def test_impossible_options_are_refused(field, value):
     with pytest.raises(ConfigError, match=field):

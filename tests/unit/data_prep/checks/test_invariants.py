@@ -47,8 +47,7 @@ def make_rules(metadata):
 )
 def test_lists_of_ids_and_long_words_may_be_cut_inside_a_word(objective, holds_ids, has_short_words, whole):
     tokenizer = SimpleNamespace(is_subword=IS_SUBWORD, kind=SimpleNamespace(has_short_words=has_short_words))
-    rules = Rules.of(metadata_of(objective=objective), tokenizer, holds_ids=holds_ids)
-    assert rules.has_whole_sides is whole
+    assert Rules.of(metadata_of(objective=objective), tokenizer, holds_ids=holds_ids).has_whole_sides is whole
 
 
 def make_side(rng, length):

@@ -1,4 +1,3 @@
-import json
 import re
 
 import pytest
@@ -186,15 +185,6 @@ def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, megabe
     assert "bad lines 1" in shown
     assert "line 32 is no JSON" in shown
     assert re.search(rf"  boilerplate: {path} byte \d+: '", shown)
-
-
-def test_too_many_unreadable_documents_are_refused(tmp_path, megabert_data):
-    lines = [json.dumps({"text": "A sentence. And another one of it."}) for _ in range(8)]
-    (tmp_path / "a.jsonl").write_text("\n".join([*lines, "{broken", "{broken"]))
-    arguments = ["build", "--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
-    message = megabert_data(*arguments, "--max-bad-share", "0.1", code=3).err
-    assert "2 bad lines of 10 documents cannot be read" in message
-    assert "line 9 is no JSON" in message
 
 
 def test_documents_in_other_languages_are_dropped_by_the_rule_language():

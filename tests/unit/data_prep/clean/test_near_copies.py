@@ -81,13 +81,6 @@ def test_planted_clusters_are_union_finds_in_few_rounds(make_config, tmp_path, m
     assert counts["rounds"] <= 2 * math.log2(len(expected)) or len(expected) == 2
 
 
-def test_large_clusters_are_named(make_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(near_duplicates, "HUGE", 100)
-    nodes = names(150)
-    counts = find_planted(tmp_path, make_config(), [(nodes[0], node) for node in nodes[1:]], 1, monkeypatch)[1]
-    assert counts["huge"] == {f"{min(nodes):016x}": 150}
-
-
 def test_no_edges_give_no_cluster(make_config, tmp_path, monkeypatch):
     fates, counts = find_planted(tmp_path, make_config(), np.zeros((0, 2)), 2, monkeypatch)
     assert not fates

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from unit.data_prep.builds import Stopping, hashes
+from unit.data_prep.builds import hashes
 from unit.data_prep.conftest import write_jsonl
 
 from data_prep.checks import stats
@@ -174,14 +174,6 @@ def test_same_text_gives_the_same_bytes_however_it_is_cut_and_ordered(shards_of,
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     assert shards_of(shuffled, chunk_mib=0.005)[0] == expected
-
-
-def test_stopped_build_continues_to_the_same_bytes(shards_of, copied, tmp_path):
-    expected, _ = shards_of(copied)
-    for tasks in (1, 3, 6, 9, 12, 15):
-        with pytest.raises(KeyboardInterrupt):
-            shards_of(copied, folder=tmp_path, files=2, executor=Stopping(tasks))
-    assert shards_of(copied, folder=tmp_path, files=2)[0] == expected
 
 
 def test_paragraphs_of_a_dropped_document_stay_in_the_one_that_is_kept(shards_of, copied):

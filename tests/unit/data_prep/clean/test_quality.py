@@ -117,24 +117,6 @@ def test_lines_are_dropped_one_by_one(rule, kept, dropped):
     assert rule in LINE_RULES
 
 
-@pytest.mark.parametrize("words", ["cafe", "a, b; ", "\u00e9"])
-@pytest.mark.parametrize(
-    ("rule", "personal"),
-    [
-        ("ip_addresses", "8.8.8.8"),
-        ("ip_addresses", "abcd:a:b:c:d:e:f:ab"),
-        ("ip_addresses", "fe80::1ff:fe23:4567:890a"),
-        ("phone_numbers", "+49 30 1234 5678"),
-        ("phone_numbers", "(212) 555-1234"),
-    ],
-)
-def test_masks_find_personal_data_wherever_it_stands_in_a_line(rule, personal, words):
-    clean, (_, replacement, _) = cleaner(rule), MASKS[rule]
-    for before in range(100):
-        text = (words * 100)[:before] + " {} " + words * 20
-        assert clean.clean(text.format(personal), "") == [text.format(replacement).strip()]
-
-
 @pytest.mark.parametrize("rule", [*DOCUMENT_RULES, *LINE_RULES, *MASKS])
 def test_prose_and_empty_text_pass_every_rule(rule):
     clean = cleaner(rule)
@@ -207,7 +189,7 @@ def texts_with_data():
     for alphabet in ("0123456789.:af\n", "012-. ()+\n", "a1@.-\n", "1:\n", "1.\n", "0123:abcdef\n"):
         for number in range(400):
             parts = [*alphabet * (1 + number % 4), *rare[: number % 11]]
-            yield "".join(chance.choice(parts) for _ in range(60))
+            yield "".join(chance.choice(parts) for _ in range(60 if number % 9 else 200))
 
 
 @pytest.mark.parametrize("rule", MASKS)

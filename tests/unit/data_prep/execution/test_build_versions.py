@@ -11,7 +11,7 @@ from megabert.foundation.errors import ConfigError, DataError
 
 def test_finished_build_keeps_its_manifests_whatever_is_installed(own_copy, build, monkeypatch):
     monkeypatch.setattr(build_state, "installed_version", lambda name: "99")
-    paths = sorted(own_copy.glob("instances/*/*.json"))
+    paths = sorted([*own_copy.glob("instances/*/*.json"), *own_copy.rglob("*.arrow")])
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in paths]
     tokenizers = {path: path.stat().st_ino for path in own_copy.rglob("tokenizer*")}
     build(own_copy)

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import time
 
 import pytest
 from unit.data_prep.builds import hashes
@@ -11,11 +10,9 @@ from unit.data_prep.conftest import begun_build
 
 from data_prep.execution import work_units
 from data_prep.execution.executors import Executor
-from data_prep.execution.progress import UnitProgress
 from data_prep.execution.work_units import run_unit
 from data_prep.pipeline import build_shards
 from megabert.foundation.errors import DataError, HaltedError
-from megabert.settings.command_line.failures import as_user_error
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
@@ -78,11 +75,6 @@ def test_node_that_does_not_see_the_output_writes_nothing(make_config, tmp_path,
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_disk_that_does_not_answer_has_a_remedy():
-    error = as_user_error(OSError(errno.EIO, os.strerror(errno.EIO), "records/tokens.jsonl"))
-    assert str(error).startswith("records/tokens.jsonl: Input/output error. The disk does not answer")
-
-
 @pytest.mark.parametrize("years", [-60, 30])
 def test_clock_that_jumps_changes_nothing(built, own_copy, make_config, capsys, years):
     """Files that seem to be of another time are hashed, and are what they were."""
@@ -93,13 +85,3 @@ def test_clock_that_jumps_changes_nothing(built, own_copy, make_config, capsys, 
     build_shards(make_config(), own_copy, Executor())
     assert hashes(own_copy) == before
     assert "done before" in capsys.readouterr().err
-
-
-def test_clock_that_jumps_leaves_the_time_left(monkeypatch):
-    progress = UnitProgress("step", 4)
-    jumping = iter(range(0, 10**9, 10**6))
-    monkeypatch.setattr(time, "time", lambda: next(jumping))
-    for _ in range(3):
-        progress.advance({})
-    assert "00:00 left" in progress._text(time.monotonic())
-    progress.close()

@@ -39,11 +39,6 @@ def model(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize("language", TEXTS)
-def test_py3langid_identifies_documents(language):
-    assert identifier.identifier_of(None).language_of([TEXTS[language]]) == language
-
-
 def test_compiled_loops_give_the_answers_of_py3langid():
     (labels, label_of), original = identifier._compiled_py3langid(), langid._get_identifier()
     pages = [*TEXTS.values(), *SCRIPTS.read_text("utf-8").splitlines(), "", "!", "x", "\U0001f600", TEXTS["en"].upper()]

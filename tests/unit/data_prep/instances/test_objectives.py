@@ -1,4 +1,3 @@
-import pyarrow as pa
 import pytest
 from support.soak import in_soak
 
@@ -25,14 +24,6 @@ def test_every_objective_gives_sound_shards(changes, build, tokenizer):
         assert verify(result.folder / "instances" / str(length), Executor(), use_text=True).problems == []
         stated = {"objective": "nsp", "pairing": "balanced", "masking": "static", **changes}
         assert vars(manifest.metadata).items() >= {key: stated[key] for key in SHOWN}.items()
-
-
-def test_dynamic_masking_leaves_masks_to_the_loader(build, tokenizer):
-    result = build(tokenizer=tokenizer, dupe_factor=1, lengths=(64,), masking="dynamic")
-    with pa.ipc.open_file(result.folder / "instances/64" / result.manifests[64].shards[0].file) as reader:
-        batch = reader.get_batch(0)
-    assert len(batch["masked_lm_ids"].flatten()) == 0
-    assert result.manifests[64].metadata.special_ids["mask"] not in set(batch["input_ids"].flatten().to_pylist())
 
 
 def test_length_does_not_change_what_another_length_holds(build, built, tokenizer):

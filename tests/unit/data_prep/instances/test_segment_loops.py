@@ -15,10 +15,6 @@ def walk(document_starts, starts_S, short_seq_prob=0.0, min_tokens=0, pass_key=3
     return walk_documents(np.array(document_starts), np.array(starts_S), KEYS[: len(document_starts) - 1], options)
 
 
-def walk_ids(**options):
-    return walk(range(len(IDS)), IDS, **options)
-
-
 @pytest.mark.parametrize(
     ("lengths", "parts"),
     [
@@ -56,22 +52,19 @@ def test_random_documents_are_used_once(short_seq_prob):
     assert ((stops - starts == LONGEST) | (short_seq_prob > 0))[is_cut].all()
 
 
-def test_documents_of_ids_are_cut_into_parts_of_the_length():
-    starts, stops, _ = walk_ids()
+def test_documents_of_ids_are_cut_into_parts_of_the_length_and_short_ones_move_the_cuts():
+    documents = range(len(IDS))
+    starts, stops, _ = walk(documents, IDS)
     assert (starts[0], stops[-1]) == (100, 9000)
-    assert set(IDS[1:]) <= set(stops)
     assert set((stops - starts)[~np.isin(stops, IDS)]) == {LONGEST}
-
-
-def test_short_ones_move_the_cuts():
-    first, second = walk_ids(short_seq_prob=0.5), walk_ids(short_seq_prob=0.5, pass_key=4)
-    lengths = first[1] - first[0]
-    assert set(lengths.tolist()) <= set(range(1, LONGEST + 1))
-    assert len(set(lengths.tolist())) > 20
+    first, second = (walk(documents, IDS, short_seq_prob=0.5, pass_key=key) for key in (3, 4))
+    lengths = set((first[1] - first[0]).tolist())
+    assert lengths <= set(range(1, LONGEST + 1))
+    assert len(lengths) > 20
     assert first[0].tolist() != second[0].tolist()
 
 
 def test_short_documents_are_left_out():
-    starts, stops, *_ = walk_ids(min_tokens=1000)
+    starts, stops, _ = walk(range(len(IDS)), IDS, min_tokens=1000)
     assert starts[0] == 100
     assert (stops - starts).sum() == 1000 + 9000 - 1106

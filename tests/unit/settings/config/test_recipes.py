@@ -255,8 +255,7 @@ def test_phase_above_the_positions_of_the_source_names_the_source(family, remedy
 
 
 @pytest.mark.parametrize(
-    ("name", "variant"),
-    [("bert_base", "apex"), ("bert_large", "apex"), ("albert_base", "paper"), ("debug", "nvlamb")],
+    ("name", "variant"), [("bert_base", "apex"), ("bert_large", "apex"), ("albert_base", "paper"), ("debug", "nvlamb")]
 )
 def test_recipe_names_the_rule_of_lamb_of_the_results_that_it_quotes(name, variant):
     assert load_run_config(name).optimizer.lamb_variant == variant
