@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support.soak import in_soak
 from unit.data_prep.conftest import pair_options, write_split
-from unit.data_prep.instances.google_comparison import of_fast, of_oracle, z_scores
+from unit.data_prep.instances.google_oracle import of_fast, of_oracle, z_scores
 
 from data_prep.instances.google import heads, pair_google
 from data_prep.instances.pairs import DocumentBucket

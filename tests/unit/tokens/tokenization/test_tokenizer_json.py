@@ -1,4 +1,4 @@
-"""Bounds of tokenizer.json, and its model against the class of the folder."""
+"""Bounds of tokenizer.json, its model against the class of the folder, and panics of the library."""
 
 import json
 
@@ -8,6 +8,7 @@ from unit.tokens.tokenization.test_folder_settings import write_files
 
 from megabert.foundation.errors import DataError
 from megabert.tokens.tokenization import load_tokenizer, save_huggingface
+from megabert.tokens.tokenization.tokenizer_kinds import panics_as_errors
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 12}
 ENDLESS = {
@@ -60,3 +61,23 @@ def test_id_far_out_of_range_is_refused(tmp_path, cased):
     edit_json(tmp_path / "tokenizer.json", model=model)
     with pytest.raises(DataError, match="Input should be less than"):
         load_tokenizer(tmp_path)
+
+
+Panic = type("PanicException", (BaseException,), {})
+"""Stands for pyo3's, which is made anew by each library."""
+
+
+def test_panic_of_a_library_is_an_error_with_its_place():
+    with (
+        pytest.raises(
+            DataError, match=r"a/tokenizer\.json: `tokenizers` broke down on it \(index out of bounds\)\. Fetch"
+        ),
+        panics_as_errors("a/tokenizer.json"),
+    ):
+        raise Panic("index out of bounds")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_everything_else_passes(error):
+    with pytest.raises(error), panics_as_errors("a"):
+        raise error
