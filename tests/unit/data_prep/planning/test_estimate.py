@@ -1,9 +1,7 @@
 """Estimates of builds that nobody runs here."""
 
 import pytest
-from unit.data_prep.conftest import write_jsonl
 
-from data_prep.cli import main
 from data_prep.config.build import BuildConfig, SourceConfig
 from data_prep.config.cleaning import CleanConfig
 from data_prep.extract.inputs import find_files, plan_chunks
@@ -74,16 +72,13 @@ def test_disk_that_is_too_small_is_refused_with_what_helps(tmp_path, monkeypatch
         require_space(plan, tmp_path / "new" / "out")
 
 
-def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, megabert_data):
-    source = write_jsonl(tmp_path / "a.jsonl", texts[:30])
-    flags = "--lengths 64 --vocab-size 800 --dupe-factor 1 --workers 1 --validation-share 0"
-    command = ["build", "--input", str(source), "--output", str(tmp_path / "out"), *flags.split()]
+def test_build_says_its_disk_first_and_refuses_to_begin_without_it(texts, tmp_path, monkeypatch, small_build):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: (10**12, 0, 1000))
-    assert "and 1.0 KB are free" in megabert_data(*command, code=3).err
+    assert "and 1.0 KB are free" in small_build(texts=texts[:30], code=3).err
     assert not (tmp_path / "out").exists()
-    assert main([*command, "--ignore-disk-space"]) == 0
+    small_build("--ignore-disk-space", texts=texts[:30])
     monkeypatch.undo()
-    assert "disk: " in megabert_data(*command, "--dry-run").out
+    assert "disk: " in small_build("--dry-run", texts=texts[:30]).out
 
 
 def test_command_shows_steps_and_refuses_what_cannot_work(tmp_path, megabert_data):

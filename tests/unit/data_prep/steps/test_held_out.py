@@ -86,23 +86,6 @@ def test_too_few_documents_are_refused_before_the_vocabulary(tmp_path, small_bui
         small_build(*flags, "0.02", "--objective", "none", texts=texts, output="other")
 
 
-@pytest.mark.parametrize("documents", [2, 3, 5, 12])
-@pytest.mark.parametrize("objective", ["nsp", "none"])
-def test_few_long_documents_give_both_splits(documents, objective, texts, tokenizer, build):
-    """Books, with the default share: by a draw each, most often none would be held out."""
-    books = ["\n".join(part) for part in np.array_split(texts[:24], documents)]
-    own = {"tokenizer": tokenizer, "lengths": (64,), "dupe_factor": 1, "validation_share": config_of().validation_share}
-    if objective == "nsp" and documents < 4:
-        with pytest.raises(DataError, match="needs 2 to train on and 2 held out"):
-            build(texts=books, objective=objective, **own)
-        return
-    counts = build(texts=books, objective=objective, **own).manifests[64].statistics["instances"]
-    assert counts["train"]["rows"] > 50
-    assert counts["validation"]["rows"] > 5
-    if objective == "nsp":
-        assert all(abs(part["random_next"] / part["rows"] - 0.5) < 0.05 for part in counts.values())
-
-
 def test_documents_that_a_rule_drops_do_not_count_for_the_ranking(build, monkeypatch):
     monkeypatch.setattr(step3_tokens, "MOST_RANKED", 50)
     texts = [f"{SENTENCES} This is text number {number}." for number in range(20)]
