@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from unit.settings.command_line.test_idle_flags import COMMANDS
 
 from data_prep.cli import PROGRAM as DATA
 from megabert.cli import PROGRAM as MEGABERT
@@ -35,9 +36,6 @@ def shown(capsys, monkeypatch):
         return capsys.readouterr().out
 
     return show
-
-
-COMMANDS = [(program, name) for program in (MEGABERT, DATA) for name in program.commands]
 
 
 @pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
