@@ -120,10 +120,6 @@ def test_bad_pattern_is_refused(make_config):
         loading.merge_layers(CleanConfig, {"boilerplate": ["("]})
 
 
-def paragraph(name):
-    return f"The paragraph {name} says many things of {name}. " + "It goes on for a while, so that it is seen. " * 2
-
-
 @pytest.fixture
 def corpus_of(build, tokenizer):
     """Return a function that builds shards and returns what their manifest says of the corpus."""
@@ -157,20 +153,6 @@ def test_weights_repeat_and_thin_out_documents(corpus_of, texts, tmp_path):
     assert corpus["tokens_by_source"]["twice"] == 2 * once
     assert sum(corpus["tokens_by_source"].values()) == corpus["tokens"] != corpus["tokens_read"]
     assert corpus["dropped"]["documents_without_weight"] == 40 - corpus["kept_documents_by_source"]["half"]
-
-
-@pytest.mark.parametrize("group", [1, 3, 256])
-def test_duplicate_paragraphs_are_kept_in_the_first_document(corpus_of, texts, tmp_path, monkeypatch, group):
-    monkeypatch.setattr("data_prep.clean.grouped_hashes.HASHES_PER_RANGE", 7)
-    monkeypatch.setattr("data_prep.clean.grouped_hashes.MIN_GROUP", group)
-    shared = paragraph("shared")
-    documents = [f"{paragraph(i)}\n{shared}\nShort one.\n{paragraph(i * 10 + 1)}" for i in range(20)]
-    files = [write_jsonl(tmp_path / f"{i}.jsonl", documents[i * 5 : i * 5 + 5]) for i in range(4)]
-    sources = tuple(SourceConfig(input=str(path)) for path in files)
-    corpus = corpus_of(sources, clean=CleanConfig(rules=("duplicate_paragraphs",)))
-    # paragraph(i * 10 + 1) is paragraph(j) for i = 0, 1 and j = 1, 11.
-    assert corpus["rules"]["duplicate_paragraphs"]["paragraphs"] == 19 + 2
-    assert len(corpus["examples"]["duplicate_paragraphs"]) == 3
 
 
 def test_stats_show_what_each_rule_dropped_with_examples(texts, tmp_path, small_build, megabert_data):

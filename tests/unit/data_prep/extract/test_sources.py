@@ -79,16 +79,6 @@ def test_cut_compressed_file_is_reported_and_its_whole_documents_kept(tmp_path, 
     assert read_all(tmp_path / f"b.jsonl.{compression}", Problems(is_strict=False))[-1] in texts
 
 
-def test_damaged_compressed_file_is_reported(tmp_path):
-    packed = bytearray(gzip.compress(os.urandom(200_000).hex().encode()))
-    packed[100_000:100_100] = b"x" * 100
-    (tmp_path / "a.txt.gz").write_bytes(packed)
-    problems = Problems(is_strict=False)
-    read_all(tmp_path / "a.txt.gz", problems)
-    assert sum(problems.counts.values()) == 1
-    assert 0 < problems.lost_bytes <= len(packed)
-
-
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "arrow stream", "dictionary"])
 def test_columns_are_read_in_parts(tmp_path, kind):
     column = pa.array([*TEXTS, None])

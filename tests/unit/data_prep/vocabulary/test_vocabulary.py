@@ -134,13 +134,3 @@ def test_unknown_words_are_counted():
     assert report.frequent_unknown == ("abz", "zz")
     assert not report.is_held_out
     assert "TRAINED" in "\n".join(report.lines())
-
-
-def test_a_vocabulary_too_small_for_the_characters_is_refused(korean):
-    with pytest.raises(DataError, match=r"Raise vocab_size to"):
-        train_vocabulary(korean, VocabularyOptions(vocab_size=800))
-
-
-def test_no_documents_are_refused():
-    with pytest.raises(DataError, match="no words"):
-        train_vocabulary([])
