@@ -29,11 +29,10 @@ def encoded(tokenizer, texts):
 
 
 def assert_read_as_by_transformers(folder, texts, **options):
-    """Load the folder with both, and return our tokenizer."""
+    """Load the folder with both, and return both."""
     ours, theirs = load_tokenizer(folder, **options), transformers.AutoTokenizer.from_pretrained(folder)
     assert encoded(ours, texts) == theirs(texts, add_special_tokens=False)["input_ids"]
-    assert ours.vocab_size == len(theirs)
-    return ours
+    return ours, theirs
 
 
 def edit_json(path, **changes):
