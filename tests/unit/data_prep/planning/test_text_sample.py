@@ -38,6 +38,17 @@ def test_scripts_have_tokens_of_other_sizes(text, bytes_per_token, tmp_path):
     assert sampled(source).bytes_per_token == pytest.approx(bytes_per_token, rel=0.05)
 
 
+def test_disk_follows_the_script(tmp_path):
+    def end_bytes(text: str) -> float:
+        source = write_jsonl(tmp_path / "a.jsonl", [text * 400] * 50)
+        config = config_of(source)
+        files = find_files(config.sources)
+        plan = estimate(config, files, 1, sample=sample_text(config, files))
+        return plan.stages[-1].bytes / plan.text_bytes
+
+    assert end_bytes("\ud55c\uad6d\uc5b4 \ubb38\uc7a5 ") < 0.75 * end_bytes("The cat sat on the mat. ")
+
+
 def test_documents_before_one_that_cannot_be_read_are_the_sample(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", ["\ud55c\uad6d\uc5b4 \ubb38\uc7a5 " * 40] * 5)
     with open(source, "a") as stream:
