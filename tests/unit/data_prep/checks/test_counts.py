@@ -11,9 +11,9 @@ from megabert.foundation.errors import DataError
 
 def counts(number):
     """What a chunk of web text counts: a few rules with a few examples each."""
-    examples = {f"{number:06d}-{i}": f"text {number} {i}" for i in range(EXAMPLES)}
+    examples = {f"rule{r}": {f"{number:06d}-{i}": f"text {number} {i}" for i in range(EXAMPLES)} for r in range(3)}
     own = {"documents": {"0": 2}, "bytes": 7, "histogram": [1, 0, 2], "rules": {"rule0": {"a": 1}}}
-    return {**own, "examples": {f"rule{rule}": examples for rule in range(3)}}
+    return {**own, "examples": examples}
 
 
 def test_sum_is_the_same_in_any_order():
