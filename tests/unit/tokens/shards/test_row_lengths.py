@@ -58,13 +58,6 @@ def test_lengths_of_more_shards_than_may_be_open_come_from_the_index(make, tmp_p
     assert sizes.lengths.tolist() == [len(instance.input_ids) for instance in instances]
 
 
-def test_lengths_without_an_index_come_from_the_shards(shard_folder, indexed):
-    spans = ((5, 1111), (3, 9))
-    with_index, without = (ShardSet.open(folder).sizes(spans) for folder in (indexed, shard_folder))
-    assert not list(shard_folder.glob("*.npy"))
-    assert all(np.array_equal(a, b) for a, b in zip(with_index, without, strict=True))
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:-7])
 
