@@ -176,7 +176,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
-    ("reads_a_number", "per_step", "waits_by"), [(False, 1, "event 3"), (True, 3, "event 3, device 3, test_gpu_tools")]
+    ("reads_a_number", "per_step", "waits_by"), [(False, 1, "event 3"), (True, 3, "event 3, device 3, test_bench_gpu")]
 )
 @pytest.mark.filterwarnings("ignore:called a synchronizing")  # of the steps that are not counted
 def test_waits_of_each_kind_are_counted_by_step(monkeypatch, tmp_path, reads_a_number, per_step, waits_by):
