@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from unit.data_prep.clean.test_near_copies import find_planted, names
-from unit.data_prep.clean.test_near_duplicates import SIGNATURE, similar_pair
+from unit.data_prep.clean.test_near_duplicates import SIGNATURE, find_planted, hashes_of, similar_pair
 from unit.data_prep.conftest import begun_build
 
 from data_prep.clean import near_duplicates
@@ -53,7 +52,7 @@ def test_recall_is_that_of_the_theory_and_precision_is_one():
 
 def test_rounds_grow_with_the_logarithm_of_a_cluster(tmp_path, monkeypatch):
     config, rows = BuildConfig(sources=(SourceConfig(input="none"),)), []
-    nodes = names(LONG)
+    nodes = hashes_of(LONG)
     low, high = min(nodes), max(nodes)
     shapes = {
         "chain, any order of hashes": list(pairwise(nodes)),

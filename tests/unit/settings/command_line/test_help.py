@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 
 import pytest
+from unit.settings.command_line.test_idle_flags import COMMANDS
 
 from data_prep.cli import PROGRAM as DATA
 from megabert.cli import PROGRAM as MEGABERT
@@ -36,9 +37,6 @@ def shown(capsys, monkeypatch):
         return capsys.readouterr().out
 
     return show
-
-
-COMMANDS = [(program, name) for program in (MEGABERT, DATA) for name in program.commands]
 
 
 @pytest.mark.parametrize(("program", "name"), COMMANDS, ids=lambda value: getattr(value, "name", value))
