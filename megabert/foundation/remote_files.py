@@ -88,7 +88,7 @@ def _options(url: str) -> dict[str, Any]:
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
     users = conf.get(url.partition(":")[0], {}).get("client_kwargs", {})
-    return {"client_kwargs": {"timeout": timeout, "trust_env": True, **users}}
+    return {"client_kwargs": {"timeout": timeout, "trust_env": True, "read_bufsize": BLOCK_BYTES, **users}}
 
 
 def persistently(work: Callable[[], Result], advance: Callable[[], object] = lambda: None) -> Result:
