@@ -34,7 +34,7 @@ from megabert.tokens.masking import MaskingOptions
 from megabert.tokens.shards.columns import FlatInstances
 from megabert.tokens.shards.folder import InstanceStatistics
 from megabert.tokens.shards.format import ShardMetadata
-from megabert.tokens.shards.shard_set import ShardSet, Sizes, read_rows, runs_of
+from megabert.tokens.shards.shard_set import ShardSet, Sizes, read_instances, runs_of
 
 Positions = Mapping[str, DataPosition]
 """Where each build's data continue, by the SHA-256 of its data; a build that is missing is at its first instance."""
@@ -170,7 +170,7 @@ class Mixture:
         """
         runs = runs_of(rows >> _ROW_BITS)
         parts = [(self.sources[index], begin, end) for index, begin, end in runs] or [(self.first, 0, 0)]
-        return read_rows(parts, rows & ((1 << _ROW_BITS) - 1), sizes)._replace(rows=rows)
+        return read_instances(parts, rows & ((1 << _ROW_BITS) - 1), sizes)._replace(rows=rows)
 
     def passes(self, instances: int, read: Positions | None = None) -> dict[str, float]:
         """Return the passes over each source's text that a number of instances makes, by the source's name.

@@ -228,8 +228,8 @@ class ShardSet:
         return self.rows(np.concatenate([np.arange(first, stop) for first, stop in spans]))
 
     def rows(self, rows: NDArray[np.int64], sizes: Sizes | None = None) -> FlatInstances:
-        """Read instances of this set (`read_rows`)."""
-        return read_rows([(self, 0, len(rows))], rows, sizes)
+        """Read instances of this set (`read_instances`)."""
+        return read_instances([(self, 0, len(rows))], rows, sizes)
 
     @property
     def kinds(self) -> int:
@@ -281,7 +281,7 @@ class ShardSet:
             first = end
 
 
-def read_rows(
+def read_instances(
     parts: Sequence[tuple[ShardSet, int, int]], rows: NDArray[np.int64], sizes: Sizes | None = None
 ) -> FlatInstances:
     """Read instances; cheapest if the rows of a set ascend, because each record batch is then looked up once.

@@ -13,7 +13,7 @@ from megabert.data.packing import RankShare, shape_for
 from megabert.data.step_packer import StepPacker
 from megabert.foundation.errors import DataError
 from megabert.settings.config.loading import load_run_config
-from megabert.tokens.shards.shard_set import ShardSet, read_rows
+from megabert.tokens.shards.shard_set import ShardSet, read_instances
 
 SEED = 3
 SHARES = {
@@ -114,9 +114,9 @@ def test_rows_that_cannot_be_read_stop_the_batch_that_has_them_and_none_before(s
             counted.append(end - begin)
             if shards is bad and row in rows[begin:end]:
                 raise DataError("damaged")
-        return read_rows(parts, rows, sizes)
+        return read_instances(parts, rows, sizes)
 
-    monkeypatch.setattr(mixtures, "read_rows", read)
+    monkeypatch.setattr(mixtures, "read_instances", read)
     assert [texts_of(step) for step in packed(mixture, batches=4)] == expected
     assert max(counted) == 60, "of the source with half of the 40 instances, three batches"
     with pytest.raises(DataError, match="damaged"):
