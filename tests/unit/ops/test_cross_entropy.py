@@ -5,7 +5,6 @@ import torch
 from torch.nn import functional
 
 from megabert.ops.cross_entropy.api import cross_entropy
-from megabert.ops.cross_entropy.reference import row_cross_entropy_reference
 from megabert.ops.proof.problem import errors
 from megabert.ops.proof.problems import cross_entropy_problem
 
@@ -48,9 +47,3 @@ def test_cross_entropy_without_labels_is_exactly_zero(dtype, generator):
     assert loss.item() == 0
     assert correct.item() == 0
     assert logits.grad.abs().sum() == 0
-
-
-def test_cross_entropy_passes_gradcheck(generator):
-    logits, labels = inputs((5, 6), torch.float64, generator)
-    for op in (cross_entropy, row_cross_entropy_reference):
-        assert torch.autograd.gradcheck(lambda x, op=op: op(x, labels)[0].sum(), [logits])
