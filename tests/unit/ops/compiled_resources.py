@@ -60,6 +60,16 @@ def resources(kernel) -> dict[str, int | None]:
     }
 
 
+def compile_launch(target: GPUTarget, function, args, options):
+    """Return a kernel compiled for a card that is not there, exactly as a launch with these arguments compiles it."""
+    backend = make_backend(target)
+    options |= {"debug": False, "instrumentation_mode": ""}
+    binder = create_function_from_signature(function.signature, function.params, backend)
+    bound, specialization, rest = binder(*args, **options)
+    parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
+    return triton.compile(ASTSource(function, signature, constants, attributes), target=target, options=parsed.__dict__)
+
+
 class Compiler:
     """Stands in for Triton's launch."""
 
@@ -70,14 +80,8 @@ class Compiler:
 
     def run(self, function, *args, grid, warmup, **options):
         """Compile what would be launched."""
-        target = GPUTarget("cuda", self.card, 32)
-        backend = make_backend(target)
-        options |= {"debug": False, "instrumentation_mode": ""} | ({"num_stages": self.stages} if self.stages else {})
-        binder = create_function_from_signature(function.signature, function.params, backend)
-        bound, specialization, rest = binder(*args, **options)
-        parsed, signature, constants, attributes = function._pack_args(backend, options, bound, specialization, rest)
-        source = ASTSource(function, signature, constants, attributes)
-        kernel = triton.compile(source, target=target, options=parsed.__dict__)
+        options |= {"num_stages": self.stages} if self.stages else {}
+        kernel = compile_launch(GPUTarget("cuda", self.card, 32), function, args, options)
         name = f"{function.fn.__name__} {self.label}"
         taken = self.resources[name] = resources(kernel)
         if self.counts and self.card in SIMULATED and function.fn.__name__ in LOOPS:
