@@ -45,8 +45,9 @@ def check_killed_run_equals(
     assert_equal_runs(run, uninterrupted_run)
 
 
-def test_killed_run_resumes_bit_for_bit(uninterrupted_run, shards, tmp_path):
-    """``make soak`` has all launchers, also to resume, moments and victims; ``test_running_families.py`` one rank."""
+@pytest.mark.soak
+def test_killed_run_resumes_bit_for_bit_by_another_launcher(uninterrupted_run, shards, tmp_path):
+    """In ``make test`` two ranks are killed by ``test_extension.py``, and one by ``test_running_families.py``."""
     run = Run(tmp_path / "run", shards, ranks=2, launcher="deepspeed")
     check_killed_run_equals(uninterrupted_run, run, "in phase 2", "one rank", resumed_by="forked")
 

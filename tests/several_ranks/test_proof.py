@@ -18,7 +18,7 @@ from megabert.settings.config.loading import load_run_config
 from megabert.tooling.doctor import engine_steps, links, machine, probe, proof, rates
 from megabert.tooling.doctor.engine_steps import check_engines
 from megabert.tooling.doctor.finding import Finding, judge_rates, merge_findings, named_ranks
-from megabert.tooling.doctor.links import check_collectives, compare_links, judge_links, measure_collectives
+from megabert.tooling.doctor.links import check_collectives, compare_links, judge_links
 from megabert.tooling.doctor.machine import check_disk
 from megabert.tooling.doctor.probe import probe_world
 from megabert.tooling.doctor.proof import check_problems, prove_in
@@ -247,20 +247,3 @@ def engines_on_a_lossy_disk(world, config, run_dir) -> list[Finding]:
 def test_disk_error_of_another_kind_is_no_damage():
     finding = machine.describe_disk_error(Path("x"), OSError(errno.ENOSPC, "No space left on device"))
     assert finding.text == "x: cannot be written (No space left on device)"
-
-
-def test_speed_of_a_collective_is_positive_and_finite(workers):
-    speeds = workers(2).run(speeds_of)[0]
-    assert [speed.scope for speed in speeds] == ["network"] * 3
-    assert all(speed.message_s + speed.byte_s > 0 for speed in speeds)
-
-
-def speeds_of(world):
-    return list(measure_collectives(world, ["a", "b"], 1 << 16))
-
-
-@pytest.mark.parametrize("optimizer", ["lamb", "adamw", "muon"])
-def test_update_is_timed_for_each_kind_of_optimizer(optimizer, monkeypatch):
-    for name, value in FAST.items():
-        monkeypatch.setattr(rates, name, value)
-    assert rates.optimizer_s_per_parameter(narrow(optimizer={"name": optimizer}), CPU) > 0

@@ -37,12 +37,6 @@ def config(request) -> ModelConfig:
     return CONFIGS[request.param]
 
 
-def test_absolute_positions_and_segments_are_absent(config):
-    names = {name for name, _ in model_of(config, **OPTIONS).named_parameters()}
-    assert not any("position_embeddings" in name or "token_type" in name for name in names)
-    assert "bert.encoder.relative.weight" in names
-
-
 @pytest.mark.parametrize(("span", "farthest"), [(256, 512), (8, 64), (8, 20), (6, 512), (9, 40), (32, 33)])
 def test_distances_fall_into_the_buckets_of_transformers(span, farthest):
     length = 600
