@@ -13,13 +13,11 @@ from megabert.settings.config.model import ModelConfig
 from megabert.settings.config.phase import PhaseConfig
 
 CONFIG = tiny_config("electra", embedding_size=24, generator_size=0.5)
+DEBERTAS = ("pos_att_type", "share_att_key", "norm_rel_ebd")
 DEBERTA = dataclasses.replace(
     CONFIG,
     family="deberta-v3",
-    **{
-        name: getattr(ModelConfig(family="deberta-v3"), name)
-        for name in ("pos_att_type", "share_att_key", "norm_rel_ebd")
-    },
+    **{name: getattr(ModelConfig(family="deberta-v3"), name) for name in DEBERTAS},
     position_buckets=8,
     position_biased_input=False,
     type_vocab_size=0,
@@ -75,9 +73,8 @@ def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
     positions = batch.masked_positions_M[: batch.num_masked]
     logits_MV = torch.full((len(batch.masked_positions_M), 70), -torch.inf)
     right = torch.arange(batch.num_masked) % 2 == 0
-    drawn = torch.where(
-        right, batch.masked_ids_M[: batch.num_masked], (batch.masked_ids_M[: batch.num_masked] + 1) % 70
-    )
+    masked = batch.masked_ids_M[: batch.num_masked]
+    drawn = torch.where(right, masked, (masked + 1) % 70)
     logits_MV[torch.arange(batch.num_masked), drawn] = 0.0
     logits_MV[batch.num_masked :] = 0.0
     ids_T, is_replaced_T = replace_tokens(batch, logits_MV)
