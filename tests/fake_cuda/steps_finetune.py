@@ -5,8 +5,6 @@ from fake_cuda.fake_finetuning import MICRO_STEPS, finetuning
 from fake_cuda.fake_gpu import BATCH_TENSORS, FAMILIES
 from support.soak import in_soak
 
-from megabert.downstream.finetuning import batches
-
 LABELS = {"tagging": 2}
 """Tensors that a micro-batch has in addition to pre-training's, if not one: tags have positions."""
 TASKS = [
@@ -31,10 +29,3 @@ def test_second_epoch_waits_at_its_ends_and_nothing_races(task, family, stage):
     assert step.kernels == steps[0].kernels
     assert len(step.hook_threads) == 1
     assert not evaluation.kernels["layer_norm_backward"]
-
-
-def test_labels_that_the_host_waits_for_are_seen(monkeypatch):
-    monkeypatch.setattr(batches, "sent_to", lambda device, labels: labels.to(device))
-    steps, evaluations = finetuning("classification")
-    assert dict(steps[1].faults) == {"blocking copy from the host": MICRO_STEPS}
-    assert dict(evaluations[1].faults) == {"blocking copy from the host": MICRO_STEPS}

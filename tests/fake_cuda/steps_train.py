@@ -4,8 +4,6 @@ Families run on two ranks at ZeRO-1: their parameters decide what the buckets ho
 a pair of models runs, and on one rank, where nothing is sent, BERT. ``make soak`` runs every row.
 """
 
-import threading
-
 import pytest
 import torch
 from fake_cuda.fake_gpu import ALIKE, BATCH_TENSORS, KEPT
@@ -17,7 +15,6 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from megabert.data import batch
 from megabert.engine import buckets, engine, gradient_reduction, zero_stages
 from megabert.models import bert, layers
-from megabert.training import step
 
 LAUNCHES = {"bert": 46, "roberta": 44, "albert": 39, "electra": 83, "deberta": 50, "deberta-v3": 106, "modernbert": 35}
 """Most launches of Triton's kernels in a micro-step of two layers, without the optimizer's: what they are today."""
@@ -177,49 +174,6 @@ def test_a_number_that_the_host_reads_is_seen(monkeypatch):
     do_before_an_update(monkeypatch, lambda totals: float(totals[-1]))
     with pytest.raises(DataDependentOutputException, match="_local_scalar_dense"):
         steps()
-
-
-@pytest.mark.soak
-def test_a_second_copy_to_the_host_is_seen(monkeypatch):
-    def fetched(totals, terms, counts):
-        engine.HostCopy(totals)
-        return means_of(totals, terms, counts)
-
-    means_of = step.means_of
-    monkeypatch.setattr(step, "means_of", fetched)
-    assert steps()[0][1].copies_to_host == 2
-
-
-@pytest.mark.soak
-def test_an_update_that_is_launched_after_the_host_has_waited_is_seen(monkeypatch):
-    do_before_an_update(monkeypatch, lambda totals: engine.HostCopy(totals).wait())
-    seen = steps()[0][1]
-    assert seen.launches_before_waits[0] < seen.kernels.total()
-
-
-@pytest.mark.soak
-def test_a_second_wait_for_the_stream_is_seen(monkeypatch):
-    accumulate = step.accumulate
-
-    def waiting(engine, *given):
-        engine.wait_for_backward()
-        return accumulate(engine, *given)
-
-    monkeypatch.setattr(step, "accumulate", waiting)
-    assert steps(world_size=2)[0][1].stream_waits == 2
-
-
-@pytest.mark.soak
-def test_a_hook_of_another_thread_is_seen(monkeypatch):
-    add_product = gradient_reduction._WeightSum.add_product
-
-    def elsewhere(weight_sum, *given):
-        thread = threading.Thread(target=torch.no_grad()(add_product), args=(weight_sum, *given))
-        thread.start()
-        thread.join()
-
-    monkeypatch.setattr(gradient_reduction._WeightSum, "add_product", elsewhere)
-    assert len(steps()[0][1].hook_threads) > 1
 
 
 def test_a_copy_that_the_host_waits_for_is_seen(monkeypatch):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from forked.client import run_command
-from support.runs import TINY, Run
+from support.runs import TINY, Run, finished
 
 from examples import demo_task
 from megabert.data.batch import pack_sequences
@@ -26,9 +26,7 @@ def demo_run(corpus, tmp_path_factory) -> Run:
     flags: dict[str, object] = {**dict.fromkeys(TINY), "shards.dupe_factor": 1}
     for index in range(len(PHASES)):
         flags |= {f"phases.{index}.steps": 2, f"phases.{index}.global_batch_size": 6}
-    run = Run(folder / "run", folder / "data", ranks=2, recipe="demo", flags=flags)
-    run.finish_well()
-    return run
+    return finished(folder / "run", folder / "data", ranks=2, recipe="demo", flags=flags)
 
 
 def test_demo_is_the_mission():

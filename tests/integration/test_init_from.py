@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 from support.bundled_corpus import CORPUS, build_shards
-from support.runs import TINY, Run
+from support.runs import TINY, Run, finished
 
 from megabert.checkpoints.loading import find_checkpoint, read_masters
 
@@ -71,8 +71,7 @@ def test_published_modernbert_continues_on_another_vocabulary(corpus, tmp_path):
     run = Run(tmp_path / "run", new, flags=SHORT | {"init-from": published, "model.family": "modernbert"})
     assert run.finish() == 3, run.output[-4000:]
     assert "--init-vocabulary transfer" in run.output
-    run = Run(tmp_path / "second", new, flags=run.flags | {"init-vocabulary": "transfer"})
-    run.finish_well()
+    run = finished(tmp_path / "second", new, flags=run.flags | {"init-vocabulary": "transfer"})
     assert "keep their rows" in run.output
     theirs = load_file(published / "model.safetensors")["model.embeddings.tok_embeddings.weight"]
     ours = read_masters(find_checkpoint(run.run_dir / "checkpoints", 0))["bert.embeddings.word_embeddings.weight"]

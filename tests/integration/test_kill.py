@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from support.runs import Run, assert_equal_runs, kill_everything, ranks_of
+from support.runs import Run, assert_equal_runs, finished, kill_everything, ranks_of
 
 MOMENTS = {"before the first checkpoint": 0, "in phase 1": 5, "in phase 2": 10}
 VICTIMS = ("launcher", "one rank", "everything")
@@ -69,8 +69,7 @@ def resume_elsewhere(uninterrupted_run: Run, run_dir, shards, ranks: int, engine
         Largest relative difference of a loss.
     """
     start_and_kill(Run(run_dir, shards, ranks=2, launcher="torchrun"), "in phase 1", "everything")
-    moved = Run(run_dir, shards, ranks=ranks, flags={"engine": engine})
-    moved.finish_well()
+    moved = finished(run_dir, shards, ranks=ranks, flags={"engine": engine})
     assert f"changed since the last start: ZeRO stage: 1 -> {engine[-1]}" in moved.output or engine == "zero1"
     expected = uninterrupted_run.losses()
     assert moved.losses().keys() == expected.keys()

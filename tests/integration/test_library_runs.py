@@ -12,7 +12,7 @@ import pytest
 import transformers
 from forked.client import run_command
 from support.bundled_corpus import small_corpus
-from support.runs import TINY, Run, assert_equal_runs
+from support.runs import TINY, Run, assert_equal_runs, finished
 
 from megabert import library
 
@@ -36,8 +36,7 @@ def first_run(shards, tmp_path_factory):
 def test_runs_of_one_process_equal_the_command_and_print_nothing(first_run, shards, tmp_path, capfd):
     capfd.readouterr()
     second = train(tmp_path / "second", shards)
-    command = Run(tmp_path / "command", shards)
-    command.finish_well()
+    command = finished(tmp_path / "command", shards)
     for run in (first_run, second):
         steps, losses = run.metric("train/loss")
         assert dict(zip(steps.tolist(), losses.tolist(), strict=True)) == command.losses()

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from support.bundled_corpus import CORPUS, build_shards
 from support.made_shards import make_instances, write_shards
-from support.runs import Run
+from support.runs import Run, finished
 from support.soak import in_soak
 
 from megabert.checkpoints.format import read_checkpoint_manifest
@@ -39,11 +39,8 @@ def flags(shards, second_build):
 
 
 @pytest.fixture(scope="session")
-def unbroken(flags, shards, made_once):
-    def run_in(folder):
-        return Run(folder / "unbroken", shards, ranks=2, flags=flags)
-
-    return run_in(made_once("two_sources", lambda folder: run_in(folder).finish_well()))
+def unbroken(flags, shards, run_once):
+    return run_once("two_sources", shards, ranks=2, flags=flags)
 
 
 def cut_at(run, step, folder):
@@ -74,8 +71,7 @@ def sources_of(run, length=64):
 @pytest.mark.parametrize(("ranks", "engine"), [(2, "zero1"), (1, "zero3"), *in_soak((1, "zero1"), (2, "zero2"))])
 def test_resumed_run_equals_the_unbroken_one(unbroken, flags, shards, tmp_path, ranks, engine):
     """From the middle of both epochs, on the same world bit for bit, on another one but for the order of sums."""
-    run = Run(cut_at(unbroken, 6, tmp_path / "run"), shards, ranks=ranks, flags={**flags, "engine": engine})
-    run.finish_well()
+    run = finished(cut_at(unbroken, 6, tmp_path / "run"), shards, ranks=ranks, flags={**flags, "engine": engine})
     is_same = (ranks, engine) == (2, "zero1")
     assert run.losses() == pytest.approx(unbroken.losses(), rel=0 if is_same else 2e-4, abs=0)
     for own, other in zip(run.held_out_rows(), unbroken.held_out_rows(), strict=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from integration.slurm.clusters import ROOT, virtualenv
-from support.runs import TINY, Run, assert_equal_runs
+from support.runs import TINY, Run, assert_equal_runs, finished
 
 TWO_NODES = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--cpus-per-task=1"]
 HELD = f"--hold {' '.join(TWO_NODES)}"
@@ -288,8 +288,7 @@ OTHERS = [kind for kind in PREEMPTIONS if kind != "time limit"]
 @pytest.mark.soak
 def test_slurm_ten_preemptions_in_one_run(cluster, shards, tmp_path):
     flags = {"phases.0.steps": 600, "phases.1.steps": 200, "checkpoint.every_steps": 5}
-    unbroken = Run(tmp_path / "unbroken", shards, ranks=2, launcher="deepspeed", flags=flags)
-    unbroken.finish_well()
+    unbroken = finished(tmp_path / "unbroken", shards, ranks=2, launcher="deepspeed", flags=flags)
     job = Job(cluster, Run(tmp_path / "run", shards, ranks=2, flags=flags))
     job.options = ["--time=60", "--signal=USR1@60"]
     job.submit()

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from support.tiny_models import tiny_config
+from unit.models.test_bert import whole_and_parts
 
 from megabert.models.build import build_model, initialize
 from megabert.models.electra import DISCRIMINATOR_WEIGHT, replace_tokens
@@ -87,26 +88,13 @@ def test_only_masked_positions_change_and_hits_are_no_replacements(make_batch):
 
 @BOTH
 def test_draws_depend_neither_on_packing_nor_on_neighbours(config, make_batch):
-    batch = make_batch([30, 25, 12], vocab_size=70)
-    model = model_of(config)
+    batch, parts = whole_and_parts(make_batch)
+    model, total = model_of(config), 0.0
     whole = model(batch, with_logits=True)
-    total = 0.0
-    for sequence in range(3):
-        first, stop = batch.cu_seqlens[sequence : sequence + 2].tolist()
-        is_here = (batch.masked_positions_M >= first) & (batch.masked_positions_M < stop)
-        alone = type(batch)(
-            input_ids_T=batch.input_ids_T[first:stop],
-            position_ids_T=batch.position_ids_T[first:stop],
-            segment_ids_T=batch.segment_ids_T[first:stop],
-            cu_seqlens=torch.tensor([0, stop - first], dtype=torch.int32),
-            masked_positions_M=batch.masked_positions_M[is_here] - first,
-            masked_ids_M=batch.masked_ids_M[is_here],
-            next_sentence_label_B=batch.next_sentence_label_B[sequence : sequence + 1],
-            instance_seeds_B=batch.instance_seeds_B[sequence : sequence + 1],
-            max_seqlen=stop - first,
-        )
-        output = model(alone, with_logits=True)
-        torch.testing.assert_close(output.rtd_logits_T, whole.rtd_logits_T[first:stop], rtol=1e-4, atol=1e-5)
+    for part, first, stop in zip(parts, (0, 20), (20, 40), strict=True):
+        output = model(part, with_logits=True)
+        logits_T = output.rtd_logits_T[: stop - first]
+        torch.testing.assert_close(logits_T, whole.rtd_logits_T[first:stop], rtol=1e-4, atol=1e-5)
         total += loss_of(output).item()
     assert total == pytest.approx(loss_of(whole).item(), rel=1e-5)
 

@@ -10,8 +10,6 @@ from unit.ops.test_lamb_passes import COEFFICIENTS
 from megabert.foundation.errors import KernelError
 from megabert.ops.lamb import SlotFragment, lamb_passes
 from megabert.ops.triton_support.tile_sizes import LAMB_CHUNK
-from megabert.optim import Fragment, StepSettings, build_optimizer
-from megabert.settings.config.run import OptimizerConfig
 
 # slot 2 twice and out of order, a gap of padding at 8, a fragment of several chunks, an empty one
 FRAGMENTS = [
@@ -88,31 +86,6 @@ def test_a_flat_without_segments_is_left_alone():
     passes.compute_update(*tensors, coefficients=COEFFICIENTS, fragments=[], squares=squares)
     assert all(torch.equal(tensor, torch.ones(4)) for tensor in tensors)
     assert not squares.any()
-
-
-@pytest.mark.parametrize("variant", ["apex", "stable_adamw", *in_soak("nvlamb", "paper", "deepspeed")])
-def test_optimizer_on_the_kernels_equals_torchs(variant, generator):
-    shapes = {"dense.weight": (37, 5), "dense.bias": (37,), "LayerNorm.weight": (11,)}
-    weights = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    weights["dense.bias"].zero_()
-    rule = {"name": variant} if variant == "stable_adamw" else {"lamb_variant": variant}
-    config = OptimizerConfig(**rule, weight_decay=0.1)
-    results, optimizers = {}, {}
-    for backend in ("triton", "torch"):
-        dtype = torch.float32 if backend == "triton" else torch.float64
-        results[backend] = {name: torch.nn.Parameter(weight.to(dtype)) for name, weight in weights.items()}
-        optimizer = build_optimizer(results[backend].items(), config, lamb_backend=backend)
-        table = [Fragment(parameter, 0, name, 0, parameter.numel()) for name, parameter in results[backend].items()]
-        optimizer.attach(table, {name: torch.Size(shape) for name, shape in shapes.items()}, None)
-        optimizers[backend] = optimizer
-    for step in (1, 2, 3):
-        gradients = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-        for backend, optimizer in optimizers.items():
-            for name, parameter in results[backend].items():
-                parameter.grad = gradients[name].to(parameter.dtype, copy=True)
-            optimizer.step(StepSettings(lr=0.01, bias_step=step))
-    for name, exact in results["torch"].items():
-        assert (results["triton"][name].double() - exact).norm() / exact.norm() < 1e-6, name
 
 
 def test_float64_flats_are_refused():
