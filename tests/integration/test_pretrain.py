@@ -17,7 +17,7 @@ TOLERANCE = 1e-5  # relative, float32, dropout on
 @pytest.fixture(scope="module")
 def unbroken(shards, run_once) -> Run:
     """One rank, never interrupted."""
-    return run_once("from_a_folder", shards)
+    return run_once("unbroken", shards)
 
 
 def assert_same_losses(run: Run, reference: Run, tolerance: float) -> None:
